@@ -86,6 +86,7 @@ html_sidebars: dict[str, list[str]] = {
     "install": [],
     "contributing": [],
     "internals": [],
+    "the_step": [],
     "changelog": [],
     "citing": [],
 }

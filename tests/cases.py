@@ -28,15 +28,12 @@ from skbayes_sym.models.augmentations.base import (
 )
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
-from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
+from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
 from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
-from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
-from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
+from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic, NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
-from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
 from skbayes_sym.models.networks.base import BaseNetwork, Network

@@ -98,7 +98,7 @@ MUTANTS = [
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/gaussian.py", "d_variance = (-0.5 * precision)",
            "d_variance = (0.5 * precision)",
-           "models/likelihoods/test_derivatives.py models/likelihoods/test_expectations.py "
+           "models/likelihoods/test_expectations.py models/likelihoods/test_expectations.py "
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/defaults.py", "_OF_DENSITY = (\n    \"kind\", ",
            "_OF_DENSITY = (\n    ", "test_extension.py"),
@@ -108,10 +108,10 @@ MUTANTS = [
            "0.5 * df * torch.log1p", "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/student_t.py", "df / (df - 2.0)", "df / (df - 1.0)",
            "models/likelihoods/test_families.py"),
-    Mutant("models/likelihoods/poisson.py", "rate = (mean + 0.5 * variance).exp()",
+    Mutant("models/likelihoods/counts.py", "rate = (mean + 0.5 * variance).exp()",
            "rate = (mean + variance).exp()",
            "models/likelihoods/test_expectations.py models/likelihoods/test_families.py"),
-    Mutant("models/likelihoods/negative_binomial.py", "(y + size) * mean)", "y * mean)",
+    Mutant("models/likelihoods/counts.py", "(y + size) * mean)", "y * mean)",
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/heteroscedastic.py", "+ 2.0 * self.spread**2 * v_second",
            "- 2.0 * self.spread**2 * v_second", "models/likelihoods/test_heteroscedastic.py"),
@@ -217,6 +217,13 @@ MUTANTS = [
     Mutant("inference/factorization/factor_elbo.py",
            "total -= 2.0 * float((mean[rows] * sums.first)",
            "total -= float((mean[rows] * sums.first)", "inference/factorization/test_vi.py"),
+    Mutant("inference/factorization/entry_sites.py", "precision = (-2.0 * terms.d_variance",
+           "precision = (-1.0 * terms.d_variance",
+           "inference/factorization/test_entry_sites.py"),
+    Mutant("inference/factorization/entry_predictor.py", "outputs, weights.log()",
+           "outputs, None", "inference/factorization/test_entry_predictor.py"),
+    Mutant("models/likelihoods/ordinal.py", "d_steps[:, 1:] *=", "d_steps[:, :1] *=",
+           "models/likelihoods/test_ordinal.py"),
     Mutant("inference/factorization/hyperpriors.py", "chisquare(b + n - torch.arange(b).numpy())",
            "chisquare(b + n - 1 - torch.arange(b).numpy())",
            "inference/factorization/test_hyperpriors.py"),
@@ -224,11 +231,13 @@ MUTANTS = [
            "0.5 * dof * b * log(2.0) + 0.5 * dof", "inference/factorization/test_hyperpriors.py"),
     # Scales and noise by the evidence.
     Mutant("inference/laplace/search/systems.py", "inner.diagonal(dim1=1, dim2=2).add_(1.0)",
-           "inner.diagonal(dim1=1, dim2=2).add_(0.0)", "inference/laplace/search/test_systems.py"),
+           "inner.diagonal(dim1=1, dim2=2).add_(0.0)",
+           "inference/laplace/search/test_gauss_newton.py"),
     Mutant("inference/laplace/search/systems.py", "return self.diagonal.log().sum(1) + log_det",
-           "return log_det", "inference/laplace/search/test_systems.py"),
+           "return log_det", "inference/laplace/search/test_gauss_newton.py"),
     Mutant("inference/laplace/search/systems.py", "return 1.0 - torch.cholesky_inverse(self.inner)",
-           "return torch.cholesky_inverse(self.inner)", "inference/laplace/search/test_systems.py"),
+           "return torch.cholesky_inverse(self.inner)",
+           "inference/laplace/search/test_gauss_newton.py"),
     Mutant("inference/laplace/search/numbers.py", "root = beta.sqrt()", "root = beta",
            "inference/laplace/search/test_numbers.py"),
     Mutant("inference/laplace/search/modes.py", "ended | ~_rises(", "ended | _rises(",
@@ -370,7 +379,7 @@ def main(first: int, last: int, *, trusting: bool) -> int:
     chosen = list(enumerate(MUTANTS))[first:last]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for part in ("skbayes_sym", "tests"):
+        for part in ("skbayes_sym", "tests", "examples"):
             shutil.copytree(
                 ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
             )

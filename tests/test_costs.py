@@ -26,10 +26,10 @@ STRINGS = "models/likelihoods/named.py"  # what stands for a likelihood
 ADDED: dict[str, tuple[str, set[str]]] = {
     "likelihood": ("models.likelihoods.student_t", {"estimators/linear/regressor.py", STRINGS}),
     "likelihood of labels": (
-        "models.likelihoods.bernoulli",
-        {"estimators/linear/classifier.py", "inference/factorization/entry_sites.py", STRINGS},
+        "models.likelihoods.ordinal",
+        {"inference/factorization/entry_sites.py", STRINGS},
     ),
-    "network": ("models.networks.residual", {"estimators/laplace/networks.py"}),
+    "network": ("models.networks.convolutional", {"estimators/laplace/networks.py"}),
     "sampler": ("inference.sampling.kernels.nuts", {"estimators/mcmc/method.py"}),
     "gap": ("symmetry.gaps.translations", {"inspection/invariance_gap.py"}),
     "estimator": ("estimators.layerwise.estimator", set()),

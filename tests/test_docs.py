@@ -185,3 +185,12 @@ def test_a_page_links_the_words_it_doesnt_explain(page: Path) -> None:
     for term, pattern in TERMS.items():
         linked = re.search(rf":term:`(?:[^`<]*<)?{term}s?[>`]", " ".join(text.split()))
         assert linked or page.stem == "glossary" or not re.search(pattern, prose(text)), term
+
+
+def test_the_step_of_each_method_is_as_its_code_has_it() -> None:
+    text = (DOCS / "the_step.rst").read_text(encoding="utf-8")
+    blocks = re.findall(r":caption: (\S+)\n\n((?:   .*\n|\n)+)", text)
+    for path, block in blocks:
+        code = {line.strip() for line in (DOCS.parent / path).read_text().splitlines()}
+        assert {line.strip() for line in block.splitlines()} - code - {"..."} == set(), path
+    assert len(blocks) >= 8

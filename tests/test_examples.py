@@ -15,7 +15,7 @@ SCRIPTS = sorted([*EXAMPLES.rglob("plot_*.py"), *EXAMPLES.glob("papers/reproduce
 # Of a few CPU seconds each, even with less to do: not in the default suite, but in every run of CI.
 LONGER = {
     "plot_calibration.py", "plot_elbo.py", "plot_invariance_gap.py", "plot_loss_barrier.py",
-    "plot_modes.py", "plot_relevance.py", "plot_symmetry.py", "plot_width_collapse.py",
+    "plot_modes.py", "plot_symmetry.py", "plot_width_collapse.py",
     "reproduce_wiese_baselines.py", "reproduce_wiese_table1.py", "plot_compare_models.py",
     "plot_functional_modes.py", "plot_implicit_regularization.py",
     "plot_invariance.py", "plot_invariance_data_efficiency.py", "plot_invariance_of_a_table.py",
@@ -80,17 +80,12 @@ LESS = {
     "plot_width_collapse.py": {
         "range(3)": "range(2)", "(10, 50, 200, 1000)": "(2, 5, 10, 20)", "1000, 20_000": "5, 500",
     },
-    "plot_gap.py": {'"max_iter": 2000': '"max_iter": 20'},
     "plot_modes.py": {
         "n_warmup=300": "n_warmup=20", '"n_chains": 64': '"n_chains": 8, "n_draws": 8',
     },
     "plot_predictive.py": {
         "n_chains=32": "n_chains=8, n_draws=8", "n_warmup=300": "n_warmup=10",
         "max_iter=2000": "max_iter=20",
-    },
-    "plot_singular_values.py": {
-        "3000": "20", "600": "20", '"mean_field"': '"mean_field", "max_iter": 20',
-        '"symmetrised": {}': '"symmetrised": {"max_iter": 20}',
     },
     "plot_symmetry.py": {"n_warmup=300": "n_warmup=20", "max_iter=3000": "max_iter=20"},
 }  # fmt: skip

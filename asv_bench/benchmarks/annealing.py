@@ -17,8 +17,8 @@ from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, 
 from skbayes_sym.inference.sampling.kernels.hmc import draw_momentum, leapfrog
 from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation
 from skbayes_sym.inference.sampling.warmup import RunningMoments
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import Normal

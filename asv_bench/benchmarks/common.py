@@ -8,10 +8,10 @@ from torch import Tensor
 
 from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
-from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.activations import RELU
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior

@@ -242,13 +242,7 @@ def warn_of_infinite_rows(values: Array, first: int = 0) -> bool:
 
 
 def numbers(columns: list[Array]) -> list[Array]:
-    """Refuse what isn't a number.
-
-    Raises
-    ------
-    ValueError
-        Naming the first row.
-    """
+    """Refuse what isn't a number."""
     for values in columns:
         wrong = np.isnan(values).reshape(len(values), -1).any(axis=1)
         if wrong.any():

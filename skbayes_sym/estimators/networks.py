@@ -25,7 +25,7 @@ from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
-from skbayes_sym.models.priors import Prior, UnboundPrior
+from skbayes_sym.models.priors import HalfNormal, Prior, UnboundPrior
 from skbayes_sym.numerics.memory import require_memory
 from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
 
@@ -79,7 +79,8 @@ class NetworkEstimator(RowEstimator):
         chosen = self._chosen_likelihood
         if chosen is self._named_likelihoods["auto"]:
             return self._default_likelihood(data)
-        refuse(self, ("noise_std",), "likelihood= is given", "its own parameters")
+        if not isinstance(getattr(self, "noise_std", None), HalfNormal):
+            refuse(self, ("noise_std",), "likelihood= is given", "its own parameters")
         require_kind(self, chosen, self._foreign_likelihoods)
         ANY_LIKELIHOOD.require(chosen, "likelihood")
         return chosen

@@ -33,6 +33,7 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.predictive import Predictive, TargetPredictive
+from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, seed_of
 from skbayes_sym.numerics.memory import require_memory
 from skbayes_sym.numerics.random import generator_from
@@ -130,7 +131,8 @@ class BayesianRegressorMixin(RegressorMixin):
         if not self._has_default_noise:
             return chosen.at(torch.as_tensor(self._learned_params()))
         log_noise = torch.as_tensor(np.log(self._noise() / self.y_scale_))
-        return Gaussian(log_noise, learn=isinstance(getattr(self, "noise_std", "learn"), str))
+        noise_std = getattr(self, "noise_std", "learn")
+        return Gaussian(log_noise, learn=isinstance(noise_std, str | HalfNormal))
 
     def _learned_params(self) -> Array:
         """Of the likelihood, (n_params,), or (S, 1, n_params) of draws."""

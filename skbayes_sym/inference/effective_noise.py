@@ -26,10 +26,9 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
-from skbayes_sym.models.predictive import NormalMixture
+from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
 from skbayes_sym.numerics.linalg import cholesky, decompositions_in_words
 
 _ITERATIONS = 20
@@ -60,19 +59,10 @@ def effective_noise(
 ) -> EffectiveNoise:
     """Noise of every target at one weight vector.
 
-    Parameters
-    ----------
-    network : MLP
-    theta : Tensor of shape (P,)
-    data : Data
-        Float64, targets (N, T).
-    prior_scale : Tensor of shape (P,)
-        Standard deviations of the weights' prior.
-    noise_std : Tensor of shape (T,)
-        What training took the noise for, at which rows are left out.
+    ``theta`` (P,); ``data``: float64, targets (N, T); ``prior_scale`` (P,): standard deviations of
+    the weights' prior; ``noise_std`` (T,): what training took the noise for, at which rows are left
+    out.
 
-    Notes
-    -----
     O(n T P m + 20 m^3) with m the smaller of n T and P, of one target without the 20. Of more than
     n = 4,096 rows an even selection stands for all.
     """
@@ -111,16 +101,6 @@ def noise_nodes(freedoms: np.ndarray) -> NoiseNodes:
     return NoiseNodes(torch.as_tensor(factor), torch.as_tensor(np.diff(_CELLS)))
 
 
-def mixture_of_members(outputs: Tensor, noise_std: Tensor, nodes: NoiseNodes) -> NormalMixture:
-    """Mixture of members with outputs (M, N, T) and noise (M, T): one's nodes after another's."""
-    n_members, n_nodes = nodes.factor.shape[:2]
-    variance = (noise_std.unsqueeze(1) * nodes.factor).square().flatten(0, 1).unsqueeze(1)
-    log_weights = (nodes.weight / n_members).log().repeat(n_members)
-    every = outputs.repeat_interleave(n_nodes, dim=0)
-    noise = variance.to(outputs)
-    return NormalMixture(every, torch.zeros_like(noise), noise, log_weights.to(outputs))
-
-
 def chosen_rows(n_rows: int) -> Tensor:
     """Places of the rows that stand for all, spread evenly, int64 (n,)."""
     return torch.linspace(0, n_rows - 1, min(n_rows, MOST_ROWS)).round().long()
@@ -147,7 +127,7 @@ def leverages_of(
 
 
 def _one_target(rows: Tensor) -> Callable[[Tensor], Tensor]:
-    """One noise scales the whole curvature: in its axes a noise costs O(n m)."""
+    """Leverages of one target, whose noise scales all of the curvature: O(n m) in its axes."""
     n, p = rows.shape
     with decompositions_in_words():
         values, axes = torch.linalg.eigh(rows.mT @ rows if p < n else rows @ rows.mT)

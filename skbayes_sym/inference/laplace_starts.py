@@ -19,9 +19,9 @@ from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
 from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, Search, starting_points
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.random import generator_from
@@ -49,23 +49,7 @@ class Starts(NamedTuple):
 def regression_starts(
     network: MLP, likelihood: Likelihood, data: Data, prior: ScalesByGroup, *, n: int, seed: int
 ) -> Starts:
-    """Modes under normal noise, found together; O(n (N P^2 + P^3)) a step.
-
-    Parameters
-    ----------
-    network : MLP
-    likelihood : Likelihood
-        Normal; its noise is learned if it has free parameters.
-    data : Data
-        Float64.
-    prior : ScalesByGroup
-    n, seed : int
-
-    Raises
-    ------
-    KeyboardInterrupt
-        If interrupted.
-    """
+    """Modes under normal noise, learned if it has parameters; O(n (N P^2 + P^3)) a step."""
     learns_noise = likelihood.n_params > 0
     noise = None if learns_noise else likelihood.noise_scale.double() ** -2
 
@@ -81,11 +65,11 @@ def regression_starts(
     log_noise = -0.5 * modes.noise_precision.log()
     # The curvature by the log noise at a mode: twice the number of rows.
     spread = (2.0 * data.weight.sum()).rsqrt()
-    own = spread.expand_as(log_noise)
+    spread = spread.expand_as(log_noise)
     return Starts(
         torch.cat([starts.position, log_noise], 1),
-        _block_diagonal(starts.metric, torch.diag_embed(own)),
-        torch.cat([starts.spread, own], 1),
+        _block_diagonal(starts.metric, torch.diag_embed(spread)),
+        torch.cat([starts.spread, spread], 1),
     )
 
 

@@ -72,21 +72,11 @@ class RoughGradients:
     volumes. So a kernel that accepts by the energies at its ends samples the density itself,
     however rough the gradients between: rougher ones are accepted less often, that is all.
 
-    Parameters
-    ----------
-    exact : LogDensity
-        Has the values.
-    rough : LogDensity
-        About the same, in ``dtype``: has the gradients.
-    dtype : torch.dtype
-
-    Notes
-    -----
     A trajectory of ``n`` steps costs ``n`` rough gradients and one exact value.
     """
 
-    exact: LogDensity
-    rough: LogDensity
+    exact: LogDensity  # has the values
+    rough: LogDensity  # about the same, in ``dtype``: has the gradients
     dtype: torch.dtype
 
     @property

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.log_density import Evaluation, LogDensity
 from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.models.data import Batches
+from skbayes_sym.models.model import Batches
 from skbayes_sym.numerics.optimise import lbfgs
 
 _GTOL = 1e-8  # of the gradient, at a maximum
@@ -19,17 +19,6 @@ class MapObjective:
     Each search goes its own way: the loss is a sum over positions, and Adam treats every
     coordinate by itself.
 
-    Parameters
-    ----------
-    log_density : LogDensity
-        Over positions ``[theta | log sigma]``.
-    n_theta : int
-        Length of ``theta``, all of the position where there is no sigma. The mode looked for is
-        that of the density of (theta, sigma), which is the density of (theta, log sigma) divided
-        by sigma.
-    position : Tensor of shape (M, D)
-        Where the searches start.
-
     Attributes
     ----------
     params, gradient : Tensor of shape (M * D,)
@@ -37,7 +26,15 @@ class MapObjective:
         with ranges of their own.
     """
 
-    def __init__(self, log_density: LogDensity, n_theta: int, position: Tensor) -> None:
+    def __init__(
+        self,
+        log_density: LogDensity,  # over positions ``[theta | log sigma]``
+        # Length of ``theta``, all of the position where there is no sigma. The mode looked for is
+        # that of the density of (theta, sigma), which is the density of (theta, log sigma) divided
+        # by sigma.
+        n_theta: int,
+        position: Tensor,  # (M, D): where the searches start
+    ) -> None:
         self._log_density, self._split = log_density, [n_theta, position.shape[1] - n_theta]
         self._n = len(position)
         self.params = self._flat(position)
@@ -87,15 +84,13 @@ class MinibatchDensity:
     """A log posterior density estimated from the rows of a batch, another one at every call.
 
     Unbiased: the rows' weights are scaled to the whole data set.
-
-    Parameters
-    ----------
-    posterior : NetworkPosterior
-        Of all rows.
-    batches : Batches
     """
 
-    def __init__(self, posterior: NetworkPosterior, batches: Batches) -> None:
+    def __init__(
+        self,
+        posterior: NetworkPosterior,  # of all rows
+        batches: Batches,
+    ) -> None:
         self._posterior, self._batches = posterior, batches
 
     @property

@@ -36,8 +36,8 @@ from skbayes_sym.inference.laplace.determined import Determined, determined
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
+from skbayes_sym.models.model import Data
 
 _FIRST, _EVERY = 10, 20  # updates begin after a tenth of the steps, and come each twentieth
 _DAMPING = 0.7  # share of a logarithmic step, as of modes that Gauss-Newton steps find
@@ -53,24 +53,12 @@ def update_steps(max_iter: int) -> range:
 class ScaledModes(MapObjective):
     """`MapObjective` under a prior whose scales follow the evidence of every position.
 
-    Parameters
-    ----------
-    posterior : NetworkPosterior
-        With a prior of learned scales, those to start from: (G,), or (M, G).
-    density : callable (posterior) -> LogDensity
-        What training sees of it: all rows, or minibatches.
-    position : Tensor of shape (M, D)
-        Where the searches start.
-    rows : Data
-        All rows in float64, for the curvature.
-    steps : container of int
-        When scales move, as `update_steps` has it.
-    log_noise_range : (float, float), optional
-        Where the evidence sets the noise, which must be normal and learned: its logarithm's ends.
-        By default it is trained as a parameter.
+    ``posterior``: with a prior of learned scales, those to start from: (G,), or (M, G).
+    ``density``: what training sees of it: all rows, or minibatches. ``position`` (M, D): where the
+    searches start. ``rows``: all rows in float64, for the curvature. ``steps``: when scales move,
+    as `update_steps` has it. ``log_noise_range``: where the evidence sets the noise, which must be
+    normal and learned: its logarithm's ends. By default it is trained as a parameter.
 
-    Notes
-    -----
     An update takes M times `determined`; between updates scales (and noise) stay.
     """
 

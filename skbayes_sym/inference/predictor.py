@@ -67,23 +67,14 @@ def of_draws(likelihood: Likelihood, chosen: Tensor) -> Likelihood:
 class DrawsPredictor(BasePredictor):
     """Weighted draws of a network's weights.
 
-    Parameters
-    ----------
-    network : Network
-    theta : Tensor of shape (S, P)
-    likelihood : Likelihood
-        Its parameters may lead with axes (S K, 1): K states of the noise of every draw.
-    log_weights : Tensor of shape (S K,), optional
-        Normalised; equal by default.
-    n_states : int, default=1
-        K.
+    ``likelihood``: its parameters may lead with axes (S K, 1): K states of the noise of every draw.
     """
 
     network: Network
-    theta: Tensor
+    theta: Tensor  # (S, P)
     likelihood: Likelihood
-    log_weights: Tensor | None = None
-    n_states: int = 1
+    log_weights: Tensor | None = None  # (S K,); normalised; equal by default
+    n_states: int = 1  # K
 
     def law(self, x: Tensor) -> Predictive:
         outputs = self.network.forward(self.theta, x)

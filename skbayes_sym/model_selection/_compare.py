@@ -12,16 +12,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import column_or_1d
 
-from skbayes_sym.estimators._fit.rows import numbers_due
+from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.model_selection._fits import Failed, Task, judge_fold, judge_whole
-from skbayes_sym.model_selection._table import (
-    density_columns,
-    prediction_columns,
-    row_densities,
-    says_more,
-    whole_columns,
-)
+from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
+from skbayes_sym.model_selection._fits import FoldReport, Task, WholeReport, judge_fold, judge_whole
 from skbayes_sym.numerics.arguments import shown
 
 
@@ -145,11 +139,15 @@ def compare_models(
     one feature  -0.16 +- 0.03  63.8
     linear        0.00 +- 0.00  54.6
     """
-    names, estimators = _checked_models(models)
+    if not isinstance(models, Mapping) or not models:
+        raise ValueError(f"models must map names to estimators, at least one; got {models!r}.")
+    names, estimators = [str(name) for name in models], list(models.values())
     if y is None:
         raise ValueError("compare_models needs y, the targets or labels of the rows, got None.")
     X, y = indexable(X, y)
-    raises = _raises(error_score)
+    raises = isinstance(error_score, str) and error_score == "raise"
+    if not raises and not (isinstance(error_score, float) and np.isnan(error_score)):
+        raise ValueError(f"error_score must be nan or 'raise', got {error_score!r}.")
     classes = _classes(estimators, y)
     task = Task(X, y, classes, raises)
     rng = check_random_state(random_state)
@@ -163,29 +161,23 @@ def compare_models(
         for (train, test), seed in zip(splits, seeds[:-1], strict=True)
     )
     folds = [reports[i : i + len(splits)] for i in range(0, len(reports), len(splits))]
-    asked = [i for i, own in enumerate(folds) if says_more(own)]
+    says_more = [
+        i for i, reports in enumerate(folds)
+        if any(isinstance(fold, FoldReport) and fold.says_more for fold in reports)
+    ]  # fmt: skip
     answers = Parallel(n_jobs=n_jobs)(
-        delayed(judge_whole)(estimators[i], task, int(seeds[-1])) for i in asked
+        delayed(judge_whole)(estimators[i], task, int(seeds[-1])) for i in says_more
     )
     wholes: list[Any] = [None] * len(names)
-    for i, answer in zip(asked, answers, strict=True):
+    for i, answer in zip(says_more, answers, strict=True):
         wholes[i] = answer
     _warn_of_failures(names, folds, wholes)
-    return _as_table(names, _columns(folds, wholes, task))
-
-
-def _checked_models(models: Any) -> tuple[list[str], list[Any]]:
-    if not isinstance(models, Mapping) or not models:
-        raise ValueError(f"models must map names to estimators, at least one; got {models!r}.")
-    return [str(name) for name in models], list(models.values())
-
-
-def _raises(error_score: Any) -> bool:
-    if isinstance(error_score, str) and error_score == "raise":
-        return True
-    if isinstance(error_score, float) and np.isnan(error_score):
-        return False
-    raise ValueError(f"error_score must be nan or 'raise', got {error_score!r}.")
+    columns = _columns(folds, wholes, task)
+    try:
+        import pandas as pd
+    except ImportError:
+        return {"model": names, **columns}
+    return pd.DataFrame(columns, index=pd.Index(names, name="model"))
 
 
 def _classes(estimators: Sequence[Any], y: Any) -> Any:
@@ -214,7 +206,7 @@ def _warn_of_failures(
     names: Sequence[str], folds: Sequence[Sequence[Any]], wholes: Sequence[Any]
 ) -> None:
     for name, own, whole in zip(names, folds, wholes, strict=True):
-        errors = [report.error for report in (*own, whole) if isinstance(report, Failed)]
+        errors = [report for report in (*own, whole) if isinstance(report, str)]
         if errors:
             n_fits = len(own) + (whole is not None)
             warn_user(
@@ -225,9 +217,9 @@ def _warn_of_failures(
 
 
 def _columns(folds: Sequence[Sequence[Any]], wholes: Sequence[Any], task: Task) -> dict[str, Any]:
-    columns: dict[str, Any] = density_columns([row_densities(own, len(task.y)) for own in folds])
-    predictions = [prediction_columns(own, task) for own in folds]
-    reports = [whole_columns(whole) for whole in wholes]
+    columns: dict[str, Any] = _density_columns([_row_densities(own, len(task.y)) for own in folds])
+    predictions = [_prediction_columns(own, task) for own in folds]
+    reports = [_whole_columns(whole) for whole in wholes]
     for name in ("rmse" if task.classes is None else "accuracy", "calibration_error"):
         columns[name] = np.array([row[name] for row in predictions])
     for name in reports[0]:
@@ -237,9 +229,82 @@ def _columns(folds: Sequence[Sequence[Any]], wholes: Sequence[Any], task: Task) 
     return columns
 
 
-def _as_table(names: list[str], columns: dict[str, Any]) -> Any:
-    try:
-        import pandas as pd
-    except ImportError:
-        return {"model": names, **columns}
-    return pd.DataFrame(columns, index=pd.Index(names, name="model"))
+def _row_densities(folds: Sequence[Any], n_rows: int) -> Array:
+    """Log density of every row (n_rows,), averaged over the folds that tested it.
+
+    nan where none did; all nan if the model has no density or a fold failed.
+    """
+    total, count = np.zeros(n_rows), np.zeros(n_rows)
+    for fold in folds:
+        if isinstance(fold, str) or fold.log_density is None:
+            return np.full(n_rows, np.nan)
+        np.add.at(total, fold.rows, fold.log_density)
+        np.add.at(count, fold.rows, 1)
+    with np.errstate(invalid="ignore"):
+        return total / np.where(count > 0, count, np.nan)
+
+
+def _density_columns(densities: Sequence[Array]) -> dict[str, Array]:
+    """Means over rows and their standard errors, then those of the differences to the best."""
+    means, errors = np.array([_mean_and_error(d[~np.isnan(d)]) for d in densities]).T
+    differences = np.full((len(densities), 2), np.nan)
+    if np.isfinite(means).any():
+        best = densities[int(np.nanargmax(np.where(np.isfinite(means), means, -np.inf)))]
+        tested = ~np.isnan(best)
+        for i, density in enumerate(densities):
+            differences[i] = _mean_and_error((density - best)[tested])
+    return {
+        "log_density": means,
+        "log_density_se": errors,
+        "difference": differences[:, 0],
+        "difference_se": differences[:, 1],
+    }
+
+
+def _mean_and_error(values: Array) -> tuple[float, float]:
+    """Mean and its standard error, nan of nothing."""
+    n = len(values)
+    if n == 0 or not np.isfinite(values).all():
+        return (float(values.mean()) if n else np.nan), np.nan
+    return float(values.mean()), float(values.std(ddof=1) / n**0.5) if n > 1 else np.nan
+
+
+def _prediction_columns(folds: Sequence[Any], task: Task) -> dict[str, float]:
+    """Error and calibration over all tested rows, seconds a fold."""
+    error = "rmse" if task.classes is None else "accuracy"
+    names = (error, "calibration_error", "fit_seconds", "predict_seconds")
+    if any(isinstance(fold, str) for fold in folds):
+        return dict.fromkeys(names, np.nan)
+    rows = np.concatenate([fold.rows for fold in folds])
+    predicted = np.concatenate([fold.predicted for fold in folds])
+    observed = np.asarray(task.y)[rows]
+    probability = None
+    if all(fold.probability is not None for fold in folds):
+        probability = np.concatenate([fold.probability for fold in folds])
+    calibration = np.nan
+    if task.classes is None:
+        value = float(np.sqrt(np.mean((observed.reshape(predicted.shape) - predicted) ** 2)))
+        if probability is not None:
+            calibration = interval_calibration_error(probability)
+    else:
+        labels = observed.ravel()
+        value = float(np.mean(predicted == labels))
+        if probability is not None:
+            calibration = expected_calibration_error(labels, probability, labels=task.classes)
+    seconds = np.mean([(fold.fit_seconds, fold.predict_seconds) for fold in folds], axis=0)
+    return dict(zip(names, (value, calibration, *map(float, seconds)), strict=True))
+
+
+def _whole_columns(whole: Any) -> dict[str, Any]:
+    """Evidence and leave-one-out densities of the fit to all rows."""
+    evidence, loo = whole if isinstance(whole, WholeReport) else (None, None)
+    mean, error = (np.nan, np.nan) if loo is None else _mean_and_error(loo.log_density)
+    return {
+        "evidence": np.nan if evidence is None else evidence.value,
+        "evidence_se": np.nan if evidence is None else evidence.std_error,
+        "evidence_source": "" if evidence is None else evidence.source,
+        "evidence_side": "" if evidence is None else evidence.side,
+        "loo": mean,
+        "loo_se": error,
+        "loo_unreliable": np.nan if loo is None else float(loo.n_unreliable),
+    }

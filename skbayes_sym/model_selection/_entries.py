@@ -70,7 +70,7 @@ class EntryKFold:
         train, test : int64 ndarray
             Sorted positions in the list of observed entries in row-major order.
         """
-        n = len(_observed(X).values)
+        n = len(observed_entries(_checked(X)).values)
         if n < self.n_splits:
             raise ValueError(f"n_splits={self.n_splits} is more than the {n} observed entries.")
         order = np.arange(n)
@@ -109,11 +109,11 @@ def cross_validate_entries(
     Returns
     -------
     dict of ndarrays of shape (n_splits,)
-        ``test_rmse`` (units of ``X``), ``test_log_density`` (nats an entry: the
-        estimator's ``entry_log_density``, else that under a normal with the predicted mean and
-        standard deviation), ``test_coverage`` (share
-        of entries within 1.645 standard deviations: 0.9 if calibrated), ``fit_time`` and
-        ``score_time`` in seconds; ``estimator``, a list, if asked for.
+        ``test_rmse`` (units of ``X``), ``test_log_density`` (nats an entry: the estimator's
+        ``entry_log_density``, else that under a normal with the predicted mean and standard
+        deviation), ``test_coverage`` (share of entries within 1.645 standard deviations: 0.9 if
+        calibrated), ``fit_time`` and ``score_time`` in seconds; ``estimator``, a list, if asked
+        for.
 
     Examples
     --------
@@ -177,13 +177,6 @@ def _fit_and_score(
 def _checked(X: Any) -> Any:
     with numbers_due("X"):
         return check_array(
-            X,
-            accept_sparse=("csr", "csc", "coo"),
-            dtype=(np.float64, np.float32),
-            ensure_all_finite="allow-nan",
-            input_name="X",
-        )
-
-
-def _observed(X: Any) -> Observed:
-    return observed_entries(_checked(X))
+            X, accept_sparse=("csr", "csc", "coo"), dtype=(np.float64, np.float32),
+            ensure_all_finite="allow-nan", input_name="X",
+        )  # fmt: skip

@@ -1,36 +1,39 @@
-"""The fits behind a comparison: one to each training fold, and one to all rows."""
+"""The fits behind a comparison: one to each training fold, and one to all rows.
+
+Leave-one-out densities of the latter are by Pareto-smoothed importance sampling.
+"""
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import safe_split
 from skbayes_sym.estimators._fit.unwrap import innermost
-from skbayes_sym.model_selection._loo import LeaveOneOut, has_posterior_draws, leave_one_out
-from skbayes_sym.model_selection._predictions import (
-    cdf_values,
-    class_probabilities,
-    log_densities,
-)
-from skbayes_sym.model_selection._scorers import Evidence, reported_evidence
+from skbayes_sym.estimators.predictive import predictive, predicts_distribution
+from skbayes_sym.inference.diagnostics import mean_ess
+from skbayes_sym.model_selection._scorers import ReportedEvidence, reported_evidence
+
+_LARGEST_K = 0.7  # Vehtari et al. (2024): beyond it no feasible number of draws is enough
+
+
+class LeaveOneOut(NamedTuple):
+    """Densities of rows, each left out."""
+
+    log_density: Array  # (n_samples,), nats
+    n_unreliable: int  # rows whose Pareto shape is too large for their estimate
 
 
 class Task(NamedTuple):
-    """What every fit shares."""
+    """Data and settings that every fit shares."""
 
     X: Any
     y: Any
     classes: Array | None  # all of them, in order; None in regression
     raises: bool  # whether an error ends the comparison
-
-
-class Failed(NamedTuple):
-    """An error instead of a result."""
-
-    error: str
 
 
 class FoldReport(NamedTuple):
@@ -46,31 +49,34 @@ class FoldReport(NamedTuple):
 
 
 class WholeReport(NamedTuple):
-    """What a model fitted to all rows says of itself."""
+    """Evidence and left-out densities of a fit to all rows."""
 
-    evidence: Evidence | None
+    evidence: ReportedEvidence | None
     loo: LeaveOneOut | None
 
 
-def judge_fold(model: Any, task: Task, train: Array, test: Array, seed: int) -> Any:
-    """Fit a clone to ``train`` and ask it about ``test``: FoldReport or Failed."""
-    try:
-        return _judge_fold(seeded_clone(model, seed), task, train, test)
-    except Exception as error:
-        if task.raises:
-            raise
-        return Failed(f"{type(error).__name__}: {error}")
+def judge_fold(model: Any, task: Task, train: Array, test: Array, seed: int) -> FoldReport | str:
+    """Fit a clone to ``train`` and ask it about ``test``; the error where that fails."""
+    return _or_error(task, lambda: _judge_fold(seeded_clone(model, seed), task, train, test))
 
 
-def judge_whole(model: Any, task: Task, seed: int) -> Any:
-    """Fit a clone to all rows: WholeReport or Failed."""
-    try:
+def judge_whole(model: Any, task: Task, seed: int) -> WholeReport | str:
+    """Fit a clone to all rows; the error where that fails."""
+
+    def judged() -> WholeReport:
         fitted = seeded_clone(model, seed).fit(task.X, task.y)
         return WholeReport(reported_evidence(fitted), leave_one_out(fitted, task.X, task.y))
+
+    return _or_error(task, judged)
+
+
+def _or_error(task: Task, judge: Callable[[], Any]) -> Any:
+    try:
+        return judge()
     except Exception as error:
         if task.raises:
             raise
-        return Failed(f"{type(error).__name__}: {error}")
+        return f"{type(error).__name__}: {error}"
 
 
 def seeded_clone(model: Any, seed: int) -> Any:
@@ -92,30 +98,75 @@ def _judge_fold(model: Any, task: Task, train: Array, test: Array) -> FoldReport
     fitted = time.perf_counter()
     predicted = np.asarray(model.predict(X_test))
     end = time.perf_counter()
-    if task.classes is None:
-        probability = cdf_values(model, X_test, y_test)
-    else:
-        probability = _probability_of_all(model, X_test, task.classes)
+    density, probability = None, None
+    if predicts_distribution(model):
+        law: Any = predictive(model, X_test)
+        density = np.asarray(law.log_prob(y_test), dtype=float)
+        if task.classes is None:
+            probability = np.asarray(law.cdf(y_test), dtype=float).reshape(len(test), -1)
+        else:  # a column for every class, 0 for those missing from the training fold
+            probability = np.zeros((len(test), len(task.classes)))
+            probability[:, np.searchsorted(task.classes, law.classes)] = law.proba()
     inside = innermost(model).model
     return FoldReport(
         rows=test,
-        log_density=log_densities(model, X_test, y_test),
+        log_density=density,
         predicted=predicted,
         probability=probability,
         fit_seconds=fitted - start,
         predict_seconds=end - fitted,
-        says_more=any(hasattr(inside, name) for name in _EVIDENCES) or has_posterior_draws(inside),
+        says_more=hasattr(inside, "log_evidence_")
+        or hasattr(inside, "elbo_")
+        or has_posterior_draws(inside),
     )
 
 
-_EVIDENCES = ("log_evidence_", "elbo_")
+def leave_one_out(estimator: BaseEstimator, X: Any, y: Any) -> LeaveOneOut | None:
+    """PSIS-LOO of a sampled posterior on the rows it was fitted to.
 
+    With draws theta_s of weight w_s of the posterior given all rows,
 
-def _probability_of_all(model: Any, X: Any, classes: Array) -> Array | None:
-    """A column for every class, 0 for those missing from the training fold."""
-    if not hasattr(innermost(model).model, "predict_proba"):
+        p(y_i | y_-i) = sum_s r_is p(y_i | theta_s) / sum_s r_is,   r_is = w_s / p(y_i | theta_s),
+
+    the largest ratios replaced by quantiles of a generalised Pareto distribution.
+
+    Returns: none if the model has no draws of its posterior, or arviz-stats isn't installed.
+
+    Vehtari, Gelman & Gabry (2017). Practical Bayesian model evaluation using leave-one-out
+    cross-validation and WAIC.
+
+    Vehtari, Simpson, Gelman, Yao & Gabry (2024). Pareto smoothed importance sampling.
+    """
+    model, prepare = innermost(estimator)
+    X = prepare(X)
+    if not has_posterior_draws(model):
         return None
-    proba, seen = class_probabilities(model, X)
-    full = np.zeros((len(proba), len(classes)))
-    full[:, np.searchsorted(classes, seen)] = proba
-    return full
+    try:
+        from arviz_stats.base import array_stats
+    except ImportError:
+        return None
+    values, weights = model.log_likelihood_samples(X, y), model.chain_weights_
+    used = weights > 0
+    values, weights = values[used], weights[used]
+    efficiency = _relative_efficiency(values, weights)
+    # arviz takes log likelihoods for equally weighted draws and smooths their negatives.
+    weighted = (values - np.log(weights)[:, None, None]).reshape(-1, values.shape[-1]).T
+    log_ratios, shapes = array_stats.psislw(weighted, r_eff=efficiency)
+    flat = values.reshape(-1, values.shape[-1]).T
+    log_density = np.logaddexp.reduce(log_ratios + flat, axis=1)
+    log_density -= np.logaddexp.reduce(log_ratios, axis=1)
+    largest = min(1.0 - 1.0 / np.log10(flat.shape[1]), _LARGEST_K)
+    return LeaveOneOut(log_density, int(np.sum(~(shapes <= largest))))
+
+
+def has_posterior_draws(model: Any) -> bool:
+    """Whether there is what `leave_one_out` starts from; the modes of an ensemble aren't."""
+    found = hasattr(model, "log_likelihood_samples")
+    return found and bool(getattr(model, "draws_the_posterior", True))
+
+
+def _relative_efficiency(values: Array, weights: Array) -> float:
+    """Effective draws a draw for the mean likelihood, averaged over rows; sets the tail's size."""
+    likelihood = np.exp(values - values.max(axis=(0, 1)))
+    found = mean_ess(likelihood, weights) / values[..., 0].size
+    return float(np.mean(found[np.isfinite(found)])) if np.isfinite(found).any() else 1.0

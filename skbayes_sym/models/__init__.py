@@ -1,9 +1,9 @@
-"""What is believed: networks, likelihoods, priors; immutable, without weights of their own.
+"""Models: networks, likelihoods and priors; immutable, without weights of their own.
 
 Reading order: `predictive` (mixtures that answer every question about new targets; `crps` of
 them), `likelihoods` (outputs to targets), `priors`, `learned_scales` (priors that learn theirs),
 `networks` (inputs and flat weights to outputs), `augmentations` (random transformations of
-inputs), `model` (the four nouns together), `data` (rows on the device, and minibatches).
+inputs), `model` (the four nouns together, rows on the device, and minibatches).
 
 In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
 derivatives. One's own likelihood inherits from `TargetLikelihood` or `BaseLikelihood`, one's own
@@ -21,19 +21,16 @@ from skbayes_sym.models.augmentations.pixels import Blur, PixelNoise
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
-from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
+from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
 from skbayes_sym.models.likelihoods.defaults import (
     BaseLikelihood,
     LabelLikelihood,
     TargetLikelihood,
 )
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
-from skbayes_sym.models.likelihoods.natural_heteroscedastic import NaturalHeteroscedastic
-from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
+from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic, NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
-from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import (
@@ -46,12 +43,11 @@ from skbayes_sym.models.networks.activations import (
     Activation,
 )
 from skbayes_sym.models.networks.base import BaseNetwork, Network
-from skbayes_sym.models.networks.convolutional import cnn
+from skbayes_sym.models.networks.convolutional import cnn, resnet
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
-from skbayes_sym.models.networks.residual import resnet
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetMixture
-from skbayes_sym.models.priors import BasePrior, GaussianPrior, Normal, Prior
+from skbayes_sym.models.priors import BasePrior, GaussianPrior, HalfNormal, Normal, Prior
 from skbayes_sym.numerics.layout import ParamLayout
 
 __all__ = [
@@ -80,6 +76,7 @@ __all__ = [
     "Contrast",
     "Gaussian",
     "GaussianPrior",
+    "HalfNormal",
     "HalfWidth",
     "Heteroscedastic",
     "Hue",

@@ -30,28 +30,16 @@ _INPUT_VARIANCE = 2.25
 class ScalesByGroup(BasePrior):
     """Zero-mean normals with one learned scale a group of parameters; bound to a layout.
 
-    Parameters
-    ----------
-    group : int64 Tensor of shape (P,)
-        Number of every parameter's group.
-    names : tuple of str
-        One per group.
-    reference_variance : Tensor of shape (G,)
-        The variances :math:`s_g^2` around which the hyperprior lies.
-    shape : float
-        Shape ``a`` of the Gamma hyperprior of the precisions.
-    hyper : Tensor of shape (*B, G)
-        Log precisions; with leading axes they are those of several weight vectors, each its own.
-    is_learned : bool, default=True
-        False where the scales were given: the hyperprior then doesn't count.
+    ``hyper`` (*B, G): log precisions; with leading axes they are those of several weight vectors,
+    each its own.
     """
 
-    group: Tensor
-    names: tuple[str, ...]
-    reference_variance: Tensor
-    shape: float
+    group: Tensor  # int64 (P,); number of every parameter's group
+    names: tuple[str, ...]  # one per group
+    reference_variance: Tensor  # (G,); the variances :math:`s_g^2` around which the hyperprior lies
+    shape: float  # shape ``a`` of the Gamma hyperprior of the precisions
     hyper: Tensor
-    is_learned: bool = True
+    is_learned: bool = True  # false where the scales were given: the hyperprior then doesn't count
 
     @classmethod
     def given(cls, scale: Tensor) -> "ScalesByGroup":
@@ -243,7 +231,7 @@ class CollapsedKernel:
         return self.value(rate), -precision * theta
 
     def rates(self, theta: Tensor) -> Tensor:
-        """Of the precisions given the weights, (*B, P) -> (*B, G)."""
+        """Rates of the precisions given the weights, (*B, P) -> (*B, G)."""
         return self.rate + 0.5 * (theta.square() @ self.member)
 
     def value(self, rate: Tensor) -> Tensor:
@@ -253,7 +241,7 @@ class CollapsedKernel:
 
 @dataclass(frozen=True)
 class LayerScales:
-    """One learned scale per layer's weights and one per layer's biases.
+    """Learned scales, one per layer's weights and one per layer's biases.
 
     Parameters
     ----------

@@ -27,10 +27,7 @@ class UnboundPrior(Protocol):
     def bind(self, layout: ParamLayout) -> "Prior":
         """The prior of this layout's parameters; itself if nothing depends on it.
 
-        Raises
-        ------
-        ValueError
-            If it doesn't fit them.
+        Raises ValueError if it doesn't fit them.
         """
         ...
 
@@ -61,7 +58,7 @@ class Prior(UnboundPrior, Protocol):
 
 
 class BasePrior:
-    """What one's own prior inherits: it fits any number of parameters, and isn't Gaussian.
+    """Base of one's own prior: it fits any number of parameters, and isn't Gaussian.
 
     Subclasses bring `log_prob` and `sample`. Where `sample` needs the number of parameters they
     bring `bind` too.
@@ -86,6 +83,32 @@ class WeightMoments(NamedTuple):
 
     mean: Tensor  # (P,)
     variance: Tensor  # (P,)
+
+
+@dataclass(frozen=True)
+class HalfNormal:
+    """Prior of a noise's standard deviation, ``noise_std=`` of samplers: ``|N(0, scale^2)|``.
+
+    Of every parameter of a likelihood that is the logarithm of a scale, alike.
+
+    Parameters
+    ----------
+    scale : float, default=1.0
+        In scaled target units.
+
+    Raises
+    ------
+    ValueError
+        If it isn't between 1e-100 and 1e100.
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scale, int | float) or not 1e-100 <= self.scale <= 1e100:
+            raise ValueError(
+                f"HalfNormal: scale must be a positive number, 1e-100 to 1e100, got {self.scale!r}."
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,10 +182,7 @@ class Normal:
 def checked_scales(given: npt.ArrayLike, **sizes: int) -> npt.NDArray[np.float64]:
     """``given`` as an array of one number, or of as many as one of the sizes named.
 
-    Raises
-    ------
-    ValueError
-        If it has another shape, or isn't positive and finite.
+    Raises ValueError if it has another shape, or isn't positive and finite.
     """
     scale = np.atleast_1d(np.asarray(given, dtype=float))
     if scale.shape not in {(1,), *((n,) for n in sizes.values())}:

@@ -12,13 +12,7 @@ _SEEDS = 2**32  # that NumPy's RandomState takes
 
 
 def check_count(name: str, value: Any, least: int = 1, most: float = inf) -> int:
-    """An int within limits.
-
-    Raises
-    ------
-    ValueError
-        Naming the argument, what it must be and what it is.
-    """
+    """An int within limits."""
     is_count = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
     if not is_count or not least <= value <= most:
         limit = f"of at least {least}" if most == inf else f"from {least} to {most:g}"
@@ -27,13 +21,7 @@ def check_count(name: str, value: Any, least: int = 1, most: float = inf) -> int
 
 
 def check_number(name: str, value: Any, low: float = -inf, high: float = inf) -> float:
-    """A finite number from ``low`` to ``high``, both included.
-
-    Raises
-    ------
-    ValueError
-        Naming the argument, what it must be and what it is.
-    """
+    """A finite number from ``low`` to ``high``, both included."""
     is_real = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
     if not is_real or isnan(value) or abs(value) == inf or not low <= value <= high:
         limit = "" if (low, high) == (-inf, inf) else f" from {low:g} to {high:g}"
@@ -43,13 +31,7 @@ def check_number(name: str, value: Any, low: float = -inf, high: float = inf) ->
 
 
 def check_random_state(value: Any) -> np.random.RandomState:
-    """NumPy's legacy generator that a ``random_state`` stands for, as scikit-learn reads it.
-
-    Raises
-    ------
-    ValueError
-        Naming the argument, if it is neither None, an int that seeds, nor a `RandomState`.
-    """
+    """NumPy's legacy generator that a ``random_state`` stands for, as scikit-learn reads it."""
     if value is None or value is np.random:
         return np.random.mtrand._rand  # type: ignore[no-any-return]
     if isinstance(value, np.random.RandomState):
@@ -73,25 +55,9 @@ def check_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Arrays of numbers whose axes agree.
 
-    Parameters
-    ----------
-    owner : str
-        Who was given them.
-    shapes : mapping of str to str or int
-        The length of the one axis of an argument, or the axes of each, a letter each:
-        ``{"x": "n", "values": "nq"}``. The same letter
-        is the same length, a number is that length, and with "?" at the end None is passed over.
-    **given : array-like
-
-    Returns
-    -------
-    dict of str to ndarray
-        Of those that were given.
-
-    Raises
-    ------
-    ValueError
-        Naming the owner, the argument, the shape it must have and what it is.
+    ``owner``: who was given them. ``shapes``: the length of the one axis of an argument, or the
+    axes of each, a letter each: ``{"x": "n", "values": "nq"}``. The same letter is the same length,
+    a number is that length, and with "?" at the end None is passed over.
     """
     lengths: dict[str, int] = {}
     found = {}
@@ -116,13 +82,7 @@ def check_arrays(
 
 
 def check_names(owner: str, name: str, value: Any, n: int) -> list[str]:
-    """One string each of ``n`` things.
-
-    Raises
-    ------
-    ValueError
-        Naming the owner, the argument, what it must be and what it is.
-    """
+    """Names of ``n`` things, strings."""
     names = None if isinstance(value, str) or not hasattr(value, "__len__") else list(value)
     if names is None or len(names) != n or not all(isinstance(one, str) for one in names):
         raise ValueError(f"{owner}: {name} must be {n} strings, got {shown(value)}.")
@@ -130,13 +90,7 @@ def check_names(owner: str, name: str, value: Any, n: int) -> list[str]:
 
 
 def check_name(owner: str, name: str, value: Any, default: str = "") -> str:
-    """A string; ``default`` where None is given.
-
-    Raises
-    ------
-    ValueError
-        Naming the owner, the argument, what it must be and what it is.
-    """
+    """A string; ``default`` where None is given."""
     if value is None:
         return default
     if not isinstance(value, str):
@@ -147,10 +101,7 @@ def check_name(owner: str, name: str, value: Any, default: str = "") -> str:
 def labels_of(y: NDArray[Any], name: str = "y_true") -> NDArray[Any]:
     """The different labels, sorted.
 
-    Raises
-    ------
-    TypeError
-        If they can't be: labels of several kinds.
+    Raises TypeError if they can't be: labels of several kinds.
     """
     try:
         return np.unique(y)
@@ -160,13 +111,7 @@ def labels_of(y: NDArray[Any], name: str = "y_true") -> NDArray[Any]:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """True or False.
-
-    Raises
-    ------
-    ValueError
-        Naming the argument and what it is.
-    """
+    """True or False."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, got {shown(value)}.")
     return bool(value)

@@ -16,18 +16,10 @@ _ENUMERABLE_WIDTH = 4
 def best_assignment(similarity: Tensor) -> Tensor:
     """Permutation that maximises the total similarity, exactly.
 
-    Parameters
-    ----------
-    similarity : Tensor of shape (*B, d, d)
-        Gain of putting unit ``j`` of the draw in place ``i`` of the reference; finite.
+    ``similarity`` (*B, d, d): gain of putting unit ``j`` of the draw in place ``i`` of the
+    reference; finite. Returns ``permutation`` int64 (*B, d): ``permutation[..., i]`` is the unit
+    that goes to place ``i``.
 
-    Returns
-    -------
-    permutation : int64 Tensor of shape (*B, d)
-        ``permutation[..., i]`` is the unit that goes to place ``i``.
-
-    Notes
-    -----
     All d! at once up to 4 units, else O(d^3) a draw (Jonker-Volgenant),
     on the CPU.
     """
@@ -49,14 +41,7 @@ def can_exchange(similarity: Tensor, tol: Tensor | float = 0.0) -> Tensor:
     Necessary for the identity not to be `best_assignment`, not sufficient: longer cycles may gain
     where no exchange does. O(d^2) a draw.
 
-    Parameters
-    ----------
-    similarity : Tensor of shape (*B, d, d)
-    tol : float or Tensor of shape (*B,)
-
-    Returns
-    -------
-    bool Tensor of shape (*B,)
+    ``similarity`` (*B, d, d). Returns bool (*B,).
     """
     gain = similarity - similarity.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
     return (gain + gain.mT).amax(dim=(-2, -1)) > tol
@@ -69,15 +54,9 @@ def runner_up_loss(similarity: Tensor) -> Tensor:
     the single cheapest cycle: all of them are seen by Floyd and Warshall's recursion on the losses
     ``similarity[i, i] - similarity[j, i]`` of moving unit ``i`` to place ``j``.
 
-    Parameters
-    ----------
-    similarity : Tensor of shape (*B, d, d)
-        As in `best_assignment`, which must be the identity: no cycle may gain.
-
-    Returns
-    -------
-    loss : Tensor of shape (*B,)
-        Non-negative up to rounding; inf for one unit. O(d^3) a draw, vectorised over draws.
+    ``similarity`` (*B, d, d): as in `best_assignment`, which must be the identity: no cycle may
+    gain. Returns ``loss`` (*B,): non-negative up to rounding; inf for one unit. O(d^3) a draw,
+    vectorised over draws.
     """
     d = similarity.shape[-1]
     path = similarity.diagonal(dim1=-2, dim2=-1).unsqueeze(-2) - similarity

@@ -57,10 +57,7 @@ class AndersonMixing:
     On linear maps it is GMRES. Elsewhere it is a proposal only: the caller asks whether it is
     better.
 
-    Parameters
-    ----------
-    depth : int
-        Steps that are mixed.
+    ``depth``: steps that are mixed.
     """
 
     def __init__(self, depth: int = 8) -> None:

@@ -26,10 +26,7 @@ class NotPositiveDefiniteError(ArithmeticError):
 def decompositions_in_words() -> Iterator[None]:
     """Say what to do where torch's own decompositions fail.
 
-    Raises
-    ------
-    NotPositiveDefiniteError
-        In place of a `torch.linalg.LinAlgError`.
+    Raises NotPositiveDefiniteError in place of a `torch.linalg.LinAlgError`.
     """
     try:
         yield
@@ -44,19 +41,9 @@ def decompositions_in_words() -> Iterator[None]:
 def cholesky(matrix: Tensor, *, what: str, remedy: str) -> Tensor:
     """Lower Cholesky factors, (*B, n, n) -> (*B, n, n).
 
-    Parameters
-    ----------
-    matrix : Tensor of shape (*B, n, n)
-        Symmetric; the lower triangle is read.
-    what : str
-        What the matrix is, as the beginning of a sentence.
-    remedy : str
-        A sentence: what to change.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        ``"{what} isn't positive definite in this arithmetic. {remedy}"``
+    ``matrix`` (*B, n, n): symmetric; the lower triangle is read. ``what``: what the matrix is, as
+    the beginning of a sentence. ``remedy``: a sentence: what to change. Raises
+    NotPositiveDefiniteError: ``"{what} isn't positive definite in this arithmetic. {remedy}"``.
     """
     factor = try_cholesky(matrix)
     if factor is None:
@@ -152,17 +139,9 @@ class Resolvent(NamedTuple):
 def resolvent(matrix: Tensor, gain: Tensor, right: Tensor) -> Resolvent:
     """Solve ``(I + a_h K) x = r`` for H gains by one eigendecomposition.
 
-    Parameters
-    ----------
-    matrix : Tensor of shape (*B, n, n)
-        K, symmetric and positive semidefinite.
-    gain : Tensor of shape (H,)
-        a, positive.
-    right : Tensor of shape (*B, n, J, H)
-        J right-hand sides for every gain.
+    ``matrix`` (*B, n, n): K, symmetric and positive semidefinite; ``gain`` (H,): a, positive;
+    ``right`` (*B, n, J, H): J right-hand sides for every gain.
 
-    Notes
-    -----
     O(n^3 + n^2 J H) instead of O(n^3 H) for H Cholesky factors. The gradient is written out: with
     ``y = (I + a K)^-1 xbar`` it is ``-sum a_h y x'`` for K, and ties of eigenvalues, where the
     derivatives of eigenvectors are infinite, do no harm.
@@ -211,24 +190,13 @@ class RidgePosterior:
     Leading axes ``*B`` of the three broadcast: features may be shared by targets, and targets by
     draws of features.
 
-    Parameters
-    ----------
-    features : Tensor of shape (*B, n, d)
-        F.
-    scale : Tensor of shape (*B, n)
-        Prior over noise standard deviation of every row.
-    y : Tensor of shape (*B, n)
-        Targets in units of the noise.
-
-    Notes
-    -----
     One Cholesky factor of ``I + A A'`` if ``is_wide`` (d > n) and of ``I + A' A`` otherwise:
     O(n d r + r^3) with ``r = min(n, d)``.
     """
 
-    features: Tensor
-    scale: Tensor
-    y: Tensor
+    features: Tensor  # (*B, n, d); F
+    scale: Tensor  # (*B, n); prior over noise standard deviation of every row
+    y: Tensor  # (*B, n); targets in units of the noise
 
     @property
     def is_wide(self) -> bool:
@@ -289,7 +257,7 @@ class RidgePosterior:
         return evidence.apply(self.features, self.scale, self.y)
 
     def draw(self, *, generator: torch.Generator) -> Tensor:
-        """One draw of the weights, (*B, d): a prior draw moved by the data it got wrong.
+        """Draw the weights, (*B, d): a prior draw moved by the data it got wrong.
 
         Matheron's rule.
         """
@@ -307,7 +275,7 @@ class RidgePosterior:
 
 
 class _WideEvidence(torch.autograd.Function):
-    """By K, (n, n); ``scale`` never meets the features, only their products."""
+    """Evidence by K, (n, n); ``scale`` never meets the features, only their products."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, scale: Tensor, y: Tensor) -> Tensor:
@@ -330,7 +298,7 @@ class _WideEvidence(torch.autograd.Function):
 
 
 class _NarrowEvidence(torch.autograd.Function):
-    """By ``I + A' A``, (d, d)."""
+    """Evidence by ``I + A' A``, (d, d)."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, scale: Tensor, y: Tensor) -> Tensor:

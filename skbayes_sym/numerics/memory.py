@@ -53,10 +53,7 @@ class Part(NamedTuple):
 def memory_in_words() -> Iterator[None]:
     """Turn what torch's allocators raise into a `MemoryError` that says what to do.
 
-    Raises
-    ------
-    MemoryError
-        Where arrays don't fit after all.
+    Raises MemoryError where arrays don't fit after all.
     """
     try:
         yield
@@ -72,18 +69,8 @@ def memory_in_words() -> Iterator[None]:
 def require_memory(parts: Sequence[Part], device: torch.device, *, task: str = "this fit") -> None:
     """Check that the parts together don't exceed what is free where each will be held.
 
-    Parameters
-    ----------
-    parts : sequence of Part
-    device : torch.device
-        Of the model, for parts that aren't ``on_host``.
-    task : str, default="this fit"
-        What takes the memory, for the message.
-
-    Raises
-    ------
-    MemoryError
-        Naming the total, the bytes of the largest part, and what to change.
+    ``device``: of the model, for parts that aren't ``on_host``; ``task``: what takes the memory,
+    for the message.
     """
     there = [part for part in parts if not part.on_host or device.type == "cpu"]
     _require(there, device, task)
@@ -132,7 +119,7 @@ def _free_on_host() -> float:
 
 
 def _free_in_address_space() -> float:
-    """What ``ulimit -v`` leaves."""
+    """Bytes that ``ulimit -v`` leaves."""
     try:
         import resource
 
@@ -146,7 +133,7 @@ def _free_in_address_space() -> float:
 
 
 def _free_in_group(names: tuple[str, str, str]) -> float:
-    """What a container's limit leaves, files that can be dropped from its cache included."""
+    """Bytes that a container's limit leaves, files that can be dropped from its cache included."""
     limit, usage, statistics = names
     most = _limit(limit)
     if most == inf:

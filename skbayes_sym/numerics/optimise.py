@@ -21,12 +21,12 @@ class Objective(Protocol):
 
     @property
     def params(self) -> Tensor:
-        """Where the loss is evaluated, (n,); `minimise` updates it in place."""
+        """Position at which the loss is evaluated, (n,); `minimise` updates it in place."""
         ...
 
     @property
     def gradient(self) -> Tensor:
-        """Where a call leaves the gradient, (n,)."""
+        """Gradient of the last call, (n,)."""
         ...
 
     def __call__(self, step: int) -> Tensor:
@@ -102,7 +102,7 @@ class Loop:
 
 
 class OptimiseResult(NamedTuple):
-    """What `minimise` leaves behind."""
+    """Result of `minimise`."""
 
     params: Tensor
     n_iter: int
@@ -247,22 +247,11 @@ def lbfgs(
 ) -> Tensor:
     """Minimise a smooth loss of a few numbers by L-BFGS-B (Byrd et al. 1995).
 
-    Parameters
-    ----------
-    loss : callable
-        Position (n,) -> value and gradient (n,); see `by_autograd`. Where either isn't finite
-        the line search turns back.
-    start : Tensor of shape (n,)
-        Gives dtype and device of positions; the search itself is in float64.
-    max_iter : int
-    bounds : sequence of (float, float), optional
-    ftol, gtol : float
-        Relative decrease of the value, and largest entry of the gradient, that end the search.
-
-    Returns
-    -------
-    Tensor of shape (n,)
-        Never worse than ``start``: the start itself where the search fails.
+    ``loss``: position (n,) -> value and gradient (n,); see `by_autograd`. Where either isn't finite
+    the line search turns back. ``start`` (n,): gives dtype and device of positions; the search
+    itself is in float64. ``ftol``, ``gtol``: relative decrease of the value, and largest entry of
+    the gradient, that end the search. Returns (n,), never worse than ``start``: the start itself
+    where the search fails.
     """
 
     worst = -float("inf")
@@ -301,12 +290,12 @@ def by_autograd(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
 
 
 def root(f: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function of one number changes sign between two ends, to 1e-10 (Brent 1973)."""
+    """Find where a function of one number changes sign between two ends, to 1e-10 (Brent 1973)."""
     return float(optimize.brentq(f, low, high, xtol=1e-10))
 
 
 def lowest(f: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one valley is lowest between two ends, to 1e-8 (Brent 1973)."""
+    """Find where a function with one valley is lowest between two ends, to 1e-8 (Brent 1973)."""
     found = optimize.minimize_scalar(
         f, bounds=(low, high), method="bounded", options={"xatol": 1e-8}
     )

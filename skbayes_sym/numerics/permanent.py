@@ -34,7 +34,7 @@ _BLOCK_ELEMENTS = 2**18
 
 @lru_cache(maxsize=8)
 def _subset_layers(d: int, device: torch.device) -> tuple[Tensor, ...]:
-    """Where subsets of s + 1 columns come from, s = 0..d-1: flat indices (s+1, C(d, s+1)).
+    """Origins of subsets of s + 1 columns, s = 0..d-1: flat indices (s+1, C(d, s+1)).
 
     Subsets of one size are numbered by increasing bit mask. Entry (k, S) is ``number * d + j``,
     with j the k-th column of S and number that of S without j, among the subsets of size s.
@@ -56,7 +56,7 @@ def _subset_layers(d: int, device: torch.device) -> tuple[Tensor, ...]:
 
 
 class _Step(NamedTuple):
-    """One row added to the recursion; subsets of s + 1 columns, a batch of R last."""
+    """Add one row to the recursion; subsets of s + 1 columns, a batch of R last."""
 
     partial: Tensor  # (C(d, s+1), R), log permanent of the first s + 1 rows on each subset
     terms: Tensor  # (s+1, C(d, s+1), R), its summands by the column of the last row, over the peak
@@ -126,24 +126,11 @@ def log_permanent(log_weights: Tensor) -> Tensor:
 
     Layer by layer: ``f[S] = logsumexp_{j in S} (f[S - j] + L[|S| - 1, j])`` for column subsets S.
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (*B, d, d)
-        Log weights in nats, d <= 20. -inf is a zero weight.
+    ``log_weights`` (*B, d, d): log weights in nats, d <= 20. -inf is a zero weight. Returns (*B,),
+    nats; 0 for d = 0 (one empty assignment), -inf where the permanent is zero. The gradient is the
+    doubly stochastic matrix of assignment marginals P(g(i) = j), or 0 where there are none. Raises
+    ValueError if `log_weights` is not a floating tensor of shape (*B, d, d), or if d > 20.
 
-    Returns
-    -------
-    Tensor of shape (*B,)
-        Nats; 0 for d = 0 (one empty assignment), -inf where the permanent is zero. The gradient is
-        the doubly stochastic matrix of assignment marginals P(g(i) = j), or 0 where there are none.
-
-    Raises
-    ------
-    ValueError
-        If `log_weights` is not a floating tensor of shape (*B, d, d), or if d > 20.
-
-    Notes
-    -----
     Cost O(d 2^d) time for each matrix, with or without gradient. Memory 4 d 2^d bytes of cached
     indices (4 MiB at d = 16, 80 MiB at 20) and blocks of bounded size over the batch. Rows are
     shifted by their maxima first, so float32 errs relative to the spread within rows. The gradient
@@ -207,26 +194,12 @@ def soules_bound(log_weights: Tensor, *, tighten: bool = False) -> Tensor:
     Bregman-Minc for real weights. Exact for the identity, for equal weights, and for blocks of
     these. An upper bound on the permanent is a *lower* bound on a symmetrisation gap.
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (*B, d, d)
-        Log weights in nats. -inf is a zero weight.
-    tighten : bool, default=False
-        True takes the least of four such bounds: rows and columns of the matrix as given and of
-        its Sinkhorn scaling, whose scales are divided out again.
+    ``log_weights`` (*B, d, d): log weights in nats. -inf is a zero weight. ``tighten``: true takes
+    the least of four such bounds: rows and columns of the matrix as given and of its Sinkhorn
+    scaling, whose scales are divided out again. Returns (*B,), nats, differentiable almost
+    everywhere (at a tie for the least bound, a subgradient). Raises ValueError if `log_weights` is
+    not a floating tensor of shape (*B, d, d).
 
-    Returns
-    -------
-    Tensor of shape (*B,)
-        Nats, differentiable almost everywhere (at a tie for the least bound, a subgradient).
-
-    Raises
-    ------
-    ValueError
-        If `log_weights` is not a floating tensor of shape (*B, d, d).
-
-    Notes
-    -----
     Cost O(d^2 log d). Source: Soules (2003), Linear and Multilinear Algebra 51(4).
     """
     require_square(log_weights)
@@ -262,25 +235,11 @@ def gurvits_schrijver_bound(log_weights: Tensor, n_iter: int = BALANCING_ITERATI
     so the bound holds converged or not. A lower bound on the permanent is an *upper* bound on a
     symmetrisation gap: report it, don't maximise it.
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (*B, d, d)
-        Log weights in nats. -inf is a zero weight.
-    n_iter : int, default=100
-        Sinkhorn rounds; more make the bound better.
+    ``log_weights`` (*B, d, d): log weights in nats. -inf is a zero weight. ``n_iter``: Sinkhorn
+    rounds; more make the bound better. Returns (*B,), nats; -inf if rounding had to put mass on a
+    zero weight. The gradient is P, held fixed. Raises ValueError if `log_weights` is not a floating
+    tensor of shape (*B, d, d).
 
-    Returns
-    -------
-    Tensor of shape (*B,)
-        Nats; -inf if rounding had to put mass on a zero weight. The gradient is P, held fixed.
-
-    Raises
-    ------
-    ValueError
-        If `log_weights` is not a floating tensor of shape (*B, d, d).
-
-    Notes
-    -----
     Cost O(n_iter d^2). Source: Schrijver (1998), Gurvits (2011, arXiv:1106.2844).
     """
     require_square(log_weights)
@@ -294,25 +253,11 @@ def bethe_bound(log_weights: Tensor, n_iter: int = BALANCING_ITERATIONS) -> Tens
     `bethe_log_marginals`, rounded, so the bound holds converged or not; it is an *upper* bound on a
     symmetrisation gap. For d = 2 it is the better of the two assignments.
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (*B, d, d)
-        Log weights in nats, d >= 1. -inf is a zero weight.
-    n_iter : int, default=100
-        Rounds of messages from rows to columns and back.
+    ``log_weights`` (*B, d, d): log weights in nats, d >= 1. -inf is a zero weight. ``n_iter``:
+    rounds of messages from rows to columns and back. Returns (*B,), nats, as
+    `gurvits_schrijver_bound`; at the maximum the gradient is exact. Raises ValueError if
+    `log_weights` is not a floating tensor of shape (*B, d, d).
 
-    Returns
-    -------
-    Tensor of shape (*B,)
-        Nats, as `gurvits_schrijver_bound`; at the maximum the gradient is exact.
-
-    Raises
-    ------
-    ValueError
-        If `log_weights` is not a floating tensor of shape (*B, d, d).
-
-    Notes
-    -----
     Cost O(n_iter d^2). Converged, at most (d/2) log 2 nats below the log permanent (Anari & Rezaei
     2019); slow where two assignments nearly tie. Source: Vontobel (2013).
     """

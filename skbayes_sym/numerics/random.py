@@ -100,10 +100,7 @@ def distinct_permutations(n: int, d: int, *, generator: torch.Generator) -> Tens
 
     A uniform draw without replacement from the d! - 1 others, int64 of shape (n, d).
 
-    Raises
-    ------
-    ValueError
-        If ``n`` exceeds d! - 1.
+    Raises ValueError if ``n`` exceeds d! - 1.
     """
     if d <= _ENUMERABLE_WIDTH:
         if n > factorial(d) - 1:

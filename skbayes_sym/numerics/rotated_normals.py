@@ -18,16 +18,9 @@ class RotatedNormals:
     orthogonal map: groups of 16 numbers, neighbours and ones far apart in turn, times Hadamard's
     matrix with random signs on both sides (Wallace 1996 makes all his normals so).
 
-    Parameters
-    ----------
-    shapes : sequence of (int, int)
-    like : Tensor
-        Gives dtype and device. The draw itself is made in float32: see `standard_normal`.
-    generator : torch.Generator
-        On that device.
+    ``like``: gives dtype and device. The draw itself is made in float32: see `standard_normal`.
+    ``generator``: on that device.
 
-    Notes
-    -----
     The numbers of one set are independent and standard normal, exactly: what is averaged over a
     set has the law that it has of numbers drawn anew. Two sets of one draw are uncorrelated, since
     the signs are random; they are not independent (they have the same sum of squares, and the
@@ -38,8 +31,6 @@ class RotatedNormals:
     From some ten thousand numbers on a set takes a quarter of what drawing it does
     (``asv_bench/benchmarks/variational.py``).
 
-    References
-    ----------
     C. S. Wallace (1996). Fast pseudorandom generators for normal and exponential variates. ACM
     Transactions on Mathematical Software 22.
     """

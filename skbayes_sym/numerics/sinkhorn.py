@@ -33,26 +33,11 @@ def sinkhorn(log_weights: Tensor, n_iter: int = SINKHORN_ITERATIONS) -> Tensor:
     row softmax. Column-first would leave row levels of +-1000 (one weight vector far from every
     centre) unscaled for many rounds.
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (*B, d, d)
-        Log weights in nats. -inf is a zero weight.
-    n_iter : int, default=10
-        Column and row rounds after the first row step.
+    ``log_weights`` (*B, d, d): log weights in nats. -inf is a zero weight. ``n_iter``: column and
+    row rounds after the first row step. Returns (*B, d, d), log of the scaled matrix, finite: a
+    zero weight comes back as about -1e30. Rows of ``exp(B)`` sum to one; columns do so in the
+    limit. Raises ValueError if `log_weights` is not a floating tensor of shape (*B, d, d).
 
-    Returns
-    -------
-    Tensor of shape (*B, d, d)
-        Log of the scaled matrix, finite: a zero weight comes back as about -1e30. Rows of
-        ``exp(B)`` sum to one; columns do so in the limit.
-
-    Raises
-    ------
-    ValueError
-        If `log_weights` is not a floating tensor of shape (*B, d, d).
-
-    Notes
-    -----
     Permuting the rows of `log_weights` permutes the rows of the result. Differentiable, cost
     O(n_iter d^2). Convergence is geometric if every positive entry lies on a permutation of
     positive entries, slow otherwise, absent where the permanent is 0 (Sinkhorn & Knopp 1967).
@@ -87,25 +72,11 @@ def bethe_log_marginals(log_weights: Tensor, n_iter: int) -> Tensor:
         v_{ij} = -\log \sum_{k \ne i} e^{L_{kj} + u_{kj}}, \quad
         P_{ij} = \operatorname{sigmoid}(L_{ij} + u_{ij} + v_{ij}).
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (*B, d, d)
-        Log weights in nats. -inf is a zero weight.
-    n_iter : int
-        Rounds; the fixed point is doubly stochastic and the maximum of the Bethe functional.
+    ``log_weights`` (*B, d, d): log weights in nats. -inf is a zero weight. ``n_iter``: rounds; the
+    fixed point is doubly stochastic and the maximum of the Bethe functional. Returns (*B, d, d),
+    log of P, at most 0. Raises ValueError if `log_weights` is not a floating tensor of shape (*B,
+    d, d).
 
-    Returns
-    -------
-    Tensor of shape (*B, d, d)
-        Log of P, at most 0.
-
-    Raises
-    ------
-    ValueError
-        If `log_weights` is not a floating tensor of shape (*B, d, d).
-
-    Notes
-    -----
     Cost O(n_iter d^2). Source: Vontobel (2013), "The Bethe permanent of a nonnegative matrix".
     """
     require_square(log_weights)
@@ -135,23 +106,10 @@ def round_to_doubly_stochastic(matrix: Tensor) -> Tensor:
     column mass :math:`f` are added as :math:`e f^\top / \|e\|_1`. The matrix moves by at most
     twice its violation in the L1 norm (Altschuler, Weed & Rigollet 2017, Algorithm 2, Lemma 7).
 
-    Parameters
-    ----------
-    matrix : Tensor of shape (*B, d, d)
-        Non-negative entries (not logs), finite.
+    ``matrix`` (*B, d, d): non-negative entries (not logs), finite. Returns (*B, d, d), rows and
+    columns sum to one up to rounding. Raises ValueError if `matrix` is not square in its last two
+    axes.
 
-    Returns
-    -------
-    Tensor of shape (*B, d, d)
-        Rows and columns sum to one up to rounding.
-
-    Raises
-    ------
-    ValueError
-        If `matrix` is not square in its last two axes.
-
-    Notes
-    -----
     Cost O(d^2). Missing mass that is only rounding error is left out: zero entries of a matrix
     that needs no repair stay zero.
     """

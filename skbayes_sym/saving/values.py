@@ -19,8 +19,8 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
+from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.modules import ModuleNetwork
-from skbayes_sym.models.networks.residual import ARCHITECTURES
 from skbayes_sym.saving.classes import (
     class_name,
     is_ufunc_name,
@@ -60,14 +60,11 @@ NOUNS = {
     "models.augmentations.pixels": "PixelNoise Blur",
     "models.augmentations.tabular": "Rotation2D ColumnShift LogScale",
     "models.learned_scales": "ARD LayerScales",
-    "models.likelihoods.bernoulli": "Bernoulli",
-    "models.likelihoods.categorical": "Categorical",
+    "models.likelihoods.categorical": "Bernoulli Categorical",
+    "models.likelihoods.counts": "NegativeBinomial Poisson",
     "models.likelihoods.gaussian": "Gaussian",
-    "models.likelihoods.heteroscedastic": "Heteroscedastic",
-    "models.likelihoods.natural_heteroscedastic": "NaturalHeteroscedastic",
-    "models.likelihoods.negative_binomial": "NegativeBinomial",
+    "models.likelihoods.heteroscedastic": "Heteroscedastic NaturalHeteroscedastic",
     "models.likelihoods.ordinal": "Ordinal",
-    "models.likelihoods.poisson": "Poisson",
     "models.likelihoods.student_t": "StudentT",
     "models.networks.mlp": "MLP",
     "models.networks.recording": "Dense Convolution",
@@ -103,10 +100,7 @@ class Encoder:
     def encode(self, value: Any, name: str) -> Encoded:
         """The value as JSON; ``name`` says where it belongs, in messages and among the arrays.
 
-        Raises
-        ------
-        TypeError
-            If it holds anything but numbers, strings, arrays, containers and `nouns`.
+        Raises TypeError if it holds anything but numbers, strings, arrays, containers and `nouns`.
         """
         if value is None or type(value) in (bool, int, str):
             return value
@@ -201,10 +195,7 @@ def _unfit(value: Any, name: str) -> TypeError:
 def decode(encoded: Encoded, arrays: Mapping[str, Array]) -> Any:
     """The value that `Encoder.encode` turned into JSON.
 
-    Raises
-    ------
-    LookupError, TypeError, ValueError
-        If it isn't one.
+    Raises LookupError, TypeError, ValueError if it isn't one.
     """
     if not isinstance(encoded, dict):
         if isinstance(encoded, list):

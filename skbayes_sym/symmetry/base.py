@@ -1,4 +1,4 @@
-"""What a symmetry group is, the two simplest ones, and the check that a prior respects it."""
+"""Symmetry groups: the interface, the two simplest ones, and the check that a prior respects it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

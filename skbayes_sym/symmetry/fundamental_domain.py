@@ -51,24 +51,10 @@ def enumerate_group(
 ) -> Enumeration:
     """Table of all elements of a finite group.
 
-    Parameters
-    ----------
-    group : Trivial, Units or a Product of them
-        Its factors say which entries belong to which unit.
-    n_dims : int
-        Length D of a position; entries that belong to no unit stay where they are.
-    max_order : int
-        Refuse larger groups: the tables hold ``9 |G| D`` bytes.
-
-    Returns
-    -------
-    Enumeration
-        The identity is first.
-
-    Raises
-    ------
-    ValueError
-        If |G| exceeds ``max_order``.
+    ``group``: its factors say which entries belong to which unit. ``n_dims``: length D of a
+    position; entries that belong to no unit stay where they are. ``max_order``: refuse larger
+    groups: the tables hold ``9 |G| D`` bytes. Returns: the identity is first. Raises ValueError if
+    |G| exceeds ``max_order``.
     """
     if not can_enumerate(group, max_order=max_order):
         raise ValueError(
@@ -109,7 +95,7 @@ _CHUNK = 1 << 20  # scores a table may hold: 8 MiB
 
 @dataclass(frozen=True, eq=False)
 class FundamentalDomain:
-    """Where the labels of hidden units fit a given reference best.
+    """Region where the labels of hidden units fit a given reference best.
 
         F = {theta : argmax over g of log N(g.theta; mean, diag variance) = identity}
 
@@ -117,21 +103,11 @@ class FundamentalDomain:
     So a density that the group leaves unchanged is the average of its copies on F, moved about,
     and sampling it within F loses nothing.
 
-    Parameters
-    ----------
-    group : Trivial, Units or a Product of them
-    reference : DiagonalReference of shape (P,)
-        Mean and variance of every entry of ``theta``. A mean that some g leaves unchanged, or
-        equal variances and means of two units, make F the whole space along that g.
+    ``reference``: mean and variance of every entry of ``theta``. A mean that some g leaves
+    unchanged, or equal variances and means of two units, make F the whole space along that g.
+    Raises ValueError with two or more hidden layers and more than 10,000 group elements: the best
+    joint labels are a quadratic assignment problem, and layer by layer is not exact.
 
-    Raises
-    ------
-    ValueError
-        With two or more hidden layers and more than 10,000 group elements: the best joint labels
-        are a quadratic assignment problem, and layer by layer is not exact.
-
-    Notes
-    -----
     With one hidden layer of d units of p entries membership is an assignment problem,
     O(d^2 p + d^3) a position; with several, O(|G| P) over all elements. Computed in float64 on the
     CPU. Columns of a position beyond P don't matter and don't move.
@@ -158,15 +134,8 @@ class FundamentalDomain:
     def enter(self, position: Tensor) -> tuple[Tensor, tuple[SignedPermutation, ...]]:
         """The member of each orbit that lies in F, and the element that leads there.
 
-        Parameters
-        ----------
-        position : Tensor of shape (C, D)
-
-        Returns
-        -------
-        position : Tensor of shape (C, D)
-        g : tuple of SignedPermutation, one a hidden layer, batch shape (C,)
-            The identity where the position is in F already, or isn't finite.
+        ``position`` (C, D). Returns ``position`` (C, D), ``g``: the identity where the position is
+        in F already, or isn't finite.
         """
         if not self._layers:
             return position, ()

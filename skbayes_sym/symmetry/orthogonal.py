@@ -16,7 +16,7 @@ _ANGLE = 1.0
 
 @dataclass(frozen=True, eq=False)
 class Orthogonal:
-    """One orthogonal matrix applied to many rows at once: O(k), Moore 2016, section 3.2.
+    """Orthogonal matrices, each applied to many rows at once: O(k), Moore 2016, section 3.2.
 
     In ``R = U V'`` the rows of U and V can be rotated and reflected together without changing R.
     An element is a tensor ``g`` of shape (*B, k, k) with ``g g' = I``; row ``x`` becomes ``g x``.
@@ -91,7 +91,7 @@ class Orthogonal:
         return named
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
-        """One orbit a row: rotations mix its entries; see `SymmetryGroup`."""
+        """Orbits, one a row: rotations mix its entries; see `SymmetryGroup`."""
         orbits, index = torch.arange(n_params), self.index.cpu()
         orbits[index] = index.amin(dim=1, keepdim=True).expand(index.shape)
         return orbits

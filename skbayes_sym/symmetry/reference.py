@@ -22,7 +22,7 @@ class DiagonalReference(NamedTuple):
     variance: Tensor
 
     def at(self, index: Tensor) -> "DiagonalReference":
-        """Of the entries at ``index``."""
+        """Reference of the entries at ``index``."""
         return DiagonalReference(self.mean[index], self.variance[index])
 
 
@@ -52,21 +52,10 @@ def improve_labels(
 ) -> tuple[SignedPermutation, Tensor]:
     """Best labels of the units of one layer, draw by draw, all else fixed.
 
-    Parameters
-    ----------
-    theta : Tensor of shape (n, P)
-    layer : UnitGroup
-        Only the entries it names are compared.
-    reference : DiagonalReference of shape (P,)
-    thorough : bool
-        Solve the assignment problem of every draw, not only of those in which exchanging some two
-        units gains (a longer cycle may gain where no exchange does).
-
-    Returns
-    -------
-    g : SignedPermutation of batch shape (n,)
-        The identity where nothing is gained.
-    moved : bool Tensor of shape (n,)
+    ``theta`` (n, P); ``layer``: only the entries it names are compared; ``thorough``: solve the
+    assignment problem of every draw, not only of those in which exchanging some two units gains (a
+    longer cycle may gain where no exchange does). Returns ``g``: the identity where nothing is
+    gained, ``moved`` bool (n,).
     """
     match, parts = _Match.to(layer, reference), []
     for rows in theta.split(match.n_rows):
@@ -91,16 +80,7 @@ def margin_of_labels(theta: Tensor, layer: UnitGroup, reference: DiagonalReferen
     The other labels are the second-best permutation with its best signs, or one sign flip: exactly
     the runner-up. Negative where other labels are better than the given ones.
 
-    Parameters
-    ----------
-    theta : Tensor of shape (n, P)
-    layer : UnitGroup
-    reference : DiagonalReference of shape (P,)
-
-    Returns
-    -------
-    Tensor of shape (n,)
-        inf if there are no other labels. O(n d^3).
+    ``theta`` (n, P). Returns (n,), inf if there are no other labels. O(n d^3).
     """
     match, parts = _Match.to(layer, reference), []
     for rows in theta.split(match.n_rows):

@@ -31,23 +31,12 @@ from skbayes_sym.symmetry.units import (
 
 @dataclass(frozen=True, eq=False)
 class Labelling:
-    """Draws as labelled so far, and the elements that led there.
+    """Draws as labelled so far, and the elements that led there."""
 
-    Parameters
-    ----------
-    layers : tuple of UnitGroup
-        First layer first.
-    theta : Tensor of shape (n, P)
-        Each draw acted on by its elements.
-    elements : tuple of SignedPermutation, one a layer, batch shape (n,)
-    mean_square : Tensor of shape (P,)
-        `orbit_mean_square` of the draws.
-    """
-
-    layers: tuple[UnitGroup, ...]
-    theta: Tensor
+    layers: tuple[UnitGroup, ...]  # first layer first
+    theta: Tensor  # (n, P); each draw acted on by its elements
     elements: tuple[SignedPermutation, ...]
-    mean_square: Tensor
+    mean_square: Tensor  # (P,); `orbit_mean_square` of the draws
 
     @classmethod
     def given(cls, theta: Tensor, group: SymmetryGroup) -> "Labelling":
@@ -61,7 +50,7 @@ class Labelling:
         return estimate_reference(self.theta, self.mean_square)
 
     def moved(self, i: int, g: SignedPermutation) -> "Labelling":
-        """With each draw's units of layer ``i`` moved by its ``g``."""
+        """Move each draw's units of layer ``i`` by its ``g``."""
         layer, elements = self.layers[i], list(self.elements)
         elements[i] = layer.compose(g, elements[i])
         return replace(self, theta=layer.act(g, self.theta), elements=tuple(elements))
@@ -159,32 +148,17 @@ def relabel(
     forward pass against the reference found, which is kept where it fits better. The start with the
     smallest objective after a few sweeps is swept to the end.
 
-    Parameters
-    ----------
-    theta : Tensor of shape (n, P), float64
-        Finite.
-    group : Units or a Product of them
-        A network's symmetry: one factor a hidden layer, first layer first.
-    n_starts, max_sweeps : int
-    generator : torch.Generator
-        Chooses the starts.
+    ``theta`` (n, P), float64: finite; ``group``: a network's symmetry: one factor a hidden layer,
+    first layer first; ``generator``: chooses the starts. Returns: in canonical order
+    (`canonical_element`), which depends on the orbits alone: acting on the draws with any group
+    elements, one each, changes nothing (ties in rounding aside).
 
-    Returns
-    -------
-    Relabelled
-        In canonical order (`canonical_element`), which depends on the orbits alone: acting on the
-        draws with any group elements, one each, changes nothing (ties in rounding aside).
-
-    Notes
-    -----
     A step costs O(n d^2 p) and solves assignments only for draws that an exchange of two units
     improves; the last sweep solves all. The end is a local optimum of a problem that has many: for
     overlapping units, as of wide layers, different starts end in different labels that are about
     as good, and `label_margin` is small. Entries are compared in units of their coordinate orbit,
     so scales of the inputs and outputs don't matter.
 
-    References
-    ----------
     Stephens (2000), "Dealing with label switching in mixture models", J. R. Stat. Soc. B 62.
     """
     given = Labelling.given(_scaled(theta), group)
@@ -224,16 +198,9 @@ def label_margin(theta: Tensor, group: SymmetryGroup) -> Tensor:
     `margin_of_labels` under a reference estimated from all draws, every other layer held fixed;
     the minimum over layers. ``exp(-margin)`` is the odds of the runner-up.
 
-    Parameters
-    ----------
-    theta : Tensor of shape (n, P), float64
-    group : Units or a Product of them
-
-    Returns
-    -------
-    margin : Tensor of shape (n,)
-        0 is undecided; negative where other labels fit better (labels not from `relabel`, or a
-        sweep limit reached); inf if there are no other labels.
+    ``theta`` (n, P), float64. Returns ``margin`` (n,): 0 is undecided; negative where other labels
+    fit better (labels not from `relabel`, or a sweep limit reached); inf if there are no other
+    labels.
     """
     scaled = _scaled(theta)
     reference = estimate_reference(scaled, orbit_mean_square(scaled, group))
@@ -250,14 +217,7 @@ def canonical_element(theta: Tensor, group: SymmetryGroup) -> tuple[SignedPermut
     entries (`entries_shared_with_no_later_layer`), the largest of which is made positive where
     signs are free.
 
-    Parameters
-    ----------
-    theta : Tensor of shape (n, P)
-    group : Units or a Product of them
-
-    Returns
-    -------
-    tuple of SignedPermutation, one a layer, batch shape ()
+    ``theta`` (n, P).
     """
     mean, elements, layers = theta.mean(dim=0), [], unit_layers(group)
     for layer, mask in zip(layers, entries_shared_with_no_later_layer(layers), strict=True):
@@ -278,7 +238,7 @@ def _scaled(theta: Tensor) -> Tensor:
 
 
 class _Run(NamedTuple):
-    """One start: the labels so far, and how many draws the last sweep moved."""
+    """A start: the labels so far, and how many draws the last sweep moved."""
 
     labelling: Labelling
     n_changing: int
@@ -345,10 +305,7 @@ def matched(theta: Tensor, reference: Tensor, group: SymmetryGroup) -> Tensor:
     distance falls. The end is a local optimum of a problem that has many (Ainsworth et al. 2023,
     "Git Re-Basin", Algorithm 1).
 
-    Parameters
-    ----------
-    theta, reference : Tensor of shape (P,)
-    group : SymmetryGroup
+    ``theta``, ``reference`` (P,).
     """
     best, distance = theta, float((theta - reference).norm())
     for _ in range(_MOST_SWEEPS):

@@ -54,7 +54,7 @@ class UnitGroup(SymmetryGroup, Protocol):
         ...
 
     def on(self, index: Tensor) -> "UnitGroup":
-        """The same group acting on other entries, int64 (d, p'): of some of its columns, say."""
+        """Group acting on other entries, int64 (d, p'): of some of its columns, say."""
         ...
 
 
@@ -117,7 +117,7 @@ class Units:
         return (self,)
 
     def on(self, index: Tensor) -> "Units":
-        """The same group acting on other entries, int64 (d, p'): of some of its columns, say."""
+        """Group acting on other entries, int64 (d, p'): of some of its columns, say."""
         return replace(self, index=index)
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> SignedPermutation:
@@ -165,7 +165,7 @@ class Units:
         return SignedPermutation(torch.arange(self.n_units), plus)
 
     def generators(self) -> list[tuple[str, SignedPermutation]]:
-        """One exchange and one rotation, and the flip of the first unit; or the flip of each."""
+        """An exchange and a rotation, and the flip of the first unit; or the flip of each."""
         d, (places, plus) = self.n_units, self.identity()
         named = []
         if self.permute and d > 1:
@@ -180,7 +180,7 @@ class Units:
         return named
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
-        """One orbit a column of ``index`` where units are exchanged; see `SymmetryGroup`."""
+        """Orbits, one a column of ``index`` where units are exchanged; see `SymmetryGroup`."""
         orbits = torch.arange(n_params)
         if self.permute and self.n_units:
             index = self.index.cpu()

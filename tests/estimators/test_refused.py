@@ -15,6 +15,7 @@ from skbayes_sym.models import (
     Bernoulli,
     Categorical,
     ColumnShift,
+    HalfNormal,
     Normal,
     Poisson,
     StudentT,
@@ -80,7 +81,16 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
         ({"batch_size": 4}, "batch_size=4, but last_layer='collapsed' needs all 12"),
         ({"last_layer": "variational"}, "last_layer='variational' .*use it with hidden_posterior"),
     ],
-    sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_PRIORS + OF_SAMPLED_NOISE + OF_CHAINS,
+    sk.MCMCRegressor: [
+        *OF_NETWORKS,
+        *OF_NOISE,
+        *OF_PRIORS,
+        *OF_CHAINS,
+        (
+            {"likelihood": Poisson(), "noise_std": HalfNormal(2.0)},
+            r"noise_std=HalfNormal\(.*does not apply: the likelihood has no noise",
+        ),
+    ],
     sk.MCMCClassifier: OF_NETWORKS + OF_PRIORS + OF_CHAINS,
     sk.DeepEnsembleRegressor: OF_NETWORKS + OF_NOISE + OF_PRIORS + OF_SAMPLED_NOISE,
     sk.DeepEnsembleClassifier: OF_NETWORKS

@@ -9,13 +9,11 @@ from torch.testing import assert_close
 from skbayes_sym.inference.effective_noise import (
     effective_noise,
     leverages_of,
-    mixture_of_members,
     noise_nodes,
 )
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.data import Data
-from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
-from skbayes_sym.models.predictive import NormalMixture
+from skbayes_sym.models.model import Data
+from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
 
 ONE = torch.ones(1, dtype=torch.float64)
 
@@ -101,14 +99,10 @@ def test_where_weights_have_taken_all_rows_the_noise_is_that_of_rows_left_out():
 def test_nodes_make_up_student_s_t(degrees):
     """To .4 nats as far as eight standard deviations, where normals would be 10 to 25 off."""
     nodes = noise_nodes(np.array([[degrees]]))
-    law = mixture_of_members(torch.zeros(1, 1, 1).double(), torch.ones(1, 1).double(), nodes)
-    y = torch.linspace(0.0, 8.0, 33).double()
-    rows = NormalMixture(
-        law.loc.expand(-1, 33, -1), law.variance, law.noise_variance, law.log_weights
-    )
-    found = rows.log_prob(y[:, None])
-    expected = stats.t.logpdf(y.numpy(), degrees)
-    assert np.abs(found.numpy() - expected).max() < 0.4
+    y = np.linspace(0.0, 8.0, 33)
+    densities = stats.norm(scale=nodes.factor[0].numpy()).pdf(y)
+    expected = stats.t.logpdf(y, degrees)
+    assert np.abs(np.log(nodes.weight.numpy() @ densities) - expected).max() < 0.4
     assert float(nodes.weight.sum()) == pytest.approx(1.0)
 
 

@@ -8,8 +8,8 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
+from skbayes_sym.models.model import Data
 
 SCALE = 0.75  # exact in any precision
 

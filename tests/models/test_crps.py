@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from skbayes_sym.models.crps import crps
-from skbayes_sym.models.likelihoods.poisson import Poisson
+from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.predictive import NormalMixture, TargetMixture
 
 

@@ -17,13 +17,8 @@ Reconstruct = Callable[[], Mapping[str, Any]]
 class FitTask:
     """One fit as scikit-learn's callbacks see it: a task with one subtask a block of steps.
 
-    Parameters
-    ----------
-    estimator : estimator with `sklearn.callback.CallbackSupportMixin`
-    X, y, metadata
-        Training data as given to ``fit``, handed to the callbacks.
-    n_blocks : int
-        Most subtasks there can be.
+    ``X``, ``y``, ``metadata``: training data as given to ``fit``, handed to the callbacks;
+    ``n_blocks``: most subtasks there can be.
     """
 
     def __init__(

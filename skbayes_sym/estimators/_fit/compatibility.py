@@ -1,4 +1,4 @@
-"""What doesn't apply, or lacks what a method asks of it, is refused by name, never ignored.
+"""Parameters and objects that don't apply are refused by name, never ignored.
 
 What a method asks of a model is data, its `Needs`: one check at the start of `fit` turns a mismatch
 into an error, and `table` makes the page that says what goes with what.
@@ -18,20 +18,9 @@ from skbayes_sym.models.model import Model
 def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: str) -> None:
     """Raise if a parameter that doesn't apply was given another value than its default.
 
-    Parameters
-    ----------
-    estimator : estimator
-    names : sequence of str
-        Parameters without a meaning here; those that the estimator doesn't have are passed over.
-    why : str
-        The reason, as a clause.
-    instead : str
-        What to use.
-
-    Raises
-    ------
-    ValueError
-        With the parameter, its value, the reason and the remedy.
+    ``names``: parameters without a meaning here; those that the estimator doesn't have are passed
+    over. ``why``: the reason, as a clause. ``instead``: what to use. Raises ValueError with the
+    parameter, its value, the reason and the remedy.
     """
     defaults = signature(type(estimator)).parameters
     for name in names:
@@ -46,13 +35,7 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
 
 
 def require_members(given: object, members: Sequence[str], *, parameter: str, remedy: str) -> None:
-    """Ask the object, not its type.
-
-    Raises
-    ------
-    TypeError
-        Naming the parameter, the object, what it lacks and the remedy.
-    """
+    """Ask the object, not its type."""
     missing = [name for name in members if not hasattr(given, name)]
     if missing:
         raise TypeError(
@@ -62,13 +45,7 @@ def require_members(given: object, members: Sequence[str], *, parameter: str, re
 
 
 def require_kind(estimator: BaseEstimator, likelihood: object, foreign: tuple[type, ...]) -> None:
-    """Refuse a likelihood of numbers for classes, and one of classes for numbers.
-
-    Raises
-    ------
-    ValueError
-        Naming both, and what to give.
-    """
+    """Refuse a likelihood of numbers for classes, and one of classes for numbers."""
     if isinstance(likelihood, foreign):
         own, other = ("classes", "numbers") if is_classifier(estimator) else ("numbers", "classes")
         raise ValueError(
@@ -79,23 +56,14 @@ def require_kind(estimator: BaseEstimator, likelihood: object, foreign: tuple[ty
 
 @dataclass(frozen=True)
 class Need:
-    """What is asked of a likelihood, a network or a prior.
+    """Demands on a likelihood, a network or a prior.
 
-    Parameters
-    ----------
-    words : str
-        In a table: "Any", "Normal".
-    remedy : str
-        What to do where it isn't met: a sentence.
-    members : tuple of str
-        That the object must have.
-    holds : callable, optional
-        What else must hold of it, if having the members isn't enough.
+    ``holds``: what else must hold of it, if having the members isn't enough.
     """
 
-    words: str
-    remedy: str
-    members: tuple[str, ...] = ()
+    words: str  # in a table: "Any", "Normal"
+    remedy: str  # what to do where it isn't met: a sentence
+    members: tuple[str, ...] = ()  # that the object must have
     holds: Callable[..., bool] | None = None
 
     def is_met(self, given: object) -> bool:
@@ -106,12 +74,8 @@ class Need:
     def require(self, given: object, parameter: str) -> None:
         """Ask the object.
 
-        Raises
-        ------
-        TypeError
-            If it lacks a member.
-        ValueError
-            If it has all and yet isn't what is needed.
+        Raises TypeError if it lacks a member. Raises ValueError if it has all and yet isn't what is
+        needed.
         """
         require_members(given, self.members, parameter=parameter, remedy=self.remedy)
         if self.holds is not None and not self.holds(given):
@@ -122,7 +86,7 @@ class Need:
 
 
 class Needs(NamedTuple):
-    """What a method asks of the three."""
+    """Demands of a method on all three."""
 
     likelihood: Need
     network: Need

@@ -19,14 +19,8 @@ def warn_unless_converged(
 ) -> None:
     """A warning with the figure if the last tenth of all steps still raised the objective.
 
-    Parameters
-    ----------
-    result : OptimiseResult
-    tol : float or None
-        Nats per unit of sample weight that count as converged; None asks for no test.
-    total_weight : float
-    what : str
-        What was raised.
+    ``tol``: nats per unit of sample weight that count as converged; None asks for no test.
+    ``what``: what was raised.
     """
     gain = last_tenth_gain([-loss for loss in result.loss_curve])
     if tol is not None and result.stopped == "max_iter" and gain.exceeds(tol * total_weight):
@@ -43,14 +37,8 @@ def warn_of_moving_mode(
 ) -> None:
     """A warning if a search that was cut short was still moving its best mode.
 
-    Parameters
-    ----------
-    curve : sequence of float
-        Its log evidence after every update, nats; NaN where there was none.
-    stopped : Stopped
-    tol : object
-        None asks for no test.
-    total_weight : float
+    ``curve``: its log evidence after every update, nats; NaN where there was none. ``tol``: none
+    asks for no test.
     """
     known = [value for value in curve if isfinite(value)]
     if tol is None or stopped != "max_iter":

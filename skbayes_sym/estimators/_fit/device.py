@@ -28,10 +28,8 @@ _REMEDY = ", or install a CUDA build of torch"
 def resolve_device(device: str) -> torch.device:
     """The device a parameter ``device`` stands for; never another one silently.
 
-    Raises
-    ------
-    ValueError
-        If the name isn't the CPU's or a CUDA device's, or the CUDA device isn't there.
+    Raises ValueError if the name isn't the CPU's or a CUDA device's, or the CUDA device isn't
+    there.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -56,14 +54,8 @@ def resolve_device(device: str) -> torch.device:
 def worthwhile(asked: str, device: torch.device, flops: Callable[[], float]) -> torch.device:
     """The CPU instead of a GPU that nobody asked for, where the model is too small for one.
 
-    Parameters
-    ----------
-    asked : str
-        The parameter ``device``: only "auto" leaves a choice.
-    device : torch.device
-        What it stands for.
-    flops : callable () -> float
-        Floating-point operations of a step, about.
+    ``asked``: the parameter ``device``: only "auto" leaves a choice; ``device``: what it stands
+    for; ``flops``: floating-point operations of a step, about.
     """
     if asked != "auto" or device.type == "cpu":
         return device

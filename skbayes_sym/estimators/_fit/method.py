@@ -43,10 +43,8 @@ class Method(Protocol):
 def compatible(method: Method, model: Model) -> Method:
     """The method, if the model has what it needs.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Naming what the likelihood, the network or the prior lacks (see `Needs`).
+    Raises TypeError, ValueError: naming what the likelihood, the network or the prior lacks (see
+    `Needs`).
     """
     method.needs.check(model)
     return method

@@ -17,7 +17,14 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, UnboundPrior, checked_scales
+from skbayes_sym.models.priors import (
+    GaussianPrior,
+    HalfNormal,
+    Normal,
+    Prior,
+    UnboundPrior,
+    checked_scales,
+)
 from skbayes_sym.numerics.arguments import shown
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import (
@@ -79,18 +86,12 @@ def given_noise(noise_std: Any, n_targets: int) -> Array:
 def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None) -> Gaussian:
     """Normal noise in scaled units.
 
-    Parameters
-    ----------
-    noise_std : "learn", float or sequence of float
-        In the units of ``y``.
-    data : Training
-    previous : ndarray of shape (n_targets,), optional
-        What a learned noise starts from, in the units of ``y``; half the target's spread by
-        default.
+    ``noise_std``: in the units of ``y``. ``previous`` (n_targets,): what a learned noise starts
+    from, in the units of ``y``; half the target's spread by default.
     """
     assert data.y_scaling is not None
     unit = data.y_scaling.scale
-    if not isinstance(noise_std, str):
+    if not isinstance(noise_std, str | HalfNormal):
         fixed = given_noise(noise_std, len(unit)) / unit
         largest = LARGEST[data.dtype]
         if not ((fixed >= 1.0 / largest) & (fixed <= largest)).all():
@@ -119,10 +120,7 @@ def bound_prior(given: GivenPrior, learned: UnboundPrior, network: Network) -> P
 def fully_connected(network: Network) -> MLP:
     """The network, for methods that propagate moments or weights from layer to layer.
 
-    Raises
-    ------
-    TypeError
-        If it isn't fully connected.
+    Raises TypeError if it isn't fully connected.
     """
     FULLY_CONNECTED.require(network, "network")
     return cast(MLP, network)
@@ -131,10 +129,7 @@ def fully_connected(network: Network) -> MLP:
 def independent_normals(prior: Prior) -> GaussianPrior:
     """The prior, for methods whose formulas need zero-mean normals.
 
-    Raises
-    ------
-    ValueError
-        If it is another law.
+    Raises ValueError if it is another law.
     """
     NORMAL_PRIOR.require(prior, "prior")
     return cast(GaussianPrior, prior.gaussian())
@@ -143,10 +138,7 @@ def independent_normals(prior: Prior) -> GaussianPrior:
 def normals_or_learned(prior: Prior) -> GaussianPrior | ScalesByGroup:
     """The prior, for methods whose formulas need zero-mean normals, of scales given or learned.
 
-    Raises
-    ------
-    ValueError
-        If it is another law.
+    Raises ValueError if it is another law.
     """
     return learned_scales(prior) or independent_normals(prior)
 
@@ -186,10 +178,7 @@ def scale_attributes_of_several(
 def scales_by_group(prior: Prior) -> ScalesByGroup:
     """The prior as scales by group; one that learns nothing keeps its own.
 
-    Raises
-    ------
-    ValueError
-        If it isn't made of zero-mean normals.
+    Raises ValueError if it isn't made of zero-mean normals.
     """
     return prior.learned or ScalesByGroup.given(independent_normals(prior).scale)
 
@@ -199,10 +188,7 @@ def declared_group(
 ) -> SymmetryGroup:
     """The network's group by name or one's own, after checking that the prior has it too.
 
-    Raises
-    ------
-    ValueError
-        If the prior, or the network's function, changes under the group.
+    Raises ValueError if the prior, or the network's function, changes under the group.
     """
     if symmetry is None:
         return Trivial()

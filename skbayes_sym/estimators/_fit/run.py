@@ -48,13 +48,8 @@ class Schedule(NamedTuple):
 class Run:
     """What a method tells the outside while it works.
 
-    Parameters
-    ----------
-    begin : callable (n_blocks) -> FitTask
-        Opens the callbacks' task.
-    attributes : callable (Fitted) -> mapping
-        Fitted attributes of what has been found, for callbacks that ask for the model in the
-        middle of a fit.
+    ``begin``: opens the callbacks' task; ``attributes``: fitted attributes of what has been found,
+    for callbacks that ask for the model in the middle of a fit.
     """
 
     def __init__(
@@ -82,10 +77,7 @@ class Run:
     def interrupted(self) -> dict[str, Any]:
         """Fitted attributes of what had been found when Ctrl-C came.
 
-        Raises
-        ------
-        KeyboardInterrupt
-            If nothing has been: no step was made.
+        Raises KeyboardInterrupt if nothing has been: no step was made.
         """
         if self._reconstruct is None or not self._n_steps:
             raise KeyboardInterrupt
@@ -134,15 +126,8 @@ class Run:
     ) -> OptimiseResult:
         """Minimise in a hundred blocks, each reported to the log and to callbacks.
 
-        Parameters
-        ----------
-        objective : Objective
-        groups : sequence of ParamGroup
-        schedule : Schedule
-        report : callable (loss) -> (name, value)
-            What the log says of a block's mean loss.
-        asks : Asks, optional
-            Who is told more than the loss after a block.
+        ``report``: what the log says of a block's mean loss; ``asks``: who is told more than the
+        loss after a block.
         """
 
         def on_step(step: int, info: Mapping[str, float]) -> bool:
@@ -167,14 +152,8 @@ class Run:
 class Stage(Run):
     """One of several methods in a fit: its blocks count as a share of the whole fit's.
 
-    Parameters
-    ----------
-    whole : Run
-        Begun and ended by whoever makes the stages.
-    share : float
-        Of the hundred blocks of ``whole``.
-    as_whole : callable (found) -> what the whole fit would have found, optional
-        Of what this stage keeps in case of an interrupt.
+    ``whole``: begun and ended by whoever makes the stages; ``share``: of the hundred blocks of
+    ``whole``; ``as_whole``: of what this stage keeps in case of an interrupt.
     """
 
     def __init__(

@@ -22,8 +22,8 @@ from skbayes_sym.estimators._fit.rows import (
 )
 from skbayes_sym.estimators._fit.scikit_learn import check_sample_weight
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Data
 
 FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
 MINIBATCH_ROWS = 200  # ... and this many beyond
@@ -64,37 +64,19 @@ class TakesRows(Protocol):
 class Training:
     """What a method fits.
 
-    Parameters
-    ----------
-    rows : Rows
-        Distinct rows, sorted, each with the weight it carries; as given, not scaled.
-    origin : int ndarray of shape (n_samples,)
-        Place among ``rows`` of every row given; -1 where its weight is 0.
-    x_scaling : Scaling
-    y_scaling : Scaling or None
-        None where targets are taken as they are: class codes.
-    seed : int
-        The one source of randomness of a fit.
-    device, dtype
-        Where and in which precision it computes.
-    begin : callable (n_blocks) -> FitTask
-        Opens the callbacks' task.
-    y_ndim : int, default=2
-        Of the targets as given.
-    labels : ndarray of shape (n_classes,), optional
-        The classes, in the order of their codes.
+    ``device``, ``dtype``: where and in which precision it computes.
     """
 
-    rows: Rows
-    origin: Array
+    rows: Rows  # distinct rows, sorted, each with the weight it carries; as given, not scaled
+    origin: Array  # place among ``rows`` of every row given; -1 where its weight is 0
     x_scaling: Scaling
-    y_scaling: Scaling | None
-    seed: int
+    y_scaling: Scaling | None  # none where targets are taken as they are: class codes
+    seed: int  # the one source of randomness of a fit
     device: torch.device
     dtype: torch.dtype
-    begin: Callable[[int], FitTask]
-    y_ndim: int = 2
-    labels: Array | None = None
+    begin: Callable[[int], FitTask]  # opens the callbacks' task
+    y_ndim: int = 2  # of the targets as given
+    labels: Array | None = None  # (n_classes,); the classes, in the order of their codes
 
     @classmethod
     def open(cls, estimator: TakesRows, X: Any, y: Any, sample_weight: Any) -> "Training":
@@ -209,13 +191,7 @@ class Training:
         return self.x_scaling.apply(X), y, self.rows.weight
 
     def _require_range(self) -> None:
-        """Refuse numbers whose squares leave the arithmetic's range.
-
-        Raises
-        ------
-        ValueError
-            Naming the column, its size and the remedy.
-        """
+        """Refuse numbers whose squares leave the arithmetic's range."""
         largest = LARGEST[self.dtype]
         weight = self.rows.weight
         if not largest**-2 <= weight.min() <= weight.max() <= largest**2:

@@ -19,7 +19,7 @@ from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Numbers, Pool, linear_network
+from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Numbers, linear_network
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.laplace.modes import FLAT, STEEP
@@ -286,20 +286,20 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
 
     def _model(self, data: Training) -> Model:
         likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
-        given = self.hidden_layer_sizes
-        if isinstance(given, str):
-            given = ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
-        sizes = layer_sizes(given)
+        widths = self.hidden_layer_sizes
+        if isinstance(widths, str):
+            widths = ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
+        sizes = layer_sizes(widths)
         network = MLP(data.n_features, sizes, n_outputs, TANH)
         prior = bound_prior(self.prior, LayerScales(), network)
         return Model(network, likelihood, prior, Trivial())
 
-    def _method(self) -> Pool:
+    def _method(self) -> Numbers:
         self._refuse_network()
         widens = isinstance(self.hidden_layer_sizes, str)
         is_free = isinstance(self.likelihood, str) and self.likelihood == "auto"
-        given = prior_object(self.prior)
-        return Pool(Numbers(self.n_modes, self.n_members, widens, given, is_free))
+        prior = prior_object(self.prior)
+        return Numbers(self.n_modes, self.n_members, widens, prior, is_free)
 
     def _make_part(self, name: str, like: Tensor) -> ModesPredictor | DrawsPredictor:
         if name == "members":
@@ -474,12 +474,12 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
 
     def _model(self, data: Training) -> Model:
         n_outputs = 1 if len(data.classes) == 2 else len(data.classes)
-        given = self.hidden_layer_sizes
-        if isinstance(given, str):
-            given = ModesEffort().units(
+        widths = self.hidden_layer_sizes
+        if isinstance(widths, str):
+            widths = ModesEffort().units(
                 data.n_rows, data.n_features, n_outputs, lambda mlp: self._is_in_time(mlp, data)
             )
-        sizes = layer_sizes(given)
+        sizes = layer_sizes(widths)
         network = MLP(data.n_features, sizes, n_outputs, TANH)
         # A linear model has one mode, whose scales don't run away.
         default = STEEP if sizes else LayerScales()
@@ -487,17 +487,17 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
         return Model(network, self._likelihood(data), prior, Trivial())
 
     def _is_in_time(self, network: MLP, data: Training) -> bool:
-        """Whether at least two modes of a network are found in time, where so many are asked for.
+        """Whether a network's modes, two at most, are found in time.
 
         Ten or fifty units predict as well as twenty (iris, wine, moons: within .006 nats per row).
         """
         n_modes = min(self.n_modes, 2)
         return ModesEffort().affordable_labels(n_modes, data.n_rows, network)[0] == n_modes
 
-    def _method(self) -> Pool:
+    def _method(self) -> Labels:
         self._refuse_network()
         alternative = FLAT if isinstance(self.prior, str) else None
-        return Pool(Labels(self.n_modes, self.n_members, alternative))
+        return Labels(self.n_modes, self.n_members, alternative)
 
     def _make_part(self, name: str, like: Tensor) -> Predictor:
         if name == "members":

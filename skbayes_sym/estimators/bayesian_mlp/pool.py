@@ -1,6 +1,6 @@
 """Evidence-trained modes, ensemble members and a linear model, pooled by the rows they leave out.
 
-`Pool.fit` is the whole sentence: one part after another, each where it may add something and takes
+`fit_pool` is the whole sentence: one part after another, each where it may add something and takes
 seconds, then the weights that left-out rows give. `Numbers` and `Labels` say how a part is fitted,
 and what its left-out rows are.
 """
@@ -31,10 +31,9 @@ from skbayes_sym.inference.pooling import weights as stacking
 from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
 from skbayes_sym.inference.pooling.predictor import mixture
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.activations import IDENTITY, RELU
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import NormalMixture
@@ -194,67 +193,53 @@ def _renamed(attributes: Mapping[str, Any], names: Mapping[str, str]) -> dict[st
     return {new: attributes[name] for name, new in names.items() if name in attributes}
 
 
-@dataclass(frozen=True, eq=False)
-class Pool:
-    """Modes of a small network, members of a deep ensemble, and the linear model.
+def fit_pool(kind: "Numbers | Labels", data: Training, model: Model, run: Run) -> PoolFit:
+    """Fit one part after another, and weigh them by the rows that each leaves out."""
+    network, effort = fully_connected(model.network), kind.effort
+    n_columns = network.n_outputs if data.y_scaling is not None else max(2, network.n_outputs)
+    members = effort.members_model(network.n_inputs, n_columns, model.likelihood)
+    linear = linear_network(network.n_inputs, network.n_outputs)
+    line = Model(linear, model.likelihood, LayerScales().bind(linear.layout), Trivial())
+    run.begin()
+    parts, blocks = Parts(), 1.0 - effort.linear_blocks
 
-    Parameters
-    ----------
-    kind : Numbers or Labels
-        How each part is fitted, and what its left-out rows are.
-    """
+    def pooled(parts: Parts) -> PoolFit:
+        return PoolFit(parts, kind.without_left_out(parts), members)
 
-    kind: "Numbers | Labels"
+    def fitted(name: str, method: Method | None, of: Model, blocks: float) -> Parts:
+        if method is None or parts.were_stopped:
+            return parts
+        stage = Stage(run, blocks, lambda fit: pooled(parts._replace(**{name: fit})))
+        fit: Any = method.fit(data, of, stage)
+        return parts._replace(**{name: fit})
 
-    @property
-    def needs(self) -> asks.Needs:
-        return self.kind.needs
+    parts = fitted("modes", kind.modes(data, model), model, effort.modes_blocks)
+    if parts.modes is not None:
+        blocks -= effort.modes_blocks
+    parts = fitted("members", kind.members(data, members, parts), members, blocks)
+    parts = fitted("linear", kind.linear(data, line, parts), line, effort.linear_blocks)
+    pool = pooled(parts) if parts.were_stopped else kind.weighed(pooled(parts), data)
+    pool = replace(pool, choice=_choice(kind, data, pool))
+    logger.info("%s", pool.choice)
+    run.end(pool)
+    return pool
 
-    def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
-        kind, network, effort = self.kind, fully_connected(model.network), self.kind.effort
-        members = effort.members_model(network.n_inputs, kind.n_columns(network), model.likelihood)
-        linear = linear_network(network.n_inputs, network.n_outputs)
-        line = Model(linear, model.likelihood, LayerScales().bind(linear.layout), Trivial())
-        run.begin()
-        parts, blocks = Parts(), 1.0 - effort.linear_blocks
 
-        def pooled(parts: Parts) -> PoolFit:
-            return PoolFit(parts, kind.without_left_out(parts), members)
-
-        def fitted(name: str, method: Method | None, of: Model, blocks: float) -> Parts:
-            if method is None or parts.were_stopped:
-                return parts
-            stage = Stage(run, blocks, lambda fit: pooled(parts._replace(**{name: fit})))
-            fit: Any = method.fit(data, of, stage)
-            return parts._replace(**{name: fit})
-
-        parts = fitted("modes", kind.modes(data, model), model, effort.modes_blocks)
-        if parts.modes is not None:
-            blocks -= effort.modes_blocks
-        parts = fitted("members", kind.members(data, members, parts), members, blocks)
-        parts = fitted("linear", kind.linear(data, line, parts), line, effort.linear_blocks)
-        found = pooled(parts) if parts.were_stopped else kind.weighed(pooled(parts), data)
-        found = replace(found, choice=self._choice(data, found))
-        logger.info("%s", found.choice)
-        run.end(found)
-        return found
-
-    def _choice(self, data: Training, pooled: PoolFit) -> str:
-        """What was fitted, with which weight and why, in one line."""
-        rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
-        if data.y_scaling is None:
-            rows += f", {pooled.members_model.network.n_outputs} classes"
-        (modes, members, linear), parts, told = pooled.parts, pooled.parts, []
-        scale, members_told = self.kind.told(parts)
-        if modes is not None:
-            sizes = " x ".join(map(str, modes.network.hidden_layer_sizes)) or "no"
-            text = f"{parts.n_modes} modes of {sizes} tanh units by the evidence{scale}"
-            told.append(f"{text}, {pooled.weights.modes:.0%}")
-        if members is not None:
-            told.append(f"{parts.n_members} {members_told}, {pooled.weights.members:.0%}")
-        if linear is not None:
-            told.append(f"a linear model, {pooled.weights.linear:.0%}")
-        return "; ".join([f"{rows}: {told[0]}", *told[1:], *self.kind.reasons(data, pooled)])
+def _choice(kind: "Numbers | Labels", data: Training, pooled: PoolFit) -> str:
+    """Line that says what was fitted, with which weight and why."""
+    rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
+    if data.y_scaling is None:
+        rows += f", {pooled.members_model.network.n_outputs} classes"
+    parts, told, (scale, members) = pooled.parts, [], kind.told(pooled.parts)
+    if parts.modes is not None:
+        sizes = " x ".join(map(str, parts.modes.network.hidden_layer_sizes)) or "no"
+        text = f"{parts.n_modes} modes of {sizes} tanh units by the evidence{scale}"
+        told.append(f"{text}, {pooled.weights.modes:.0%}")
+    if parts.members is not None:
+        told.append(f"{parts.n_members} {members}, {pooled.weights.members:.0%}")
+    if parts.linear is not None:
+        told.append(f"a linear model, {pooled.weights.linear:.0%}")
+    return "; ".join([f"{rows}: {told[0]}", *told[1:], *kind.reasons(data, pooled)])
 
 
 def linear_network(n_inputs: int, n_outputs: int) -> MLP:
@@ -275,34 +260,21 @@ def _floored(weights: Weights, parts: Parts, data: Training, copies: float = 0.0
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """Pool of regression: where modes find much noise there are no members.
-
-    Parameters
-    ----------
-    n_modes : int
-        Restarts of the evidence-trained network, as far as rows and weights allow them.
-    n_members : int
-    widens, wide_prior
-        As for `EvidenceLaplace`.
-    shapes_noise : bool, default=True
-        Whether left-out rows may say that the noise isn't the same for all.
-    effort : Effort
-    """
+    """Pool of regression: where modes find much noise there are no members."""
 
     needs: ClassVar[asks.Needs] = asks.Needs(
         asks.LEARNED_NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
     )
 
-    n_modes: int
+    n_modes: int  # restarts of the evidence-trained network, as far as rows and weights allow them
     n_members: int
-    widens: bool = False
+    widens: bool = False  # as for `EvidenceLaplace`, like the next
     wide_prior: UnboundPrior | None = None
-    shapes_noise: bool = True
+    shapes_noise: bool = True  # whether left-out rows may say that the noise isn't the same for all
     effort: Effort = Effort()
 
-    def n_columns(self, network: MLP) -> int:
-        """Outputs of a member."""
-        return network.n_outputs
+    def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
+        return fit_pool(self, data, model, run)
 
     def modes(self, data: Training, model: Model) -> EvidenceLaplace | None:
         network = fully_connected(model.network)
@@ -360,7 +332,7 @@ class Numbers:
         return replace(pooled, weights=weights, noise=noise)
 
     def told(self, parts: Parts) -> tuple[str, str]:
-        """What there is to say of modes, and of members."""
+        """Words for the scale of modes, and for the members."""
         return "", "ensemble members with effective noise"
 
     def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
@@ -407,15 +379,7 @@ def _left_out(pooled: PoolFit, data: Training) -> tuple[dict[str, NormalMixture]
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Pool of classification: members are refitted, or stay out where classes overlap.
-
-    Parameters
-    ----------
-    n_modes, n_members, effort
-        As for `Numbers`.
-    alternative : unbound prior, optional
-        Of the modes, as `EvidenceLaplaceLabels` has it.
-    """
+    """Pool of classification: members are refitted, or stay out where classes overlap."""
 
     needs: ClassVar[asks.Needs] = asks.Needs(
         asks.SOFTMAX, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
@@ -423,22 +387,19 @@ class Labels:
 
     n_modes: int
     n_members: int
-    alternative: UnboundPrior | None = None
+    alternative: UnboundPrior | None = None  # of the modes, as `EvidenceLaplaceLabels` has it
     effort: Effort = Effort()
 
-    def n_columns(self, network: MLP) -> int:
-        """Outputs of a member, which has one for each of two classes."""
-        return max(2, network.n_outputs)
+    def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
+        return fit_pool(self, data, model, run)
 
     def modes(self, data: Training, model: Model) -> EvidenceLaplaceLabels | None:
         network, effort = fully_connected(model.network), self.effort.modes
         n_modes, tries = effort.affordable_labels(self.n_modes, data.n_rows, network)
-        if not n_modes:
-            return None
         return EvidenceLaplaceLabels(
             n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries,
-            effort=self.effort.modes,
-        )  # fmt: skip
+            effort=effort,
+        ) if n_modes else None  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
         refitting, modes = Refitting("loo", is_optional=True), parts.modes
@@ -491,7 +452,7 @@ class Labels:
         return replace(pooled, weights=_floored(Weights.of(share, inner), pooled.parts, data))
 
     def told(self, parts: Parts) -> tuple[str, str]:
-        """What there is to say of modes, and of members."""
+        """Words for the scale of modes, and for the members."""
         scale, members = "", "ensemble members as trained"
         if parts.modes is not None:
             scale = f" (variance scale {parts.modes.variance_scale:g} by left-out rows)"

@@ -15,7 +15,6 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
-from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import (
     fully_connected,
     independent_normals,
@@ -32,9 +31,8 @@ from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.map import MapObjective, MinibatchDensity
 from skbayes_sym.inference.member_scales import ScaledModes, update_steps
 from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.models.data import Batches
 from skbayes_sym.models.learned_scales import ScalesByGroup
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -44,14 +42,12 @@ FULL_BATCH_ROWS, MINIBATCH_ROWS = 2000, 500
 _MINIBATCH_FACTOR = (
     0.3  # of the learning rate, whose noise would otherwise keep members from a mode
 )
-# Copies of what is optimised: values, gradient, two moments; and as many of a step and its end.
-_AT_ONCE = 8
 _DOUBLE = 8  # bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """What an ensemble's training has found (so far)."""
+    """Result of an ensemble's training (so far)."""
 
     theta: Array  # (M, P)
     log_noise: Array  # (M, n_params of the likelihood), scaled units
@@ -93,24 +89,11 @@ class Members:
 class DeepEnsemble:
     """Posterior modes from random starts (Wiese et al. 2023, appendix E.3).
 
-    Parameters
-    ----------
-    n_members : int
-    noise_prior_scale : float
-        Scale of the half-normal prior of the noise's standard deviation, scaled target units.
-    learning_rate : float
-    max_iter : int
-    tol : float or None
-        Nats per unit of sample weight; None never stops early.
-    batch_size : int or "auto"
-    has_effective_noise : bool
-        Whether each member's noise is corrected for the freedoms its weights have taken.
-    learns_noise : bool
-        Whether the evidence sets the noise in training, too, where it sets the prior's scales.
-    start : Members, optional
-        Where to go on from, in the scaled units of this fit.
-    refitting : Refitting, optional
-        Of classes: how the members' linearised networks are refitted.
+    ``noise_prior_scale``: scale of the half-normal prior of the noise's standard deviation, scaled
+    target units; ``has_effective_noise``: whether each member's noise is corrected for the freedoms
+    its weights have taken; ``learns_noise``: whether the evidence sets the noise in training, too,
+    where it sets the prior's scales; ``refitting``: how the members' linearised
+    networks are refitted.
     """
 
     needs: ClassVar[Needs] = Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
@@ -119,11 +102,11 @@ class DeepEnsemble:
     noise_prior_scale: float
     learning_rate: float
     max_iter: int
-    tol: float | None
+    tol: float | None  # nats per unit of sample weight; None never stops early
     batch_size: int | str = "auto"
     has_effective_noise: bool = False
     learns_noise: bool = False
-    start: Members | None = None
+    start: Members | None = None  # where to go on from, in the scaled units of this fit
     refitting: Refitting | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> Members:
@@ -143,11 +126,11 @@ class DeepEnsemble:
                 report=lambda loss: ("mean log posterior", data.log_jacobian - loss),
             )
             log_posterior = objective.log_posterior(objective.position)
-            found = _members(objective, log_posterior, result)
+            members = _members(objective, log_posterior, result)
             if self.has_effective_noise and model.prior.gaussian() is not None:
-                found = corrected(found, data, model)
-            found = self._refitted(found, data, model)
-            run.end(found)
+                members = corrected(members, data, model)
+            members = self._refitted(members, data, model)
+            run.end(members)
         values = log_posterior + data.log_jacobian
         logger.info(
             "log posterior of the members from %.6g to %.6g, stopped by %s after %d steps",
@@ -155,15 +138,15 @@ class DeepEnsemble:
         )  # fmt: skip
         what = "the members' mean log posterior"
         warn_unless_converged(result, self.tol, data.total_weight, what)
-        return found
+        return members
 
-    def _refitted(self, found: Members, data: Training, model: Model) -> Members:
-        how, ended = self.refitting, found.stop_reason
+    def _refitted(self, members: Members, data: Training, model: Model) -> Members:
+        how, ended = self.refitting, members.stop_reason
         if how is None or ended == "interrupted" or not how.is_due(self.n_members, data, model):
-            return found
-        refitted = how.refitted(found.theta, prior_scales(found, model), data, model)
+            return members
+        refitted = how.refitted(members.theta, prior_scales(members, model), data, model)
         logger.info("members refitted as linearised networks, variance scale %g", refitted[1])
-        return replace(found, refitted=refitted)
+        return replace(members, refitted=refitted)
 
     def _position(self, model: Model | NetworkPosterior, seed: int) -> Tensor:
         """Starting points (M, D): random ones, or the members to go on from."""
@@ -184,7 +167,7 @@ class DeepEnsemble:
         return torch.cat([torch.as_tensor(p, dtype=torch.float64) for p in parts], 1)
 
     def _objective(self, posterior: NetworkPosterior, data: Training) -> MapObjective:
-        """What training minimises; scales of the prior that are learned are its own."""
+        """Objective of training; it holds the scales of the prior that are learned."""
         start_seed, batch_seed = data.seed, spawn_seeds(data.seed, 1)[0]
         position = self._position(posterior, start_seed).to(data.data.x)
         batches = self._batches(data, batch_seed)
@@ -227,23 +210,15 @@ class DeepEnsemble:
         ]
 
     def _require_memory(self, data: Training, model: Model) -> None:
-        """Weights of M members, what Adam keeps of them, and a step's: 8 P + 8 M P b."""
-        n_params = model.network.layout.n_params
-        members = Part(
-            f"{self.n_members} members of {n_params:,} weights",
-            _AT_ONCE * self.n_members * n_params * data.dtype.itemsize,
-            "Lower n_members or hidden_layer_sizes, or give X as float32.",
-        )
-        parts = [rows_part(data), prior_part(n_params), members]
+        """The curvature by which a member's prior scales are learned."""
         if learned_scales(model.prior) is not None:
-            parts.append(
-                Part(
-                    f"the curvature of a member of {n_params:,} weights",
-                    _DOUBLE * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),
-                    "Lower hidden_layer_sizes, or give prior a number.",
-                )
+            n_params = model.network.layout.n_params
+            curvature = Part(
+                f"the curvature of a member of {n_params:,} weights",
+                _DOUBLE * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),
+                "Lower hidden_layer_sizes, or give prior a number.",
             )
-        require_memory(parts, data.device)
+            require_memory([curvature], data.device)
 
 
 def _members(
@@ -263,10 +238,10 @@ def _members(
 
 def prior_scales(members: Members, model: Model) -> Tensor:
     """Standard deviations of the weights' prior: (P,), or (M, P) of members that learned them."""
-    scales, found = learned_scales(model.prior), members.log_precision
-    if scales is None or found is None:
+    scales, log_precision = learned_scales(model.prior), members.log_precision
+    if scales is None or log_precision is None:
         return independent_normals(model.prior).scale
-    return replace(scales, hyper=torch.as_tensor(found)).scale
+    return replace(scales, hyper=torch.as_tensor(log_precision)).scale
 
 
 def corrected(members: Members, data: Training, model: Model) -> Members:
@@ -275,10 +250,10 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
     theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
     scale = prior_scales(members, model).to(theta).expand_as(theta)
     trained = torch.as_tensor(members.log_noise).to(theta).exp()
-    found = [
-        effective_noise(network, t, data.double_data, own, noise)
-        for t, own, noise in zip(theta, scale, trained, strict=True)
+    each = [
+        effective_noise(network, weights, data.double_data, prior_scale, noise)
+        for weights, prior_scale, noise in zip(theta, scale, trained, strict=True)
     ]
-    std, taken, leverage = (torch.stack(t).cpu() for t in zip(*found, strict=True))
-    left = (data.total_weight - taken).numpy()
-    return replace(members, log_noise=std.log().numpy(), freedoms=left, leverage=leverage)
+    std, taken, leverage = (torch.stack(t).cpu() for t in zip(*each, strict=True))
+    freedoms = (data.total_weight - taken).numpy()
+    return replace(members, log_noise=std.log().numpy(), freedoms=freedoms, leverage=leverage)

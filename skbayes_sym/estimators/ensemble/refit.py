@@ -30,7 +30,7 @@ _MOST_NUMBERS = 4e7  # of a member's Jacobian: 320 MB
 
 
 class Refitted(NamedTuple):
-    """What predictions are made of."""
+    """Members that predictions are made of."""
 
     members: RefittedMembers
     variance_scale: float
@@ -41,13 +41,9 @@ class Refitted(NamedTuple):
 class Refitting:
     """Gaussian variational inference of each member's linearised network.
 
-    Parameters
-    ----------
-    variance_scale : "loo" or float
-        Factor on the variance of the logits; "loo" chooses it by approximate leave-one-out.
-    is_optional : bool
-        Whether to leave members as they are where the refit would take long, or the prior isn't
-        normal.
+    ``variance_scale``: factor on the variance of the logits; "loo" chooses it by approximate
+    leave-one-out. ``is_optional``: whether to leave members as they are where the refit would take
+    long, or the prior isn't normal.
     """
 
     variance_scale: str | float
@@ -74,10 +70,10 @@ class Refitting:
         members: list[RefittedMember] = []
         left_out: list[LeftOut] = []
         weights = torch.as_tensor(theta).to(rows.x)
-        for one, own in zip(weights, scale.expand_as(weights), strict=True):
-            found = refit(LinearisedMember.at(network, one, own, rows.x), rows)
-            members.append(found.member)
-            left_out.append(without_itself(found.logits, found.terms))
+        for theta_m, prior_scale in zip(weights, scale.expand_as(weights), strict=True):
+            member = refit(LinearisedMember.at(network, theta_m, prior_scale, rows.x), rows)
+            members.append(member.member)
+            left_out.append(without_itself(member.logits, member.terms))
         together = RefittedMembers.of(members, scale)
         if not isinstance(self.variance_scale, str):
             return Refitted(together, float(self.variance_scale))

@@ -24,16 +24,9 @@ from skbayes_sym.inference.factorization.vi import fit_factors
 class Effort:
     """How many components "auto" tries, and how hard.
 
-    Parameters
-    ----------
-    candidates : tuple of int
-        From few to many, until one is worse than the one before.
-    share, most_held_out : float and int
-        Of the entries, to judge by.
-    sweeps, tol : int and float
-        Plain sweeps of each, and nats an entry at which they end.
-    fewest : int
-        Entries to choose by; with fewer the largest candidate up to ten is taken.
+    ``candidates``: from few to many, until one is worse than the one before; ``share``,
+    ``most_held_out``: of the entries, to judge by; ``sweeps``, ``tol``: plain sweeps of each, and
+    nats an entry at which they end.
     """
 
     candidates: tuple[int, ...] = (2, 5, 10, 20)
@@ -41,7 +34,7 @@ class Effort:
     most_held_out: int = 50_000
     sweeps: int = 60
     tol: float = 1e-3
-    fewest: int = 50
+    fewest: int = 50  # entries to choose by; with fewer the largest candidate up to ten is taken
 
 
 def choose_components(

@@ -60,10 +60,7 @@ def listed_entries(X: Any) -> Observed:
     Rows and columns are any labels; they are sorted. An entry listed twice is there twice. NaN is
     missing; its row and column are there.
 
-    Raises
-    ------
-    ValueError
-        If the parts differ in length, or values or weights aren't numbers.
+    Raises ValueError if the parts differ in length, or values or weights aren't numbers.
     """
     parts = list(X)
     if _names(X):
@@ -140,11 +137,8 @@ def _names_or_none(labels: Sequence[Hashable]) -> Array | None:
 def observed_entries(X: Any) -> Observed:
     """Entries of a checked matrix that aren't missing.
 
-    Parameters
-    ----------
-    X : ndarray or scipy sparse matrix of shape (n_rows, n_columns)
-        NaN is missing; in a sparse matrix, what isn't stored is missing too, while a stored zero
-        is an observed zero. Entries stored twice are summed.
+    ``X``: NaN is missing; in a sparse matrix, what isn't stored is missing too, while a stored zero
+    is an observed zero. Entries stored twice are summed.
     """
     if sp.issparse(X):
         table = X.tocsr(copy=True)
@@ -162,11 +156,7 @@ def observed_entries(X: Any) -> Observed:
 def with_entries(X: Any, kept: Array) -> Any:
     """A matrix of the kind of ``X`` with only some of its observed entries.
 
-    Parameters
-    ----------
-    X : ndarray or scipy sparse matrix
-    kept : int64 ndarray
-        Positions in the order of `observed_entries`.
+    ``kept``: positions in the order of `observed_entries`.
     """
     rows, columns, values, shape = observed_entries(X)[:4]
     rows, columns, values = rows[kept], columns[kept], values[kept]

@@ -19,7 +19,7 @@ from skbayes_sym.estimators.factorization.predictions import PredictsEntries
 from skbayes_sym.estimators.factorization.stream import Listed, joined, warm_state
 from skbayes_sym.estimators.factorization.training import MatrixTraining, observe
 from skbayes_sym.inference.factorization.coordinates import Coordinates
-from skbayes_sym.inference.factorization.entry_sites import is_of_classes, unlearned
+from skbayes_sym.inference.factorization.entry_sites import unlearned
 from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState
 from skbayes_sym.inference.factorization.groups import rows_group
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
@@ -443,8 +443,8 @@ class SymVIMatrixFactorization(PredictsEntries):
         members = ("n_params", "bound", "predictive", "n_outputs_per_target", "scales_targets")
         remedy = "skbayes_sym.models has some, and BaseLikelihood the members of one's own."
         require_members(given, members, parameter="likelihood", remedy=remedy)
-        takes = isinstance(given, TargetLikelihood) or is_of_classes(given)
-        if not takes or given.n_outputs_per_target != 1:
+        takes_numbers = isinstance(given, TargetLikelihood) and given.n_outputs_per_target == 1
+        if not takes_numbers and given.kind not in ("bernoulli", "ordinal"):
             raise ValueError(
                 f"likelihood={given!r} doesn't go with SymVIMatrixFactorization, whose entries are "
                 "numbers, counts, two classes or classes in an order, each of one output."

@@ -121,23 +121,12 @@ class FactorFit:
 
 @dataclass(frozen=True, eq=False)
 class Factorization:
-    """A solver and how long it may take.
-
-    Parameters
-    ----------
-    solver : Solver
-    max_iter : int
-        Sweeps.
-    tol : float or None
-        Nats per observed entry; None never stops early.
-    warm : FactorState, optional
-        Where sweeps go on from.
-    """
+    """A solver and how long it may take."""
 
     solver: Solver
-    max_iter: int
-    tol: float | None
-    warm: FactorState | None = None
+    max_iter: int  # sweeps
+    tol: float | None  # nats per observed entry; None never stops early
+    warm: FactorState | None = None  # where sweeps go on from
 
     def fit(self, data: MatrixTraining, model: FactorModel, run: Run) -> FactorFit:
         self._require_memory(data, model)

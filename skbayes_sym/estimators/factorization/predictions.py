@@ -19,7 +19,7 @@ from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.predictive import CategoricalMixture, Predictive
+from skbayes_sym.models.predictive import CategoricalMixture
 from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.random import generator_from
@@ -199,11 +199,11 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             If the likelihood is of numbers.
         """
         x, predictor = self._places(rows, columns), self._predictor()
-        with one_thread(), torch.no_grad():
-            laws = [predictor.law(places) for places in x.split(_AT_ONCE)]
-        if not all(isinstance(law, CategoricalMixture) for law in laws):
+        if self._classes is None:
             raise ValueError("labels have probabilities with likelihood='ordinal' only.")
-        return torch.cat([_probabilities(law) for law in laws]).numpy()
+        with one_thread(), torch.no_grad():
+            laws = [predictor.law(places).mean() for places in x.split(_AT_ONCE)]
+        return torch.cat(laws).numpy()
 
     def sample_entries(
         self, rows: Any, columns: Any, n_draws: int = 100, random_state: Any = None
@@ -223,7 +223,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Returns
         -------
         ndarray of shape (n_draws, n_entries)
-            In the units of the matrix; of counts and classes the latent numbers.
+            In the units of the matrix; of counts their means, of classes the latent numbers.
         """
         return self._draws(self._predictor(), self._places(rows, columns), n_draws, random_state)
 
@@ -357,24 +357,23 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
 
     def _moments(self, predictor: FactorPredictor, x: Tensor, return_std: bool) -> Any:
         """Means of new observations in the units of the matrix, and standard deviations."""
+        is_scaled = predictor.likelihood.scales_targets
+        location, scale = (self.mean_, self.scale_) if is_scaled else (0.0, 1.0)
+        means, deviations = list[Tensor](), list[Tensor]()
         with one_thread(), torch.no_grad():
-            if predictor.likelihood.scales_targets and not return_std:
-                return (predictor.mean(x)[:, 0] * self.scale_ + self.mean_).numpy()
-            parts = [self._mean_and_std(predictor.law(places)) for places in x.split(_AT_ONCE)]
-        mean, std = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
-        return (mean, std) if return_std else mean
-
-    def _mean_and_std(self, law: Predictive) -> tuple[Tensor, Tensor]:
-        if isinstance(law, CategoricalMixture):
-            labels = torch.as_tensor(np.asarray(self._classes, dtype=np.float64))
-            mean = _probabilities(law) @ labels
-            square = _probabilities(law) @ labels.square()
-            return mean, (square - mean.square()).clamp(min=0.0).sqrt()
-        numbers: Any = law
-        mean, std = numbers.mean().squeeze(-1), numbers.std().squeeze(-1)
-        if not self._fitted_likelihood().scales_targets:
-            return mean, std
-        return mean * self.scale_ + self.mean_, std * self.scale_
+            if is_scaled and not return_std:
+                return (predictor.mean(x)[:, 0] * scale + location).numpy()
+            for law in map(predictor.law, x.split(_AT_ONCE)):
+                if isinstance(law, CategoricalMixture):
+                    labels = torch.as_tensor(np.asarray(self._classes, dtype=np.float64))
+                    mean, square = law.mean() @ labels, law.mean() @ labels.square()
+                    variance = (square - mean.square()).clamp(min=0.0)
+                else:
+                    mean, variance = law.mean()[:, 0], law.uncertainty().total[:, 0]
+                means.append(mean * scale + location)
+                deviations.append(variance.sqrt() * scale)
+        mean_of_all, std = torch.cat(means).numpy(), torch.cat(deviations).numpy()
+        return (mean_of_all, std) if return_std else mean_of_all
 
     def _draws(
         self, predictor: FactorPredictor, x: Tensor, n_draws: int, random_state: Any
@@ -385,15 +384,11 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         part = Part(what, 3 * 8 * n_draws * (len(x) + 1), remedy, on_host=True)
         require_memory([part], torch.device("cpu"), task="draws of entries")
         generator = generator_from(seed_of(random_state), torch.device("cpu"))
-        draws = predictor.functions(x, n_draws, generator=generator).squeeze(-1).numpy()
-        if predictor.likelihood.scales_targets:
-            draws = draws * self.scale_ + self.mean_
-        return np.asarray(draws)
-
-
-def _probabilities(law: Predictive) -> Tensor:
-    assert isinstance(law, CategoricalMixture)
-    return law.mean()
+        if self._classes is not None:
+            return predictor.outputs(x, n_draws, generator=generator)[..., 0].numpy()
+        draws = predictor.functions(x, n_draws, generator=generator)[..., 0].numpy()
+        is_scaled = predictor.likelihood.scales_targets
+        return np.asarray(draws * self.scale_ + self.mean_ if is_scaled else draws)
 
 
 def _matched(i: Tensor, j: Tensor) -> Tensor:

@@ -16,28 +16,17 @@ MOST_FEATURES = 5000  # their inner products are held and factorised
 
 @dataclass(frozen=True, eq=False)
 class SideFeatures:
-    """Features of all rows of one side.
+    """Features of all rows of one side."""
 
-    Parameters
-    ----------
-    values : ndarray of shape (n, h)
-        Scaled.
-    scaling : ndarray of shape (h,)
-        What the columns as given were divided by.
-    """
-
-    values: Array
-    scaling: Array
+    values: Array  # (n, h); scaled
+    scaling: Array  # (h,); what the columns as given were divided by
 
     @classmethod
     def open(cls, given: Any, n: int, name: str) -> "SideFeatures | None":
         """Check features as given to `fit`; None if there are none.
 
-        Raises
-        ------
-        ValueError
-            If there isn't one row for each row of the side, a number is missing, or there are more
-            than 5,000.
+        Raises ValueError if there isn't one row for each row of the side, a number is missing, or
+        there are more than 5,000.
         """
         if given is None:
             return None
@@ -68,10 +57,7 @@ def checked(given: Any, name: str) -> Array:
 def scaled(given: Any, scaling: Array | None, n: int, name: str) -> Tensor:
     """Features of new rows in the units of those of `fit`, (n, h).
 
-    Raises
-    ------
-    ValueError
-        If the model has none and some are given, or the other way round.
+    Raises ValueError if the model has none and some are given, or the other way round.
     """
     if scaling is None:
         if given is not None:

@@ -45,17 +45,9 @@ def warm_state(
 ) -> FactorState:
     """The posterior of a fit over the rows and columns there are now; new ones at their prior.
 
-    Parameters
-    ----------
-    fitted : FactorPredictor
-        Of the entries so far.
-    law_of_columns : (precision, coefficients)
-    data, model
-        Of all entries, with the same number of components and the same offsets.
-    labels : (ndarray, ndarray)
-        Of the rows and columns of ``fitted``.
-    ratio : float
-        Unit of its entries over that of all.
+    ``fitted``: of the entries so far; ``data``, ``model``: of all entries, with the same number of
+    components and the same offsets; ``labels``: of the rows and columns of ``fitted``; ``ratio``:
+    unit of its entries over that of all.
     """
     now = (data.observed.row_labels, data.observed.column_labels)
     precision, coefficients = (torch.as_tensor(part) for part in law_of_columns)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ from skbayes_sym.estimators.factorization.side_features import SideFeatures
 from skbayes_sym.inference.factorization.entry_sites import as_targets, is_of_classes
 from skbayes_sym.inference.factorization.incidence import Entries
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
 
 _CHOSEN_COMPONENTS = 10  # of "auto", when nobody knows yet
 
@@ -50,37 +49,21 @@ class TakesMatrix(Protocol):
 class MatrixTraining:
     """What a factorisation is fitted to.
 
-    Parameters
-    ----------
-    observed : Observed
-        Its entries, centred and scaled; of classes their positions in ``classes``.
-    mean, scale : float
-        What the entries as given were centred and divided by; of counts and two classes ``mean``
-        is the best constant output.
-    spread : float
-        Standard deviation of the observed entries, in scaled units.
-    seed : int
-        The one source of randomness of a fit.
-    device, dtype
-        Where and in which precision it computes.
-    begin : callable (n_blocks) -> FitTask
-        Opens the callbacks' task.
-    features : (SideFeatures or None, SideFeatures or None)
-        Of the rows and of the columns.
-    classes : ndarray, optional
-        Distinct values in increasing order, of classes only.
+    ``mean``, ``scale``: what the entries as given were centred and divided by; of counts and two
+    classes ``mean`` is the best constant output. ``device``, ``dtype``: where and in which
+    precision it computes. ``features``: of the rows and of the columns.
     """
 
-    observed: Observed
+    observed: Observed  # its entries, centred and scaled; of classes their positions in ``classes``
     mean: float
     scale: float
-    spread: float
-    seed: int
+    spread: float  # standard deviation of the observed entries, in scaled units
+    seed: int  # the one source of randomness of a fit
     device: torch.device
     dtype: torch.dtype
-    begin: Callable[[int], FitTask]
+    begin: Callable[[int], FitTask]  # opens the callbacks' task
     features: tuple[SideFeatures | None, SideFeatures | None] = (None, None)
-    classes: Array | None = None
+    classes: Array | None = None  # distinct values in increasing order, of classes only
 
     @classmethod
     def open(
@@ -116,12 +99,12 @@ class MatrixTraining:
             observed = observed._replace(values=place.astype(np.float64))
             data = replace(data, observed=observed, classes=classes)
         else:
-            _require_counts(observed.values, cast(TargetLikelihood, likelihood))
-        best = getattr(likelihood, "constant_outputs", None)
-        if best is None or not len(observed.values):
+            _require_counts(observed.values, likelihood)
+        if not len(observed.values):
             return data
         y = as_targets(likelihood, torch.as_tensor(observed.values)).numpy()
-        return replace(data, mean=float(np.atleast_1d(best(y, data.weights))[0]))
+        best = likelihood.constant_outputs(y, data.weights)
+        return data if best is None else replace(data, mean=float(np.atleast_1d(best)[0]))
 
     def _standardized(self, standardize: bool | str) -> "MatrixTraining":
         values, center = self.observed.values, standardize in (True, "center")
@@ -216,7 +199,7 @@ def observe(estimator: TakesMatrix, X: Any) -> tuple[Observed, Any]:
     return observed._replace(row_labels=rows, column_labels=columns), checked
 
 
-def _require_counts(values: Array, likelihood: TargetLikelihood) -> None:
+def _require_counts(values: Array, likelihood: Likelihood) -> None:
     wrong = values[(values < 0.0) | (values != np.floor(values))]
     if likelihood.is_discrete and wrong.size:
         raise ValueError(f"likelihood={likelihood!r} is of counts, but X holds {wrong[0]:g}.")

@@ -11,9 +11,9 @@ from skbayes_sym.estimators._fit.compatibility import RECORDED
 from skbayes_sym.estimators._fit.model import GivenPrior, scale_array
 from skbayes_sym.models.augmentations.base import ImageShape
 from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.recording import RecordingNetwork
-from skbayes_sym.models.networks.residual import ARCHITECTURES
 from skbayes_sym.models.priors import GaussianPrior
 
 NAMES = frozenset(ARCHITECTURES)  # what ``network`` may be called beside "mlp"

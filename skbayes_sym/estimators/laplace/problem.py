@@ -23,7 +23,7 @@ from skbayes_sym.inference.laplace.jacobian import (
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.numerics.memory import Part, require_memory
 
 _ROWS_OF_TRACES = 500

@@ -29,7 +29,6 @@ from skbayes_sym.numerics.random import generator_from
 RandomState = int | np.random.RandomState | None
 
 _LOG_VARIANCE_RATE = 5.0  # relative to the means': they travel from narrow to the prior
-_OF_FEATURES = 3  # float64 arrays of their size at once in draws, by tests/memory_peaks.py
 
 
 class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):

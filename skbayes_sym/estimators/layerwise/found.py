@@ -13,10 +13,9 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.inference.layerwise.base import Layerwise
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.inference.layerwise.scales import PriorOfLayers
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.optimise import OptimiseResult, Stopped
 from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error

@@ -14,7 +14,6 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
-from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.steps import Steps
@@ -23,9 +22,7 @@ from skbayes_sym.estimators.layerwise.found import Climb, LayerwiseFit, Seeds, S
 from skbayes_sym.estimators.layerwise.parts import Parts
 from skbayes_sym.inference.layerwise.base import LayerwiseElbo
 from skbayes_sym.inference.layerwise.scales import PriorOfLayers
-from skbayes_sym.models.data import Batches
-from skbayes_sym.models.model import Model
-from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.numerics.optimise import ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
@@ -33,8 +30,6 @@ _RATE = 3e-2  # learning_rate="auto"; a tenth of it loses some 100 nats on small
 _WARM_UP = 0.2  # share of the steps over which the KL's weight rises to 1
 _PARAM_RANGE = (-40.0, 40.0)
 _ENDS_THE_FIT = {"callback", "interrupted"}  # the other start isn't tried then
-_OF_FEATURES = 9  # arrays of their size at once, by tests/memory_peaks.py
-_DOUBLE = 8  # bytes: the linear algebra needs float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +52,6 @@ class LayerwiseVI:
 
     def fit(self, data: Training, model: Model, run: Run) -> LayerwiseFit:
         batch_size = self._batch_size(data.n_rows)
-        self._require_memory(data, model, batch_size)
         prior = PriorOfLayers(fully_connected(model.network), scales_by_group(model.prior))
         posterior = self.parts.posterior(prior, data.n_rows)
         seeds = Seeds(*spawn_seeds(data.seed, len(Seeds._fields)))
@@ -134,27 +128,3 @@ class LayerwiseVI:
     def _schedule(self, total_weight: float) -> Schedule:
         tol = self.steps.absolute_tol(total_weight)
         return Schedule(self.steps.max_iter, tol, lambda progress: 0.5 * (1.0 + cos(pi * progress)))
-
-    def _require_memory(self, data: Training, model: Model, batch_size: int) -> None:
-        """Draws of the hidden layers' weights, and the last layer's features, in float64.
-
-            8 P + 8 S (P' + 9 B K),     S = n_weight_samples, K = units below the last layer
-
-        with P' weights below the last layer and B rows a step, whose features are there, also
-        times the prior's scale, with their products, factors and gradients.
-        """
-        network, n_draws = fully_connected(model.network), self.steps.n_weight_samples
-        n_params, n_features = network.layout.n_params, network.sizes[-2] + 1
-        hidden = n_params - network.sizes[-1] * n_features
-        weights = Part(
-            f"{n_draws} draws of {hidden:,} weights",
-            n_draws * hidden * _DOUBLE,
-            "Lower hidden_layer_sizes or n_weight_samples.",
-        )
-        features = Part(
-            f"the last layer's features of {batch_size} rows",
-            _OF_FEATURES * n_draws * batch_size * n_features * _DOUBLE,
-            "Lower n_weight_samples or hidden_layer_sizes, use fewer rows, or "
-            "last_layer='variational', which takes a batch_size.",
-        )
-        require_memory([rows_part(data), prior_part(n_params), weights, features], data.device)

@@ -143,13 +143,7 @@ class LinearEstimator(RowEstimator):
 
     @property
     def coef_cov_(self) -> Array:
-        """Covariance of the coefficients, built on demand from the low-rank factors.
-
-        Raises
-        ------
-        MemoryError
-            Naming the bytes, if it would be too large.
-        """
+        """Covariance of the coefficients, built on demand from the low-rank factors."""
         check_is_fitted(self)
         scale = np.tile(self._coef_unit(), len(self.posterior_.loc))
         return self.posterior_.dense_covariance() * np.outer(scale, scale)

@@ -16,13 +16,11 @@ from skbayes_sym.estimators.linear.base import (
     LinearEstimator,
     likelihood_constraint,
 )
-from skbayes_sym.estimators.linear.found import SiteFit
-from skbayes_sym.estimators.linear.variance_scale import scale_by_left_out
+from skbayes_sym.estimators.linear.method import SiteFit, scale_by_left_out
 from skbayes_sym.inference.linear.expectations import SoftmaxSites
 from skbayes_sym.inference.linear.predictor import LinearPredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
-from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.gaussian import sobol_normal
 

@@ -10,9 +10,13 @@ from skbayes_sym.estimators._fit.compatibility import LINEAR, NORMAL_NOISE, NORM
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.linear.design import Design, require_rows_and_covariance
-from skbayes_sym.estimators.linear.found import coefficients
-from skbayes_sym.estimators.linear.start import Start, warn_of_ends
+from skbayes_sym.estimators.linear.design import (
+    Design,
+    Start,
+    coefficients,
+    require_covariance,
+    warn_of_ends,
+)
 from skbayes_sym.inference.linear.conjugate import Statistics, learn
 from skbayes_sym.inference.linear.hyperparameters import Range
 from skbayes_sym.models.model import Model
@@ -37,19 +41,11 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ConjugateFit:
-    """What `ConjugateRegression` has found.
-
-    Parameters
-    ----------
-    design : Design
-    solution : Solution
-    prior_scale : ndarray of shape () or (K,), or None
-        As given; None if it is learned.
-    """
+    """What `ConjugateRegression` has found."""
 
     design: Design
     solution: Solution
-    prior_scale: Array | None
+    prior_scale: Array | None  # () or (K,), or None; as given; None if it is learned
     n_iter: int = 1
     stop_reason: Stopped = "tol"
 
@@ -86,12 +82,8 @@ class ConjugateFit:
 class ConjugateRegression:
     """The exact posterior at the scales of the highest evidence.
 
-    Parameters
-    ----------
-    prior_scale : ndarray of shape () or (K,), or None
-        Of the coefficients of scaled inputs and targets; None learns one for all.
-    learns_noise : bool
-    fit_intercept : bool
+    ``prior_scale`` () or (K,), or None: of the coefficients of scaled inputs and targets; None
+    learns one for all.
     """
 
     needs: ClassVar[Needs] = Needs(NORMAL_NOISE, LINEAR, NORMAL_PRIOR)
@@ -101,7 +93,7 @@ class ConjugateRegression:
     fit_intercept: bool
 
     def fit(self, data: Training, model: Model, run: Run) -> ConjugateFit:
-        require_rows_and_covariance(data, 1)
+        require_covariance(data, 1)
         run.begin(1)
         unit = np.ones(data.n_features)
         design = Design.of(data, unit if self.prior_scale is None else unit * self.prior_scale)

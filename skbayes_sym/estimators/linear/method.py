@@ -1,28 +1,36 @@
 """Site inference as a method: its start, its updates, and the mean-field optimum beside it."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym.estimators._fit.compatibility import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Needs
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.rows import Array, Scaling
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.linear.conjugate import ConjugateFit, ConjugateRegression
-from skbayes_sym.estimators.linear.design import Design, require_rows_and_covariance
-from skbayes_sym.estimators.linear.found import Bounds, SiteFit
-from skbayes_sym.estimators.linear.start import Start, best_constant, mean_square, warn_of_ends
-from skbayes_sym.inference.linear.expectations import ScalarSites, SiteLikelihood, SoftmaxSites
-from skbayes_sym.inference.linear.hyperparameters import (
-    Learning,
-    SitesFit,
-    Until,
-    fit_sites,
+from skbayes_sym.estimators.linear.design import (
+    Design,
+    Start,
+    best_constant,
+    coefficients,
+    mean_square,
+    require_covariance,
+    warn_of_ends,
 )
+from skbayes_sym.inference.laplace.labels_predictive import (
+    VARIANCE_SCALES,
+    left_out_losses,
+    without_itself,
+)
+from skbayes_sym.inference.laplace.search.label_terms import Terms
+from skbayes_sym.inference.laplace.search.labels import LinearisedLogits
+from skbayes_sym.inference.linear.expectations import ScalarSites, SiteLikelihood, SoftmaxSites
+from skbayes_sym.inference.linear.hyperparameters import Learning, SitesFit, Until, fit_sites
 from skbayes_sym.inference.linear.sites import (
     LinearData,
     Sites,
@@ -34,10 +42,106 @@ from skbayes_sym.inference.linear.sites import (
 )
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.gaussian import sobol_normal
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
+from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate, mean_and_error, spawn_seeds
+
+
+class Bounds(NamedTuple):
+    """At the optimum, of scaled targets, nats; equal rules make them comparable."""
+
+    full: Estimate
+    mean_field: Estimate
+    gap: Estimate
+
+
+@dataclass(frozen=True, eq=False)
+class SiteFit:
+    """What `SiteInference` has found (so far)."""
+
+    design: Design
+    state: State
+    prior_scale: Array | None  # () or (K,), or None; as given; None if it is learned
+    bounds: Bounds | None = None  # once the updates have ended
+    elbo_curve: list[float] | None = None  # of scaled targets
+    n_iter: int = 0
+    stop_reason: Stopped = "max_iter"
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        targets = data.y_scaling or Scaling(np.zeros(1), np.ones(1))
+        state = self.state
+        loc, covariance = (t.cpu().numpy() for t in (state.loc, state.covariance))
+        attributes = coefficients(
+            data, self.design.posterior(loc, covariance, float(state.prior_variance)),
+            state.intercept.cpu().numpy(), state.likelihood.noise_scale.cpu().numpy(),
+            self.prior_scale,
+        )  # fmt: skip
+        if self.bounds is None or self.elbo_curve is None:
+            return attributes
+        offset = data.log_jacobian
+        attributes.update(
+            elbo_=offset + self.bounds.full.value,
+            elbo_mean_field_=offset + self.bounds.mean_field.value,
+            symmetry_gap_=self.bounds.gap.value,
+            elbo_std_error_=self.bounds.full.standard_error,
+            elbo_curve_=offset + np.array(self.elbo_curve),
+            _gap_std_error_=self.bounds.gap.standard_error,
+            **self._sites(data, targets),
+        )
+        if model.likelihood.kind == "normal":
+            attributes["log_evidence_"] = attributes["elbo_"]
+        return attributes
+
+    def _sites(self, data: Training, targets: Scaling) -> dict[str, Any]:
+        """Location and variance of the site of every row as given, in units of ``y``."""
+        location, variance = _moments_of_sites(self.state)
+        location = location * targets.scale + targets.mean
+        variance = variance * targets.scale**2
+        if location.shape[1] == 1:
+            location, variance = location[:, 0], variance[:, 0, 0]
+        n_given, present = len(data.origin), data.origin >= 0
+        locations = np.full((n_given, *location.shape[1:]), np.nan)
+        variances = np.full((n_given, *variance.shape[1:]), np.inf)
+        locations[present] = location[data.origin[present]]
+        variances[present] = variance[data.origin[present]]
+        return {"site_location_": locations, "site_variance_": variances}
+
+
+def _moments_of_sites(state: State) -> tuple[Array, Array]:
+    """Locations (n, C) and variances (n, C, C), scaled units."""
+    precision, shift = (t.cpu().numpy() for t in (state.sites.precision, state.sites.shift))
+    n_outputs = precision.shape[-1]
+    if n_outputs == 1:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            variance, location = 1.0 / precision, shift / precision[..., 0]
+        # An empty site has an infinite variance; then any location will do.
+        location = np.where(np.isfinite(variance[..., 0]), location, state.mean.cpu().numpy())
+        return location, variance
+    # A softmax says nothing of a shift of all outputs, exactly.
+    centre = np.eye(n_outputs) - 1.0 / n_outputs
+    variance = centre @ np.linalg.pinv(precision, rcond=1e-10, hermitian=True) @ centre
+    return np.einsum("ncd,nd->nc", variance, shift), variance
+
+
+_MOST_ROWS = 5000  # that are left out, evenly spaced
+
+
+def scale_by_left_out(state: State, data: Data) -> float:
+    """The scale whose predictions of left-out rows are best; as of Laplace's approximations.
+
+    ``state``: at the optimum: a row's site is its own gradient and curvature there, so that leaving
+    it out is dividing by it; ``data``: the same rows, targets class indices.
+    """
+    chosen = torch.linspace(0, len(data.x) - 1, min(len(data.x), _MOST_ROWS)).round().long()
+    y, weight = data.y[chosen], data.weight[chosen]
+    value, gradient, curvature = (t[chosen] for t in state.terms)
+    logits = LinearisedLogits(state.mean[chosen], state.output_covariance[chosen])
+    left_out = without_itself(logits, Terms(-value, -gradient, curvature))
+    losses = left_out_losses([left_out], y, VARIANCE_SCALES) @ weight
+    return VARIANCE_SCALES[int(losses.argmin())]
+
 
 _MEAN_FIELD_UPDATES = 500
 _REPLICATES = 8  # of the quasi-Monte Carlo rule behind the reported bound
@@ -47,15 +151,8 @@ _REPLICATES = 8  # of the quasi-Monte Carlo rule behind the reported bound
 class SiteInference:
     """The optimal Gaussian posterior as one Gaussian site per row (Kurle et al. 2022).
 
-    Parameters
-    ----------
-    prior_scale : ndarray of shape () or (K,), or None
-        Of the coefficients of scaled inputs and targets; None learns one for all.
-    learns_noise : bool
-    fit_intercept : bool
-    max_iter : int
-    tol : float or None
-        Posterior standard deviations; None never stops early.
+    ``prior_scale`` () or (K,), or None: of the coefficients of scaled inputs and targets; None
+    learns one for all.
     """
 
     needs: ClassVar[Needs] = Needs(ONE_OUTPUT, LINEAR, NORMAL_PRIOR)
@@ -64,14 +161,14 @@ class SiteInference:
     learns_noise: bool
     fit_intercept: bool
     max_iter: int
-    tol: float | None
+    tol: float | None  # posterior standard deviations; None never stops early
 
     def fit(self, data: Training, model: Model, run: Run) -> SiteFit | ConjugateFit:
         if is_conjugate(model.likelihood):
             exact = ConjugateRegression(self.prior_scale, self.learns_noise, self.fit_intercept)
             return exact.fit(data, model, run)
         n_outputs = model.network.n_outputs
-        require_rows_and_covariance(data, n_outputs)
+        require_covariance(data, n_outputs)
         with torch.no_grad():
             design = Design.of(data, self._prior_unit(data.n_features))
             problem = design.problem(data, n_outputs, self.fit_intercept)

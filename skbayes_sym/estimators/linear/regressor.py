@@ -24,8 +24,8 @@ from skbayes_sym.estimators.linear.base import (
 )
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 
 LIKELIHOODS: dict[str, Likelihood] = {

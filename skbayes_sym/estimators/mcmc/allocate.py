@@ -178,20 +178,12 @@ def where_they_ended(weighing: Weighing, n_explorers: int) -> Tensor:
 
 
 def list_modes(
-    weighing: Weighing, n_explorers: int, home: Array | None, offset: float
+    weighing: Weighing,
+    n_explorers: int,  # chains that explored; they come first in the pool
+    home: Array | None,  # (C,): the mode of each chain that is kept; by default the explorers are
+    offset: float,  # turns log densities of scaled targets into those of targets as given, nats
 ) -> list[Mode]:
-    """The modes, the largest evidence first, and then the highest.
-
-    Parameters
-    ----------
-    weighing : Weighing
-    n_explorers : int
-        Chains that explored; they come first in the pool.
-    home : ndarray of shape (C,), optional
-        The mode of each chain that is kept; by default the explorers are.
-    offset : float
-        Turns log densities of scaled targets into those of targets as given, nats.
-    """
+    """The modes, the largest evidence first, and then the highest."""
     pool, modes = weighing.pool, weighing.modes
     ended = where_they_ended(weighing, n_explorers).numpy()
     kept, listed = ended if home is None else home, []

@@ -42,8 +42,7 @@ from skbayes_sym.inference.sampling.warmup import (
     PooledDiagonal,
     PreconditionerAdaptation,
 )
-from skbayes_sym.models.data import Data
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.random import generator_from

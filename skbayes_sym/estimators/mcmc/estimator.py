@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -35,13 +35,12 @@ from skbayes_sym.estimators.samplers import SMC, Chains, Evidence, Kernel
 from skbayes_sym.inference.modes.mixtures import LowRankMixture, MixtureOfLaplace
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.blocks import Block
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.base import Network
-from skbayes_sym.models.priors import GaussianPrior, Prior, UnboundPrior
+from skbayes_sym.models.priors import GaussianPrior, HalfNormal, Prior, UnboundPrior
 from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import NotInvariantError, SymmetryGroup, Trivial, check_invariant
@@ -76,7 +75,7 @@ class SampledEstimator(WeightedDraws):
     n_chains: int | str | None
     n_draws: int | None
     mode_weights: str | Evidence | None
-    noise_prior_scale: float = 1.0  # a classifier has none
+    noise_std: Any = "learn"  # a classifier has none
     n_jobs: int | None
     modes_: list[Mode]
     log_evidence_: float
@@ -109,9 +108,13 @@ class SampledEstimator(WeightedDraws):
             refuse(self, ("n_chains", "n_draws"), why, "SMC(n_particles=...)")
         warm = isinstance(sampler, Chains) and sampler.warm_start
         return Sampling(
-            sampler, self.n_chains, self.n_draws, weights, float(self.noise_prior_scale),
+            sampler, self.n_chains, self.n_draws, weights, self._noise_prior_scale,
             self.n_jobs, self.__dict__.get("_blocks_") if warm else None, self._effort,
         )  # fmt: skip
+
+    @property
+    def _noise_prior_scale(self) -> float:
+        return self.noise_std.scale if isinstance(self.noise_std, HalfNormal) else 1.0
 
     def _model(self, data: Training) -> Model:
         return self._as_sampled(super()._model(data), data.n_rows)
@@ -215,7 +218,7 @@ class SampledEstimator(WeightedDraws):
         model = Model(network, likelihood, self._prior(network), Trivial())
         return NetworkPosterior(
             network, likelihood, self._as_sampled(model, len(x)).prior,
-            Data(x.double(), targets, weight.double()), float(self.noise_prior_scale),
+            Data(x.double(), targets, weight.double()), self._noise_prior_scale,
         )  # fmt: skip
 
     def _sampled_likelihood(self) -> Likelihood:
@@ -290,11 +293,10 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         integrated out in closed form: those of ``LayerScales()``, which "learn" is, or of
         ``ARD()``. "auto" is "learn", but of annealed chains (``init="ensemble"``) 1, and
         ``4 / sqrt(n)`` for the weights of layers of ``n`` > 16 inputs.
-    noise_std : "learn", float or sequence of float, default="learn"
+    noise_std : "learn", HalfNormal, float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" estimates it.
-    noise_prior_scale : float, default=1.0
-        Scale of the half-normal prior of the noise's standard deviation, in scaled target units.
+        target. "learn" estimates it under a half-normal prior of scale 1, in scaled target units;
+        `HalfNormal` has another, of whatever parameters the likelihood has.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Everything reported is in the units of ``y``.
@@ -428,7 +430,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
-        "noise_prior_scale": [Interval(Real, 1e-100, 1e100, closed="both")],
+        "noise_std": [HalfNormal, *NOISE_CONSTRAINTS["noise_std"]],
         "standardize": STANDARDIZE,
     }
 
@@ -445,7 +447,6 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         likelihood: str | Likelihood = "auto",
         prior: GivenPrior = "auto",
         noise_std: Any = "learn",
-        noise_prior_scale: float = 1.0,
         standardize: bool | str = True,
         n_jobs: int | None = None,
         device: str = "auto",
@@ -462,7 +463,6 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         self.likelihood = likelihood
         self.prior = prior
         self.noise_std = noise_std
-        self.noise_prior_scale = noise_prior_scale
         self.standardize = standardize
         self.n_jobs = n_jobs
         self.device = device
@@ -470,7 +470,13 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         self.verbose = verbose
 
     def _likelihood(self, data: Training) -> Likelihood:
-        return self._bounded(super()._likelihood(data), data.rows.weight)
+        likelihood = super()._likelihood(data)
+        if isinstance(self.noise_std, HalfNormal) and not likelihood.n_params:
+            raise ValueError(
+                f"noise_std={self.noise_std!r} does not apply: the likelihood has no noise to "
+                "learn. Leave noise_std at its default, or use another likelihood."
+            )
+        return self._bounded(likelihood, data.rows.weight)
 
     @property
     def _observation(self) -> Likelihood:

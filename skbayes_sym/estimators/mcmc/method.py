@@ -62,32 +62,18 @@ class Findings(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """Chains and particles, modes and their mass, draws that count (Wiese et al. 2023, corrected).
-
-    Parameters
-    ----------
-    sampler : Chains or SMC
-    n_chains : int, "auto" or None
-    n_draws : int or None
-    weights : Evidence, {"auto", "uniform"} or None
-        How modes count; None leaves draws where they were made.
-    noise_prior_scale : float
-        Scale of the half-normal prior of the noise's standard deviation, scaled target units.
-    n_jobs : int or None
-    start : list of Block or None
-        Where chains of the previous fit stopped, to go on with.
-    effort : SamplingEffort
-    """
+    """Chains and particles, modes and their mass, draws that count (Wiese et al. 2023)."""
 
     needs: ClassVar[Needs] = Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
 
     sampler: Chains | SMC
     n_chains: int | str | None
     n_draws: int | None
-    weights: Evidence | str | None
+    weights: Evidence | str | None  # how modes count; None leaves draws where they were made
+    # Scale of the half-normal prior of the noise's standard deviation, scaled target units.
     noise_prior_scale: float
     n_jobs: int | None = None
-    start: list[Block] | None = None
+    start: list[Block] | None = None  # where chains of the previous fit stopped, to go on with
     effort: SamplingEffort = field(default_factory=SamplingEffort)
 
     def fit(self, data: Training, model: Model, run: Run) -> "Sampled":
@@ -161,27 +147,14 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """Draws that count, and what was learnt on the way.
+    """Draws that count, and what was learnt on the way."""
 
-    Parameters
-    ----------
-    draws : Draws
-        Positions in scaled units, as they were made.
-    samples : ndarray of shape (C, S, P)
-        Their weights on one representative of their orbits.
-    noise_std : ndarray of shape (C, S, T)
-        Of the same draws, scaled target units; nothing (T = 0) without noise.
-    findings : Findings
-    blocks : list of Block
-        Where the exploring chains stopped.
-    n_iter : int
-    """
-
-    draws: Draws
-    samples: Array
+    draws: Draws  # positions in scaled units, as they were made
+    samples: Array  # (C, S, P): their weights on one representative of their orbits
+    # (C, S, T): of the same draws, scaled target units; nothing (T = 0) without noise.
     noise_std: Array
     findings: Findings
-    blocks: list[Block]
+    blocks: list[Block]  # where the exploring chains stopped
     n_iter: int
 
     @classmethod

@@ -15,8 +15,7 @@ from skbayes_sym.inference.sampling.allowance import Allowance
 from skbayes_sym.inference.sampling.annealing import Approach
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.inference.sampling.kernels.base import Kernel
-from skbayes_sym.models.data import Data
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.units import split_units
@@ -61,26 +60,12 @@ class SamplingSeeds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SamplingSetting:
-    """Everything that a stage of a fit needs.
-
-    Parameters
-    ----------
-    search : SearchPlan
-    plan : Plan
-    remove_symmetries : bool
-        Whether draws are moved to one representative of their orbit.
-    noise_prior_scale : float
-        Of the half-normal prior of the noise, scaled target units.
-    data : Training
-    model : Model
-    run : Run
-    effort : SamplingEffort
-    """
+    """Everything that a stage of a fit needs."""
 
     search: SearchPlan
     plan: Plan
-    remove_symmetries: bool
-    noise_prior_scale: float
+    remove_symmetries: bool  # whether draws are moved to one representative of their orbit
+    noise_prior_scale: float  # of the half-normal prior of the noise, scaled target units
     data: Training
     model: Model
     run: Run

@@ -14,7 +14,6 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
-from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import fully_connected, normals_or_learned
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.steps import Steps
@@ -23,14 +22,13 @@ from skbayes_sym.estimators.vi.collapse import noise_excess, warn_of_collapse
 from skbayes_sym.estimators.vi.found import Bounds, MeanFieldFit, found_so_far
 from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
 from skbayes_sym.estimators.vi.starts import INITS
-from skbayes_sym.inference.mean_field.bounds import evaluation_bytes, expected_log_likelihood
+from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
 from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.models.data import Batches
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.model import Model
-from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.models.model import Batches, Model
+from skbayes_sym.numerics.memory import require_memory
 from skbayes_sym.numerics.optimise import DivergenceError, OptimiseResult, ParamGroup
 from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
 from skbayes_sym.symmetry.gaps.unit_gap import SETTLED
@@ -42,7 +40,6 @@ _LOG_VARIANCE_RANGE = (-30.0, 10.0)
 _EVALUATION_DRAWS = 128  # of the bounds reported after training, fewer where there are many rows:
 _EVALUATION_ROWS = 1 << 20  # rows times draws; the rows' noise is independent and averages out
 _EVALUATION_ENTRIES = 1 << 17  # of the units' matrices: draws of the gap times width squared
-_ADAM = 4  # copies of what is optimised: values, gradient, two moments
 
 
 class _Seeds(NamedTuple):
@@ -90,7 +87,8 @@ class MeanFieldVI:
         symmetry_gap = SymmetryGap(self.gap, known.group)
         auto = automatic_batch(data.n_rows)
         batch_size = rows_per_step(self.steps.batch_size, data.n_rows, auto)
-        self._require_memory(data, known, batch_size)
+        if self.start is None:
+            require_memory(INITS[self.init].memory(known), data.device)
         gap = self._gap_term(data, symmetry_gap, seeds.gap)
         n = known.network.layout.n_params
         with torch.no_grad():
@@ -170,35 +168,6 @@ class MeanFieldVI:
             ParamGroup(slice(n, 2 * n), wide_rate, *_LOG_VARIANCE_RANGE),
             ParamGroup(slice(2 * n, None), rate, *data.param_range(likelihood)),
         ]
-
-    def _require_memory(self, data: Training, model: GaussianMLP, batch_size: int) -> None:
-        """Means, variances and what Adam keeps of both, P weights; activations.
-
-            8 P + 8 P b + 4 B S W b + closing,      S = n_weight_samples, W units in all layers
-
-        for numbers of b bytes and B rows a step; the bounds reported at the end take draws of
-        their own.
-        """
-        size, n_params = data.dtype.itemsize, model.network.layout.n_params
-        numbers = batch_size * self.steps.n_weight_samples * sum(model.network.sizes[1:])
-        weights = Part(
-            f"means and variances of {n_params:,} weights",
-            2 * _ADAM * n_params * size,
-            "Lower hidden_layer_sizes, or give X as float32.",
-        )
-        activations = Part(
-            f"the activations of {batch_size} rows",
-            4 * numbers * size,
-            "Lower batch_size or n_weight_samples.",
-        )
-        closing = Part(
-            f"the bounds at the end, of {data.n_rows} rows",
-            evaluation_bytes(model.network, data.n_rows, _evaluation_draws(data.n_rows)),
-            "Use fewer rows, or lower hidden_layer_sizes.",
-        )
-        starting = [] if self.start else INITS[self.init].memory(model)
-        parts = [rows_part(data), prior_part(n_params), weights, activations, closing, *starting]
-        require_memory(parts, data.device)
 
 
 def _bounds(

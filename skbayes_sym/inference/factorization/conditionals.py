@@ -51,22 +51,9 @@ def row_conditionals(
 ) -> RowSystem:
     """The best Gaussians of the free coordinates of rows given the others.
 
-    Parameters
-    ----------
-    sums : Sums
-        Of shapes (n, d, d) and (n, d).
-    law : RowLaw
-        The rows' prior.
-    means : Tensor of shape (n, d)
-        Prior means.
-    noise : Noise
-    added : RowTerms, optional
-        Of the first k coordinates.
-
-    Raises
-    ------
-    NotPositiveDefiniteError
-        If a precision can't be factorised.
+    ``sums``: of shapes (n, d, d) and (n, d); ``law``: the rows' prior; ``means`` (n, d): prior
+    means; ``added``: of the first k coordinates. Raises NotPositiveDefiniteError if a precision
+    can't be factorised.
     """
     second, first = sums
     precision = second / (noise.n_components * noise.variance)

@@ -41,13 +41,7 @@ class Free(NamedTuple):
 
 @dataclass(frozen=True)
 class Coordinates:
-    """``n_components`` factors, then an offset of the rows, then one of the columns.
-
-    Parameters
-    ----------
-    n_components : int
-    row_offsets, column_offsets : bool, default=False
-    """
+    """``n_components`` factors, then an offset of the rows, then one of the columns."""
 
     n_components: int
     row_offsets: bool = False

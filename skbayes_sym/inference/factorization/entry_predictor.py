@@ -32,6 +32,7 @@ from skbayes_sym.inference.factorization.incidence import (
     packed_sums,
     sums_over_entries,
 )
+from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.predictive import NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite, kl_from_standard
@@ -52,29 +53,16 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class FactorPredictor:
-    """A `Predictor` whose inputs are places (E, 2) of entries; scaled units, on the host.
-
-    Parameters
-    ----------
-    rows, columns : Rows
-    network : Coordinates
-    law_of_rows : RowLaw
-        Prior of rows that weren't there.
-    likelihood : Likelihood
-    shift : float, default=0.0
-        Output where factors and offsets are zero.
-    draws : Tensor of shape (S, n + m, D), optional
-        Of Gibbs sampling, in place of the Gaussians.
-    """
+class FactorPredictor(BasePredictor):
+    """A `Predictor` whose inputs are places (E, 2) of entries; scaled units, on the host."""
 
     rows: Rows
     columns: Rows
     network: Coordinates
-    law_of_rows: RowLaw
+    law_of_rows: RowLaw  # prior of rows that weren't there
     likelihood: Likelihood
-    shift: float = 0.0
-    draws: Tensor | None = None
+    shift: float = 0.0  # output where factors and offsets are zero
+    draws: Tensor | None = None  # (S, n + m, D); of Gibbs sampling, in place of the Gaussians
 
     def law(self, x: Tensor) -> Predictive:
         """Distribution of new observations of the entries."""
@@ -86,18 +74,18 @@ class FactorPredictor:
         return self.likelihood.predictive(outputs, weights.log())
 
     def mean(self, x: Tensor) -> Tensor:
-        """Means of the outputs, without the cost of variances, (E, 1)."""
-        if self.draws is not None:
-            return self.moments(x)[0].unsqueeze(-1)
+        """Expected entries, without the cost of variances where noise is added, (E, 1)."""
+        if self.draws is not None or not self.likelihood.scales_targets:
+            return self.law(x).mean()
         i, j = x.T
         means = entry_means(self.rows.mean, self.columns.mean, i, j, self.network.n_components)
         return means.unsqueeze(-1) + self.shift
 
-    def covariance(self, x: Tensor) -> None:
-        """None: products of factors aren't Gaussian."""
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        return self.likelihood.predictive(self.outputs(x, n, generator=generator))
 
-    def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
-        """Joint draws of entries without their noise, (n, E, 1).
+    def outputs(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
+        """Joint draws of the outputs of entries, (n, E, 1).
 
         Rows and columns are drawn once a draw, so entries that share one are dependent.
         """

@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Likelihood
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.ordinal import Ordinal
+from skbayes_sym.models.likelihoods.defaults import LabelLikelihood
 
-_BLOCK = 1 << 11  # entries: with the nodes of a quadrature they stay in the cache
+_BLOCK = 1 << 13  # entries: with a few nodes of a quadrature they stay in the cache
 _LEAST_PRECISION = 1e-6  # of an entry that is as good as certain
 # How far a site may lie from the mean in the first sweep, and by what this grows with every other:
 # far away a rate is another one, but where sweeps end sites are what the bound says.
@@ -42,7 +40,7 @@ class Seen(NamedTuple):
 
 def is_normal(likelihood: Likelihood) -> bool:
     """Whether entries are their own sites."""
-    return type(likelihood) is Gaussian
+    return likelihood.kind == "normal"
 
 
 def noise_variance(likelihood: Likelihood) -> float:
@@ -66,7 +64,7 @@ def unlearned(likelihood: Likelihood) -> Likelihood:
 
 def is_of_classes(likelihood: Likelihood) -> bool:
     """Whether entries are positions among classes."""
-    return isinstance(likelihood, Bernoulli | Ordinal)
+    return isinstance(likelihood, LabelLikelihood)
 
 
 def as_targets(likelihood: Likelihood, value: Tensor) -> Tensor:

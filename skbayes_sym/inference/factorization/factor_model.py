@@ -92,27 +92,14 @@ _PURPOSES = "start", "gap", "report", "gibbs"
 class FactorProblem:
     """What every solver gets.
 
-    Parameters
-    ----------
-    data : Entries
-        Centred and scaled, in the precision of the sweeps.
-    precise : Entries
-        The same, by row in float64: bounds are evaluated in it.
-    model : FactorModel
-    max_iter : int
-        Sweeps.
-    tol : float
-        Nats: what ten sweeps must gain on average to go on.
-    seed : int
-    warm : FactorState, optional
-        Where to go on from, with laws; by default sweeps begin at random.
+    ``warm``: where to go on from, with laws; by default sweeps begin at random.
     """
 
-    data: Entries
-    precise: Entries
+    data: Entries  # centred and scaled, in the precision of the sweeps
+    precise: Entries  # the same, by row in float64: bounds are evaluated in it
     model: FactorModel
-    max_iter: int = 0
-    tol: float = 0.0
+    max_iter: int = 0  # sweeps
+    tol: float = 0.0  # nats: what ten sweeps must gain on average to go on
     seed: int = 0
     warm: FactorState | None = None
 
@@ -191,23 +178,12 @@ class FactorBounds(NamedTuple):
 class Factors:
     """What a solver has found (so far).
 
-    Parameters
-    ----------
-    posterior : FactorState
-        Or the moments of what stands for it.
-    n_iter : int
-    stopped : Stopped
-    curve : tuple of float
-        What the sweeps raise, after each of them; empty where they raise nothing.
-    bounds : FactorBounds, optional
-        Of variational posteriors.
-    draws : Tensor of shape (S, n + m, D), optional
-        Aligned draws.
+    ``curve``: what the sweeps raise, after each of them; empty where they raise nothing.
     """
 
-    posterior: FactorState
+    posterior: FactorState  # or the moments of what stands for it
     n_iter: int = 0
     stopped: Stopped = "max_iter"
     curve: tuple[float, ...] = ()
-    bounds: FactorBounds | None = None
-    draws: Tensor | None = None
+    bounds: FactorBounds | None = None  # of variational posteriors
+    draws: Tensor | None = None  # (S, n + m, D); aligned draws

@@ -62,12 +62,7 @@ class _RunningGap(NamedTuple):
 
 
 class GapLooks:
-    """What sweeps are told of a gap.
-
-    Parameters
-    ----------
-    stream : GapStream
-    """
+    """What sweeps are told of a gap."""
 
     def __init__(self, stream: GapStream) -> None:
         self._stream = stream

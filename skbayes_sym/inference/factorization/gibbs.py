@@ -45,20 +45,10 @@ def sample_factors(
 ) -> GibbsDraws:
     """Alternate between the rows of U, of V and the noise.
 
-    Parameters
-    ----------
-    problem : FactorProblem
-        Its noise variance, if it is learned, is sampled (prior uniform in its logarithm).
-    start : FactorState
-        Its means are the starting point.
-    n_warmup, n_kept : int
-        Sweeps thrown away, and draws kept of the others at equal distances.
-    on_sweep : callable (state, None) -> bool
-        Told every draw, without spread; True stops, with at least one draw kept.
-
-    Returns
-    -------
-    GibbsDraws
+    ``problem``: its noise variance, if it is learned, is sampled (prior uniform in its logarithm).
+    ``start``: its means are the starting point. ``n_warmup``, ``n_kept``: sweeps thrown away, and
+    draws kept of the others at equal distances. ``on_sweep``: told every draw, without spread; True
+    stops, with at least one draw kept.
     """
     data, model, n = problem.data, problem.model, problem.data.n_rows
     n_sweeps, generator = problem.max_iter, problem.generator("gibbs")

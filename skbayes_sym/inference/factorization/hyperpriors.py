@@ -112,20 +112,11 @@ class _Regression(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SidePrior:
-    """The prior of one side.
+    """The prior of one side."""
 
-    Parameters
-    ----------
-    blocks : tuple of Block
-        Every free coordinate in one of them.
-    features : Features
-    scatter : float
-        ``w``: the prior knows a variance of this much of one row.
-    """
-
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...]  # every free coordinate in one of them
     features: Features
-    scatter: float
+    scatter: float  # ``w``: the prior knows a variance of this much of one row
 
     @property
     def n_free(self) -> int:

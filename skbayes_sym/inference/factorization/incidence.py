@@ -121,13 +121,7 @@ def entries(
     Within a row, and within a column, the order given is kept. Entries that come row by row are
     not copied.
 
-    Parameters
-    ----------
-    rows, columns : int32 or int64 Tensor of shape (N,)
-        N below 2^31.
-    values : Tensor of shape (N,)
-    shape : (n_rows, n_columns)
-    weights : Tensor of shape (N,), optional
+    ``rows``, ``columns``: N below 2^31; ``values`` (N,); ``weights`` (N,).
     """
     rows, columns = rows.int(), columns.int()
     if bool((rows[1:] < rows[:-1]).any()):
@@ -204,13 +198,8 @@ def sums_over_entries(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
 def packed_sums(data: Incidence, packed: Tensor, mean: Tensor) -> PackedSums:
     """Sums of the rows of ``data``; O(N k^2) time, O(n_rows k^2) memory.
 
-    Parameters
-    ----------
-    data : Incidence
-    packed : Tensor of shape (n_other, k (k + 1) / 2)
-        `packed_second_moments` of the other side.
-    mean : Tensor of shape (n_other, k)
-        Means of the other side.
+    ``packed`` (n_other, k (k + 1) / 2): `packed_second_moments` of the other side; ``mean``
+    (n_other, k): means of the other side.
     """
     if len(data.other) == 0:
         return PackedSums(*(mean.new_zeros(data.n_rows, part.shape[1]) for part in (packed, mean)))

@@ -58,22 +58,10 @@ SweepFrom = Callable[[FactorState, Entries, GapGradient], Reached]
 class MixedSweeps:
     """Sweeps of rows with diagonal covariances, mixed.
 
-    Parameters
-    ----------
-    gap : ModelledGap
-    seed : int
-        Of its draws, the same for all models.
-    n_components : int
-    tol : float
-        Nats: sweeps end once ten of them gain less than this, or than 1e-5. Near a saddle ten
-        gain .001 for hundreds of sweeps, and .1 to .3 beyond it.
-
-    Attributes
-    ----------
-    bound : float
-        Where the last accepted sweep ended, by the model of the moment.
-    is_over : bool
-        Whether there is no more to gain.
+    ``seed``: of its draws, the same for all models. ``tol``: nats: sweeps end once ten of them gain
+    less than this, or than 1e-5. Near a saddle ten gain .001 for hundreds of sweeps, and .1 to .3
+    beyond it. ``bound``: where the last accepted sweep ended, by the model of the moment;
+    ``is_over``: whether there is no more to gain.
     """
 
     def __init__(self, gap: ModelledGap, seed: int, n_components: int, tol: float) -> None:

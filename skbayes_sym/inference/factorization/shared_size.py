@@ -50,20 +50,8 @@ def draw_shared(
     a condition number beyond ``eps ** -0.5``, before or after a whole row was seen: such rows
     can't be drawn. That is Gibbs sampling of the posterior where it is kept to the other places.
 
-    Parameters
-    ----------
-    priors, laws : of the rows and of the columns
-    told : tuple of Tensor of shape (k, k)
-        What a row of U that is seen whole is told by V, ``V' V / (k noise variance)``, and the
-        other way round.
-    dtype : torch.dtype
-        That rows are drawn in.
-    generator : torch.Generator
-
-    Returns
-    -------
-    Shared or None
-        Symmetric matrices.
+    ``told``: what a row of U that is seen whole is told by V, ``V' V / (k noise variance)``, and
+    the other way round; ``dtype``: that rows are drawn in. Returns: symmetric matrices.
     """
     k = len(told[0])
     dofs = [prior.factor_dof(k) for prior in priors]

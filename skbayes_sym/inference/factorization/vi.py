@@ -62,24 +62,10 @@ def fit_factors(
 ) -> FactorFit:
     """Sweep until the ELBO stalls.
 
-    Parameters
-    ----------
-    problem : FactorProblem
-    start : FactorState
-        Left as it is; what ``on_sweep`` is told is overwritten by the next sweep.
-    covariance : CovarianceFamily
-    gap : GapStream, optional
-        None is plain mean-field inference, whose ELBO never falls with normal entries (a diagonal
-        family is turned to its axes twice, early on).
-    on_sweep : callable (posterior, elbo) -> bool
-        True stops.
+    ``start``: left as it is; what ``on_sweep`` is told is overwritten by the next sweep. ``gap``:
+    None is plain mean-field inference, whose ELBO never falls with normal entries (a diagonal
+    family is turned to its axes twice, early on). ``on_sweep``: True stops.
 
-    Returns
-    -------
-    FactorFit
-
-    Notes
-    -----
     A sweep costs O(N k^2 + (n + m) k^3). A `KeyboardInterrupt` ends the loop between two sweeps.
     """
     state = start._replace(mean=start.mean.clone(), cov=start.cov.clone())

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, dense_jacobian
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.recording import RecordingNetwork
 from skbayes_sym.numerics.linalg import cholesky
@@ -45,21 +45,11 @@ def determined(
 ) -> Determined:
     """Variances of the weights, and what they take of the rows.
 
-    Parameters
-    ----------
-    network : Network
-        One that can be recorded takes one backward pass an output; any other one by autograd,
-        sixteen rows at a time.
-    likelihood : Likelihood
-        With a ``hessian_root``, at its parameters. Normal noise has a column a target.
-    theta : Tensor of shape (P,)
-    data : Data
-        Float64. A row of weight 2 counts as two.
-    scale : Tensor of shape (P,)
-        Standard deviations of the weights' prior.
+    ``network``: one that can be recorded takes one backward pass an output; any other one by
+    autograd, sixteen rows at a time. ``likelihood``: with a ``hessian_root``, at its parameters.
+    Normal noise has a column a target. ``theta`` (P,). ``data``: float64. A row of weight 2 counts
+    as two. ``scale`` (P,): standard deviations of the weights' prior.
 
-    Notes
-    -----
     O(n K P m + m^3) for n rows of K outputs, m the smaller of n K and P. Where that takes more
     than 4e9 multiplications an even selection of rows stands for all, its curvature scaled to
     theirs; it determines as many directions as it has rows and outputs, at most.

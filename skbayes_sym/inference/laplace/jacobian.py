@@ -57,29 +57,15 @@ class LayerAverages(NamedTuple):
 class AveragedJacobian:
     """The last weight layers of an averaged network on a minibatch, seen along K directions.
 
-    Ask it once, for `samples` or for `averages`: without ``create_graph`` the recording's graph is
-    gone afterwards.
-
-    Parameters
-    ----------
-    recording : Recording
-        Of N * S inputs, the samples of a row next to each other.
-    layers : sequence of WeightLayer
-        All weight layers of the network, or its last few.
-    n_samples : int
-        S.
-    averaged : Tensor of shape (N, O)
-        The averaged outputs, computed from ``recording.outputs``.
-    directions : Tensor of shape (K, N, O)
-    create_graph : bool, default=False
-        Whether the gradients can be differentiated themselves (in what made the inputs).
+    Ask it once, for `samples` or for `averages`: unless a graph is created, so that the gradients
+    can be differentiated in what made the inputs, the recording's graph is gone afterwards.
     """
 
-    recording: Recording
-    layers: Sequence[WeightLayer]
-    n_samples: int
-    averaged: Tensor
-    directions: Tensor
+    recording: Recording  # of N * S inputs, the samples of a row next to each other
+    layers: Sequence[WeightLayer]  # all weight layers of the network, or its last few
+    n_samples: int  # S
+    averaged: Tensor  # (N, O), the averaged outputs, computed from ``recording.outputs``
+    directions: Tensor  # (K, N, O)
     create_graph: bool = False
 
     @cached_property

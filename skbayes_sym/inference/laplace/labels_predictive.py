@@ -55,20 +55,19 @@ def labels_mixture(
 
     Every law has its logits ``N(f, variance_scale S)`` at S points that all rows share, so
     ``R S`` log probabilities (N, C) with their log weights: 32 Gauss-Hermite nodes for two
-    classes, 256 quasi-Monte Carlo points for more, and one for a scale of zero.
-
-    Notes
-    -----
-    O(N R P^2) time and 8 N R S C bytes: predict in blocks of rows.
+    classes, 256 quasi-Monte Carlo points for more, and one for a scale of zero. O(N R P^2) time
+    and 8 N R S C bytes: predict in blocks of rows.
     """
-    draws, log_weights = [], []
-    for theta, covariance in zip(*posteriors, strict=True):
-        if variance_scale:
-            terms = scaled_terms(linearised_logits(network, theta, covariance, x), variance_scale)
-        else:
-            terms = LabelTerms(network.forward(theta, x))
-        draws.append(terms.log_probabilities().movedim(-1, 0))
-        log_weights.append(terms.weights.log() - log(len(posteriors.theta)))
+    if not variance_scale:
+        return mixture_of_terms([LabelTerms(network.forward(t, x)) for t in posteriors.theta])
+    laws = (linearised_logits(network, *law, x) for law in zip(*posteriors, strict=True))
+    return mixture_of_terms([scaled_terms(logits, variance_scale) for logits in laws])
+
+
+def mixture_of_terms(laws: Sequence[LabelTerms]) -> CategoricalMixture:
+    """The equal mixture of laws of logits, at their points."""
+    draws = [terms.log_probabilities().movedim(-1, 0) for terms in laws]
+    log_weights = [terms.weights.log() - log(len(laws)) for terms in laws]
     return CategoricalMixture(torch.cat(draws), torch.cat(log_weights))
 
 
@@ -111,27 +110,26 @@ class NormalLaws(Protocol):
 
         None at modes. Only with the law's own curvature is a row's leverage below one.
         """
-        ...
 
 
 def without_itself(logits: LinearisedLogits, terms: Terms) -> LeftOut:
     """The law of every row's logits without the row's own term; approximately."""
-    own = symmetric_root(logits.covariance)
-    leverage, vectors = torch.linalg.eigh(own @ terms.curvature @ own)
+    root = symmetric_root(logits.covariance)
+    leverage, vectors = torch.linalg.eigh(root @ terms.curvature @ root)
     wider = (1.0 - leverage.clamp(0.0, _LARGEST_LEVERAGE)).rsqrt()
-    left = own @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
-    shift = left @ (left.mT @ terms.slope.unsqueeze(-1))
-    return LeftOut(logits.mean + shift.squeeze(-1), left)
+    root = root @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
+    shift = root @ (root.mT @ terms.slope.unsqueeze(-1))
+    return LeftOut(logits.mean + shift.squeeze(-1), root)
 
 
 def leave_one_out(problem: LabelsEvidence, laws: NormalLaws) -> list[LeftOut]:
     """Approximately, by every law. Of a row with weight w one of its w repetitions is left out."""
-    found = []
+    left_out = []
     for i, covariance in enumerate(laws.covariance):
-        theta, root = laws.theta[i], None if laws.root is None else laws.root[i]
-        logits = problem.logits(theta, covariance)
-        found.append(without_itself(logits, LabelTerms(logits.mean, root).terms(problem.data.y)))
-    return found
+        logits = problem.logits(laws.theta[i], covariance)
+        root = None if laws.root is None else laws.root[i]
+        left_out.append(without_itself(logits, LabelTerms(logits.mean, root).terms(problem.data.y)))
+    return left_out
 
 
 class VarianceScale(NamedTuple):
@@ -185,10 +183,9 @@ def _log_likelihood(law: LeftOut, y: Tensor, variance_scale: float, rule: Normal
     """Log probability of the labels, (N,)."""
     n_outputs = law.mean.shape[1]
     root = variance_scale**0.5 * law.root if variance_scale else None
-    found = []
-    size = rows_within(_NUMBERS, (n_outputs + 1) * len(rule.weights))
+    parts, size = [], rows_within(_NUMBERS, (n_outputs + 1) * len(rule.weights))
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
         terms = LabelTerms(law.mean[rows], None if root is None else root[rows], rule)
-        found.append(terms.log_likelihood(y[rows]))
-    return torch.cat(found)
+        parts.append(terms.log_likelihood(y[rows]))
+    return torch.cat(parts)

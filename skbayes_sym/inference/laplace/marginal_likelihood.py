@@ -33,8 +33,8 @@ from skbayes_sym.inference.laplace.curvature import Factors, Spectrum, Structure
 from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, Directions
 from skbayes_sym.models.augmentations.base import Augmentation
 from skbayes_sym.models.augmentations.half_width import stratified_noise
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.recording import Recording, RecordingNetwork, WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import generator_from
@@ -44,23 +44,14 @@ from skbayes_sym.numerics.random import generator_from
 class AveragedNetwork:
     """A network averaged over S random transformations of its input.
 
-    Parameters
-    ----------
-    network : RecordingNetwork
-    augmentation : Augmentation
-    likelihood : Likelihood
-        At its starting parameters.
-    n_samples : int
-        S.
-    n_last : int or None, default=None
-        How many of the last weight layers the Laplace approximation covers; all by default. The
-        evidence is then that of these layers given the features of the others.
+    ``n_last``: how many of the last weight layers the Laplace approximation covers; all by default.
+    The evidence is then that of these layers given the features of the others.
     """
 
     network: RecordingNetwork
     augmentation: Augmentation
-    likelihood: Likelihood
-    n_samples: int
+    likelihood: Likelihood  # at its starting parameters
+    n_samples: int  # S
     n_last: int | None = None
 
     @property
@@ -159,25 +150,13 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LaplaceEvidence:
-    """The Laplace evidence of an averaged network on data, in minibatches.
-
-    Parameters
-    ----------
-    model : AveragedNetwork
-    data : Data
-    structure : Structure
-        What of the curvature is kept.
-    directions : Directions
-        How the likelihood's curvature is taken.
-    batch_size : int
-        Rows at a time; decides the memory and nothing else.
-    """
+    """The Laplace evidence of an averaged network on data, in minibatches."""
 
     model: AveragedNetwork
     data: Data
-    structure: Structure
-    directions: Directions
-    batch_size: int
+    structure: Structure  # what of the curvature is kept
+    directions: Directions  # how the likelihood's curvature is taken
+    batch_size: int  # rows at a time; decides the memory and nothing else
 
     def _batches(self) -> Iterator[Data]:
         for start in range(0, len(self.data.x), self.batch_size):

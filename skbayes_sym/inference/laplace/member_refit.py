@@ -17,7 +17,6 @@ and :math:`C = S^2 - U U'` with few columns U.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
 from typing import NamedTuple
 
 import numpy as np
@@ -25,12 +24,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.labels_predictive import scaled_terms
+from skbayes_sym.inference.laplace.labels_predictive import mixture_of_terms, scaled_terms
 from skbayes_sym.inference.laplace.search.label_terms import LabelTerms, Terms, symmetric_root
 from skbayes_sym.inference.laplace.search.labels import LinearisedLogits
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
 from skbayes_sym.models.predictive import CategoricalMixture
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.memory import rows_within
@@ -52,26 +51,13 @@ class RefittedMember(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LinearisedMember:
-    """The logits of all training rows as a linear model of few whitened weights.
+    """The logits of all training rows as a linear model of few whitened weights."""
 
-    Parameters
-    ----------
-    theta : Tensor of shape (P,)
-    scale : Tensor of shape (P,)
-        Prior standard deviations.
-    offset : Tensor of shape (N, K)
-        Logits at weights of zero.
-    design : Tensor of shape (N, K, r)
-        By the whitened weights, standard normal before the data.
-    directions : Tensor of shape (P, r)
-        Theirs among ``theta / scale``, orthonormal.
-    """
-
-    theta: Tensor
-    scale: Tensor
-    offset: Tensor
-    design: Tensor
-    directions: Tensor
+    theta: Tensor  # (P,)
+    scale: Tensor  # (P,), prior standard deviations
+    offset: Tensor  # (N, K), logits at weights of zero
+    design: Tensor  # (N, K, r), by the whitened weights, standard normal before the data
+    directions: Tensor  # (P, r), theirs among ``theta / scale``, orthonormal
 
     @classmethod
     def at(cls, network: MLP, theta: Tensor, scale: Tensor, x: Tensor) -> "LinearisedMember":
@@ -121,18 +107,9 @@ class Refit(NamedTuple):
 
 
 def refit(member: LinearisedMember, data: Data) -> Refit:
-    """The optimum of the Gaussian bound, by damped Newton steps of mean and curvature.
+    """The optimum of the Gaussian bound, by thirty damped Newton steps of mean and curvature.
 
-    Parameters
-    ----------
-    member : LinearisedMember
-        Of the data's rows.
-    data : Data
-        Float64; targets class indices (N,).
-
-    Notes
-    -----
-    O(N K r^2 + r^3) a step, thirty at most.
+    O(N K r^2 + r^3) a step.
     """
     _, y, weight = data
     by_row = weight.unsqueeze(1)
@@ -157,24 +134,12 @@ def refit(member: LinearisedMember, data: Data) -> Refit:
 
 @dataclass(frozen=True, eq=False)
 class RefittedMembers:
-    """The laws of M members, each of a network linearised at its own weights.
+    """The laws of M members, each of a network linearised at its own weights."""
 
-    Parameters
-    ----------
-    theta : ndarray of shape (M, P)
-        Where the networks are linearised.
-    loc : ndarray of shape (M, P)
-        Means of the laws.
-    root : ndarray of shape (M, P, r)
-        Their covariances are ``scale^2 - root root'``.
-    scale : ndarray of shape (P,) or (M, P)
-        Prior standard deviations: of all, or of every member.
-    """
-
-    theta: np.ndarray
-    loc: np.ndarray
-    root: np.ndarray
-    scale: np.ndarray
+    theta: np.ndarray  # (M, P), where the networks are linearised
+    loc: np.ndarray  # (M, P), means of the laws
+    root: np.ndarray  # (M, P, r), their covariances are ``scale^2 - root root'``
+    scale: np.ndarray  # (P,) or (M, P), prior standard deviations
 
     @classmethod
     def of(cls, members: Sequence[RefittedMember], scale: Tensor) -> "RefittedMembers":
@@ -197,13 +162,10 @@ def refitted_mixture(
 
     As `skbayes_sym.inference.laplace.labels_predictive.labels_mixture`; O(N K P r) a member.
     """
-    draws, log_weights = [], []
-    for member, scale in zip(*laws, strict=True):
-        logits = refitted_logits(network, member, scale, x)
-        terms = scaled_terms(logits, variance_scale) if variance_scale else LabelTerms(logits.mean)
-        draws.append(terms.log_probabilities().movedim(-1, 0))
-        log_weights.append(terms.weights.log() - log(len(laws[0])))
-    return CategoricalMixture(torch.cat(draws), torch.cat(log_weights))
+    logits = [refitted_logits(network, *law, x) for law in zip(*laws, strict=True)]
+    if not variance_scale:
+        return mixture_of_terms([LabelTerms(law.mean) for law in logits])
+    return mixture_of_terms([scaled_terms(law, variance_scale) for law in logits])
 
 
 def refitted_logits(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
 from skbayes_sym.numerics.gaussian import log_normal_multivariate
 from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.numerics.memory import rows_within
@@ -22,17 +22,10 @@ class ModeMixture:
     """``1/R sum_r N(loc_r, (L_r L_r')^-1)``, the modes found from R starts.
 
     Equal weights: Laplace's evidence of a mode is wrong by more than modes differ.
-
-    Parameters
-    ----------
-    loc : ndarray of shape (R, P)
-        The modes, in the network's flat order.
-    factor : ndarray of shape (R, P, P)
-        Lower Cholesky factors of their precisions.
     """
 
-    loc: np.ndarray
-    factor: np.ndarray
+    loc: np.ndarray  # (R, P), the modes, in the network's flat order
+    factor: np.ndarray  # (R, P, P), lower Cholesky factors of their precisions
 
     @property
     def n_modes(self) -> int:

@@ -28,21 +28,11 @@ _JACOBIAN_ENTRIES = 1 << 23
 
 @dataclass(frozen=True, eq=False)
 class LaplacePosterior:
-    """Normal distribution over the weights that the approximation covers; the rest is at the mode.
+    """Normal distribution over the weights that are covered; the rest is at the mode."""
 
-    Parameters
-    ----------
-    loc : ndarray of shape (P,)
-        The mode, in the network's flat order.
-    precision : Precision
-        Posterior precision of the covered parameters, as arrays.
-    positions : ndarray of shape (P',)
-        Their places in ``loc``.
-    """
-
-    loc: Any
-    precision: Precision
-    positions: Any
+    loc: Any  # (P,), the mode, in the network's flat order
+    precision: Precision  # of the covered parameters, as arrays
+    positions: Any  # (P',), their places in ``loc``
 
     def tensors(self, like: Tensor) -> "LaplacePosterior":
         """The same with tensors of the dtype and on the device of ``like``."""

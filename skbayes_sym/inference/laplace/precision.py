@@ -53,7 +53,8 @@ class Precision(Protocol):
 
     def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
         """Covariance (N, K, K) of the outputs along the jacobian's directions."""
-        ...
+        root = self.output_root(jacobian)
+        return torch.einsum("knp,jnp->nkj", root, root)
 
     def output_root(self, jacobian: AveragedJacobian) -> Tensor:
         """A root R (K, N, P') of the covariance R_kn . R_jm of outputs k, j at rows n, m."""
@@ -63,7 +64,9 @@ class Precision(Protocol):
         self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
     ) -> Tensor:
         """Deviations of the outputs, (n, N, K)."""
-        ...
+        root = self.output_root(jacobian)
+        z = standard_normal((n, root.shape[-1]), generator=generator, like=root)
+        return torch.einsum("knp,sp->snk", root, z)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +189,7 @@ def _rotated(layer: LayerAverages, s: LayerSpectrum) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class DiagonalPrecision:
+class DiagonalPrecision(Precision):
     """Independent parameters."""
 
     values: Any  # (P',)
@@ -209,20 +212,12 @@ class DiagonalPrecision:
         z = standard_normal((n, len(self.values)), generator=generator, like=self.values)
         return z * self.values.rsqrt()
 
-    def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
-        return _row_covariance(self.output_root(jacobian))
-
     def output_root(self, jacobian: AveragedJacobian) -> Tensor:
         return dense_jacobian(jacobian, self.layout) * self.values.rsqrt()
 
-    def output_draws(
-        self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
-    ) -> Tensor:
-        return _moved(jacobian, self.layout, self.sample(n, generator=generator))
-
 
 @dataclass(frozen=True, eq=False)
-class FullPrecision:
+class FullPrecision(Precision):
     """A dense precision, by its lower Cholesky factor."""
 
     cholesky: Any  # (P', P')
@@ -245,28 +240,10 @@ class FullPrecision:
         z = standard_normal((n, len(self.cholesky)), generator=generator, like=self.cholesky)
         return torch.linalg.solve_triangular(self.cholesky.mT, z.mT, upper=True).mT
 
-    def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
-        return _row_covariance(self.output_root(jacobian))
-
     def output_root(self, jacobian: AveragedJacobian) -> Tensor:
         j = dense_jacobian(jacobian, self.layout)
         flat = torch.linalg.solve_triangular(self.cholesky, j.flatten(0, 1).mT, upper=False)
         return flat.mT.unflatten(0, j.shape[:2])
-
-    def output_draws(
-        self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
-    ) -> Tensor:
-        return _moved(jacobian, self.layout, self.sample(n, generator=generator))
-
-
-def _row_covariance(root: Tensor) -> Tensor:
-    """Covariance (N, K, K) of the outputs of every row by itself, from a root (K, N, P')."""
-    return torch.einsum("knp,jnp->nkj", root, root)
-
-
-def _moved(jacobian: AveragedJacobian, layout: ParamLayout, away: Tensor) -> Tensor:
-    """Outputs' deviations (n, N, K) for weights' deviations (n, P')."""
-    return torch.einsum("knp,sp->snk", dense_jacobian(jacobian, layout), away)
 
 
 def kronecker_precision(

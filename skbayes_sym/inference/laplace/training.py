@@ -16,7 +16,7 @@ from skbayes_sym.inference.laplace.marginal_likelihood import (
     add_factors,
 )
 from skbayes_sym.inference.log_density import Evaluation
-from skbayes_sym.models.data import Batches, Data
+from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.recording import Recording, WeightLayer
 from skbayes_sym.numerics.optimise import DivergenceError, FlatAdam, ParamGroup
 from skbayes_sym.numerics.random import spawn_seeds
@@ -37,13 +37,7 @@ def recorded_steps(n_between: int, n_epoch: int, layers: Sequence[WeightLayer]) 
     cost of training alone: three in four steps of a dense network, one in four of a convolutional
     one; at least one.
 
-    Parameters
-    ----------
-    n_between : int
-        Steps between two updates.
-    n_epoch : int
-        Steps that see the data once.
-    layers : sequence of WeightLayer
+    ``n_between``: steps between two updates; ``n_epoch``: steps that see the data once.
     """
     cost = max(layer.recording_cost for layer in layers)
     return min(n_epoch, max(1, int(n_between * _RECORDING_BUDGET / cost)))
@@ -65,17 +59,9 @@ class JointDensity:
     likelihood and a reward :math:`N \rho |\eta|` for large half-widths, and ``theta`` alone
     otherwise. Every evaluation is another batch's.
 
-    Parameters
-    ----------
-    model : AveragedNetwork
-    batches : Batches
-        Rows of every step; transformations come from their generator, too.
-    hyper : Tensor
-        Hyperparameters, read at every call.
-    rest_precision : float
-        Prior precision of parameters in no Laplace layer.
-    reward : float or None
-        rho; None leaves eta to the evidence.
+    ``batches``: rows of every step; transformations come from their generator, too. ``hyper``:
+    hyperparameters, read at every call. ``rest_precision``: prior precision of parameters in no
+    Laplace layer. ``reward``: rho; None leaves eta to the evidence.
     """
 
     def __init__(
@@ -165,11 +151,8 @@ class OnlineEvidence:
     are gathered: biased by what changes between two updates, and one pass instead of three. A
     batch that holds all the data is its own preconditioner: then nothing is biased.
 
-    Parameters
-    ----------
-    evidence : LaplaceEvidence
-    needs_gradient : bool, default=True
-        Whether anything but the prior's precisions is learned; theirs is in closed form.
+    ``needs_gradient``: whether anything but the prior's precisions is learned; theirs is in closed
+    form.
     """
 
     def __init__(self, evidence: LaplaceEvidence, *, needs_gradient: bool = True) -> None:
@@ -239,17 +222,9 @@ class OnlineEvidence:
 class HyperAscent:
     """Adam on the hyperparameters, up the evidence.
 
-    Parameters
-    ----------
-    evidence : LaplaceEvidence
-    hyper : Tensor
-        The flat vector, changed in place.
-    rates : HyperRates
-        A rate of 0 leaves its hyperparameters alone.
-    seed : int
-        Every update draws its own noise from it.
-    online : OnlineEvidence, optional
-        Where to get the sums from, instead of passes of its own.
+    ``hyper``: the flat vector, changed in place; ``rates``: a rate of 0 leaves its hyperparameters
+    alone; ``seed``: every update draws its own noise from it; ``online``: where to get the sums
+    from, instead of passes of its own.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.layerwise.scales import PriorOfLayers
-from skbayes_sym.models.data import Batches, Data
+from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import RidgePosterior
@@ -196,19 +196,11 @@ class LayerwiseElbo:
 
     The log density of scales that are learned takes part in the gradient only.
 
-    Parameters
-    ----------
-    posterior : Layerwise
-    prior : PriorOfLayers
-    batches : Batches
-        Rows of every step; draws come from their generator, too.
-    params : Tensor
-        See `Layerwise.split`, then log precisions of the prior; read at every call.
-    n_draws : int
-        Of the hidden layers, a step.
-    warm_up : int
-        Steps over which the KL's weight rises linearly from `_COLD` to 1. Without it wide
-        networks can fall into the mode where the hidden weights stay at the prior.
+    ``batches``: rows of every step; draws come from their generator, too. ``params``: see
+    `Layerwise.split`, then log precisions of the prior; read at every call. ``n_draws``: of the
+    hidden layers, a step. ``warm_up``: steps over which the KL's weight rises linearly from `_COLD`
+    to 1. Without it wide networks can fall into the mode where the hidden weights stay at the
+    prior.
     """
 
     _COLD = 0.02

@@ -24,7 +24,7 @@ from skbayes_sym.inference.layerwise.base import (
     per_input,
     starting_scale,
 )
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.gaussian import LOG_2PI, kl_elementwise
 from skbayes_sym.numerics.layout import ParamLayout
@@ -38,12 +38,8 @@ _NARROW = 0.05  # posterior standard deviation of a concentrated start, in units
 class MeanFieldHidden:
     """Independent normals for the weights of the hidden layers.
 
-    Parameters
-    ----------
-    network : MLP
-    prior_scale : tuple of float or Tensor of shape (D + 1,)
-        Prior standard deviation of the weights of every hidden layer: one number, or one per input
-        and, last, that of the biases.
+    ``prior_scale``: prior standard deviation of the weights of every hidden layer: one number, or
+    one per input and, last, that of the biases.
     """
 
     network: MLP
@@ -88,11 +84,8 @@ class MeanFieldHidden:
 class CollapsedLast:
     """The last layer given the hidden ones, exactly.
 
-    Parameters
-    ----------
-    prior_scale : float or Tensor of shape (H + 1,)
-        Prior standard deviation of its weights: one number, or one per input and, last, that of
-        the biases.
+    ``prior_scale``: prior standard deviation of its weights: one number, or one per input and,
+    last, that of the biases.
     """
 
     prior_scale: Scale

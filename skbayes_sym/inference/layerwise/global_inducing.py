@@ -31,7 +31,7 @@ from skbayes_sym.inference.layerwise.base import (
     starting_scale,
     with_ones,
 )
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.gaussian import kl_from_standard, log_normal
 from skbayes_sym.numerics.layout import ParamLayout
@@ -57,21 +57,10 @@ def draw_layer(
 ) -> LayerDraw:
     """Sample a layer's weights by Matheron's rule, and their KL in closed form.
 
-    Parameters
-    ----------
-    inducing : Tensor of shape (S, M, D)
-        U, the sampled inputs of the layer at the inducing points.
-    values : Tensor of shape (M, H)
-        v.
-    log_gain : Tensor of shape (H,)
-        a.
-    log_precision : Tensor of shape (M,)
-        b.
-    prior_scale : float or Tensor of shape (D,)
-        s, one number or one per input.
+    ``inducing`` (S, M, D): U, the sampled inputs of the layer at the inducing points; ``values``
+    (M, H): v; ``log_gain`` (H,): a; ``log_precision`` (M,): b; ``prior_scale``: s, one number or
+    one per input.
 
-    Notes
-    -----
     O(r^3 + r M H) a draw with r = min(M, D).
     """
     n, m, d = inducing.shape
@@ -105,20 +94,11 @@ def draw_layer(
 
 @dataclass(frozen=True, eq=False)
 class InducingHidden:
-    """Product-form sites for all hidden layers.
-
-    Parameters
-    ----------
-    network : MLP
-    prior_scale : tuple of float or Tensor of shape (D + 1,)
-        As of `MeanFieldHidden`.
-    n_inducing : int
-        M.
-    """
+    """Product-form sites for all hidden layers."""
 
     network: MLP
-    prior_scale: tuple[Scale, ...]
-    n_inducing: int
+    prior_scale: tuple[Scale, ...]  # as of `MeanFieldHidden`
+    n_inducing: int  # M
 
     @cached_property
     def layout(self) -> ParamLayout:
@@ -165,16 +145,9 @@ class InducingHidden:
 
 @dataclass(frozen=True, eq=False)
 class InducingLast:
-    """Product-form sites for the last layer, its Gaussian expectation in closed form.
+    """Product-form sites for the last layer, its Gaussian expectation in closed form."""
 
-    Parameters
-    ----------
-    prior_scale : float or Tensor of shape (H + 1,)
-        As of `CollapsedLast`.
-    n_inducing, n_outputs : int
-    """
-
-    prior_scale: Scale
+    prior_scale: Scale  # as of `CollapsedLast`
     n_inducing: int
     n_outputs: int
 

@@ -16,8 +16,8 @@ from skbayes_sym.inference.layerwise.base import (
     propagate,
 )
 from skbayes_sym.inference.predictor import BasePredictor
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.predictive import NormalMixture, Predictive
 from skbayes_sym.numerics.memory import rows_within
 
@@ -33,17 +33,12 @@ class LayerwisePosterior:
     didn't draw itself, since each layer's law is a function of the draw of the layers before
     (`HiddenPosterior.draw`).
 
-    Parameters
-    ----------
-    parts : Layerwise
-    params : ndarray
-        See `Layerwise.split`.
-    x, y, weight : ndarray
-        Training data in scaled units: a last layer that is integrated out depends on them.
+    ``x``, ``y``, ``weight``: training data in scaled units: a last layer that is integrated out
+    depends on them.
     """
 
     parts: Layerwise
-    params: npt.NDArray[Any]
+    params: npt.NDArray[Any]  # see `Layerwise.split`
     x: npt.NDArray[Any]
     y: npt.NDArray[Any]
     weight: npt.NDArray[Any]

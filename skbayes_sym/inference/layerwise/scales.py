@@ -23,15 +23,7 @@ from skbayes_sym.numerics.machine import positions
 class PriorOfLayers:
     """Given or learned scales of a network's layers.
 
-    Parameters
-    ----------
-    network : MLP
-    scales : ScalesByGroup
-
-    Raises
-    ------
-    ValueError
-        If units of a layer have different ones.
+    Raises ValueError if units of a layer have different ones.
     """
 
     network: MLP

@@ -115,13 +115,9 @@ class ScalarSites:
 class SoftmaxSites:
     """``p(y = k | f) = softmax(f)_k`` by quasi-Monte Carlo, targets int64 (N,).
 
-    Parameters
-    ----------
-    points : Tensor of shape (S, C - 1)
-        Of ``N(0, I)`` (`skbayes_sym.numerics.gaussian.sobol_normal`), the same for all data.
+    ``points`` (S, C - 1): of ``N(0, I)`` (`skbayes_sym.numerics.gaussian.sobol_normal`), the same
+    for all data.
 
-    Notes
-    -----
     Gradient and curvature are those of the S-point value itself, so that a fixed point is its
     stationary point. A shift of all outputs changes nothing, so only C - 1 orthonormal contrasts
     ``g = H f`` are random: ``g = H m + L z`` with L the Cholesky factor of their covariance. The

@@ -169,16 +169,8 @@ def fit_sites(
 ) -> SitesFit:
     """Site updates, and hyperparameters between them once the sites have settled.
 
-    Parameters
-    ----------
-    sites : Sites
-        Starting point, see `skbayes_sym.inference.linear.sites.first_sites`.
-    until : Until
-
-    Raises
-    ------
-    DivergenceError
-        If the starting point has no finite ELBO.
+    ``sites``: starting point, see `skbayes_sym.inference.linear.sites.first_sites`. Raises
+    DivergenceError if the starting point has no finite ELBO.
     """
     hyper = Hyper(log_prior_variance, tuple(likelihood.params.tolist()))
     variance = data.features.new_tensor(log_prior_variance).exp()

@@ -30,24 +30,12 @@ class LowRankGaussian:
     Row c is ``loc[c] + scale * (Q u_c + z_c)`` with ``u ~ N(0, covariance)`` of length C r and, in
     the directions the data don't see, ``z_c`` as under the prior: independent normals of variance
     ``prior_variance`` orthogonal to Q's columns.
-
-    Parameters
-    ----------
-    loc : ndarray of shape (C, K)
-        Mean.
-    scale : ndarray of shape (K,)
-        Unit of every weight.
-    basis : ndarray of shape (K, r), or None
-        Orthonormal columns Q; None is the identity (r = K).
-    covariance : ndarray of shape (C r, C r)
-        Of the coordinates ``u``, row by row.
-    prior_variance : float
     """
 
-    loc: Floats
-    scale: Floats
-    basis: Floats | None
-    covariance: Floats
+    loc: Floats  # (C, K); mean
+    scale: Floats  # (K,); unit of every weight
+    basis: Floats | None  # (K, r), or None; orthonormal columns Q; None is the identity (r = K)
+    covariance: Floats  # (C r, C r); of the coordinates ``u``, row by row
     prior_variance: float
 
     @property
@@ -86,10 +74,7 @@ class LowRankGaussian:
     def dense_covariance(self) -> Floats:
         """Covariance of all weights, (C K, C K), rows of ``loc`` one after the other.
 
-        Raises
-        ------
-        MemoryError
-            If it would take more than `MAX_COVARIANCE_BYTES`.
+        Raises MemoryError if it would take more than `MAX_COVARIANCE_BYTES`.
         """
         n_rows, k = self.loc.shape
         n_bytes = 8 * (n_rows * k) ** 2

@@ -18,21 +18,13 @@ from skbayes_sym.numerics.gaussian import gauss_hermite
 class LinearPredictor(BasePredictor):
     """Outputs with a normal law, in float64; targets by a rule over them.
 
-    Parameters
-    ----------
-    posterior : LowRankGaussian
-    offset : Tensor of shape (C,)
-    likelihood : Likelihood
-    variance_scale : float, default=1.0
-        Factor on the variance of the outputs.
-    rule : SoftmaxSites, optional
-        Points of several outputs; Gauss-Hermite nodes of one by default.
+    ``rule``: points of several outputs; Gauss-Hermite nodes of one by default.
     """
 
     posterior: LowRankGaussian
-    offset: Tensor
+    offset: Tensor  # (C,)
     likelihood: Likelihood
-    variance_scale: float = 1.0
+    variance_scale: float = 1.0  # factor on the variance of the outputs
     rule: SoftmaxSites | None = None
 
     def law(self, x: Tensor) -> Predictive:

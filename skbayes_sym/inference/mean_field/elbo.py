@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.mean_field.gated import GatedGap
-from skbayes_sym.models.data import Batches
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Batches
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews
 from skbayes_sym.models.priors import GaussianPrior, WeightMoments
@@ -55,20 +55,11 @@ def learned_scales(
 class SymmetrizedElbo:
     """Negative symmetrised ELBO and its gradient over one flat vector; an `Objective`.
 
-    Parameters
-    ----------
-    model : GaussianMLP
-    batches : Batches
-        Rows of every step; the likelihood's noise comes from their generator, too.
-    params : Tensor of shape (2 P + n_params,)
-        See `pack`; read at every call.
-    n_draws : int
-        Local reparametrisation draws averaged a step.
-    gap : GatedGap, optional
-        Adds the symmetrisation gap; without it this is plain mean-field variational inference.
+    ``batches``: rows of every step; the likelihood's noise comes from their generator, too.
+    ``params`` (2 P + n_params,): see `pack`; read at every call. ``n_draws``: local
+    reparametrisation draws averaged a step. ``gap``: adds the symmetrisation gap; without it this
+    is plain mean-field variational inference.
 
-    Notes
-    -----
     Scales of the prior that are learned go, every tenth step, to where the bound plus their
     hyperprior is highest for the posterior of that step, in closed form (`ScalesByGroup.update`).
     """

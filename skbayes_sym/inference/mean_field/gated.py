@@ -21,24 +21,10 @@ class GatedGap:
     waited for once more. While the certificate passes the term is skipped, and T backs off from
     ``every`` to ``max_every``; T falls back when it fails, so the gate never latches.
 
-    Parameters
-    ----------
-    gap : Gap
-        Exact or a lower bound.
-    certificate : UnitGap, optional
-        Of the same group, never above the gap at any draw: ``UnitGap(group, Soules())``. Without
-        one the gap is evaluated at every step.
-    generator : torch.Generator
-        The gap's own stream.
-    every, max_every : int
-        Fewest and most steps between two checks.
-    tol : float
-        Nats.
-
-    Raises
-    ------
-    ValueError
-        If ``gap`` is an upper bound.
+    ``gap``: exact or a lower bound. ``certificate``: of the same group, never above the gap at any
+    draw: ``UnitGap(group, Soules())``. Without one the gap is evaluated at every step.
+    ``generator``: the gap's own stream. ``every``, ``max_every``: fewest and most steps between two
+    checks. ``tol``: nats. Raises ValueError if ``gap`` is an upper bound.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ nothing is annealed, and the estimate is good where the proposal is merely fair.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, log, nan
+from math import ceil, inf, log, nan
 from typing import NamedTuple
 
 import torch
@@ -29,107 +29,6 @@ from skbayes_sym.symmetry.fundamental_domain import (
 from skbayes_sym.symmetry.reference import estimate_reference, orbit_mean_square
 from skbayes_sym.symmetry.units import split_units
 
-
-class BridgeRatio(NamedTuple):
-    """Solution of the bridge equation."""
-
-    log_ratio: float
-    standard_error: float  # of log_ratio, nats
-    n_effective: float
-
-
-def bridge_ratio(
-    log_l_proposal: Tensor, log_l_draws: Tensor, blocks: Tensor | None = None
-) -> BridgeRatio:
-    """Meng and Wong's optimal bridge between a proposal and draws of an unnormalised density.
-
-    With l = density / proposal, at n1 draws of the proposal and n2 of the density, solves
-
-        r = mean over proposals of l / (s1 r + s2 l)  /  mean over draws of 1 / (s1 r + s2 l),
-
-    ``s1 = n1 / (n1 + n2) = 1 - s2``. Their fixed-point iteration converges to the same number,
-    slowly where the two hardly meet; in log r the difference of the sides is monotone, and the
-    root is bracketed.
-
-    Parameters
-    ----------
-    log_l_proposal : Tensor of shape (n1,)
-        log l at draws of the proposal; -inf where the density is zero.
-    log_l_draws : Tensor of shape (n2,)
-    blocks : int64 Tensor of shape (n2,), optional
-        Labels of groups of draws independent of each other; every draw its own by default. In the
-        weights and in the error, n2 is replaced by the effective number that the blocks reveal.
-
-    Returns
-    -------
-    BridgeRatio
-        Error by the delta method: relative variances of the two means, added
-        (Frühwirth-Schnatter's equation, with sums over blocks for the draws). nan if no proposal
-        meets the density.
-
-    References
-    ----------
-    Meng and Wong (1996), Statistica Sinica 6. Frühwirth-Schnatter (2004), Econometrics Journal 7.
-    """
-    if not bool(log_l_proposal.isfinite().any()):
-        return BridgeRatio(nan, nan, 0.0)
-    blocks = torch.arange(len(log_l_draws)) if blocks is None else blocks
-    n_effective = float(len(log_l_draws))
-    for _ in range(2):  # effective draws at the first solution set the weights of the second
-        log_s = _log_shares(len(log_l_proposal), n_effective)
-        log_r = _solve(log_l_proposal, log_l_draws, log_s)
-        over = _relative(_bridge_terms(log_l_proposal, log_r, log_s)[0])
-        under = _relative(_bridge_terms(log_l_draws, log_r, log_s)[1])
-        from_proposals = float(over.var() / over.mean() ** 2) / len(over)
-        from_draws = _variance_of_mean(under, blocks) / float(under.mean() ** 2)
-        independent = float(under.var() / under.mean() ** 2)
-        if from_draws > 0.0:
-            n_effective = min(max(independent / from_draws, 1.0), float(len(under)))
-    return BridgeRatio(log_r, (from_proposals + from_draws) ** 0.5, n_effective)
-
-
-def _relative(log_terms: Tensor) -> Tensor:
-    """Terms in units of the largest: relative variances don't change, and none underflows."""
-    return (log_terms - log_terms.max()).exp()
-
-
-def _variance_of_mean(values: Tensor, blocks: Tensor) -> float:
-    """Variance of the mean of values (n,) that depend on each other only within blocks."""
-    _, label = blocks.unique(return_inverse=True)
-    n_blocks = int(label.max()) + 1
-    sums = values.new_zeros(n_blocks).index_add_(0, label.to(values.device), values - values.mean())
-    return float(sums.square().sum()) / len(values) ** 2 * n_blocks / max(n_blocks - 1, 1)
-
-
-def _log_shares(n_proposal: float, n_draws: float) -> tuple[float, float]:
-    total = log(n_proposal + n_draws)
-    return log(n_proposal) - total, log(n_draws) - total
-
-
-def _bridge_terms(log_l: Tensor, log_r: float, log_s: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """Logs of ``l / (s1 r + s2 l)`` and ``r / (s1 r + s2 l)``."""
-    below = torch.logaddexp(torch.full_like(log_l, log_s[0] + log_r), log_s[1] + log_l)
-    return log_l - below, log_r - below
-
-
-def _solve(at_proposal: Tensor, at_draws: Tensor, log_s: tuple[float, float]) -> float:
-    """log r at which the two means agree."""
-
-    def imbalance(log_r: float) -> float:
-        over = _bridge_terms(at_proposal, log_r, log_s)[0]
-        under = _bridge_terms(at_draws, log_r, log_s)[1]
-        ours = torch.logsumexp(over, 0) - log(len(over))
-        theirs = torch.logsumexp(under, 0) - log(len(under))
-        return float(ours - theirs)
-
-    both = torch.cat([at_proposal, at_draws])
-    finite = both[both.isfinite()]
-    low, high = float(finite.min()) - 1.0, float(finite.max()) + 1.0
-    while imbalance(low) < 0.0:  # zeros among the proposals put r below every finite l
-        low -= 2.0 * (high - low)
-    return root(imbalance, low, high)
-
-
 MIN_DRAWS_PER_DIM = 5  # below that the fitted covariance is noise, and the proposal useless
 _PROPOSALS_PER_DRAW = 4
 _BLOCKS = 20  # pieces of chains taken as independent when the error is estimated, at least
@@ -137,6 +36,14 @@ _CHUNK = 1 << 21  # numbers an array of images may hold: 16 MiB
 _ROWS = 2048  # positions of one evaluation of the density
 
 Region = Callable[[Tensor], Tensor]  # (C, D) -> bool (C,)
+
+
+class BridgeRatio(NamedTuple):
+    """Solution of the bridge equation."""
+
+    log_ratio: float
+    standard_error: float  # of log_ratio, nats
+    n_effective: float
 
 
 class BridgeEstimate(NamedTuple):
@@ -149,43 +56,38 @@ class BridgeEstimate(NamedTuple):
     n_effective: float  # of those, in the sense of the standard error
 
 
+NOT_ESTIMATED = BridgeEstimate(nan, nan, (nan, nan), 0, 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Integrand:
-    """What is integrated: a density over a region, both unchanged by a group.
+    """A density over a region, both unchanged by a group.
 
     Evaluated in float64 without gradients, in rows that fit the memory.
-
-    Parameters
-    ----------
-    log_density : callable (C, D) -> (C,)
-        Nats, unnormalised, invariant under the group.
-    group : Trivial, Units or a Product of them
-        Acts on the leading columns.
-    region : callable (C, D) -> bool (C,), optional
-        The whole space by default. Must be invariant under the group.
     """
 
+    # (C, D) -> (C,): nats, unnormalised, invariant under the group.
     log_density: Callable[[Tensor], Tensor]
-    group: SymmetryGroup
+    group: SymmetryGroup  # acts on the leading columns
+    # (C, D) -> bool (C,): the whole space by default. Must be invariant under the group.
     region: Region | None = None
 
     def __call__(self, position: Tensor) -> Tensor:
         with torch.no_grad():
             value = torch.cat([self.log_density(rows) for rows in position.split(_ROWS)])
         value = value.double().nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
-        if self.region is None:
-            return value
-        return value.masked_fill(~self.region(position), -torch.inf)
-
-
-NOT_ESTIMATED = BridgeEstimate(nan, nan, (nan, nan), 0, 0.0)
+        return value if self.region is None else value.masked_fill(~self.region(position), -inf)
 
 
 def bridge_evidence(
     integrand: Integrand,
+    # (n, D): aligned draws of ``exp(log_density)`` within the region; others are dropped.
     draws: Tensor,
     *,
+    # (n,), int64: the chain of each draw; draws of one chain stand in order. Independent draws by
+    # default. Halves hold different chains where there are enough.
     chains: Tensor | None = None,
+    # Gaussians in h. Three are a check: modes that are far from Gaussian give another value.
     n_components: int = 1,
     max_order: int = MAX_ORDER,
     generator: torch.Generator,
@@ -204,26 +106,10 @@ def bridge_evidence(
 
     and h is compared with the density restricted to F, draws of h that miss F counting as zeros.
 
-    Parameters
-    ----------
-    integrand : Integrand
-    draws : Tensor of shape (n, D)
-        Aligned draws of ``exp(log_density)`` within the region; others are dropped.
-    chains : int64 Tensor of shape (n,), optional
-        The chain of each draw; draws of one chain stand in order. Independent draws by default.
-        Halves hold different chains where there are enough.
-    n_components : int, default=1
-        Gaussians in h. Three are a check: modes that are far from Gaussian give another value.
-    max_order : int, default=10_000
-    generator : torch.Generator
-
-    Returns
-    -------
-    BridgeEstimate
-        nan with fewer than 5 D draws. Only what the draws visited is in the estimate: as to the
-        whole space it is, up to its error, a lower bound. The error allows for correlated draws of
-        a chain, not for chains that haven't found the whole mode; where the two halves differ by
-        more than their errors, their difference is the error.
+    nan with fewer than 5 D draws. Only what the draws visited is in the estimate: as to the
+    whole space it is, up to its error, a lower bound. The error allows for correlated draws of
+    a chain, not for chains that haven't found the whole mode; where the two halves differ by
+    more than their errors, their difference is the error.
 
     Raises
     ------
@@ -231,8 +117,6 @@ def bridge_evidence(
         If the group is too large to sum over and has no exact fundamental domain (several hidden
         layers).
 
-    Notes
-    -----
     O(n D^2 |G|) where the group is summed over, and 4 n evaluations of the density.
 
     References
@@ -241,19 +125,25 @@ def bridge_evidence(
     """
     draws = draws.detach().double()
     chains = torch.arange(len(draws), device=draws.device) if chains is None else chains
-    group, region = integrand.group, integrand.region
-    if region is not None:
-        inside = region(draws)
+    if integrand.region is not None:
+        inside = integrand.region(draws)
         draws, chains = draws[inside], chains[inside]
     if len(draws) < MIN_DRAWS_PER_DIM * draws.shape[1]:
         return NOT_ESTIMATED._replace(n_draws=len(draws))
-    first = _half_of(chains, generator)
+    group, half = integrand.group, _half_of(chains, generator)
     make = _symmetrised if can_enumerate(group, max_order=max_order) else _confined
-    found = []
-    for fit in (first, ~first):
-        proposal = make(draws[fit], group, n_components)
-        found.append(_compare(integrand, proposal, draws[~fit], chains[~fit], generator))
-    return _combine(found, len(draws))
+    first, second = (
+        _compare(integrand, make(draws[a], group, n_components), draws[~a], chains[~a], generator)
+        for a in (half, ~half)
+    )
+    mean = 0.5 * (first.log_ratio + second.log_ratio)
+    error = 0.5 * (first.standard_error**2 + second.standard_error**2) ** 0.5
+    difference = 0.5 * abs(first.log_ratio - second.log_ratio)
+    # Its standard deviation is ``error``, too; much more shows what neither half sees alone.
+    if difference > 2.0 * error:
+        error = difference
+    halves, n_effective = (first.log_ratio, second.log_ratio), first.n_effective
+    return BridgeEstimate(mean, error, halves, len(draws), n_effective + second.n_effective)
 
 
 class _Proposal(NamedTuple):
@@ -308,8 +198,7 @@ def _compare(
 ) -> BridgeRatio:
     """One half's draws against the other half's proposal."""
     proposed = proposal.h.sample(_PROPOSALS_PER_DRAW * len(draws), generator=generator)
-    at_proposed = torch.full((len(proposed),), -torch.inf, dtype=torch.float64)
-    at_proposed = at_proposed.to(draws.device)
+    at_proposed = proposed.new_full((len(proposed),), -inf, dtype=torch.float64)
     counts = torch.ones(len(proposed), dtype=torch.bool, device=draws.device)
     if proposal.covers is not None:
         counts = proposal.covers(proposed)
@@ -318,21 +207,8 @@ def _compare(
         at_proposed[counts] = integrand(kept) - proposal.log_prob(kept)
     entered = proposal.enter(draws)
     at_draws = integrand(entered) - proposal.log_prob(entered)
-    found = bridge_ratio(at_proposed, at_draws, _blocks_of(chains))
-    return found._replace(log_ratio=found.log_ratio + proposal.log_copies)
-
-
-def _combine(found: list[BridgeRatio], n_draws: int) -> BridgeEstimate:
-    """Mean of two estimates whose errors are nearly independent."""
-    first, second = found
-    mean = 0.5 * (first.log_ratio + second.log_ratio)
-    error = 0.5 * (first.standard_error**2 + second.standard_error**2) ** 0.5
-    half_difference = 0.5 * abs(first.log_ratio - second.log_ratio)
-    # Its standard deviation is ``error``, too; much more shows what neither half sees alone.
-    if half_difference > 2.0 * error:
-        error = half_difference
-    halves = (first.log_ratio, second.log_ratio)
-    return BridgeEstimate(mean, error, halves, n_draws, first.n_effective + second.n_effective)
+    ratio = bridge_ratio(at_proposed, at_draws, _blocks_of(chains))
+    return ratio._replace(log_ratio=ratio.log_ratio + proposal.log_copies)
 
 
 def _half_of(chains: Tensor, generator: torch.Generator) -> Tensor:
@@ -361,3 +237,83 @@ def _blocks_of(chains: Tensor) -> Tensor:
     rank = torch.empty_like(label)
     rank[order] = torch.arange(len(label), device=label.device) - start
     return label * pieces + rank * pieces // size[label]
+
+
+def bridge_ratio(
+    log_l_proposal: Tensor,  # (n1,): log l at draws of the proposal; -inf where the density is zero
+    log_l_draws: Tensor,  # (n2,)
+    # (n2,), int64: labels of groups of draws independent of each other; every draw its own by
+    # default. In the weights and in the error, n2 is replaced by the effective number that the
+    # blocks reveal.
+    blocks: Tensor | None = None,
+) -> BridgeRatio:
+    """Meng and Wong's optimal bridge between a proposal and draws of an unnormalised density.
+
+    With l = density / proposal, at n1 draws of the proposal and n2 of the density, solves
+
+        r = mean over proposals of l / (s1 r + s2 l)  /  mean over draws of 1 / (s1 r + s2 l),
+
+    ``s1 = n1 / (n1 + n2) = 1 - s2``. Their fixed-point iteration converges to the same number,
+    slowly where the two hardly meet; in log r the difference of the sides is monotone, and the
+    root is bracketed.
+
+    Error by the delta method: relative variances of the two means, added
+    (Frühwirth-Schnatter's equation, with sums over blocks for the draws). nan if no proposal
+    meets the density.
+    """
+    if not bool(log_l_proposal.isfinite().any()):
+        return BridgeRatio(nan, nan, 0.0)
+    blocks = torch.arange(len(log_l_draws)) if blocks is None else blocks
+    n_effective = float(len(log_l_draws))
+    for _ in range(2):  # effective draws at the first solution set the weights of the second
+        log_s = _log_shares(len(log_l_proposal), n_effective)
+        log_r = _solve(log_l_proposal, log_l_draws, log_s)
+        over = _relative(_bridge_terms(log_l_proposal, log_r, log_s)[0])
+        under = _relative(_bridge_terms(log_l_draws, log_r, log_s)[1])
+        from_proposals = float(over.var() / over.mean() ** 2) / len(over)
+        from_draws = _variance_of_mean(under, blocks) / float(under.mean() ** 2)
+        independent = float(under.var() / under.mean() ** 2)
+        if from_draws > 0.0:
+            n_effective = min(max(independent / from_draws, 1.0), float(len(under)))
+    return BridgeRatio(log_r, (from_proposals + from_draws) ** 0.5, n_effective)
+
+
+def _relative(log_terms: Tensor) -> Tensor:
+    """Terms in units of the largest: relative variances don't change, and none underflows."""
+    return (log_terms - log_terms.max()).exp()
+
+
+def _variance_of_mean(values: Tensor, blocks: Tensor) -> float:
+    """Variance of the mean of values (n,) that depend on each other only within blocks."""
+    _, label = blocks.unique(return_inverse=True)
+    n_blocks = int(label.max()) + 1
+    sums = values.new_zeros(n_blocks).index_add_(0, label.to(values.device), values - values.mean())
+    return float(sums.square().sum()) / len(values) ** 2 * n_blocks / max(n_blocks - 1, 1)
+
+
+def _log_shares(n_proposal: float, n_draws: float) -> tuple[float, float]:
+    total = log(n_proposal + n_draws)
+    return log(n_proposal) - total, log(n_draws) - total
+
+
+def _bridge_terms(log_l: Tensor, log_r: float, log_s: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """Logs of ``l / (s1 r + s2 l)`` and ``r / (s1 r + s2 l)``."""
+    below = torch.logaddexp(torch.full_like(log_l, log_s[0] + log_r), log_s[1] + log_l)
+    return log_l - below, log_r - below
+
+
+def _solve(at_proposal: Tensor, at_draws: Tensor, log_s: tuple[float, float]) -> float:
+    """log r at which the two means agree."""
+
+    def imbalance(log_r: float) -> float:
+        over = _bridge_terms(at_proposal, log_r, log_s)[0]
+        under = _bridge_terms(at_draws, log_r, log_s)[1]
+        ours = torch.logsumexp(over, 0) - log(len(over))
+        return float(ours - (torch.logsumexp(under, 0) - log(len(under))))
+
+    both = torch.cat([at_proposal, at_draws])
+    finite = both[both.isfinite()]
+    low, high = float(finite.min()) - 1.0, float(finite.max()) + 1.0
+    while imbalance(low) < 0.0:  # zeros among the proposals put r below every finite l
+        low -= 2.0 * (high - low)
+    return root(imbalance, low, high)

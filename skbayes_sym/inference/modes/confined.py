@@ -77,19 +77,6 @@ class ModeRun(NamedTuple):
 class ModeSampler:
     """Chains that start from draws of one mode, with the metric of that mode.
 
-    Parameters
-    ----------
-    log_density : LogDensity
-        In the precision and on the device that chains run with.
-    group : Trivial, Units or a Product of them
-    plan : ModeRun
-    like : Tensor
-        Gives dtype and device of the chains.
-    generator : torch.Generator
-        Chooses the starts.
-
-    Notes
-    -----
     The metric is the full covariance of the mode's aligned draws, which is right for one copy of
     the mode only: chains are confined to it (`ConfinedHMC`). Where units overlap so much that the
     copy's boundary stops more than a tenth of the accepted proposals, or where there are fewer than
@@ -100,11 +87,11 @@ class ModeSampler:
     way.
     """
 
-    log_density: LogDensity
+    log_density: LogDensity  # in the precision and on the device that chains run with
     group: SymmetryGroup
     plan: ModeRun
-    like: Tensor
-    generator: torch.Generator
+    like: Tensor  # gives dtype and device of the chains
+    generator: torch.Generator  # chooses the starts
 
     def __call__(
         self,
@@ -220,8 +207,10 @@ def refine(
     weighing: Weighing,
     sampler: ModeSampler,
     *,
-    n_chains: int,
+    n_chains: int,  # for each such mode
     seed: int,
+    # What it may cost: modes have their turns, the highest first, as long as it lasts. No end by
+    # default.
     allowance: Allowance | None = None,
 ) -> Weighing:
     """Draw more from modes that matter and whose evidence is poorly known, and weigh again.
@@ -229,23 +218,7 @@ def refine(
     A mode that few chains reached, or particles with few ancestors, has too few independent draws
     to be bridged. Chains started from those it has make more.
 
-    Parameters
-    ----------
-    log_density : LogDensity
-        See `weigh`.
-    weighing : Weighing
-    sampler : ModeSampler
-    n_chains : int
-        For each such mode.
-    seed : int
-    allowance : Allowance, optional
-        What it may cost: modes have their turns, the highest first, as long as it lasts. No end by
-        default.
-
-    Returns
-    -------
-    Weighing
-        ``weighing`` itself if nothing was to be done.
+    ``weighing`` itself if nothing was to be done.
 
     Raises
     ------

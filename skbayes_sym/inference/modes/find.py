@@ -30,11 +30,6 @@ class Regions:
 
     A position belongs to the Gaussian under which its copy in that Gaussian's fundamental domain
     is likeliest.
-
-    Parameters
-    ----------
-    domains : tuple of FundamentalDomain, one a mode
-    gaussians : tuple of GaussianMixture, one a mode
     """
 
     domains: tuple[FundamentalDomain, ...]
@@ -91,7 +86,12 @@ class ModeWeights(NamedTuple):
     log_evidence_standard_error: float
 
 
-def find_modes(draws: Tensor, values: Tensor, chains: Tensor, group: SymmetryGroup) -> DrawModes:
+def find_modes(
+    draws: Tensor,  # (n, D): aligned
+    values: Tensor,  # (n,): log density of each, nats
+    chains: Tensor,  # (n,), int64: the chain of each; particles have one each
+    group: SymmetryGroup,
+) -> DrawModes:
     """Cluster aligned draws of chains and of particles; deterministic.
 
     Draws of one chain start together. Three rules join chains, transitively:
@@ -105,23 +105,8 @@ def find_modes(draws: Tensor, values: Tensor, chains: Tensor, group: SymmetryGro
        likeliest. Clusters that exchange a tenth of their draws, or share a chain that spends a
        tenth of its draws in each, are one.
 
-    Parameters
-    ----------
-    draws : Tensor of shape (n, D)
-        Aligned.
-    values : Tensor of shape (n,)
-        Log density of each, nats.
-    chains : int64 Tensor of shape (n,)
-        The chain of each; particles have one each.
-    group : Trivial, Units or a Product of them
+    ``labels`` are ``regions.assign(draws)``.
 
-    Returns
-    -------
-    DrawModes
-        ``labels`` are ``regions.assign(draws)``.
-
-    Notes
-    -----
     Splitting one mode in two costs accuracy only: the regions are disjoint, and their evidences
     add up. Taking two modes for one costs more: rule 1 sees modes closer than 3 standard
     deviations in every coordinate and equally high as one. A bridge with more components
@@ -140,18 +125,13 @@ def find_modes(draws: Tensor, values: Tensor, chains: Tensor, group: SymmetryGro
     return _in_order(assigned, regions)
 
 
-def weigh_modes(estimates: list[BridgeEstimate]) -> ModeWeights:
+def weigh_modes(
+    # Of disjoint regions, with independent errors. Those that are nan get weight 0.
+    estimates: list[BridgeEstimate],
+) -> ModeWeights:
     """Weights ``softmax(log Z)`` and total ``logsumexp(log Z)`` with errors to first order.
 
-    Parameters
-    ----------
-    estimates : list of BridgeEstimate, one a mode
-        Of disjoint regions, with independent errors. Those that are nan get weight 0.
-
-    Returns
-    -------
-    ModeWeights
-        All nan if no evidence is known.
+    All nan if no evidence is known.
     """
     log_z = torch.tensor([e.log_evidence for e in estimates], dtype=torch.float64)
     variance = torch.tensor([e.standard_error for e in estimates], dtype=torch.float64).square()

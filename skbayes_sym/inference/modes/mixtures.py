@@ -19,20 +19,11 @@ _EM_TOL = 1e-4  # nats per draw
 
 @dataclass(frozen=True, eq=False)
 class GaussianMixture:
-    """``sum_k w_k N(loc_k, L_k L_k')``.
+    """``sum_k w_k N(loc_k, L_k L_k')``."""
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (K,)
-        Normalised.
-    loc : Tensor of shape (K, D)
-    cholesky : Tensor of shape (K, D, D)
-        Lower triangular L.
-    """
-
-    log_weights: Tensor
-    loc: Tensor
-    cholesky: Tensor
+    log_weights: Tensor  # (K,): normalised
+    loc: Tensor  # (K, D)
+    cholesky: Tensor  # (K, D, D): lower triangular L
 
     @property
     def n_components(self) -> int:
@@ -68,25 +59,15 @@ class GaussianMixture:
         return torch.stack(parts, dim=-1)
 
 
-def fit_gaussian_mixture(draws: Tensor, n_components: int = 1) -> GaussianMixture:
+def fit_gaussian_mixture(
+    draws: Tensor,  # (n, D): at least 2
+    n_components: int = 1,  # at most n / 2
+) -> GaussianMixture:
     """Expectation maximisation from equal slices along the first principal axis; deterministic.
 
     Every covariance is ``0.98 S + 0.02 diag(S)``, S the weighted covariance of the draws, which
     has full rank however few draws there are (if no coordinate is constant).
 
-    Parameters
-    ----------
-    draws : Tensor of shape (n, D)
-        At least 2.
-    n_components : int
-        At most n / 2.
-
-    Returns
-    -------
-    GaussianMixture
-
-    Notes
-    -----
     Coordinates are scaled by their standard deviations meanwhile, so their units don't matter. The
     slices are a start for one bent or skewed cloud, not a search for distant ones. O(n K D^2) a
     step, at most 100 steps.
@@ -141,22 +122,12 @@ _ALONE = 0.001
 
 @dataclass(frozen=True, eq=False)
 class LowRankMixture:
-    """``sum_k w_k N(loc_k, F_k F_k' + diag(v_k))``; a `Posterior`.
+    """``sum_k w_k N(loc_k, F_k F_k' + diag(v_k))``; a `Posterior`."""
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (K,)
-        Normalised.
-    loc : Tensor of shape (K, D)
-    factor : Tensor of shape (K, D, R)
-    variance : Tensor of shape (K, D)
-        Positive.
-    """
-
-    log_weights: Tensor
-    loc: Tensor
-    factor: Tensor
-    variance: Tensor
+    log_weights: Tensor  # (K,): normalised
+    loc: Tensor  # (K, D)
+    factor: Tensor  # (K, D, R)
+    variance: Tensor  # (K, D): positive
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, D)."""
@@ -194,23 +165,13 @@ def _log_normal(residual: Tensor, factor: Tensor, variance: Tensor) -> Tensor:
     return log_normal_multivariate(square, log_det(lower) - 2.0 * root.log().sum(), len(variance))
 
 
-def fit_low_rank_mixture(draws: Tensor, log_weights: Tensor) -> LowRankMixture:
+def fit_low_rank_mixture(
+    draws: Tensor,  # (C, S, D): at least 2 a chain, all of one chain near one copy of a mode
+    log_weights: Tensor,  # (C,): of the chains; needn't be normalised
+) -> LowRankMixture:
     """A Gaussian for every chain: its draws' mean, and ``0.999 S + 0.001 diag(S)`` of their
     covariance S.
 
-    Parameters
-    ----------
-    draws : Tensor of shape (C, S, D)
-        At least 2 a chain, all of one chain near one copy of a mode.
-    log_weights : Tensor of shape (C,)
-        Of the chains; needn't be normalised.
-
-    Returns
-    -------
-    LowRankMixture
-
-    Notes
-    -----
     Rank S, without any decomposition: the factor's columns are the draws less their mean. O(C S D)
     time and memory.
 
@@ -236,21 +197,13 @@ _REMEDY = "Give log densities that are finite and smooth around the starts."
 
 @dataclass(frozen=True, eq=False)
 class MixtureOfLaplace:
-    """``sum_k w_k N(MAP_k, H_k^-1)`` over the modes of a posterior; a posterior that predicts.
-
-    Parameters
-    ----------
-    mixture : GaussianMixture
-    log_evidence : Tensor of shape (K,)
-        Laplace's approximation at each mode, of one copy: add log |G| for all copies. Neither a
-        lower nor an upper bound.
-    jitter : Tensor of shape (K,)
-        Added to the diagonal of each H_k; 0 where it was positive definite.
-    """
+    """``sum_k w_k N(MAP_k, H_k^-1)`` over the modes of a posterior; a posterior that predicts."""
 
     mixture: GaussianMixture
+    # (K,): laplace's approximation at each mode, of one copy: add log |G| for all copies. Neither a
+    # lower nor an upper bound.
     log_evidence: Tensor
-    jitter: Tensor
+    jitter: Tensor  # (K,): added to the diagonal of each H_k; 0 where it was positive definite
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, D)."""
@@ -262,27 +215,16 @@ class MixtureOfLaplace:
 
 
 def fit_mixture_of_laplace(
-    log_density: LogDensity, starts: Tensor, log_weights: Tensor | None = None
+    log_density: LogDensity,  # nats; evaluated in float64
+    starts: Tensor,  # (K, D): one a mode: its best draw
+    # (K,): log evidence of the modes, up to a constant; not known (nan) counts as none. By default
+    # Laplace's own, ``log p(MAP) + D/2 log 2 pi - 1/2 log det H``.
+    log_weights: Tensor | None = None,
 ) -> MixtureOfLaplace:
     """Climb to the maximum near each start, and put a Gaussian of the curvature there.
 
-    Parameters
-    ----------
-    log_density : LogDensity
-        Nats; evaluated in float64.
-    starts : Tensor of shape (K, D)
-        One a mode: its best draw.
-    log_weights : Tensor of shape (K,), optional
-        Log evidence of the modes, up to a constant; not known (nan) counts as none. By default
-        Laplace's own, ``log p(MAP) + D/2 log 2 pi - 1/2 log det H``.
+    Modes whose maxima coincide aren't merged.
 
-    Returns
-    -------
-    MixtureOfLaplace
-        Modes whose maxima coincide aren't merged.
-
-    Notes
-    -----
     K searches of a few hundred gradients and K times 2 D gradients for the curvatures, O(K D^3).
 
     References

@@ -109,24 +109,17 @@ def _told(draws: Tensor) -> Tensor:
 
 
 def weigh(
-    log_density: LogDensity, pool: DrawPool, group: SymmetryGroup, *, generator: torch.Generator
+    log_density: LogDensity,  # in float64, on the CPU
+    pool: DrawPool,
+    group: SymmetryGroup,
+    *,
+    generator: torch.Generator,
 ) -> Weighing:
     """Divide the pool into modes and estimate the evidence of each by `bridge_evidence`.
 
-    Parameters
-    ----------
-    log_density : LogDensity
-        In float64, on the CPU.
-    pool : DrawPool
-    group : Trivial, Units or a Product of them
-    generator : torch.Generator
-
-    Returns
-    -------
-    Weighing
-        Where chains have draws enough in a mode their own estimate counts, whatever clouds say: a
-        few ancestors' particles find modes, and rarely all of one. Elsewhere everything counts,
-        and ``spread`` compares estimates from each source alone.
+    Where chains have draws enough in a mode their own estimate counts, whatever clouds say: a
+    few ancestors' particles find modes, and rarely all of one. Elsewhere everything counts,
+    and ``spread`` compares estimates from each source alone.
     """
     integrand = Integrand(log_density, group)
     modes = find_modes(pool.draws, pool.values, pool.chains, group)

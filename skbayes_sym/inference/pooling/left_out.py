@@ -20,11 +20,8 @@ _MOST_LEVERAGE = 1.0 - 1e-6
 def left_out(law: NormalMixture, y: Tensor) -> NormalMixture:
     """Distribution of every row given all others, the mixture of S models.
 
-    Parameters
-    ----------
-    law : NormalMixture
-        Of every row given all rows, (S, N, T); a row of weight w is one of w repetitions.
-    y : Tensor of shape (N, T)
+    ``law``: of every row given all rows, (S, N, T); a row of weight w is one of w repetitions.
+    ``y`` (N, T).
     """
     noise = law.noise_variance
     leverage = (law.variance / noise).clamp(0.0, _MOST_LEVERAGE)

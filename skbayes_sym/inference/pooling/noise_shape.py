@@ -45,20 +45,10 @@ _VISIBLE = 1.5  # ratio of standard deviations from which tails are worth a word
 class NoiseShape:
     """Noise whose width depends on the predicted mean, of two normals.
 
-    Parameters
-    ----------
-    offset, slope : ndarray of shape (T,)
-        Of the logarithm of the factor on the standard deviation; slope per ``spread``.
-    centre, spread : ndarray of shape (T,)
-        Average and standard deviation of the predicted means of training rows.
-    lowest, highest : ndarray of shape (T,)
-        Ends of these means, in units of ``spread``: beyond, the factor stays what it is there.
-    wide_share : float
-        Share p of the noise that has the larger variance.
-    wide_ratio : float
-        By how much the larger variance exceeds the smaller.
-    mean_square : ndarray of shape (T,)
-        Mean square of the factor over the training rows.
+    ``offset``, ``slope`` (T,): of the logarithm of the factor on the standard deviation; slope per
+    ``spread``. ``centre``, ``spread`` (T,): average and standard deviation of the predicted means
+    of training rows. ``lowest``, ``highest`` (T,): ends of these means, in units of ``spread``:
+    beyond, the factor stays what it is there.
     """
 
     offset: Array
@@ -67,9 +57,9 @@ class NoiseShape:
     spread: Array
     lowest: Array
     highest: Array
-    wide_share: float
-    wide_ratio: float
-    mean_square: Array
+    wide_share: float  # share p of the noise that has the larger variance
+    wide_ratio: float  # by how much the larger variance exceeds the smaller
+    mean_square: Array  # (T,); mean square of the factor over the training rows
 
     def __str__(self) -> str:
         growth = ", ".join(f"{exp(g):.2g}" for g in self.slope)
@@ -108,7 +98,7 @@ class ShapedDraws(NormalMixture):
     shape: NoiseShape | None = None
 
     def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
-        """One data set of every draw, every row's noise in a state of its own."""
+        """Draw a data set of every draw, every row's noise in a state of its own, (S, N, T)."""
         assert self.shape is not None
         (narrow, wide), (_, share) = self.shape.states
         is_wide = torch.as_tensor(rng.random((*self.loc.shape[:2], 1)) < float(share))
@@ -143,15 +133,9 @@ def _widened(
 def fit_noise_shape(law: NormalMixture, y: Tensor, weight: Tensor) -> NoiseShape | None:
     """The shape that left-out rows like best; None where one noise does as well.
 
-    Parameters
-    ----------
-    law : NormalMixture
-        Of every row given all others: S models, N rows, T targets.
-    y : Tensor of shape (N, T)
-    weight : Tensor of shape (N,)
+    ``law``: of every row given all others: S models, N rows, T targets; ``y`` (N, T); ``weight``
+    (N,).
 
-    Notes
-    -----
     O(S N T) an evaluation, some hundred of them.
     """
     total, mean, n = float(weight.sum()), law.mean(), y.shape[1]

@@ -17,20 +17,11 @@ Law = TypeVar("Law", NormalMixture, CategoricalMixture)
 
 @dataclass(frozen=True, eq=False)
 class PooledPredictor(BasePredictor):
-    """Mixture of parts; parts of weight zero are never asked, and may have no density.
-
-    Parameters
-    ----------
-    parts : mapping of Predictor
-    weights : mapping of float
-        By the names of the parts, adding up to 1.
-    noise : NoiseShape, optional
-        How the noise changes with the level of the mixture's mean.
-    """
+    """Mixture of parts; parts of weight zero are never asked, and may have no density."""
 
     parts: Mapping[str, Predictor]
-    weights: Mapping[str, float]
-    noise: NoiseShape | None = None
+    weights: Mapping[str, float]  # by the names of the parts, adding up to 1
+    noise: NoiseShape | None = None  # how the noise changes with the level of the mixture's mean
 
     def law(self, x: Tensor) -> Any:
         """Distribution of targets at rows (N, ...)."""

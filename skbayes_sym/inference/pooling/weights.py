@@ -28,13 +28,8 @@ def stacking_weights(log_density: Tensor, weight: Tensor, *, concentration: floa
     The two parts of steepest and least slope exchange their weight, exactly each time, until the
     largest slope promises no more; 0 and 1 are reached. Equal parts leave all to the last.
 
-    Parameters
-    ----------
-    log_density : Tensor of shape (K, N)
-        Of every row by the parts that leave it out, nats.
-    weight : Tensor of shape (N,)
-    concentration : float, default=1.0
-        At least 1, a flat prior.
+    ``log_density`` (K, N): of every row by the parts that leave it out, nats; ``weight`` (N,);
+    ``concentration``: at least 1, a flat prior.
     """
     density = (log_density - log_density.amax(0)).clamp_min(_LOWEST).exp()
     pull, p = concentration - 1.0, torch.zeros(len(density)).to(density)
@@ -84,11 +79,7 @@ def expected_share(first: Tensor, second: Tensor, weight: Tensor) -> float:
     many take it to the stacking weight. By 64 Gauss-Legendre nodes, whose distance (at most .025)
     is what the share is known to.
 
-    Parameters
-    ----------
-    first, second : Tensor of shape (N,)
-        Log densities a and b of left-out rows, nats.
-    weight : Tensor of shape (N,)
+    ``first``, ``second`` (N,): log densities a and b of left-out rows, nats; ``weight`` (N,).
     """
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     p = torch.as_tensor((nodes + 1.0) / 2.0).to(first)
@@ -103,13 +94,8 @@ def gaining(
 ) -> list[str]:
     """Kinds that gain at least the share ``least`` of the best kind's gain over the baseline.
 
-    Parameters
-    ----------
-    baseline, values of kinds : Tensor of shape (N,)
-        Log densities of left-out rows, nats.
-    weight : Tensor of shape (N,)
-    least : float
-        Where no kind gains, the one that loses least is kept.
+    ``baseline``, ``values of kinds`` (N,): log densities of left-out rows, nats; ``weight`` (N,);
+    ``least``: where no kind gains, the one that loses least is kept.
     """
     gains = {kind: float(weight @ (density - baseline)) for kind, density in kinds.items()}
     gains = {kind: gain for kind, gain in gains.items() if not isnan(gain)}  # a density needs noise
@@ -122,13 +108,8 @@ def baseline_share(
 ) -> float:
     """Stacking weight of a baseline beside kinds in the proportions ``inner``, which add up to 1.
 
-    Parameters
-    ----------
-    baseline, values of kinds : Tensor of shape (N,)
-        Log densities of left-out rows, nats; without a baseline its weight is 0.
-    inner : mapping of float
-        Of those kinds that count.
-    weight : Tensor of shape (N,)
+    ``baseline``, ``values of kinds`` (N,): log densities of left-out rows, nats; without a baseline
+    its weight is 0. ``inner``: of those kinds that count. ``weight`` (N,).
     """
     if baseline is None:
         return 0.0

@@ -15,18 +15,10 @@ A_MOVE = 8.0
 
 @dataclass
 class Allowance:
-    """A sum that shrinks as gradients are made.
+    """A sum that shrinks as gradients are made."""
 
-    Parameters
-    ----------
-    per_gradient : float
-        Multiplications of one chain's gradient: 6 N P for N rows and P weights.
-    left : float, default=inf
-        Below zero once overdrawn: what has begun is finished.
-    """
-
-    per_gradient: float
-    left: float = inf
+    per_gradient: float  # multiplications of one chain's gradient: 6 N P for N rows and P weights
+    left: float = inf  # below zero once overdrawn: what has begun is finished
 
     def work(self, n_calls: float, n_chains: float) -> float:
         """Of as many gradient calls of so many chains each."""

@@ -151,14 +151,9 @@ class MicrocanonicalLangevin:
     Its law is that of the target but for the energy error of a step, which step sizes bound: at an
     error of variance v per dimension, the variances of its law are off by a share of order sqrt(v)
     (Robnik et al. 2023, section 4; 1 % at 1e-4 on normals of 10 dimensions).
-
-    Parameters
-    ----------
-    forget : float, default=1.0
-        Distance after which the velocity is forgotten, in units of sqrt(D).
     """
 
-    forget: float = 1.0
+    forget: float = 1.0  # distance after which the velocity is forgotten, in units of sqrt(D)
 
     def init(self, position: Tensor, log_density: LogDensity, generator: torch.Generator) -> Motion:
         """Chains at ``position`` (C, D), each going its own way."""
@@ -332,22 +327,12 @@ class Detour:
     Priors whose scales are learned need it: the climb shrinks deep layers to nothing, where their
     density is highest, and scales of hundreds of weights take long to grow again. In float32 it is
     also cheaper, and nothing in an approach is exact.
-
-    Parameters
-    ----------
-    approach : Approach
-    log_density : LogDensity
-        In any precision.
-    adaptation : PreconditionerAdaptation
-        For ``log_density``.
-    dtype : torch.dtype
-        Of ``log_density``.
     """
 
     approach: Approach
-    log_density: LogDensity
-    adaptation: PreconditionerAdaptation
-    dtype: torch.dtype
+    log_density: LogDensity  # in any precision
+    adaptation: PreconditionerAdaptation  # for ``log_density``
+    dtype: torch.dtype  # of ``log_density``
 
     @property
     def n_steps(self) -> int:

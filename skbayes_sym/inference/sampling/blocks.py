@@ -57,25 +57,14 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """How chains are run: everything but where they start and how long they are.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    log_density : LogDensity
-    adaptation : PreconditionerAdaptation
-        What warm-up does to the preconditioners.
-    target_acceptance : float, default=0.8
-        Mean acceptance probability that warm-up tunes each chain's step size to.
-    approach : Approach, optional
-        What chains do before they warm up, if they do.
-    """
+    """How chains are run: everything but where they start and how long they are."""
 
     kernel: Kernel
     log_density: LogDensity
-    adaptation: PreconditionerAdaptation
+    adaptation: PreconditionerAdaptation  # what warm-up does to the preconditioners
+    # Mean acceptance probability that warm-up tunes each chain's step size to.
     target_acceptance: float = 0.8
-    approach: Approach | None = None
+    approach: Approach | None = None  # what chains do before they warm up, if they do
 
 
 class Tally(NamedTuple):
@@ -155,30 +144,18 @@ def _named(figures: Tensor) -> Mapping[str, float]:
 
 def run_block(
     sampler: Sampler,
+    # Left as it is. With ``n_warmup=0`` the run that left it goes on, bit for bit as if it had not
+    # been cut in two.
     block: Block,
     *,
-    n_warmup: int,
-    n_draws: int,
+    n_warmup: int,  # moves that adapt step sizes and preconditioner; thrown away
+    n_draws: int,  # every ``thin``-th of ``n_draws * thin`` further moves is kept
     thin: int = 1,
+    # (step, info) -> bool: told every `REPORT_EVERY` moves how many were made; True stops.
     on_step: OnStep | None = None,
 ) -> BlockDraws:
     """Warm one block of chains up, then draw from it.
 
-    Parameters
-    ----------
-    sampler : Sampler
-    block : Block
-        Left as it is. With ``n_warmup=0`` the run that left it goes on, bit for bit as if it had
-        not been cut in two.
-    n_warmup : int
-        Moves that adapt step sizes and preconditioner; thrown away.
-    n_draws, thin : int
-        Every ``thin``-th of ``n_draws * thin`` further moves is kept.
-    on_step : callable (step, info) -> bool, optional
-        Told every `REPORT_EVERY` moves how many were made; True stops.
-
-    Notes
-    -----
     A `KeyboardInterrupt` ends the run between two moves and is reported in ``stopped``: the caller
     decides what to keep and raises it again. The log density is evaluated under `torch.no_grad`.
     """

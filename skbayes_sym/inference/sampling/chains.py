@@ -39,31 +39,16 @@ _ROUND = 10
 
 @dataclass(frozen=True, eq=False)
 class ChainDraws:
-    """Draws of all chains; where a chain made fewer than the others, the rest is nan.
+    """Draws of all chains; where a chain made fewer than the others, the rest is nan."""
 
-    Parameters
-    ----------
-    draws : ndarray of shape (C, S, D)
-        On the host, in the dtype of the positions.
-    log_density : ndarray of shape (C, S)
-        Nats.
-    n_draws : ndarray of shape (C,), int64
-        Draws that each chain made: all S of them unless the run was cut short.
-    warmup, sampling : Tally
-        On the host.
-    blocks : list of Block
-        What another `sample_chains` continues from.
-    stopped : Stopped
-        "max_iter" if every chain made all its draws.
-    """
-
-    draws: Array
-    log_density: Array
+    draws: Array  # (C, S, D): on the host, in the dtype of the positions
+    log_density: Array  # (C, S): nats
+    # (C,), int64: draws that each chain made: all S of them unless the run was cut short.
     n_draws: npt.NDArray[np.int64]
-    warmup: Tally
+    warmup: Tally  # on the host
     sampling: Tally
-    blocks: list[Block]
-    stopped: Stopped
+    blocks: list[Block]  # what another `sample_chains` continues from
+    stopped: Stopped  # "max_iter" if every chain made all its draws
 
     @property
     def complete(self) -> bool:
@@ -78,28 +63,18 @@ class ChainDraws:
 
 
 def start_blocks(
-    position: Tensor,
+    position: Tensor,  # (C, D)
     log_density: LogDensity,
     *,
+    # Chains a block. Draws depend on it, so it must depend on the problem only: never on the
+    # machine or the number of jobs.
     block_size: int,
     seed: int,
+    # Where the search for a step size begins; used as it is without warm-up.
     step_size: float = 0.1,
-    preconditioners: Sequence[Preconditioner] | None = None,
+    preconditioners: Sequence[Preconditioner] | None = None,  # one a block; the identity by default
 ) -> list[Block]:
     """Divide chains into blocks, each with a random stream of its own.
-
-    Parameters
-    ----------
-    position : Tensor of shape (C, D)
-    log_density : LogDensity
-    block_size : int
-        Chains a block. Draws depend on it, so it must depend on the problem only: never on the
-        machine or the number of jobs.
-    seed : int
-    step_size : float
-        Where the search for a step size begins; used as it is without warm-up.
-    preconditioners : sequence of Preconditioner, optional
-        One a block; the identity by default.
 
     Raises
     ------
@@ -139,40 +114,27 @@ def _check_finite(states: Sequence[State]) -> None:
 
 def sample_chains(
     sampler: Sampler,
+    # From `start_blocks`, or the ``blocks`` of an earlier run to go on with.
     blocks: Sequence[Block],
     *,
     n_warmup: int,
     n_draws: int,
     thin: int = 1,
+    # As joblib has it; `joblib.parallel_config` chooses the backend. The draws don't depend on
+    # either.
     n_jobs: int | None = None,
+    # (step, info) -> bool: ``step`` counts moves of blocks, ``len(blocks) * (n_warmup + n_draws *
+    # thin)`` in all. Called every few moves with one job, when a block is finished with several;
+    # True stops.
     on_step: OnStep | None = None,
 ) -> ChainDraws:
     """Run blocks of chains, in turn or side by side.
 
-    Parameters
-    ----------
-    sampler : Sampler
-    blocks : sequence of Block
-        From `start_blocks`, or the ``blocks`` of an earlier run to go on with.
-    n_warmup, n_draws, thin : int
-        See `run_block`.
-    n_jobs : int, optional
-        As joblib has it; `joblib.parallel_config` chooses the backend. The draws don't depend on
-        either.
-    on_step : callable (step, info) -> bool, optional
-        ``step`` counts moves of blocks, ``len(blocks) * (n_warmup + n_draws * thin)`` in all.
-        Called every few moves with one job, when a block is finished with several; True stops.
+    After a stop or a `KeyboardInterrupt` (reported, not raised: the caller decides what to
+    keep): with one job, the blocks were warmed up one after another, then drew in turns, so
+    that all chains have about as many draws; with several, the blocks that were finished have
+    all their draws and the others none.
 
-    Returns
-    -------
-    ChainDraws
-        After a stop or a `KeyboardInterrupt` (reported, not raised: the caller decides what to
-        keep): with one job, the blocks were warmed up one after another, then drew in turns, so
-        that all chains have about as many draws; with several, the blocks that were finished have
-        all their draws and the others none.
-
-    Notes
-    -----
     Memory on the host: ``C S (D + 1)`` numbers for C chains of S draws; on the device, what one
     block's gradient needs, times the number of jobs. Processes other than this one get a copy of
     ``sampler`` and of their block.
@@ -311,32 +273,20 @@ _ROUNDS = 3
 
 
 def retuned(
-    sampler: Sampler,
+    sampler: Sampler,  # that made the draws, without its approach
+    # Returned as it is where every chain accepted enough, or was stopped. It is kept too where the
+    # further warm-up is stopped.
     found: ChainDraws,
     *,
-    least_acceptance: float,
+    least_acceptance: float,  # mean probability of a chain's proposals while drawing
+    # Moves of every further warm-up, of which there are at most three. Each aims at half of the
+    # rejections that the one before aimed at.
     n_warmup: int,
     thin: int = 1,
     n_jobs: int | None = None,
     on_step: OnStep | None = None,
 ) -> ChainDraws:
-    """The same chains, those of blocks with a low acceptance after another warm-up.
-
-    Parameters
-    ----------
-    sampler : Sampler
-        That made the draws, without its approach.
-    found : ChainDraws
-        Returned as it is where every chain accepted enough, or was stopped. It is kept too where
-        the further warm-up is stopped.
-    least_acceptance : float
-        Mean probability of a chain's proposals while drawing.
-    n_warmup : int
-        Moves of every further warm-up, of which there are at most three. Each aims at half of the
-        rejections that the one before aimed at.
-    thin, n_jobs, on_step
-        See `sample_chains`.
-    """
+    """The same chains, those of blocks with a low acceptance after another warm-up."""
     for _ in range(_ROUNDS):
         chosen = _blocks_below(found, least_acceptance)
         if not found.complete or not chosen:

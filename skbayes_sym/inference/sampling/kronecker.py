@@ -63,25 +63,14 @@ class _Root(NamedTuple):
 class KroneckerPreconditioner:
     """A `Preconditioner` of `NetworkPosterior` positions of an MLP.
 
-    Parameters
-    ----------
-    layers : tuple of LayerCurvature
-        First to last.
-    precision : Tensor of shape (n_layers,)
-        Of the prior, a layer's mean.
-    own : Tensor of shape (C, n_params)
-        Scales of the likelihood's own parameters.
-
-    Notes
-    -----
     Its coordinates are layer by layer ``[W | b]`` (out, in + 1), then the likelihood's parameters.
     Two products of a layer's size a map, ``2 P (out + in)`` multiplications, small beside a
     gradient's ``6 N P``; memory of the factors, about 2 P a chain.
     """
 
-    layers: tuple[LayerCurvature, ...]
-    precision: Tensor
-    own: Tensor
+    layers: tuple[LayerCurvature, ...]  # first to last
+    precision: Tensor  # (n_layers,): of the prior, a layer's mean
+    own: Tensor  # (C, n_params): scales of the likelihood's own parameters
 
     @cached_property
     def _roots(self) -> list[_Root]:
@@ -140,8 +129,6 @@ def _root(curvature: LayerCurvature, precision: Tensor) -> _Root:
 def curvature_at(posterior: NetworkPosterior, position: Tensor) -> tuple[LayerCurvature, ...]:
     """The factors of every layer at C positions (C, D).
 
-    Notes
-    -----
     One forward pass and a backward pass an output, chain by chain: ``(2 + 4 O) N P``
     multiplications each.
     """
@@ -190,15 +177,9 @@ def own_scales(log_density: LogDensity, position: Tensor, n_params: int) -> Tens
 
 @dataclass(frozen=True, eq=False)
 class KroneckerAdaptation:
-    """Warm-up that takes the curvature where the chains are; a `PreconditionerAdaptation`.
+    """Warm-up that takes the curvature where the chains are; a `PreconditionerAdaptation`."""
 
-    Parameters
-    ----------
-    posterior : NetworkPosterior
-        Of an MLP; its likelihood has a `hessian_root`.
-    """
-
-    posterior: NetworkPosterior
+    posterior: NetworkPosterior  # of an MLP; its likelihood has a `hessian_root`
 
     def windows(self, n_warmup: int) -> list[Window]:
         """Two that end with a look at the curvature, and half of the moves for step sizes."""

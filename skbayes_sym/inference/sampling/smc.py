@@ -228,9 +228,13 @@ def run_replicates(
     group: SymmetryGroup,
     settings: SMCSettings | None = None,
     *,
+    # One a run, so that results don't depend on ``n_jobs`` (`numerics.random.spawn_seeds`).
     seeds: Sequence[int],
+    # Of the density, and so of the particles and their random numbers.
     device: torch.device | str = "cpu",
     n_jobs: int | None = None,
+    # (n_finished, info) -> bool: told of every run, in order, the figures of its last stage; True
+    # ends with those so far.
     on_step: OnStep | None = None,
 ) -> Replicates:
     """Independent runs of `smc`: their spread is what one run can't say about itself.
@@ -238,19 +242,6 @@ def run_replicates(
     Several small runs find a rare mode at least once more often than one large run of the same
     cost, but their particles must not be pooled with equal weights: each run weighs modes by
     its own few ancestors. Weigh modes by their evidence.
-
-    Parameters
-    ----------
-    log_posterior, group, settings
-        See `smc`. With ``n_jobs`` > 1 they are pickled.
-    seeds : sequence of int
-        One a run, so that results don't depend on ``n_jobs`` (`numerics.random.spawn_seeds`).
-    device : torch.device or str, default="cpu"
-        Of the density, and so of the particles and their random numbers.
-    n_jobs : int, optional
-        See `joblib.Parallel`; each run keeps to one thread.
-    on_step : callable (n_finished, info) -> bool, optional
-        Told of every run, in order, the figures of its last stage; True ends with those so far.
     """
     results: list[SMCResult] = []
     replicates = Parallel(n_jobs=n_jobs, return_as="generator")(

@@ -69,33 +69,18 @@ class DualAveraging(NamedTuple):
 
 
 def reasonable_step_size(
-    state: State,
+    state: State,  # where the chains are, and their dynamics
     log_density: LogDensity,
     *,
-    step_size: Tensor,
+    step_size: Tensor,  # (C,): where to start
     preconditioner: Preconditioner,
-    generator: torch.Generator,
-    target: float = 0.8,
+    generator: torch.Generator,  # of the one momentum every chain is tried with
+    target: float = 0.8,  # acceptance probability of a single step
 ) -> tuple[Tensor, int]:
     """Double or halve each chain's step size until one leapfrog step crosses ``target``.
 
     Hoffman & Gelman 2014, Algorithm 4, for C chains at once, each going its own way; a step that
     ends outside the numbers counts as rejected.
-
-    Parameters
-    ----------
-    state, log_density, preconditioner
-        Where the chains are, and their dynamics.
-    step_size : Tensor of shape (C,)
-        Where to start.
-    generator : torch.Generator
-        Of the one momentum every chain is tried with.
-    target : float
-        Acceptance probability of a single step.
-
-    Returns
-    -------
-    step_size, n_gradients : Tensor of shape (C,), int
     """
     momentum = draw_momentum(state, generator)
 
@@ -176,15 +161,10 @@ class FixedPreconditioner:
 
 @dataclass(frozen=True, eq=False)
 class PooledDiagonal:
-    """A scale for each chain and coordinate, shrunk to its orbit's; a `PreconditionerAdaptation`.
+    """A scale a chain and coordinate, shrunk to its orbit's; a `PreconditionerAdaptation`."""
 
-    Parameters
-    ----------
-    group : SymmetryGroup
-        Of the model: the coordinates it exchanges are pooled (weights from one input to the units
-        of a layer, biases of a layer, ...).
-    """
-
+    # Of the model: the coordinates it exchanges are pooled (weights from one input to the units of
+    # a layer, biases of a layer, ...).
     group: SymmetryGroup
 
     def windows(self, n_warmup: int) -> list[Window]:
@@ -223,7 +203,11 @@ def stan_windows(n_warmup: int) -> list[Window]:
     return [Window(first, False), *slow, Window(last, False)]
 
 
-def pooled_variance(variance: Tensor, count: int, orbits: Tensor) -> Tensor:
+def pooled_variance(
+    variance: Tensor,  # (C, D): within each chain
+    count: int,  # draws n that each was estimated from
+    orbits: Tensor,  # (D,), int64: `SymmetryGroup.coordinate_orbits`
+) -> Tensor:
     """Shrink each chain's variances towards those of exchangeable coordinates.
 
         v = (n v_chain + 5 v_orbit) / (n + 5),
@@ -234,19 +218,7 @@ def pooled_variance(variance: Tensor, count: int, orbits: Tensor) -> Tensor:
     median keeps stuck or lost chains from setting the scale; chains that never moved (variance
     zero) are left out of it.
 
-    Parameters
-    ----------
-    variance : Tensor of shape (C, D)
-        Within each chain.
-    count : int
-        Draws n that each was estimated from.
-    orbits : Tensor of shape (D,), int64
-        `SymmetryGroup.coordinate_orbits`.
-
-    Returns
-    -------
-    Tensor of shape (C, D)
-        nan for an orbit whose coordinates never moved in any chain.
+    nan for an orbit whose coordinates never moved in any chain.
     """
     _, orbit = orbits.to(variance.device).unique(return_inverse=True)
     members = torch.nn.functional.one_hot(orbit).to(variance)

@@ -32,14 +32,9 @@ _LARGEST = 2.0  # limit of those half-widths: the whole image, or a factor of e^
 class AffineBasis:
     """Six generators of the affine group of the plane.
 
-    Parameters
-    ----------
-    names : tuple of str
-    linear : tuple of tuple of float
-        Row-major 2 x 2 part of each; the first two generators are the translations.
-    displacement : tuple of float
-        Mean squared displacement on [-1, 1]^2 per squared unit of each generator; they are
-        orthogonal, so that this makes radians, log scales and half-images comparable.
+    ``linear``: row-major 2 x 2 part of each; the first two generators are the translations.
+    ``displacement``: mean squared displacement on [-1, 1]^2 per squared unit of each generator;
+    they are orthogonal, so that this makes radians, log scales and half-images comparable.
     """
 
     names: tuple[str, ...]
@@ -163,7 +158,7 @@ def _grid_basis(height: int, width: int, dtype: torch.dtype, device: torch.devic
 
 @cache
 def _rule() -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Where on [0, 1] the integral is evaluated, and the end itself; weights of the former."""
+    """Nodes on [0, 1] of the integral, and the end itself; weights of the former."""
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     return (*(0.5 * (nodes + 1.0)).tolist(), 1.0), tuple((0.5 * weights).tolist())
 

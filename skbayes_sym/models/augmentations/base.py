@@ -30,7 +30,7 @@ class Augmentation(Protocol):
     def half_width(self) -> LearnedHalfWidth: ...
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "Augmentation":
-        """The same family for inputs that are known.
+        """Family for inputs that are known.
 
         Parameters
         ----------
@@ -110,11 +110,7 @@ class Composed:
 class InRescaledUnits:
     """A family that acts on inputs in their own units, for inputs given in scaled ones.
 
-    Parameters
-    ----------
-    part : Augmentation
-    mean, scale : tuple of float
-        ``scaled = (x - mean) / scale``.
+    ``mean``, ``scale``: ``scaled = (x - mean) / scale``.
     """
 
     part: Augmentation

@@ -25,13 +25,7 @@ _LARGEST = 2.0  # limit of the log factors: e^2, a picture in the dark
 
 
 def require_image(name: str, *shapes: ImageShape | None) -> ImageShape:
-    """The first shape of images that is given; there must be one.
-
-    Raises
-    ------
-    ValueError
-        Naming the family.
-    """
+    """The first shape of images that is given; there must be one."""
     for shape in shapes:
         if shape is not None:
             return shape

@@ -19,7 +19,7 @@ class LearnedHalfWidth(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """One per generator."""
+        """Names, one a generator."""
         ...
 
     @property
@@ -92,7 +92,7 @@ class HalfWidth:
         return eta.flatten() if self.correlated else eta.diagonal().clone()
 
     def lower_limit(self) -> Tensor:
-        """Where learning starts: at 0 a half-width would stay for good."""
+        """Least half-width: at 0 a half-width would stay for good."""
         return self.start()
 
     def mixing(self, eta: Tensor) -> Tensor:
@@ -117,18 +117,10 @@ class HalfWidth:
 
 @dataclass(frozen=True, eq=False)
 class FreeHalfWidth:
-    """Parameters that are half-widths themselves, each of its own uniform variable, without limits.
-
-    Parameters
-    ----------
-    name : str
-    initial : Tensor
-        ``eta`` before learning, in any shape.
-    n_noise : int
-    """
+    """Parameters that are half-widths, each of a uniform variable of its own, without limits."""
 
     name: str
-    initial: Tensor
+    initial: Tensor  # ``eta`` before learning, in any shape
     n_noise: int
 
     @property
@@ -197,9 +189,7 @@ def stratified_noise(
     Every variable takes one value in each of ``n_samples`` equal strata, in random order: each
     value is uniform, and averages over the samples vary much less than with independent draws.
 
-    Returns
-    -------
-    Tensor of shape (n_rows, n_samples, n_noise)
+    Returns (n_rows, n_samples, n_noise).
     """
     shape = (n_rows, n_samples, n_noise)
     keys = torch.rand(shape, generator=generator, device=generator.device)

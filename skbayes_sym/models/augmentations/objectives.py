@@ -1,11 +1,11 @@
-"""What weights, and half-widths of transformations, are chosen by."""
+"""Objectives that weights, and half-widths of transformations, are chosen by."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
 
 class Objective(Protocol):
-    """What a network that is averaged over transformations is trained for."""
+    """Objective of a network that is averaged over transformations."""
 
     @property
     def transforms(self) -> bool:

@@ -34,16 +34,9 @@ _LARGEST_BLUR = 4.0  # pixels
 
 @dataclass(frozen=True)
 class NoiseHalfWidth:
-    """One half-width shared by many uniform variables.
+    """Half-width shared by many uniform variables."""
 
-    Parameters
-    ----------
-    one : HalfWidth
-        Of one of them.
-    n_noise : int
-    """
-
-    one: HalfWidth
+    one: HalfWidth  # of one of them
     n_noise: int
 
     @property
@@ -61,7 +54,7 @@ class NoiseHalfWidth:
         return self.one.lower_limit()
 
     def mixing(self, eta: Tensor) -> Tensor:
-        """What every variable is multiplied by, (1, 1)."""
+        """Factor of every variable, (1, 1)."""
         return self.one.mixing(eta)
 
     def covariance(self, eta: Tensor) -> Tensor:

@@ -1,10 +1,8 @@
 """Conditional laws of targets given outputs.
 
 Reading order: `base` (what one is), `defaults` (all that follows from a density or from a
-``torch.distributions`` law; made of `derivatives` and `expectations`), then one a file:
-`gaussian`, `heteroscedastic`, `natural_heteroscedastic`, `student_t`, `poisson`,
-`negative_binomial`, `bernoulli`, `categorical`, `ordinal`; `named` (the strings that stand for
-them).
+``torch.distributions`` law; made of `expectations`), then the laws: `gaussian`, `heteroscedastic`,
+`student_t`, `counts`, `categorical`, `ordinal`; `named` (the strings that stand for them).
 
 In: outputs of a network (*B, N, O) and targets. Out: log densities in nats, their derivatives and
 expectations, and predictive mixtures.

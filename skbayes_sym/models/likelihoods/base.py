@@ -1,4 +1,4 @@
-"""What a likelihood is: how outputs of a network become the distribution of a target."""
+"""The likelihood: how outputs of a network become the distribution of a target."""
 
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -100,7 +100,7 @@ class Likelihood(Protocol):
         ...
 
     def to(self, like: Tensor) -> "Likelihood":
-        """With constants of the dtype and on the device of ``like``."""
+        """Move constants to the dtype and device of ``like``."""
         ...
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Class labels by a softmax of the outputs."""
+"""Class labels: a softmax of the outputs, or a logistic sigmoid of one."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -8,9 +8,11 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind, collapsed_weight
 from skbayes_sym.models.likelihoods.defaults import LabelLikelihood
+from skbayes_sym.models.likelihoods.expectations import by_quadrature, logistic_nodes
 from skbayes_sym.models.predictive import CategoricalMixture
 
 
@@ -70,7 +72,7 @@ class Categorical(LabelLikelihood):
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
     ) -> ExpectedLogProb:
-        """One reparametrised draw per row: ``f = m + sqrt(v) noise`` (unbiased)."""
+        """Expectation by one reparametrised draw per row: ``f = m + sqrt(v) noise`` (unbiased)."""
         sd = variance.sqrt()
         log_p = log_class_probabilities(torch.addcmul(mean, sd, noise))
         index = y.unsqueeze(-1)
@@ -97,17 +99,10 @@ class Categorical(LabelLikelihood):
 
 @dataclass(frozen=True, eq=False)
 class CategoricalTerm:
-    """A `DataTerm` of classes.
+    """A `DataTerm` of classes."""
 
-    Parameters
-    ----------
-    target : Tensor of shape (O, N)
-        One-hot classes times weights.
-    weight : Tensor of shape (N,), or (1,) where all are equal
-    """
-
-    target: Tensor
-    weight: Tensor
+    target: Tensor  # (O, N); one-hot classes times weights
+    weight: Tensor  # (N,), or (1,) where all are equal
 
     def value(self, outputs: Tensor, params: Tensor) -> Tensor:
         return outputs.log_softmax(1).flatten(1) @ self.target.flatten()
@@ -117,3 +112,44 @@ class CategoricalTerm:
         value = log_p.flatten(1) @ self.target.flatten()
         torch.addcmul(self.target, log_p.exp_(), self.weight, value=-1.0, out=out)
         return value, params
+
+
+@dataclass(frozen=True)
+class Bernoulli(LabelLikelihood):
+    """``p(y = 1 | f) = 1 / (1 + exp(-f))``; targets are class indices 0 and 1 (int64)."""
+
+    kind: ClassVar[Kind] = "bernoulli"
+
+    def n_outputs(self, n_targets: int) -> int:
+        if n_targets != 2:
+            raise ValueError(f"Bernoulli() has two classes, y has {n_targets}. Use Categorical().")
+        return 1
+
+    def constant_outputs(
+        self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """Log odds of the classes' shares."""
+        logits = log_shares(y, weight)
+        return logits[1:] - logits[:1]
+
+    def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> CategoricalMixture:
+        signed = torch.cat([-outputs, outputs], -1)
+        return CategoricalMixture(logsigmoid(signed), log_weights)
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return logsigmoid(outputs.squeeze(-1) * (2.0 * y - 1.0))
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
+    ) -> ExpectedLogProb:
+        sign = (2.0 * y - 1.0).to(mean).unsqueeze(-1)
+
+        def value_and_slope(f: Tensor) -> tuple[Tensor, Tensor]:
+            """Use one sigmoid: ``log s(a) = min(a, 0) + log(1 - s(-|a|))``, to rounding."""
+            agreeing = sign * f
+            wrong = torch.sigmoid(-agreeing)
+            value = torch.log1p(-torch.minimum(wrong, 1.0 - wrong)) + agreeing.clamp_max(0.0)
+            return value, sign * wrong
+
+        nodes = logistic_nodes(variance)
+        return by_quadrature(value_and_slope, mean, variance, n_nodes=nodes)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from skbayes_sym.models.likelihoods import derivatives
+from skbayes_sym.models.likelihoods import expectations
 from skbayes_sym.models.likelihoods.base import DataTerm, ExpectedLogProb, Kind
-from skbayes_sym.models.likelihoods.derivatives import AutogradTerm
-from skbayes_sym.models.likelihoods.expectations import by_autograd
+from skbayes_sym.models.likelihoods.expectations import AutogradTerm, by_autograd
 from skbayes_sym.models.predictive import (
     CategoricalMixture,
     Predictive,
@@ -118,10 +117,10 @@ class BaseLikelihood:
         return self.expected_log_prob(mean, variance, y, mean.new_empty(len(mean), 0))
 
     def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return derivatives.score(self, outputs, y)
+        return expectations.score(self, outputs, y)
 
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return derivatives.hessian_root(self, outputs, y)
+        return expectations.hessian_root(self, outputs, y)
 
     def constant_outputs(
         self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
@@ -212,7 +211,7 @@ class TargetLikelihood(BaseLikelihood):
             ) from error
 
     def sample(self, outputs: Tensor, rng: np.random.Generator) -> Tensor:
-        """One value per target, by inverting the cdf."""
+        """Draw one value per target, by inverting the cdf."""
         middle = self.mean(outputs).nan_to_num()
         uniform = torch.as_tensor(rng.uniform(size=tuple(middle.shape))).to(middle)
         tiny = torch.finfo(middle.dtype).tiny

@@ -93,19 +93,12 @@ class Gaussian(TargetLikelihood):
 class GaussianTerm:
     """A `DataTerm` with one noise a chain and output.
 
-    Parameters
-    ----------
-    y : Tensor of shape (O, N)
-    weight : Tensor of shape (N,), or (1,) where all are equal
-    total_weight : Tensor of shape ()
-        Float64.
-    fixed : Tensor of shape (O,), optional
-        Log standard deviation of the noise; by default it is what ``params`` holds.
+    ``fixed`` (O,): log standard deviation of the noise; by default it is what ``params`` holds.
     """
 
-    y: Tensor
-    weight: Tensor
-    total_weight: Tensor
+    y: Tensor  # (O, N)
+    weight: Tensor  # (N,), or (1,) where all are equal
+    total_weight: Tensor  # (); float64
     fixed: Tensor | None = None
 
     @cached_property

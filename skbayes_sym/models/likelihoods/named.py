@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
-from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
+from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
-from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
-from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 
 OF_NUMBERS: Mapping[str, Likelihood] = {

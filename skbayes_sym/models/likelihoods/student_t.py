@@ -32,7 +32,7 @@ class StudentT(TargetLikelihood):
         Whether the scale is a free parameter.
     log_tail : Tensor of shape (1,)
         Log of ``4 / df`` where ``df`` is learned; 0 by default. Samplers and ensembles give
-        ``4 / df`` a half-normal prior of scale ``noise_prior_scale``: at 1, ``df`` is above 2 with
+        ``4 / df`` a half-normal prior (`HalfNormal`): of scale 1, ``df`` is above 2 with
         probability 0.95, above 4 with 0.68, and beyond 30, where the law is nearly normal, with
         0.11.
     """

@@ -1,4 +1,4 @@
-"""What a network is: a layout, a start, a forward pass and the symmetry of its weights."""
+"""The network: a layout, a start, a forward pass and the symmetry of its weights."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,7 +23,7 @@ class ChainLikelihood(Protocol):
         ...
 
     def gradient(self, position: Tensor, out: Tensor) -> Tensor:
-        """The same; the gradient overwrites ``out`` (C, D)."""
+        """Value, (C,); the gradient overwrites ``out`` (C, D)."""
         ...
 
 
@@ -61,7 +61,7 @@ class Network(Protocol):
 
 
 class BaseNetwork:
-    """What one's own network inherits: no symmetry, and derivatives by autograd."""
+    """Base of one's own network: no symmetry, and derivatives by autograd."""
 
     def symmetry(self) -> SymmetryGroup:
         return Trivial()
@@ -76,21 +76,14 @@ class BaseNetwork:
 class AutogradChainLikelihood:
     """A `ChainLikelihood` of any network: all chains in one forward pass.
 
-    Parameters
-    ----------
-    network : Network
-    likelihood : Likelihood
-        With constants of the dtype of the data.
-    x, y : Tensor of shape (N, *I) and (N, ...)
-    weight : Tensor of shape (N,)
-        Multiplies each row's log likelihood.
+    ``x``, ``y`` (N, *I) and (N, ...).
     """
 
     network: Network
-    likelihood: Likelihood
+    likelihood: Likelihood  # with constants of the dtype of the data
     x: Tensor
     y: Tensor
-    weight: Tensor
+    weight: Tensor  # (N,); multiplies each row's log likelihood
 
     def value(self, position: Tensor) -> Tensor:
         with torch.no_grad():

@@ -55,18 +55,9 @@ _CHEAPER = {TANH.name: _Unit(SIGMOID, 2.0, 2.0, -1.0)}
 class MLPChainLikelihood:
     """The `ChainLikelihood` of an MLP, by hand-written passes.
 
-    Parameters
-    ----------
-    network : MLP
-    likelihood : Likelihood
-    x : Tensor of shape (N, n_inputs)
-        Gives dtype and device.
-    y : Tensor of shape (N, n_outputs) or (N,)
-    weight : Tensor of shape (N,)
-        Multiplies each row's log likelihood.
+    ``x`` (N, n_inputs): gives dtype and device; ``y`` (N, n_outputs) or (N,); ``weight`` (N,):
+    multiplies each row's log likelihood.
 
-    Notes
-    -----
     A position is ``[theta | params]``, (C, P + likelihood.n_params). Scratch arrays and their views
     are kept from call to call (for small networks making them costs more than the arithmetic), one
     set a thread: twice the units of all layers of a block of chains.
@@ -128,7 +119,7 @@ class MLPChainLikelihood:
 
 
 class _Problem(NamedTuple):
-    """What stays: the data as the passes take them."""
+    """The data as the passes take them."""
 
     sizes: Sequence[int]
     n_params: int  # of the likelihood
@@ -228,7 +219,7 @@ class _Passes:
         return self._problem.term.value(self._outputs, self._params)
 
     def gradient(self, position: Tensor, out: Tensor) -> Tensor:
-        """The same; the gradient overwrites ``out`` (C, D)."""
+        """Value, (C,); the gradient overwrites ``out`` (C, D)."""
         self._forward(position)
         term = self._problem.term
         value, d_params = term.gradient(self._outputs, self._params, self._d_outputs)

@@ -1,4 +1,4 @@
-r"""The Jacobian of a fully connected network as it factorises, and products that never form it.
+r"""The Jacobian of a fully connected network, and products that never form it.
 
 The derivative of output k at row n by the weight of unit j of a layer for its input l is
 
@@ -20,11 +20,42 @@ from torch import Tensor
 
 from skbayes_sym.models.networks.mlp import MLP
 
+
+def outputs_and_jacobian(network: MLP, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs and their derivatives, for several weight vectors at once.
+
+    ``theta`` (R, P); ``x`` (N, n_inputs). Returns ``outputs`` (R, N, O), ``jacobian`` (R, N, O, P).
+
+    One forward pass and one backward pass an output, O(R N O P) time and memory.
+    """
+    layers = network.layers(theta)
+    inputs, slopes, h = [], [], x.expand(len(theta), *x.shape)
+    for i, (weight, bias) in enumerate(layers, start=1):
+        inputs.append(h)
+        h = torch.baddbmm(bias.unsqueeze(1), h, weight.mT)
+        if i < network.n_layers:
+            h = network.activation.function(h)
+            slopes.append(network.activation.backward_(torch.ones_like(h), h))
+    n_outputs = network.n_outputs
+    shape = (len(theta), len(x), n_outputs)
+    jacobian = theta.new_empty(*shape, network.layout.n_params)
+    where = network.layout.slices
+    delta = torch.eye(n_outputs, dtype=theta.dtype, device=theta.device).expand(*shape, n_outputs)
+    for i in range(network.n_layers, 0, -1):
+        by_weight = delta.unsqueeze(-1) * inputs[i - 1][:, :, None, None, :]
+        jacobian[..., where[f"W{i}"]] = by_weight.flatten(-2)
+        jacobian[..., where[f"b{i}"]] = delta
+        if i > 1:
+            delta = torch.einsum("rnok,rkj->rnoj", delta, layers[i - 1][0])
+            delta = delta * slopes[i - 2].unsqueeze(2)
+    return h, jacobian
+
+
 _CACHE_NUMBERS = 1 << 18  # of a block of products: 2 MB
 
 
 class LayerFactors(NamedTuple):
-    """One layer's part of the Jacobian at N rows."""
+    """Factors of one layer's part of the Jacobian at N rows."""
 
     inputs: Tensor  # (N, L + 1), the last column one
     slopes: Tensor  # (N, K, H)
@@ -49,12 +80,8 @@ class _Block(NamedTuple):
 class FactoredJacobian:
     """Derivatives of the outputs (N, K) by one weight vector (P,).
 
-    Parameters
-    ----------
-    layers : tuple of LayerFactors
-    order : int64 Tensor of shape (P,)
-        Places in the network's flat order of the parameters taken layer by layer and unit by unit,
-        a unit's bias after its weights.
+    ``order`` int64 (P,): places in the network's flat order of the parameters taken layer by layer
+    and unit by unit, a unit's bias after its weights.
     """
 
     layers: tuple[LayerFactors, ...]

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.linalg import layer_outputs, weight_gradient
 from skbayes_sym.numerics.memory import rows_within
@@ -42,13 +42,8 @@ class ElboLikelihood:
     A call reuses the scratch arrays made here: at these sizes a fresh array an operation costs
     more in page faults than the arithmetic it holds.
 
-    Parameters
-    ----------
-    network : MLP
-    n_rows, n_draws : int
-        Rows N of a batch, and local reparametrisation draws S averaged.
-    like : Tensor
-        Gives dtype and device.
+    ``n_rows``, ``n_draws``: rows N of a batch, and local reparametrisation draws S averaged;
+    ``like``: gives dtype and device.
     """
 
     def __init__(self, network: MLP, n_rows: int, n_draws: int, like: Tensor) -> None:
@@ -201,22 +196,12 @@ def output_moments(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of the outputs given draws of the hidden units.
 
-    Parameters
-    ----------
-    loc, variance : sequence of (W, b)
-        Posterior mean and variance, layer by layer.
-    x : Tensor of shape (N, n_inputs)
-    noise : sequence of Tensor of shape (S, 1 or N, width), one a hidden layer
-        With a middle axis of 1 the rows share it: the law of every single row stays exact and
-        the result doesn't depend on which other rows are asked for.
+    ``loc``, ``variance``: posterior mean and variance, layer by layer; ``x`` (N, n_inputs);
+    ``noise``: with a middle axis of 1 the rows share it: the law of every single row stays exact
+    and the result doesn't depend on which other rows are asked for. Returns ``mean``, ``variance``
+    (S, N, n_outputs), or (1, N, n_outputs) without hidden layers: the outputs of draw s are
+    ``N(mean[s], variance[s])``, exactly, row by row.
 
-    Returns
-    -------
-    mean, variance : Tensor of shape (S, N, n_outputs), or (1, N, n_outputs) without hidden layers
-        The outputs of draw s are ``N(mean[s], variance[s])``, exactly, row by row.
-
-    Notes
-    -----
     The first layer costs two matrix products however many draws there are; the others take the
     draws in blocks whose hidden units fit the cache.
     """

@@ -1,4 +1,4 @@
-"""What a network shows of one forward pass: inputs and pre-activations of its weight layers."""
+"""Recordings of one forward pass: inputs and pre-activations of its weight layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class WeightLayer(Protocol):
 
     @property
     def recording_cost(self) -> float:
-        """What recording a training step adds to it, in training steps."""
+        """Cost of recording a training step, in training steps."""
         ...
 
     def patches(self, inputs: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class Convolution:
 
 
 class Recording(NamedTuple):
-    """One forward pass of M inputs; everything is differentiable in its pre-activations."""
+    """Forward pass of M inputs; everything is differentiable in its pre-activations."""
 
     outputs: Tensor  # (M, O)
     inputs: list[Tensor]  # of each weight layer, (M, *I)
@@ -107,5 +107,5 @@ class RecordingNetwork(Network, Protocol):
 
 
 def differentiable(preactivation: Tensor) -> Tensor:
-    """The same tensor, made a leaf of the graph if nothing before it asks for gradients."""
+    """Tensor, made a leaf of the graph if nothing before it asks for gradients."""
     return preactivation if preactivation.requires_grad else preactivation.requires_grad_()

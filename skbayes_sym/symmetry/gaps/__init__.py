@@ -1,4 +1,4 @@
-"""What ignoring a symmetry costs: ``E_q[log q - log q_G]`` of a posterior under a group, nats.
+"""The cost of ignoring a symmetry: ``E_q[log q - log q_G]`` of a posterior under a group, nats.
 
 A posterior and a group go in, an `Estimate` with its side or a `GapGradient` comes out. To read:
 

@@ -1,4 +1,4 @@
-r"""What a symmetrisation gap is: one interface, whatever the posterior and the group.
+r"""The symmetrisation gap: one interface, whatever the posterior and the group.
 
 For a posterior q and a compact group G of its model's symmetries,
 

@@ -31,26 +31,12 @@ _EQUAL = 1e-5
 def log_haar_integral(singular_values: Tensor) -> Tensor:
     """Log of the integral of ``exp tr(B T')`` over Haar O(k), from the singular values of B.
 
-    Parameters
-    ----------
-    singular_values : Tensor of shape (*B, k)
-        Non-negative, in any order.
+    ``singular_values`` (*B, k): non-negative, in any order. Returns (*B,), nats, exact for k = 1,
+    2, 3 (closed forms and a one-dimensional integral, to 1e-9). Beyond, the large-rank saddle (see
+    Notes): exact at 0, within 0.11 k nats of the truth and never below it in every case tested (k
+    up to 40); that it is an upper bound is conjectured. Computed in float64, returned in the dtype
+    given; twice differentiable. Raises ValueError if there is no singular value.
 
-    Returns
-    -------
-    Tensor of shape (*B,), nats
-        Exact for k = 1, 2, 3 (closed forms and a one-dimensional integral, to 1e-9). Beyond, the
-        large-rank saddle (see Notes): exact at 0, within 0.11 k nats of the truth and never below
-        it in every case tested (k up to 40); that it is an upper bound is conjectured. Computed in
-        float64, returned in the dtype given; twice differentiable.
-
-    Raises
-    ------
-    ValueError
-        If there is no singular value.
-
-    Notes
-    -----
     k = 1: ``log cosh s``. k = 2: ``log (I_0(s_1 + s_2) + I_0(s_1 - s_2)) / 2``. k = 3: both
     components of O(3) through quaternions, an integral of a product of two Bessel functions.
 
@@ -77,14 +63,8 @@ def log_haar_integral(singular_values: Tensor) -> Tensor:
 def haar_expansion(singular_values: Tensor) -> "HaarExpansion":
     """`log_haar_integral` with its first two derivatives by the singular values.
 
-    Parameters
-    ----------
-    singular_values : Tensor of shape (*B, k)
-
-    Returns
-    -------
-    HaarExpansion
-        In float64. Written out for the saddle, by automatic differentiation up to k = 3.
+    ``singular_values`` (*B, k). Returns: in float64. Written out for the saddle, by automatic
+    differentiation up to k = 3.
     """
     s = singular_values.detach().double()
     return _exact_expansion(s) if s.shape[-1] <= EXACT_UP_TO else _saddle_expansion(s)
@@ -105,16 +85,8 @@ def pair_curvature(s: Tensor, expansion: HaarExpansion) -> tuple[Tensor, Tensor]
 
         sum_ij hessian_ij K_ii K_jj + 1/2 sum_{i != j} (even_ij K_ij^2 + odd_ij K_ij K_ji).
 
-    Parameters
-    ----------
-    s : Tensor of shape (*B, k)
-    expansion : HaarExpansion
-        At ``s``.
-
-    Returns
-    -------
-    even, odd : Tensor of shape (*B, k, k)
-        Zero on the diagonal.
+    ``s`` (*B, k); ``expansion``: at ``s``. Returns ``even``, ``odd`` (*B, k, k): zero on the
+    diagonal.
     """
     s = s.double()
     f, h = expansion.gradient, expansion.hessian

@@ -45,16 +45,8 @@ def isotropic_inner(loc: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
     ``B = Q + Q^{1/2} Z`` with ``Q = sum_i m_i m_i' / c_i`` and Z standard normal: the rows enter
     through Q alone, so a draw costs O(k^3) however many they are.
 
-    Parameters
-    ----------
-    loc : Tensor of shape (n_rows, k)
-    variance : Tensor of shape (n_rows,)
-    noise : Tensor of shape (D, k, k)
-        Standard normal.
-
-    Returns
-    -------
-    Tensor of shape (D, k, k)
+    ``loc`` (n_rows, k); ``variance`` (n_rows,); ``noise`` (D, k, k): standard normal. Returns (D,
+    k, k).
     """
     distance = loc.mT @ (loc / variance.unsqueeze(-1))
     values, vectors = torch.linalg.eigh(distance)
@@ -177,16 +169,8 @@ def learn_mixing(inner: Tensor, gap_of: Callable[[Tensor], Tensor] = langevin_ga
     A concave problem where F is convex. W is free for few components; for more it weighs the two
     sets of anchors by one number each, since a free matrix would learn the draws by heart.
 
-    Parameters
-    ----------
-    inner : Tensor of shape (D, 2k, k)
-        ``C = sum_i features_i x_i'`` of each draw.
-    gap_of : callable (*B, k, k) -> (*B,)
-        ``tr B - F(B)``; of all rotations by default.
-
-    Returns
-    -------
-    Tensor of shape (k, 2k)
+    ``inner`` (D, 2k, k): ``C = sum_i features_i x_i'`` of each draw. ``gap_of``: ``tr B - F(B)``;
+    of all rotations by default. Returns (k, 2k).
     """
     k = inner.shape[-1]
     basis = _mixing_basis(k).to(inner)

@@ -49,7 +49,7 @@ class Distance(NamedTuple):
 
     @classmethod
     def of(cls, loc: Tensor, variance: Tensor) -> "Distance":
-        """Of rows with means (n_rows, k) and variances (n_rows,)."""
+        """Distance of rows with means (n_rows, k) and variances (n_rows,)."""
         values, axes = torch.linalg.eigh(loc.mT @ (loc / variance.unsqueeze(-1)))
         return cls(values.clamp(min=0.0), axes)
 
@@ -82,7 +82,7 @@ class _Rows(NamedTuple):
     distance: Distance
 
     def gradient(self, value: Tensor, slope: Tensor, few: LangevinExpansion) -> GapGradient:
-        """Where G is ``slope`` (k,) in the axes of Q; ``few`` draws shape the added precision."""
+        """Take G as ``slope`` (k,) in the axes of Q; ``few`` draws shape the added precision."""
         axes = self.distance.axes
         anchors = (self.loc / self.variance.unsqueeze(-1)) @ axes
         due = anchors.square() @ slope
@@ -106,27 +106,16 @@ class IsotropicGapModel:
 
     with a such that slopes are equal there. Being a function, it lets steps be judged by
     differences far below the noise of draws.
-
-    Parameters
-    ----------
-    value : Tensor, 0-d
-        Nats.
-    values : Tensor of shape (k,)
-        :math:`\lambda^0`, increasing.
-    bend : Tensor of shape (k,)
-        a.
-    shape : Tensor of shape (PRECISION_DRAWS, k, k)
-        Standard normal: the draws that shape added precisions.
     """
 
-    value: Tensor
-    values: Tensor
-    bend: Tensor
-    shape: Tensor
+    value: Tensor  # nats
+    values: Tensor  # (k,); :math:`\lambda^0`, increasing
+    bend: Tensor  # (k,); a
+    shape: Tensor  # (PRECISION_DRAWS, k, k); standard normal: the draws that shape added precisions
 
     @classmethod
     def of(cls, distance: Distance, noise: Tensor) -> "IsotropicGapModel":
-        """From draws (D, k, k), standard normal, in the axes of Q."""
+        """Model from draws (D, k, k), standard normal, in the axes of Q."""
         expansion = expand_langevin(distance.draws(noise))
         slope = expansion.rest.diagonal(dim1=-2, dim2=-1).mean(0)
         tiny = torch.finfo(slope.dtype).tiny
@@ -135,11 +124,11 @@ class IsotropicGapModel:
         return cls(expansion.value.mean(), distance.values, bend, noise[:PRECISION_DRAWS])
 
     def at(self, posterior: RowPosterior) -> Tensor:
-        """Its value at a posterior, nats."""
+        """Value at a posterior, nats."""
         return self._at(Distance.of(posterior.mean, mean_variances(posterior)))
 
     def gradients(self, posterior: RowPosterior) -> GapGradient:
-        """Its value and derivatives."""
+        """Value and derivatives."""
         variance = mean_variances(posterior)
         distance = Distance.of(posterior.mean, variance)
         slope = self.bend / (self.bend + distance.values)
@@ -166,15 +155,9 @@ _LEARNING_SHARE = 8
 
 @dataclass(frozen=True, eq=False)
 class IsotropicRotationGap:
-    """O(k), rows of covariance ``c_i 1``: the gap itself, up to F beyond k = 3; a `Gap`.
+    """O(k), rows of covariance ``c_i 1``: the gap itself, up to F beyond k = 3; a `Gap`."""
 
-    Parameters
-    ----------
-    group : Orthogonal
-        Of all rows.
-    """
-
-    group: Orthogonal
+    group: Orthogonal  # of all rows
     is_random: ClassVar[bool] = True
 
     @property
@@ -194,19 +177,19 @@ class IsotropicRotationGap:
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """From six pairs of draws."""
+        """Value and derivatives from six pairs of draws."""
         return self._gradients(posterior, _MOST_PAIRS, generator)
 
     def settled_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """From so many draws that a posterior may be fitted to them: 256 pairs up to k = 32."""
+        """Derivatives that a posterior may be fitted to: 256 pairs of draws up to k = 32."""
         return self._gradients(posterior, _settled_pairs(posterior), generator)
 
     def settled_model(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> IsotropicGapModel:
-        """From as many."""
+        """Model from as many draws as `settled_gradients`."""
         noise = self._noise(posterior, _settled_pairs(posterior), generator)
         return IsotropicGapModel.of(self._distance(posterior), noise)
 
@@ -232,14 +215,9 @@ class AnchoredRotationGap:
     Training uses the anchors ``m_i / c_i`` with the mean variance c_i of the row, which are optimal
     for isotropic rows and close otherwise. `estimate` learns anchors: combinations of these and
     of ``S_i^-1 m_i`` by a (2k, k) matrix, a concave problem, on draws of its own.
-
-    Parameters
-    ----------
-    group : Orthogonal
-        Of all rows.
     """
 
-    group: Orthogonal
+    group: Orthogonal  # of all rows
     side: ClassVar[Side] = "lower"  # for any anchors, where F is exact or bounded from above
     is_random: ClassVar[bool] = True
 
@@ -268,7 +246,7 @@ class AnchoredRotationGap:
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """From six pairs of draws, fewer of many rows; with the plain anchors."""
+        """Use six pairs of draws, fewer of many rows, and the plain anchors."""
         anchors = plain_anchors(posterior)
         n_pairs = max(1, min(_MOST_PAIRS, _NUMBERS_A_STEP // anchors.numel()))
         noise = anchors.new_zeros(n_pairs, anchors.shape[1], anchors.shape[1])
@@ -306,7 +284,7 @@ def _parts(posterior: RowPosterior) -> Iterator[_Part]:
 
 
 def _row_noise(part: _Part, root: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
-    """What draws of rows have beside their mean, (n_draws, r, k)."""
+    """Noise of draws of rows around their mean, (n_draws, r, k)."""
     noise = row_noise((len(part.mean), n_draws), part, generator)
     return (noise @ root.mT).movedim(1, 0)
 

@@ -47,15 +47,9 @@ _DRAWS_OF_A_BOUND, _BOUND_DRAWS_A_STEP, _LEARNING_DRAWS = 128, 4, 32
 
 @dataclass(frozen=True, eq=False)
 class SignFlipGap:
-    """Flips of single components of rows with elementwise variances; a `Gap`. Nothing is drawn.
+    """Flips of single components of rows with elementwise variances; a `Gap`. Nothing is drawn."""
 
-    Parameters
-    ----------
-    group : Units
-        Of the components: ``index`` is (k, n_rows).
-    """
-
-    group: Units
+    group: Units  # of the components: ``index`` is (k, n_rows)
     side: ClassVar[Side] = "exact"  # a quadrature
     is_random: ClassVar[bool] = False
 
@@ -101,22 +95,15 @@ def _nodes(distance: Tensor) -> tuple[Tensor, Tensor]:
     return a + a.sqrt() * z, torch.softmax(-0.5 * z * z, 0)
 
 
-
-
 @dataclass(frozen=True, eq=False)
 class ComponentGap:
     """Exchanges and flips of components, elementwise variances; a `Gap`. O(2^k k) a draw.
 
     Rows with diagonal covariances are independent normals, and a component is a unit that owns
     one entry of every row: this is `UnitGap` with derivatives row by row.
-
-    Parameters
-    ----------
-    group : Units
-        Of the components: ``index`` is (k, n_rows).
     """
 
-    group: Units
+    group: Units  # of the components: ``index`` is (k, n_rows)
     side: ClassVar[Side] = "exact"
     is_random: ClassVar[bool] = True
 
@@ -126,15 +113,14 @@ class ComponentGap:
         """Average over draws (256 by default), one permanent each."""
         loc, scale = _flat(posterior)
         draws = (
-            self._values(loc, scale, posterior, 1, generator)
-            for _ in range(n_draws or _DRAWS)
+            self._values(loc, scale, posterior, 1, generator) for _ in range(n_draws or _DRAWS)
         )
         return mean_and_error(torch.cat(list(draws)))
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """From 16 draws."""
+        """Value and derivatives from 16 draws."""
         loc, scale = (t.requires_grad_() for t in _flat(posterior))
         with torch.enable_grad():
             value = self._values(loc, scale, posterior, _DRAWS_A_STEP, generator).mean()
@@ -161,8 +147,6 @@ def _flat(posterior: RowPosterior) -> tuple[Tensor, Tensor]:
     return posterior.mean.detach().flatten(), scale.detach().flatten()
 
 
-
-
 @dataclass(frozen=True, eq=False)
 class AnchoredComponentGap:
     r"""Flips, or flips and exchanges, of components, any covariance: below the gap; a `Gap`.
@@ -176,14 +160,9 @@ class AnchoredComponentGap:
 
     the averages of ``exp tr(B T')`` over signed permutations and over flips. It holds for any
     anchors and any q. O(n_rows k^2) a draw, with exchanges also O(2^k k).
-
-    Parameters
-    ----------
-    group : Units
-        Of the components: ``index`` is (k, n_rows).
     """
 
-    group: Units
+    group: Units  # of the components: ``index`` is (k, n_rows)
     side: ClassVar[Side] = "lower"
     is_random: ClassVar[bool] = True
 
@@ -207,7 +186,7 @@ class AnchoredComponentGap:
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """From four draws, plain anchors; what it adds to precisions is left out.
+        """Value and slope from four draws, plain anchors; nothing is added to precisions.
 
         Where the copies are apart both derivatives vanish, and a finite group can't add much.
         """
@@ -242,19 +221,9 @@ def row_gap(
 ) -> Gap[RowPosterior]:
     """The gap of rows under rotations, or under flips and exchanges of their components.
 
-    Parameters
-    ----------
-    group : Orthogonal or Units
-        Other groups: ``row_gap.register``.
-    is_isotropic : bool
-        Whether every covariance is a multiple of the identity: rotations are then exact.
-    is_elementwise : bool, default=True
-        Whether every covariance is diagonal: finite groups are then exact.
-
-    Raises
-    ------
-    TypeError
-        If no gap is known for the group.
+    ``group``: other groups: ``row_gap.register``; ``is_isotropic``: whether every covariance is a
+    multiple of the identity: rotations are then exact; ``is_elementwise``: whether every covariance
+    is diagonal: finite groups are then exact. Raises TypeError if no gap is known for the group.
     """
     raise TypeError(
         f"no gap of independent rows is known under {type(group).__name__}: give one of your own, "

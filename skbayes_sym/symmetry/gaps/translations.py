@@ -41,15 +41,11 @@ class CorrelatedPosterior(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TranslationGap:
-    """What independent normals lose against the best posterior of a linear model; a `Gap`.
+    """Loss of independent normals against the best posterior of a linear model; a `Gap`.
 
-    Parameters
-    ----------
-    group : Translation
-        By the training inputs; every row has translations of its own, orthogonal to it alone.
-    optima : Estimate, optional
-        The difference where the likelihood isn't normal. The sites of the two optima are others
-        then, and only who fits both knows it: no function of one posterior does.
+    ``group``: by the training inputs; every row has translations of its own, orthogonal to it
+    alone. ``optima``: the difference where the likelihood isn't normal. The sites of the two optima
+    are others then, and only who fits both knows it: no function of one posterior does.
     """
 
     group: Translation

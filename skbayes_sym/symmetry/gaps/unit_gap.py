@@ -27,17 +27,9 @@ def unit_log_ratios(layer: UnitGroup, loc: Tensor, scale: Tensor, noise: Tensor)
     of the draw comes from its own noise, and the diagonal is known: 0, or what the mirror image of
     the unit adds. So nothing cancels in them, however narrow the posterior.
 
-    Parameters
-    ----------
-    layer : UnitGroup
-        Its index on the device of the others.
-    loc, scale : Tensor of shape (P,)
-        Mean-field Gaussian; differentiable in both, first derivatives only.
-    noise : Tensor of shape (*B, P)
-        Standard normal.
+    ``layer``: its index on the device of the others. ``loc``, ``scale`` (P,): mean-field Gaussian;
+    differentiable in both, first derivatives only. ``noise`` (*B, P): standard normal.
 
-    Notes
-    -----
     Six matrix products, O(d^2 p), with the gradient written out: at these sizes most of the
     time of autograd's version goes into the temporaries between them.
     """
@@ -153,7 +145,7 @@ class UnitGap:
 
     @property
     def side(self) -> Side:
-        """One layer's sum over the group is a permanent; several layers' is bounded."""
+        """Side: one layer's sum over the group is a permanent, several layers' is bounded."""
         is_exact = self.permanent.side == "exact" and len(self._layers) == 1
         return "exact" if is_exact or not self._layers else self.bound
 
@@ -175,7 +167,7 @@ class UnitGap:
         return {}
 
     def _terms_on(self, device: torch.device) -> tuple[UnitGroup, ...]:
-        """With their indices on a device: moved once, not every step."""
+        """Move the layers' indices to a device once, not every step."""
         if device not in self._moved:
             self._moved[device] = tuple(t.on(t.index.to(device)) for t in self._terms)
         return self._moved[device]
@@ -183,7 +175,7 @@ class UnitGap:
     def values(
         self, loc: Tensor, scale: Tensor, noise: Tensor, *, generator: torch.Generator
     ) -> Tensor:
-        """One value a draw ``loc + scale * noise``; they average to the gap or to the bound.
+        """Values, one a draw ``loc + scale * noise``; they average to the gap or to the bound.
 
         Parameters
         ----------

@@ -14,7 +14,7 @@ from skbayes_sym.inference import member_scales
 from skbayes_sym.inference.laplace.member_refit import LinearisedMember, refit
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.models import ARD, LayerScales, StudentT
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import WeightMoments
 
 FAST = {

@@ -1,15 +1,24 @@
 """Offsets, learned priors, labels, ordinal entries, side information and new rows."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+import torch
 from scipy.stats import norm
 from sklearn.base import clone
 
 from skbayes_sym import SymVIMatrixFactorization, invariance_gap
 from skbayes_sym.inference.solvers import VI
-from skbayes_sym.models import StudentT
+from skbayes_sym.models import (
+    Categorical,
+    Heteroscedastic,
+    NegativeBinomial,
+    StudentT,
+    TargetLikelihood,
+)
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 
@@ -373,3 +382,84 @@ def test_a_few_more_entries_take_few_sweeps():
     stream.partial_fit((ROWS[few], COLUMNS[few], X[ROWS, COLUMNS][few]))
     assert stream.n_iter_ <= 0.6 * before
     assert np.isfinite(stream.elbo_)
+
+
+def clicks(seed=0):
+    """Counts whose log rates are offsets and two factors, with holes."""
+    rng = np.random.default_rng(seed)
+    log_rate = 1.0 + 0.5 * rng.normal(size=(60, 2)) @ rng.normal(size=(2, 40))
+    log_rate += 0.5 * rng.normal(size=(60, 1)) + 0.5 * rng.normal(size=40)
+    counts = rng.poisson(np.exp(log_rate)).astype(float)
+    return np.where(rng.random(counts.shape) < 0.6, counts, np.nan), log_rate
+
+
+@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial", NegativeBinomial()])
+def test_counts(likelihood):
+    """Rates are found, and held-out counts have a higher density than under normal entries."""
+    counts, log_rate = clicks()
+    held = ~np.isnan(counts) & (np.random.default_rng(1).random(counts.shape) < 0.25)
+    train, where = np.where(held, np.nan, counts), np.nonzero(held)
+    model = clone(MODEL).set_params(likelihood=likelihood).fit(train)
+    mean, std = model.predict_entries(*where, return_std=True)
+    assert np.corrcoef(np.log(mean), log_rate[held])[0, 1] > 0.9
+    assert (std**2 > mean).all()
+    assert np.corrcoef(model.reconstruct()[held], log_rate[held])[0, 1] > 0.9
+    density = model.entry_log_density(*where, counts[held])
+    assert density.mean() > clone(MODEL).fit(train).entry_log_density(*where, counts[held]).mean()
+    total = sum(
+        np.exp(model.entry_log_density(*where, np.full(held.sum(), float(y)))) for y in range(200)
+    )
+    np.testing.assert_allclose(total, 1.0, atol=1e-3)
+    draws = model.sample_entries(*where, 4000, random_state=0)
+    assert np.corrcoef(draws.mean(0), mean)[0, 1] > 0.9
+    assert not hasattr(model, "noise_std_")
+    assert np.isfinite(model.score(train[:5]))
+    assert model.elbo_ > model.elbo_mean_field_
+
+
+def test_two_values_have_log_odds():
+    liked = np.where(HOLES, np.nan, 1.0 + (X > 3.0))  # any two values
+    model = clone(MODEL).set_params(likelihood="bernoulli").fit(liked)
+    p = model.predict_entry_proba(*np.nonzero(HOLES))
+    assert list(model.classes_) == [1.0, 2.0]
+    np.testing.assert_allclose(p.sum(1), 1.0)
+    assert np.mean((p[:, 1] > 0.5) == (SIGNAL[HOLES] > 3.0)) > 0.8
+    with pytest.raises(ValueError, match="two classes, y has"):
+        clone(model).fit(np.where(X > 5.0, 3.0, liked))
+
+
+@dataclass(frozen=True, eq=False)
+class Asymmetric(TargetLikelihood):
+    """Gumbel noise: nobody has heard of it here."""
+
+    scale: torch.Tensor
+
+    def distribution(self, outputs):
+        return torch.distributions.Gumbel(outputs, self.scale, validate_args=False)
+
+
+def test_a_likelihood_of_ones_own():
+    rng = np.random.default_rng(0)
+    skewed = np.where(HOLES, np.nan, SIGNAL + 0.5 * rng.gumbel(size=X.shape))
+    scale = torch.tensor(0.5 / np.nanstd(skewed))
+    own = clone(MODEL).set_params(likelihood=Asymmetric(scale), max_iter=100).fit(skewed)
+    fresh = SIGNAL + 0.5 * rng.gumbel(size=X.shape)
+    where = np.nonzero(HOLES)
+    ours = clone(MODEL).fit(skewed)
+    density = [m.entry_log_density(*where, fresh[where]).mean() for m in (own, ours)]
+    assert density[0] > density[1]
+
+
+def test_likelihoods_that_have_no_place_are_refused():
+    for likelihood in (Categorical(), Heteroscedastic()):
+        with pytest.raises(ValueError, match="doesn't go with SymVIMatrixFactorization"):
+            clone(MODEL).set_params(likelihood=likelihood).fit(X)
+    with pytest.raises(ValueError, match="is of counts, but X holds"):
+        clone(MODEL).set_params(likelihood="poisson").fit(X)
+
+
+def test_a_scale_that_is_given_stays():
+    model = clone(MODEL).set_params(noise_std=0.4, likelihood="student_t").fit(X)
+    assert model.noise_std_ == pytest.approx(0.4)
+    _, std = model.predict_entries([0], [0], return_std=True)
+    assert std[0] > 0.4 * 2**0.5  # four degrees of freedom

@@ -108,8 +108,8 @@ def full_evidence(fitted, X, y):
     from skbayes_sym.inference.laplace.curvature import Full
     from skbayes_sym.inference.laplace.jacobian import ExactDirections
     from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
-    from skbayes_sym.models.data import Data
     from skbayes_sym.models.likelihoods.categorical import Categorical
+    from skbayes_sym.models.model import Data
 
     n_samples = 100 if fitted.invariance_ else 1
     model = AveragedNetwork(fitted.network_, fitted.augmentation_, Categorical(), n_samples)

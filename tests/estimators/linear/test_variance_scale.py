@@ -6,7 +6,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 
 from skbayes_sym import BayesianLinearClassifier
-from skbayes_sym.estimators.linear import variance_scale
+from skbayes_sym.estimators.linear import method
 from skbayes_sym.inference.laplace.labels_predictive import VARIANCE_SCALES
 from skbayes_sym.models import Bernoulli
 
@@ -27,8 +27,8 @@ def test_left_out_losses_are_those_of_refits(monkeypatch, n_classes):
         seen["losses"] = original(left_out, y, scales)
         return seen["losses"]
 
-    original = variance_scale.left_out_losses
-    monkeypatch.setattr(variance_scale, "left_out_losses", keep)
+    original = method.left_out_losses
+    monkeypatch.setattr(method, "left_out_losses", keep)
     x = X - X.mean(axis=0)
     order = np.lexsort(x.T[::-1])  # that of the losses
     x, y = x[order], y[order]

@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.samplers import HMC, SMC, Chains, Evidence
+from skbayes_sym.models import HalfNormal
 
 FAST = {
     "sampler": Chains(HMC(max_leapfrog=16), init="prior", n_warmup=100), "n_chains": 16,
@@ -40,7 +41,7 @@ def test_a_linear_model_has_its_exact_evidence(settings, noise_prior_scale):
     X = rng.standard_normal((30, 2))
     y = X @ [1.0, -0.5] + 0.4 * rng.standard_normal(30)
     reg = MCMCRegressor(
-        (), standardize=False, noise_prior_scale=noise_prior_scale,
+        (), standardize=False, noise_std=HalfNormal(noise_prior_scale),
         **FAST | settings,
     ).fit(X, y)  # fmt: skip
     exact = linear_log_evidence(*tensors(X, y), noise_prior_scale)

@@ -13,11 +13,10 @@ from skbayes_sym.inference.factorization.entry_sites import Seen, expected, lear
 from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
 from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.incidence import entries
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.categorical import Bernoulli
+from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
-from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 
 LIKELIHOODS = {

@@ -9,10 +9,10 @@ from torch import nn
 from skbayes_sym.inference.laplace import determined as module
 from skbayes_sym.inference.laplace.determined import chosen_rows, curvature_numbers, determined
 from skbayes_sym.models import MLP, TANH, BaseNetwork, ParamLayout
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.poisson import Poisson
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.modules import ModuleNetwork
 
 

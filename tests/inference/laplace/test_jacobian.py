@@ -22,7 +22,7 @@ from skbayes_sym.inference.laplace.jacobian import (
     parameter_positions,
 )
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.networks.residual import resnet, wide_resnet
+from skbayes_sym.models.networks.convolutional import resnet, wide_resnet
 
 PROBLEMS = {
     "classes": problem("classes"),

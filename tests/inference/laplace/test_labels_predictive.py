@@ -16,7 +16,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
 from skbayes_sym.inference.laplace.search.label_terms import LabelTerms
 from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.refine import refine
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 
 KINDS = pytest.mark.parametrize(
     ("n_outputs", "n_classes"), [(1, 2), (3, 3)], ids=["logistic", "softmax"]

@@ -20,7 +20,7 @@ from skbayes_sym.inference.laplace.jacobian import (
     SketchedDirections,
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
-from skbayes_sym.models.networks.residual import resnet
+from skbayes_sym.models.networks.convolutional import resnet
 
 DIRECTIONS = {
     "exact": ExactDirections(),

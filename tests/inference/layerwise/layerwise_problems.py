@@ -16,8 +16,8 @@ from skbayes_sym.inference.layerwise.base import (
 from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
 from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
 from skbayes_sym.inference.layerwise.scales import PriorOfLayers
-from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
+from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
 
 # One prior scale for a layer, and one per input.

@@ -18,7 +18,7 @@ from thin import some
 from skbayes_sym.inference.layerwise.base import (
     LayerwiseElbo,
 )
-from skbayes_sym.models.data import Batches, Data
+from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 

@@ -22,7 +22,7 @@ from skbayes_sym.inference.layerwise.base import (
     LayerInputs,
 )
 from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 

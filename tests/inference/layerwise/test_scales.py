@@ -16,8 +16,8 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.layerwise.base import LayerwiseElbo
 from skbayes_sym.inference.layerwise.scales import PriorOfLayers
-from skbayes_sym.models.data import Batches
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
+from skbayes_sym.models.model import Batches
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import Normal

@@ -7,7 +7,7 @@ from inference.linear.linear_problems import class_data, fit, softmax
 from torch.testing import assert_close
 
 from skbayes_sym.inference.linear.expectations import ScalarSites
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.categorical import Bernoulli
 
 
 def random_moments(n_outputs=3, n=4):

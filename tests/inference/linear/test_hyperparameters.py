@@ -8,9 +8,9 @@ from scipy import optimize, stats
 from skbayes_sym.inference.linear.expectations import ScalarSites, SoftmaxSites
 from skbayes_sym.inference.linear.hyperparameters import Learning, Range, Until, fit_sites
 from skbayes_sym.inference.linear.sites import LinearData, converge, first_sites, solve
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.categorical import Bernoulli
+from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.numerics.gaussian import sobol_normal
 

@@ -18,9 +18,9 @@ from skbayes_sym.inference.linear.sites import (
     solve,
     update,
 )
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.categorical import Bernoulli
+from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.numerics.convergence import AndersonMixing
 

@@ -6,9 +6,9 @@ import torch
 
 from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.random import generator_from

@@ -9,9 +9,9 @@ from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
 from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.models.data import Batches, Data
 from skbayes_sym.models.learned_scales import ARD
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior, WeightMoments

@@ -14,8 +14,8 @@ from skbayes_sym.inference.sampling.kernels.base import initial_state
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation, KroneckerPreconditioner
 from skbayes_sym.inference.sampling.warmup import FixedPreconditioner
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import Normal

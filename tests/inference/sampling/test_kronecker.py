@@ -12,10 +12,10 @@ from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation, curvature_at, own_scales
 from skbayes_sym.inference.sampling.warmup import RunningMoments
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.poisson import Poisson
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.activations import IDENTITY, RELU, SOFTPLUS, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior, Normal

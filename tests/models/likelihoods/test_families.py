@@ -6,11 +6,10 @@ import torch
 from scipy import integrate, stats
 from torch.testing import assert_close
 
-from skbayes_sym.models.likelihoods.bernoulli import Bernoulli
+from skbayes_sym.models.likelihoods.categorical import Bernoulli
+from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
 from skbayes_sym.models.likelihoods.expectations import by_autograd
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
-from skbayes_sym.models.likelihoods.negative_binomial import NegativeBinomial
-from skbayes_sym.models.likelihoods.poisson import Poisson
 from skbayes_sym.models.likelihoods.student_t import StudentT
 
 OUTPUTS = torch.tensor([[[-1.0], [0.3], [2.0]]], dtype=torch.float64)

@@ -5,7 +5,7 @@ import torch
 from cases import LIKELIHOODS, NETWORKS
 from torch.testing import assert_close
 
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews, output_moments

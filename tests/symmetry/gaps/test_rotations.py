@@ -1,6 +1,5 @@
 """Derivatives in the axes of Q: against differences of the gap itself, and what they spare."""
 
-
 import pytest
 import torch
 from cases import GAPS

@@ -63,14 +63,7 @@ def step(
     stays where it had to be raised: there are fewer tries, at most eight systems, and less is
     gained by every step. Worth it where a try costs as much as the expansion.
 
-    Parameters
-    ----------
-    misfit : Misfit
-    theta : Tensor of shape (R, P)
-    expansion : Expansion
-    precision : Tensor of shape (R, P)
-    damping : Tensor of shape (R,)
-    is_wary : bool, default=False
+    ``theta`` (R, P); ``precision`` (R, P); ``damping`` (R,).
     """
     gradient = expansion.gradient + precision * theta
     energy = expansion.value + 0.5 * (precision * theta.square()).sum(1)

@@ -29,18 +29,14 @@ class NormalPoints(NamedTuple):
     weights: Tensor  # (S,), of sum one
 
 
-def points_for_fit(n_outputs: int) -> NormalPoints:
-    """Gauss-Hermite nodes of one logit, a few Sobol points and their mirror image of several."""
-    return _points(n_outputs, _N_FIT)
-
-
 def points_for_prediction(n_outputs: int) -> NormalPoints:
-    """The same with more points of several logits."""
-    return _points(n_outputs, _N_PREDICT)
+    """The `normal_points` of predictions: more of several logits than a fit takes."""
+    return normal_points(n_outputs, _N_PREDICT)
 
 
 @cache
-def _points(n_outputs: int, n_points: int) -> NormalPoints:
+def normal_points(n_outputs: int, n_points: int = _N_FIT) -> NormalPoints:
+    """Gauss-Hermite nodes of one logit, Sobol points and their mirror image of several."""
     if n_outputs == 1:
         nodes, weights = gauss_hermite(_N_NODES)
         return NormalPoints(nodes.unsqueeze(1), weights)
@@ -67,20 +63,11 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LabelTerms:
-    """Averages over logits ``outputs + root z`` at the points z.
+    """Averages over logits ``outputs + root z`` at the points z."""
 
-    Parameters
-    ----------
-    outputs : Tensor of shape (N, K)
-    root : Tensor of shape (N, K, K), optional
-        Of the logits' covariance. None takes the outputs as they are.
-    rule : NormalPoints, optional
-        By default `points_for_fit`.
-    """
-
-    outputs: Tensor
-    root: Tensor | None = None
-    rule: NormalPoints | None = None
+    outputs: Tensor  # (N, K)
+    root: Tensor | None = None  # (N, K, K), of the logits' covariance; None is zero
+    rule: NormalPoints | None = None  # by default `normal_points`
 
     @property
     def weights(self) -> Tensor:
@@ -89,7 +76,7 @@ class LabelTerms:
 
     @property
     def _rule(self) -> NormalPoints:
-        rule = self.rule or points_for_fit(self.outputs.shape[1])
+        rule = self.rule or normal_points(self.outputs.shape[1])
         return NormalPoints(*(t.to(self.outputs) for t in rule))
 
     def log_probabilities(self) -> Tensor:

@@ -12,7 +12,7 @@ from skbayes_sym.inference.laplace.search.gauss_newton import Expansion
 from skbayes_sym.inference.laplace.search.label_terms import LabelTerms, symmetric_root
 from skbayes_sym.inference.laplace.search.problem import Begun, EvidenceProblem, Hyper, Schedule
 from skbayes_sym.inference.laplace.search.systems import Curvature, RowCurvature, WeightCurvature
-from skbayes_sym.models.data import Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_factors import outputs_and_factors
 from skbayes_sym.numerics.memory import rows_within

@@ -30,7 +30,7 @@ from skbayes_sym.inference.laplace.search.systems import (
     WeightCurvature,
     are_outnumbered,
 )
-from skbayes_sym.models.networks.mlp_jacobian import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
 
 # The noise's precision at the beginning, in units of the targets' variance.
 BELIEVED, DOUBTED = 1.0 / 0.3, 0.3

@@ -30,8 +30,8 @@ from skbayes_sym.inference.laplace.search.systems import (
     are_few,
     require_factor,
 )
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ScalesByGroup
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 
 UPDATE_DAMPING = 0.7  # share of the logarithmic step of a hyperparameter

@@ -141,36 +141,20 @@ def draw_momentum(state: State, generator: torch.Generator) -> Tensor:
 
 
 def leapfrog(
-    state: State,
+    state: State,  # where the C chains are; left as it is
     log_density: LogDensity,
-    momentum: Tensor,
+    momentum: Tensor,  # (C, D): in preconditioned coordinates
+    # (C,): in preconditioned coordinates and in the dtype of the positions; a negative one goes
+    # back.
     step_size: Tensor,
     preconditioner: Preconditioner,
-    n_steps: int,
+    n_steps: int,  # at least 1
 ) -> tuple[State, Tensor]:
     """Follow the dynamics for ``n_steps`` steps.
 
-    Parameters
-    ----------
-    state : State
-        Where the C chains are; left as it is.
-    log_density : LogDensity
-    momentum : Tensor of shape (C, D)
-        In preconditioned coordinates.
-    step_size : Tensor of shape (C,)
-        In preconditioned coordinates and in the dtype of the positions; a negative one goes back.
-    preconditioner : Preconditioner
-    n_steps : int
-        At least 1.
+    Where the trajectories end. A chain that left what numbers can hold is not finite there;
+    the others are not touched by it.
 
-    Returns
-    -------
-    state, momentum : State, Tensor of shape (C, D)
-        Where the trajectories end. A chain that left what numbers can hold is not finite there;
-        the others are not touched by it.
-
-    Notes
-    -----
     Reversible and volume preserving; ``n_steps`` gradients, one a step. Two half kicks of the
     momentum between two gradients are made as one.
     """
@@ -198,33 +182,19 @@ def energy_error(start: State, momentum: Tensor, end: State, end_momentum: Tenso
 
 
 def metropolis(
-    state: State,
+    state: State,  # c chains, and where each would go
     proposal: State,
-    energy_error: Tensor,
+    energy_error: Tensor,  # (C,): nats; see `energy_error`
     *,
-    n_gradients: int,
+    n_gradients: int,  # what the proposal cost each chain
     generator: torch.Generator,
+    # (C,), bool: proposals that may be accepted: with it the target is restricted to a region.
     allowed: Tensor | None = None,
 ) -> tuple[State, Info]:
     """Accept each chain's proposal with probability ``min(1, exp(-energy_error))``.
 
-    Parameters
-    ----------
-    state, proposal : State
-        C chains, and where each would go.
-    energy_error : Tensor of shape (C,)
-        Nats; see `energy_error`.
-    n_gradients : int
-        What the proposal cost each chain.
-    generator : torch.Generator
-    allowed : Tensor of shape (C,), bool, optional
-        Proposals that may be accepted: with it the target is restricted to a region.
-
-    Returns
-    -------
-    state, info : State, Info
-        ``info.acceptance`` is the integrator's own probability, before ``allowed``: a smaller step
-        size can't do anything about a boundary. What is not finite is divergent and rejected.
+    ``info.acceptance`` is the integrator's own probability, before ``allowed``: a smaller step
+    size can't do anything about a boundary. What is not finite is divergent and rejected.
     """
     finite = energy_error.isfinite()
     probability = torch.where(finite, (-energy_error).exp().clamp_max(1.0), 0.0)

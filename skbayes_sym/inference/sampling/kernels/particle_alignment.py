@@ -20,24 +20,14 @@ _FLOOR = 1e-12  # least variance, relative to the mean square of the entry
 
 
 def align_particles(
-    position: Tensor,
+    position: Tensor,  # (N, D)
     group: SymmetryGroup,
-    reference: DiagonalReference | None,
+    reference: DiagonalReference | None,  # (D,): where the search begins: that of the last stage
     *,
-    n_starts: int,
+    n_starts: int,  # fresh starts besides; the labels with the smallest objective win
     generator: torch.Generator,
 ) -> tuple[Tensor, DiagonalReference]:
     """One representative of every particle's orbit, by Stephens' relabelling.
-
-    Parameters
-    ----------
-    position : Tensor of shape (N, D)
-    group : Trivial, Units or a Product of them
-    reference : DiagonalReference of shape (D,), optional
-        Where the search begins: that of the last stage.
-    n_starts : int
-        Fresh starts besides; the labels with the smallest objective win.
-    generator : torch.Generator
 
     Returns
     -------
@@ -63,15 +53,11 @@ def align_particles(
     return best.theta.to(position), best.reference()
 
 
-def pooled_preconditioner(aligned: Tensor, group: SymmetryGroup) -> DiagonalPreconditioner:
-    """Standard deviations pooled over coordinate orbits: no group element changes them.
-
-    Parameters
-    ----------
-    aligned : Tensor of shape (N, D)
-        One representative of each orbit.
-    group : SymmetryGroup
-    """
+def pooled_preconditioner(
+    aligned: Tensor,  # (N, D): one representative of each orbit
+    group: SymmetryGroup,
+) -> DiagonalPreconditioner:
+    """Standard deviations pooled over coordinate orbits: no group element changes them."""
     return DiagonalPreconditioner(orbit_mean(_variance(aligned.double()), group).sqrt().to(aligned))
 
 

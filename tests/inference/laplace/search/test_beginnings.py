@@ -19,8 +19,8 @@ from skbayes_sym.inference.laplace.search.beginnings import (
 from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.model import Data
 
 HOW = EvidenceSearch(60)
 
@@ -99,14 +99,6 @@ def test_stopped_it_gives_the_first_restarts(last):
     assert told == list(range(1, last + 1))
     assert search.stopped == ["callback"] * 4
     assert len(search.modes.theta) == len(search.curves) == 4
-
-
-@pytest.mark.long
-def test_curves_of_those_sought_anew_stand_beside_the_others():
-    problem = a_line_in_noise()
-    search = search_both_ways(HOW, problem, starts(problem, 8))
-    ends = [float(curve[-1]) for curve in search.curves]
-    np.testing.assert_allclose(ends, search.modes.log_evidence, atol=1.0)
 
 
 def test_a_mode_a_nat_per_row_below_the_best_is_left_out(monkeypatch):

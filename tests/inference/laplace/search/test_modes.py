@@ -63,16 +63,6 @@ def test_searches_end_early_and_keep_the_best():
         torch.testing.assert_close(value, curve[8:].max())
 
 
-def test_weights_are_repetitions():
-    weighted, rows = repeated(class_data(n=20))
-    found = []
-    for data in (weighted, rows):
-        problem = class_problem(data, (3,))
-        found.append(EvidenceSearch(12).search(problem, starts(problem)).modes)
-    torch.testing.assert_close(found[0].log_evidence, found[1].log_evidence)
-    torch.testing.assert_close(found[0].theta, found[1].theta, atol=1e-6, rtol=1e-6)
-
-
 def test_exchanging_classes_exchanges_outputs():
     data, order = class_data(n=20), torch.tensor([2, 0, 1])
     exchanged = data._replace(y=order.argsort()[data.y])

@@ -13,8 +13,8 @@ from skbayes_sym.inference.laplace.search.modes import EvidenceSearch
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.inference.laplace.search.problem import Hyper, evaluated
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
+from skbayes_sym.models.model import Data
 
 
 def linear_data(n=40, n_targets=1):

@@ -7,15 +7,13 @@ from inference.laplace.labels_problems import (
     class_problem,
     grid_log_evidence,
     held,
-    repeated,
 )
 
 from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_mixture
-from skbayes_sym.inference.laplace.search import problem as problem_module
 from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.refine import gaussian_bound, refine
-from skbayes_sym.models.data import Data
 from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.model import Data
 
 
 def modes_of(problem, n=1, max_iter=60, tol="auto"):
@@ -73,26 +71,3 @@ def test_separated_classes_become_confident_again():
         mixture = labels_mixture(problem.network, Posteriors(law.theta, law.covariance), x, 1.0)
         losses.append(-mixture.mean()[torch.arange(30), data.y].log().mean())
     assert losses[1] < 0.5 * losses[0]
-
-
-def test_weights_are_repetitions():
-    weighted, rows = repeated(class_data(n=12))
-    found = []
-    for data in (weighted, rows):
-        problem = class_problem(data, (3,))
-        found.append(refine(problem, modes_of(problem, max_iter=8)))
-    torch.testing.assert_close(found[0].bound, found[1].bound, atol=1e-6, rtol=0.0)
-    torch.testing.assert_close(found[0].theta, found[1].theta, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("n_outputs", "n_classes"), [(1, 2), (3, 3)], ids=["logistic", "softmax"])
-def test_few_rows_give_the_laws_of_the_weights_own_space(n_outputs, n_classes, monkeypatch):
-    data, found = class_data(n=8, n_classes=n_classes), []
-    for few in (True, False):
-        monkeypatch.setattr(problem_module, "are_few", lambda *_, few=few: few)
-        problem = class_problem(data, (12,), n_outputs)
-        modes = modes_of(problem, n=2, tol=None, max_iter=20)
-        found.append((*modes, *refine(problem, modes)))
-    for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)

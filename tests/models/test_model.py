@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.models.data import Batches, Data
+from skbayes_sym.models.model import Batches, Data
 
 
 def rows(n=7):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skbayes_sym.models.networks.residual import ARCHITECTURES
+from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.numerics.random import generator_from
 
 # Weights and biases of layers, counted by hand from the papers' tables: 3 x 3 convolutions of
