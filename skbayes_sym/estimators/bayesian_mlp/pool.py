@@ -26,7 +26,7 @@ from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, EvidenceLaplac
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
-from skbayes_sym.inference.laplace.search.systems import are_outnumbered
+from skbayes_sym.inference.laplace.search.gauss_newton import are_outnumbered
 from skbayes_sym.inference.pooling import weights as stacking
 from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
