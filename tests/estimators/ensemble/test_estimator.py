@@ -375,7 +375,7 @@ def test_a_given_variance_scale_and_members_as_trained():
     ]
     plain, at_mean, wide = fits
     assert (at_mean.variance_scale_, wide.variance_scale_) == (0.0, 2.0)
-    assert not hasattr(plain, "refitted_members_")
+    assert plain.refitted_members_ is None
     np.testing.assert_array_equal(plain.samples_, wide.samples_)
     # Weights as trained, whatever predictions are made of.
     for fit in fits:
