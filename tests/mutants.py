@@ -287,7 +287,7 @@ MUTANTS = [
            "freedoms = (rows.weight.sum() - 0.5 * taken)", "inference/test_member_scales.py"),
     Mutant("inference/member_scales.py", "self._holds_noise = True", "self._holds_noise = False",
            "inference/test_member_scales.py"),
-    Mutant("estimators/ensemble/refit.py", "zip(weights, scale.expand_as(weights), strict=True)",
+    Mutant("estimators/ensemble/method.py", "zip(weights, scale.expand_as(weights), strict=True)",
            "zip(weights, scale.expand_as(weights).flip(0), strict=True)",
            "estimators/ensemble/test_scales.py"),
     # Units of the data, in the estimators.

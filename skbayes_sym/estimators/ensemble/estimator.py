@@ -19,8 +19,7 @@ from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
-from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
-from skbayes_sym.estimators.ensemble.refit import Refitting
+from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.inference.effective_noise import NoiseNodes, noise_nodes
 from skbayes_sym.inference.laplace.member_refit import RefittedMembers
