@@ -102,7 +102,7 @@ class Needs(NamedTuple):
         self.prior.require(model.prior, "prior")
 
 
-_OWN_LIKELIHOOD = "Inherit from skbayes_sym.models.BaseLikelihood or TargetLikelihood."
+_OWN_LIKELIHOOD = "Inherit from skbayes_sym.models.Likelihood or TargetLikelihood."
 _LIKELIHOOD = (
     "kind", "is_discrete", "params", "n_params", "n_outputs", "at", "to", "log_prob", "predictive",
     "given",
@@ -136,7 +136,7 @@ SOFTMAX = Need(
     "Softmax",
     "MCMCClassifier, DeepEnsembleClassifier, SymmetrizedVIClassifier, LILAClassifier and "
     "LaplaceClassifier(optimizer='adam') take any likelihood.",
-    holds=lambda likelihood: likelihood.kind == "softmax"
+    holds=lambda likelihood: likelihood.kind == "softmax",
 )
 
 NORMAL_OR_SOFTMAX = Need(
