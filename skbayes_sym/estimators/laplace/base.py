@@ -23,7 +23,7 @@ from skbayes_sym.inference.laplace.posterior import LaplacePosterior, Linearised
 from skbayes_sym.inference.laplace.predictors import LinearisedLabels, LinearisedPredictor
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.augmentations.base import Identity, ImageShape
-from skbayes_sym.models.augmentations.objectives import OBJECTIVES
+from skbayes_sym.models.augmentations.invariances import OBJECTIVES
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.base import Network
