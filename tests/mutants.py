@@ -100,9 +100,9 @@ MUTANTS = [
            "d_variance = (0.5 * precision)",
            "models/likelihoods/test_expectations.py models/likelihoods/test_expectations.py "
            "models/likelihoods/test_families.py"),
-    Mutant("models/likelihoods/defaults.py", "_OF_DENSITY = (\n    \"kind\", ",
+    Mutant("models/likelihoods/base.py", "_OF_DENSITY = (\n    \"kind\", ",
            "_OF_DENSITY = (\n    ", "test_extension.py"),
-    Mutant("models/likelihoods/defaults.py", "\"constant_outputs\", \"given\",",
+    Mutant("models/likelihoods/base.py", "\"constant_outputs\", \"given\",",
            "\"constant_outputs\",", "test_extension.py"),
     Mutant("models/likelihoods/student_t.py", "0.5 * (df + 1) * torch.log1p",
            "0.5 * df * torch.log1p", "models/likelihoods/test_families.py"),
@@ -287,7 +287,7 @@ MUTANTS = [
            "freedoms = (rows.weight.sum() - 0.5 * taken)", "inference/test_member_scales.py"),
     Mutant("inference/member_scales.py", "self._holds_noise = True", "self._holds_noise = False",
            "inference/test_member_scales.py"),
-    Mutant("estimators/ensemble/refit.py", "zip(weights, scale.expand_as(weights), strict=True)",
+    Mutant("estimators/ensemble/method.py", "zip(weights, scale.expand_as(weights), strict=True)",
            "zip(weights, scale.expand_as(weights).flip(0), strict=True)",
            "estimators/ensemble/test_scales.py"),
     # Units of the data, in the estimators.
