@@ -19,8 +19,7 @@ from skbayes_sym.estimators._fit.method import Method
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
-from skbayes_sym.estimators.ensemble.refit import Refitting
+from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, EvidenceLaplaceLabels
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows

@@ -18,8 +18,12 @@ from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.steps import STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.layerwise.method import LayerwiseVI
-from skbayes_sym.estimators.layerwise.parts import HIDDEN_POSTERIORS, LAST_LAYERS, Parts
+from skbayes_sym.estimators.layerwise.method import (
+    HIDDEN_POSTERIORS,
+    LAST_LAYERS,
+    LayerwiseVI,
+    Parts,
+)
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior, LayerwisePredictor
