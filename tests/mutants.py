@@ -98,7 +98,7 @@ MUTANTS = [
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/gaussian.py", "d_variance = (-0.5 * precision)",
            "d_variance = (0.5 * precision)",
-           "models/likelihoods/test_expectations.py models/likelihoods/test_expectations.py "
+           "models/likelihoods/test_expectations.py "
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/base.py", "_OF_DENSITY = (\n    \"kind\", ",
            "_OF_DENSITY = (\n    ", "test_extension.py"),

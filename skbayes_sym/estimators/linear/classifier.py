@@ -17,10 +17,10 @@ from skbayes_sym.estimators.linear.base import (
     likelihood_constraint,
 )
 from skbayes_sym.estimators.linear.method import SiteFit, scale_by_left_out
-from skbayes_sym.inference.linear.expectations import SoftmaxSites
 from skbayes_sym.inference.linear.predictor import LinearPredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
+from skbayes_sym.models.likelihoods.site_rules import SoftmaxSites
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.gaussian import sobol_normal
 

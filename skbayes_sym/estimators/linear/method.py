@@ -28,7 +28,6 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     without_itself,
 )
 from skbayes_sym.inference.laplace.search.labels import LinearisedLogits, Terms
-from skbayes_sym.inference.linear.expectations import ScalarSites, SiteLikelihood, SoftmaxSites
 from skbayes_sym.inference.linear.hyperparameters import Learning, SitesFit, Until, fit_sites
 from skbayes_sym.inference.linear.sites import (
     LinearData,
@@ -41,6 +40,7 @@ from skbayes_sym.inference.linear.sites import (
 )
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.site_rules import ScalarSites, SiteLikelihood, SoftmaxSites
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.gaussian import sobol_normal
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.linear.expectations import SoftmaxSites
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.expectations import N_NODES
+from skbayes_sym.models.likelihoods.site_rules import SoftmaxSites
 from skbayes_sym.models.predictive import NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
