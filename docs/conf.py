@@ -8,8 +8,9 @@ from typing import Any
 import matplotlib
 import torch
 
-sys.path.insert(0, os.path.dirname(__file__))  # gallery_order, guide_pages
+sys.path.insert(0, os.path.dirname(__file__))  # gallery_order, guide_pages, effort_tables
 
+from effort_tables import EffortTable
 from guide_pages import PAGES
 
 import skbayes_sym
@@ -120,3 +121,4 @@ def mend_docstring(
 def setup(app: Any) -> None:
     # Before numpydoc, which listens with the default priority of 500.
     app.connect("autodoc-process-docstring", mend_docstring, priority=400)
+    app.add_directive("effort", EffortTable)

@@ -65,7 +65,7 @@ class HeldOut:
         self._best: dict[str, Any] | None = None
 
     def on_fit_task_begin(self, estimator: BaseEstimator, context: Any) -> None:
-        """Nothing."""
+        """Do nothing before a block."""
 
     def on_fit_task_end(
         self,

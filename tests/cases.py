@@ -27,10 +27,9 @@ from skbayes_sym.models.augmentations.base import (
     InRescaledUnits,
 )
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.base import Likelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
-from skbayes_sym.models.likelihoods.defaults import BaseLikelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic, NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
@@ -227,7 +226,7 @@ class LaplaceNoise(TargetLikelihood):
 
 
 @dataclass(frozen=True, eq=False)
-class Softmax(BaseLikelihood):
+class Softmax(Likelihood):
     """One's own law of classes: `log_prob` and `predictive`, as little as there can be."""
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:

@@ -100,9 +100,9 @@ MUTANTS = [
            "d_variance = (0.5 * precision)",
            "models/likelihoods/test_expectations.py models/likelihoods/test_expectations.py "
            "models/likelihoods/test_families.py"),
-    Mutant("models/likelihoods/defaults.py", "_OF_DENSITY = (\n    \"kind\", ",
+    Mutant("models/likelihoods/base.py", "_OF_DENSITY = (\n    \"kind\", ",
            "_OF_DENSITY = (\n    ", "test_extension.py"),
-    Mutant("models/likelihoods/defaults.py", "\"constant_outputs\", \"given\",",
+    Mutant("models/likelihoods/base.py", "\"constant_outputs\", \"given\",",
            "\"constant_outputs\",", "test_extension.py"),
     Mutant("models/likelihoods/student_t.py", "0.5 * (df + 1) * torch.log1p",
            "0.5 * df * torch.log1p", "models/likelihoods/test_families.py"),
@@ -151,15 +151,15 @@ MUTANTS = [
            "inference/sampling/kernels/test_nuts.py inference/sampling/kernels/test_laws.py"),
     Mutant("inference/sampling/smc.py",
            "return exp(2.0 * float(once) - float(twice) - log_n)",
-           "return exp(2.0 * float(once) - float(twice))", "inference/sampling/test_tempering.py"),
+           "return exp(2.0 * float(once) - float(twice))", "inference/sampling/test_smc.py"),
     Mutant("inference/sampling/smc.py", "dim=0)) - log(len(log_weights))", "dim=0))",
-           "inference/sampling/test_tempering.py"),
+           "inference/sampling/test_smc.py"),
     Mutant("inference/modes/bridge.py", "log(n_proposal) - total, log(n_draws) - total",
            "log(n_draws) - total, log(n_proposal) - total",
-           "inference/modes/test_bridge_ratio.py"),
+           "inference/modes/test_bridge.py"),
     Mutant("inference/modes/bridge.py", "(from_proposals + from_draws) ** 0.5",
            "0.5 * (from_proposals + from_draws) ** 0.5",
-           "inference/modes/test_bridge_ratio.py"),
+           "inference/modes/test_bridge.py"),
     Mutant("inference/modes/bridge.py", "torch.cat(sums) - log(table.order)",
            "torch.cat(sums)", "inference/modes/test_bridge.py"),
     Mutant("inference/diagnostics.py", "np.sqrt((n - 1) / n + between / within)",
@@ -230,12 +230,14 @@ MUTANTS = [
     Mutant("inference/factorization/hyperpriors.py", "0.5 * dof * b * log(2.0) - 0.5 * dof",
            "0.5 * dof * b * log(2.0) + 0.5 * dof", "inference/factorization/test_hyperpriors.py"),
     # Scales and noise by the evidence.
-    Mutant("inference/laplace/search/systems.py", "inner.diagonal(dim1=1, dim2=2).add_(1.0)",
+    Mutant("inference/laplace/search/gauss_newton.py", "inner.diagonal(dim1=1, dim2=2).add_(1.0)",
            "inner.diagonal(dim1=1, dim2=2).add_(0.0)",
            "inference/laplace/search/test_gauss_newton.py"),
-    Mutant("inference/laplace/search/systems.py", "return self.diagonal.log().sum(1) + log_det",
+    Mutant("inference/laplace/search/gauss_newton.py",
+           "return self.diagonal.log().sum(1) + log_det",
            "return log_det", "inference/laplace/search/test_gauss_newton.py"),
-    Mutant("inference/laplace/search/systems.py", "return 1.0 - torch.cholesky_inverse(self.inner)",
+    Mutant("inference/laplace/search/gauss_newton.py",
+           "return 1.0 - torch.cholesky_inverse(self.inner)",
            "return torch.cholesky_inverse(self.inner)",
            "inference/laplace/search/test_gauss_newton.py"),
     Mutant("inference/laplace/search/numbers.py", "root = beta.sqrt()", "root = beta",
@@ -285,7 +287,7 @@ MUTANTS = [
            "freedoms = (rows.weight.sum() - 0.5 * taken)", "inference/test_member_scales.py"),
     Mutant("inference/member_scales.py", "self._holds_noise = True", "self._holds_noise = False",
            "inference/test_member_scales.py"),
-    Mutant("estimators/ensemble/refit.py", "zip(weights, scale.expand_as(weights), strict=True)",
+    Mutant("estimators/ensemble/method.py", "zip(weights, scale.expand_as(weights), strict=True)",
            "zip(weights, scale.expand_as(weights).flip(0), strict=True)",
            "estimators/ensemble/test_scales.py"),
     # Units of the data, in the estimators.
@@ -379,7 +381,7 @@ def main(first: int, last: int, *, trusting: bool) -> int:
     chosen = list(enumerate(MUTANTS))[first:last]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for part in ("skbayes_sym", "tests"):
+        for part in ("skbayes_sym", "tests", "examples"):
             shutil.copytree(
                 ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
             )

@@ -27,7 +27,12 @@ ADDED: dict[str, tuple[str, set[str]]] = {
     "likelihood": ("models.likelihoods.student_t", {"estimators/linear/regressor.py", STRINGS}),
     "likelihood of labels": (
         "models.likelihoods.ordinal",
-        {"inference/factorization/entry_sites.py", STRINGS},
+        {
+            "inference/factorization/entry_sites.py",
+            "estimators/factorization/estimator.py",
+            "estimators/factorization/method.py",
+            STRINGS,
+        },
     ),
     "network": ("models.networks.convolutional", {"estimators/laplace/networks.py"}),
     "sampler": ("inference.sampling.kernels.nuts", {"estimators/mcmc/method.py"}),

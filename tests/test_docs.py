@@ -194,3 +194,18 @@ def test_the_step_of_each_method_is_as_its_code_has_it() -> None:
         code = {line.strip() for line in (DOCS.parent / path).read_text().splitlines()}
         assert {line.strip() for line in block.splitlines()} - code - {"..."} == set(), path
     assert len(blocks) >= 8
+
+
+def test_the_numbers_behind_auto_are_on_their_page() -> None:
+    """Every dataclass of policy, by the place where it is defined."""
+    defined = {
+        f"skbayes_sym.{'.'.join(path.relative_to(PACKAGE).with_suffix('').parts)}.{name}"
+        for path in PACKAGE.rglob("*.py")
+        for name in re.findall(r"^class (\w*Effort)\b", path.read_text(encoding="utf-8"), re.M)
+    }
+    page = (DOCS / "user_guide/auto.rst").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\.\. effort:: (\S+)$", page, re.M)) == defined
+    pytest.importorskip("docutils")
+    table = runpy.run_path(str(DOCS / "effort_tables.py"))["table"]
+    text = "\n".join(table("skbayes_sym.estimators.bayesian_mlp.pool.Effort"))
+    assert "``least_gain = 0.85``\n     - Networks of one kind count" in text

@@ -28,10 +28,7 @@ class Images(NamedTuple):
 def images_from_folder(name: str, part: str, home: Path) -> Images | None:
     """Training (if ``part`` is "all") and test images; None where a file is missing.
 
-    Raises
-    ------
-    ValueError
-        If a file isn't what its name says.
+    Raises ValueError if a file isn't what its name says.
     """
     wanted = ("train", "test") if part == "all" else ("test",)
     if name == "cifar10":

@@ -14,6 +14,14 @@ _LARGEST = 1e100  # of factors: beyond, their products leave the range of number
 Seed = int | np.random.RandomState | None
 
 
+def _checked_rng(noise: float, random_state: Seed, **sizes: int) -> np.random.RandomState:
+    """Stream of the draws, with sizes and noise checked."""
+    for name, size in sizes.items():
+        check_count(name, size)
+    check_number("noise", noise, 0.0, _LARGEST)
+    return check_random_state(random_state)
+
+
 def make_sinusoidal(
     n_samples: int = 150, *, noise: float = 0.3, random_state: Seed = None
 ) -> tuple[Floats, Floats]:
@@ -26,9 +34,7 @@ def make_sinusoidal(
     -------
     X : (n_samples, 1), y : (n_samples,)
     """
-    check_count("n_samples", n_samples)
-    check_number("noise", noise, 0.0, _LARGEST)
-    rng = check_random_state(random_state)
+    rng = _checked_rng(noise, random_state, n_samples=n_samples)
     X = rng.uniform(0.0, 8.0, size=(n_samples, 1))
     return X, np.sin(X[:, 0]) + rng.normal(scale=noise, size=n_samples)
 
@@ -51,11 +57,9 @@ def make_regression2d(
     -------
     X : (n_samples, 2), y : (n_samples,)
     """
-    check_count("n_samples", n_samples)
-    check_number("noise", noise, 0.0, _LARGEST)
+    rng = _checked_rng(noise, random_state, n_samples=n_samples)
     if not isinstance(formula, str) or formula not in ("file", "paper"):
         raise ValueError(f"formula must be 'file' or 'paper', got {formula!r}.")
-    rng = check_random_state(random_state)
     X = rng.uniform(-2.0, 2.0, size=(n_samples, 2))
     factor = X[:, 0] if formula == "file" else 1.0
     mean = X[:, 0] * np.sin(X[:, 0]) + factor * np.cos(X[:, 1])
@@ -102,10 +106,7 @@ def make_low_rank(
     R : (n_rows, n_columns), the data; mean : (n_rows, n_columns), U V' / sqrt(k), of rank k.
     """
     sizes = {"n_rows": n_rows, "n_columns": n_columns, "n_components": n_components}
-    for name, size in sizes.items():
-        check_count(name, size)
-    check_number("noise", noise, 0.0, _LARGEST)
-    rng = check_random_state(random_state)
+    rng = _checked_rng(noise, random_state, **sizes)
     U = rng.normal(size=(n_rows, n_components))
     V = rng.normal(size=(n_columns, n_components))
     mean = U @ V.T / math.sqrt(n_components)
@@ -128,10 +129,8 @@ def make_rings(
     -------
     X : (n_samples, 2), y : (n_samples,) in {0, 1}, shuffled.
     """
-    check_count("n_samples", n_samples)
+    rng = _checked_rng(noise, random_state, n_samples=n_samples)
     check_number("angle", angle, -_LARGEST, _LARGEST)
-    check_number("noise", noise, 0.0, _LARGEST)
-    rng = check_random_state(random_state)
     n_zero = n_samples // 2
     n_outer = int((n_samples - n_zero) / 1.5)
     sizes = [n_zero, n_outer, n_samples - n_zero - n_outer]
@@ -156,9 +155,6 @@ def make_repeated_datum(
     -------
     X : (n_samples, n_features), y : (n_samples,)
     """
-    check_count("n_samples", n_samples)
-    check_count("n_features", n_features)
-    check_number("noise", noise, 0.0, _LARGEST)
-    rng = check_random_state(random_state)
+    rng = _checked_rng(noise, random_state, n_samples=n_samples, n_features=n_features)
     X = np.full((n_samples, n_features), 1.0 / n_features)
     return X, 1.0 + rng.normal(scale=noise, size=n_samples)

@@ -112,9 +112,7 @@ def _counted(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None) -> tuple
 
 
 def _where_defined(
-    statistic: Callable[[Floats], Floats],
-    draws: npt.ArrayLike,
-    chain_weights: npt.ArrayLike | None,
+    statistic: Callable[[Floats], Floats], draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None
 ) -> tuple[Floats, float]:
     """A statistic of half chains (2C, S // 2, Q) where it exists, else nan; and Kish's factor."""
     values, kish = _counted(draws, chain_weights)

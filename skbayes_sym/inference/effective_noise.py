@@ -127,7 +127,7 @@ def leverages_of(
 
 
 def _one_target(rows: Tensor) -> Callable[[Tensor], Tensor]:
-    """One noise scales the whole curvature: in its axes a noise costs O(n m)."""
+    """Leverages of one target, whose noise scales all of the curvature: O(n m) in its axes."""
     n, p = rows.shape
     with decompositions_in_words():
         values, axes = torch.linalg.eigh(rows.mT @ rows if p < n else rows @ rows.mT)

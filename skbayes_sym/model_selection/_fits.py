@@ -15,20 +15,20 @@ from skbayes_sym.estimators._fit.scikit_learn import safe_split
 from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.estimators.predictive import predictive, predicts_distribution
 from skbayes_sym.inference.diagnostics import mean_ess
-from skbayes_sym.model_selection._scorers import Evidence, reported_evidence
+from skbayes_sym.model_selection._scorers import ReportedEvidence, reported_evidence
 
 _LARGEST_K = 0.7  # Vehtari et al. (2024): beyond it no feasible number of draws is enough
 
 
 class LeaveOneOut(NamedTuple):
-    """What each row's density would be had it been left out."""
+    """Densities of rows, each left out."""
 
     log_density: Array  # (n_samples,), nats
     n_unreliable: int  # rows whose Pareto shape is too large for their estimate
 
 
 class Task(NamedTuple):
-    """What every fit shares."""
+    """Data and settings that every fit shares."""
 
     X: Any
     y: Any
@@ -49,9 +49,9 @@ class FoldReport(NamedTuple):
 
 
 class WholeReport(NamedTuple):
-    """What a model fitted to all rows says of itself."""
+    """Evidence and left-out densities of a fit to all rows."""
 
-    evidence: Evidence | None
+    evidence: ReportedEvidence | None
     loo: LeaveOneOut | None
 
 
@@ -130,13 +130,8 @@ def leave_one_out(estimator: BaseEstimator, X: Any, y: Any) -> LeaveOneOut | Non
 
     the largest ratios replaced by quantiles of a generalised Pareto distribution.
 
-    Returns
-    -------
-    LeaveOneOut or None
-        None if the model has no draws of its posterior, or arviz-stats isn't installed.
+    Returns: none if the model has no draws of its posterior, or arviz-stats isn't installed.
 
-    References
-    ----------
     Vehtari, Gelman & Gabry (2017). Practical Bayesian model evaluation using leave-one-out
     cross-validation and WAIC.
 

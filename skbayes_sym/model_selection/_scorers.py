@@ -18,8 +18,8 @@ from skbayes_sym.estimators.predictive import (
 )
 
 
-class Evidence(NamedTuple):
-    """What a fitted model reports of log p(y | X), nats."""
+class ReportedEvidence(NamedTuple):
+    """Log evidence of a fit as the model reports it, nats."""
 
     value: float
     std_error: float  # Monte Carlo; nan if the model reports none
@@ -27,7 +27,7 @@ class Evidence(NamedTuple):
     side: str  # "exact", "estimate" or "lower" (a lower bound)
 
 
-def reported_evidence(estimator: BaseEstimator) -> Evidence | None:
+def reported_evidence(estimator: BaseEstimator) -> ReportedEvidence | None:
     """``log_evidence_`` if it is a number, else ``elbo_``, else None."""
     model = innermost(estimator).model
     bound = getattr(model, "elbo_", np.nan)
@@ -37,7 +37,7 @@ def reported_evidence(estimator: BaseEstimator) -> Evidence | None:
             # A lower bound that reaches an estimate of the evidence is the evidence.
             side = "exact" if source == "log_evidence_" and value == bound else side
             std_error = getattr(model, source.removesuffix("_") + "_std_error_", np.nan)
-            return Evidence(float(value), float(std_error), source, side)
+            return ReportedEvidence(float(value), float(std_error), source, side)
     return None
 
 
@@ -149,7 +149,7 @@ def log_predictive_density_scorer(estimator: BaseEstimator, X: Any, y: Any) -> f
 
 
 class NoSplit:
-    """One split, in which all rows train and all rows test.
+    """A single split, in which all rows train and all rows test.
 
     For scores that need no held-out rows: a model's evidence already prefers what predicts well
     over what fits well.
@@ -189,7 +189,7 @@ class NoSplit:
         yield rows, rows.copy()
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """One."""
+        """Number of splits."""
         return 1
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ them), `likelihoods` (outputs to targets), `priors`, `learned_scales` (priors th
 inputs), `model` (the four nouns together, rows on the device, and minibatches).
 
 In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
-derivatives. One's own likelihood inherits from `TargetLikelihood` or `BaseLikelihood`, one's own
+derivatives. One's own likelihood inherits from `TargetLikelihood` or `Likelihood`, one's own
 network from `BaseNetwork`, one's own prior from `BasePrior`.
 """
 
@@ -20,14 +20,13 @@ from skbayes_sym.models.augmentations.objectives import Augerino
 from skbayes_sym.models.augmentations.pixels import Blur, PixelNoise
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD, LayerScales
-from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
-from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
-from skbayes_sym.models.likelihoods.defaults import (
-    BaseLikelihood,
+from skbayes_sym.models.likelihoods.base import (
     LabelLikelihood,
+    Likelihood,
     TargetLikelihood,
 )
+from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
+from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic, NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
@@ -63,7 +62,6 @@ __all__ = [
     "Affine",
     "Augerino",
     "Augmentation",
-    "BaseLikelihood",
     "BaseNetwork",
     "BasePrior",
     "Bernoulli",

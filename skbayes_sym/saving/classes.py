@@ -97,7 +97,7 @@ def class_name(estimator: BaseEstimator) -> str | None:
 
 
 def state_of(estimator: BaseEstimator) -> dict[str, Any]:
-    """What `fit` found, as attributes."""
+    """Attributes that `fit` has set."""
     if type(estimator).__name__ in estimators():
         return {k: v for k, v in estimator.__getstate__().items() if is_fitted_name(k)}
     parameters = estimator.get_params(deep=False)
@@ -107,12 +107,8 @@ def state_of(estimator: BaseEstimator) -> dict[str, Any]:
 def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -> Any:
     """An estimator with these parameters and this state.
 
-    Raises
-    ------
-    LookupError
-        If there is no such class.
-    ValueError
-        If it has no such parameters or attributes, or no fit leaves them like this.
+    Raises LookupError if there is no such class. Raises ValueError if it has no such parameters or
+    attributes, or no fit leaves them like this.
     """
     kind: Any = ours()[name] if name in ours() else steps()[name]
     unknown = sorted(set(parameters) - set(kind._get_param_names()))
@@ -173,13 +169,7 @@ _OF_ROWS = ("x_mean_", "x_scale_")
 
 
 def check_fitted(estimator: BaseEstimator, attributes: dict[str, Any]) -> None:
-    """Check what an estimator of this package would predict with.
-
-    Raises
-    ------
-    ValueError
-        Naming the first parameter or attribute that no fit leaves like this.
-    """
+    """Check what an estimator would predict with; name the first that no fit leaves like this."""
     try:
         estimator._validate_params()
     except ValueError as error:

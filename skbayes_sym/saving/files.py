@@ -1,4 +1,4 @@
-"""One file for a fitted model: arrays as safetensors, everything else as JSON in its header.
+"""A file for a fitted model: arrays as safetensors, everything else as JSON in its header.
 
     {"format": 1, "version": "0.1.0", "scikit-learn": "1.9.1", "class": "MCMCRegressor",
      "parameters": {name: value}, "attributes": {name: value}}
@@ -219,18 +219,8 @@ def replace_file(path: str | PathLike[str], content: bytes) -> None:
     The bytes go to a file beside it, which takes its place once they are on the disk: whoever looks
     in the meantime, and whatever happens, sees the old file or the new one.
 
-    Parameters
-    ----------
-    path : str or path-like
-        A link is followed.
-    content : bytes
-
-    Raises
-    ------
-    ValueError
-        If there is something there that is no regular file.
-    OSError
-        If it can't be written: no space, no permission.
+    ``path``: a link is followed. Raises ValueError if there is something there that is no regular
+    file. Raises OSError if it can't be written: no space, no permission.
     """
     require_regular(path)
     target = Path(os.path.realpath(path))
@@ -253,12 +243,8 @@ def replace_file(path: str | PathLike[str], content: bytes) -> None:
 def require_regular(path: str | PathLike[str]) -> None:
     """Refuse pipes, devices and the like, which would block or never end.
 
-    Raises
-    ------
-    TypeError
-        If it is no path.
-    ValueError
-        If there is something else than a file or folder at the path.
+    Raises TypeError if it is no path. Raises ValueError if there is something else than a file or
+    folder at the path.
     """
     if not isinstance(path, str | PathLike) or "\0" in fspath(path):
         raise TypeError(f"path must be a string or a path without a null byte, got {path!r}.")

@@ -100,10 +100,7 @@ class Encoder:
     def encode(self, value: Any, name: str) -> Encoded:
         """The value as JSON; ``name`` says where it belongs, in messages and among the arrays.
 
-        Raises
-        ------
-        TypeError
-            If it holds anything but numbers, strings, arrays, containers and `nouns`.
+        Raises TypeError if it holds anything but numbers, strings, arrays, containers and `nouns`.
         """
         if value is None or type(value) in (bool, int, str):
             return value
@@ -198,10 +195,7 @@ def _unfit(value: Any, name: str) -> TypeError:
 def decode(encoded: Encoded, arrays: Mapping[str, Array]) -> Any:
     """The value that `Encoder.encode` turned into JSON.
 
-    Raises
-    ------
-    LookupError, TypeError, ValueError
-        If it isn't one.
+    Raises LookupError, TypeError, ValueError if it isn't one.
     """
     if not isinstance(encoded, dict):
         if isinstance(encoded, list):

@@ -99,7 +99,7 @@ class Needs(NamedTuple):
         self.prior.require(model.prior, "prior")
 
 
-_OWN_LIKELIHOOD = "Inherit from skbayes_sym.models.BaseLikelihood or TargetLikelihood."
+_OWN_LIKELIHOOD = "Inherit from skbayes_sym.models.Likelihood or TargetLikelihood."
 _LIKELIHOOD = (
     "kind", "is_discrete", "params", "n_params", "n_outputs", "at", "to", "log_prob", "predictive",
     "given",

@@ -286,10 +286,10 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
 
     def _model(self, data: Training) -> Model:
         likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
-        given = self.hidden_layer_sizes
-        if isinstance(given, str):
-            given = ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
-        sizes = layer_sizes(given)
+        widths = self.hidden_layer_sizes
+        if isinstance(widths, str):
+            widths = ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
+        sizes = layer_sizes(widths)
         network = MLP(data.n_features, sizes, n_outputs, TANH)
         prior = bound_prior(self.prior, LayerScales(), network)
         return Model(network, likelihood, prior, Trivial())
@@ -298,8 +298,8 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         self._refuse_network()
         widens = isinstance(self.hidden_layer_sizes, str)
         is_free = isinstance(self.likelihood, str) and self.likelihood == "auto"
-        given = prior_object(self.prior)
-        return Numbers(self.n_modes, self.n_members, widens, given, is_free)
+        prior = prior_object(self.prior)
+        return Numbers(self.n_modes, self.n_members, widens, prior, is_free)
 
     def _make_part(self, name: str, like: Tensor) -> ModesPredictor | DrawsPredictor:
         if name == "members":
@@ -474,12 +474,12 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
 
     def _model(self, data: Training) -> Model:
         n_outputs = 1 if len(data.classes) == 2 else len(data.classes)
-        given = self.hidden_layer_sizes
-        if isinstance(given, str):
-            given = ModesEffort().units(
+        widths = self.hidden_layer_sizes
+        if isinstance(widths, str):
+            widths = ModesEffort().units(
                 data.n_rows, data.n_features, n_outputs, lambda mlp: self._is_in_time(mlp, data)
             )
-        sizes = layer_sizes(given)
+        sizes = layer_sizes(widths)
         network = MLP(data.n_features, sizes, n_outputs, TANH)
         # A linear model has one mode, whose scales don't run away.
         default = STEEP if sizes else LayerScales()
@@ -487,7 +487,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
         return Model(network, self._likelihood(data), prior, Trivial())
 
     def _is_in_time(self, network: MLP, data: Training) -> bool:
-        """Whether at least two modes of a network are found in time, where so many are asked for.
+        """Whether a network's modes, two at most, are found in time.
 
         Ten or fifty units predict as well as twenty (iris, wine, moons: within .006 nats per row).
         """

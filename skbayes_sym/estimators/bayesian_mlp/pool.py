@@ -19,14 +19,13 @@ from skbayes_sym.estimators._fit.method import Method
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
-from skbayes_sym.estimators.ensemble.refit import Refitting
+from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, EvidenceLaplaceLabels
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
-from skbayes_sym.inference.laplace.search.systems import are_outnumbered
+from skbayes_sym.inference.laplace.search.gauss_newton import are_outnumbered
 from skbayes_sym.inference.pooling import weights as stacking
 from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
@@ -194,7 +193,7 @@ def _renamed(attributes: Mapping[str, Any], names: Mapping[str, str]) -> dict[st
 
 
 def fit_pool(kind: "Numbers | Labels", data: Training, model: Model, run: Run) -> PoolFit:
-    """One part after another, their weights by left-out rows, and what to say of them."""
+    """Fit one part after another, and weigh them by the rows that each leaves out."""
     network, effort = fully_connected(model.network), kind.effort
     n_columns = network.n_outputs if data.y_scaling is not None else max(2, network.n_outputs)
     members = effort.members_model(network.n_inputs, n_columns, model.likelihood)
@@ -218,15 +217,15 @@ def fit_pool(kind: "Numbers | Labels", data: Training, model: Model, run: Run) -
         blocks -= effort.modes_blocks
     parts = fitted("members", kind.members(data, members, parts), members, blocks)
     parts = fitted("linear", kind.linear(data, line, parts), line, effort.linear_blocks)
-    found = pooled(parts) if parts.were_stopped else kind.weighed(pooled(parts), data)
-    found = replace(found, choice=_choice(kind, data, found))
-    logger.info("%s", found.choice)
-    run.end(found)
-    return found
+    pool = pooled(parts) if parts.were_stopped else kind.weighed(pooled(parts), data)
+    pool = replace(pool, choice=_choice(kind, data, pool))
+    logger.info("%s", pool.choice)
+    run.end(pool)
+    return pool
 
 
 def _choice(kind: "Numbers | Labels", data: Training, pooled: PoolFit) -> str:
-    """What was fitted, with which weight and why, in one line."""
+    """Line that says what was fitted, with which weight and why."""
     rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
     if data.y_scaling is None:
         rows += f", {pooled.members_model.network.n_outputs} classes"
@@ -332,7 +331,7 @@ class Numbers:
         return replace(pooled, weights=weights, noise=noise)
 
     def told(self, parts: Parts) -> tuple[str, str]:
-        """What there is to say of modes, and of members."""
+        """Words for the scale of modes, and for the members."""
         return "", "ensemble members with effective noise"
 
     def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
@@ -452,7 +451,7 @@ class Labels:
         return replace(pooled, weights=_floored(Weights.of(share, inner), pooled.parts, data))
 
     def told(self, parts: Parts) -> tuple[str, str]:
-        """What there is to say of modes, and of members."""
+        """Words for the scale of modes, and for the members."""
         scale, members = "", "ensemble members as trained"
         if parts.modes is not None:
             scale = f" (variance scale {parts.modes.variance_scale:g} by left-out rows)"

@@ -1,6 +1,6 @@
 """Deep ensembles: `DeepEnsembleRegressor` and `DeepEnsembleClassifier`.
 
-Reading order: `method` (all members in one loop), `refit` (what classes are predicted from),
+Reading order: `method` (all members in one loop, and what classes are predicted from),
 `estimator`. What is predicted from members is in `skbayes_sym.estimators.draws`, as of all weighted
 draws.
 

@@ -19,8 +19,7 @@ from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
-from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members
-from skbayes_sym.estimators.ensemble.refit import Refitting
+from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.inference.effective_noise import NoiseNodes, noise_nodes
 from skbayes_sym.inference.laplace.member_refit import RefittedMembers
@@ -48,9 +47,10 @@ CONSTRAINTS: dict[str, list[Any]] = {
 
 
 class _DeepEnsemble(WeightedDraws):
-    """What the two share: members that count alike."""
+    """Members that count alike, of numbers or of labels."""
 
     draws_the_posterior = False
+    prior_scale_samples_: Array | None = None  # none learned
 
     n_members: int
     noise_prior_scale: float = 1.0  # a classifier has none
@@ -62,7 +62,7 @@ class _DeepEnsemble(WeightedDraws):
 
     @property
     def chain_weights_(self) -> Array:  # type: ignore[override]
-        """What each member counts for: all alike."""
+        """Weights of the members, which count alike."""
         return np.full(len(self.samples_), 1.0 / len(self.samples_))
 
     def _draw_weights(self) -> None:
@@ -100,8 +100,8 @@ class _DeepEnsemble(WeightedDraws):
         return Members(self.samples_, np.zeros((len(self.samples_), 0)), self._log_precision())
 
     def _log_precision(self) -> Array | None:
-        """Of the prior's groups, where they were learned."""
-        scales: Array | None = getattr(self, "prior_scale_samples_", None)
+        """Log precisions of the prior's groups, where they were learned."""
+        scales = self.prior_scale_samples_
         return None if scales is None else -2.0 * np.log(scales)
 
 
@@ -181,7 +181,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         normal. Only where the likelihood has noise.
     noise_freedoms_samples_ : ndarray of shape (n_members, n_targets)
         Rows that each member's weights leave to the noise: predictions follow Student's t of as
-        many degrees of freedom (four at least). Only with effective noise.
+        many degrees of freedom (four at least); None without effective noise.
     likelihood_ : Likelihood
         The one that was given, with what was learned of it, in standardised units; its parameters
         lead with an axis of draws where they were drawn. Not of "auto".
@@ -257,6 +257,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     ((3,), (5, 37))
     """
 
+    noise_freedoms_samples_: Array | None = None
+
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
@@ -312,10 +314,9 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         return wanted and self._has_default_noise
 
     def _nodes(self) -> NoiseNodes | None:
-        """Of every member's noise, where it is estimated from the rows its weights leave."""
-        if not hasattr(self, "noise_freedoms_samples_"):
-            return None
-        return noise_nodes(self.noise_freedoms_samples_)
+        """Nodes of every member's noise, where the rows that its weights leave estimate it."""
+        freedoms = self.noise_freedoms_samples_
+        return None if freedoms is None else noise_nodes(freedoms)
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
         values = super().log_likelihood_samples(X, y)
@@ -430,7 +431,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         Its mean over the members in training, averaged over blocks of steps.
     refitted_members_ : RefittedMembers
         Normal laws of the weights of the linearised members: ``.theta``, ``.loc`` (n_members, P),
-        covariance ``diag(scale)^2 - root root'``. Only where they were refitted, like the next.
+        covariance ``diag(scale)^2 - root root'``; None where they are as trained.
     variance_scale_ : float
         Factor on the variance of the logits in predictions.
     n_iter_ : int
@@ -499,7 +500,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
 
     correction: str | None
     variance_scale: str | float
-    refitted_members_: RefittedMembers
+    refitted_members_: RefittedMembers | None = None
     variance_scale_: float
 
     _parameter_constraints: dict[str, list[Any]] = {
@@ -570,13 +571,12 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         return ""
 
     def _predictor(self, like: Tensor) -> Predictor:
-        if not hasattr(self, "refitted_members_"):
+        members = self.refitted_members_
+        if members is None:
             return super()._predictor(like)
+        network, scale = fully_connected(self.network_), self.variance_scale_
         made: Predictor = self._cached(
             f"refitted members on {like.device}",
-            lambda: RefittedPredictor(
-                fully_connected(self.network_), self.refitted_members_.tensors(like.device),
-                self.variance_scale_,
-            ),
-        )  # fmt: skip
+            lambda: RefittedPredictor(network, members.tensors(like.device), scale),
+        )
         return made

@@ -1,7 +1,7 @@
 """Deep ensembles as a method: one posterior, many starting points, one loop."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
-from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.model import (
     fully_connected,
     independent_normals,
@@ -25,9 +24,20 @@ from skbayes_sym.estimators._fit.model import (
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
-from skbayes_sym.estimators.ensemble.refit import Refitted, Refitting
 from skbayes_sym.inference.effective_noise import effective_noise
 from skbayes_sym.inference.laplace.determined import curvature_numbers
+from skbayes_sym.inference.laplace.labels_predictive import (
+    LeftOut,
+    left_out_losses,
+    widest_within_error,
+    without_itself,
+)
+from skbayes_sym.inference.laplace.member_refit import (
+    LinearisedMember,
+    RefittedMember,
+    RefittedMembers,
+    refit,
+)
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.map import MapObjective, MinibatchDensity
 from skbayes_sym.inference.member_scales import ScaledModes, update_steps
@@ -38,19 +48,76 @@ from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
+# Under a fixed prior the laws may be far too narrow as well as too wide.
+VARIANCE_SCALES = (0.1, 0.3, 1.0, 3.0, 10.0)
+_MOST_WORK = 3e11  # multiplications for all members: some fifteen seconds of one core
+_MOST_NUMBERS = 4e7  # of a member's Jacobian: 320 MB
+
+
+class Refitted(NamedTuple):
+    """Members that predictions are made of."""
+
+    members: RefittedMembers
+    variance_scale: float
+    left_out: Tensor | None = None  # (N,), log p of every row left out, nats; by "loo"
+
+
+@dataclass(frozen=True)
+class Refitting:
+    """Gaussian variational inference of each member's linearised network.
+
+    ``variance_scale``: factor on the variance of the logits; "loo" chooses it by approximate
+    leave-one-out. ``is_optional``: whether to leave members as they are where the refit would take
+    long, or the prior isn't normal.
+    """
+
+    variance_scale: str | float
+    is_optional: bool
+
+    def is_due(self, n_members: int, data: Training, model: Model) -> bool:
+        if not self.is_optional:
+            return True
+        if model.prior.gaussian() is None:
+            return False
+        n_logits = 1 if model.network.n_outputs == 2 else model.network.n_outputs
+        n, p = data.n_rows * n_logits, model.network.layout.n_params
+        m = min(n, p)
+        work = n_members * (n * p * m + 60 * n * m**2 + 10 * m**3)
+        return work <= _MOST_WORK and data.n_rows * model.network.n_outputs * p <= _MOST_NUMBERS
+
+    def refitted(self, theta: Array, scale: Tensor, data: Training, model: Model) -> Refitted:
+        """All members, ``theta`` (M, P), and the factor on the variance they have in common.
+
+        ``scale`` (P,), or (M, P) of every member its own: the prior's standard deviations.
+        """
+        network, rows = fully_connected(model.network), data.double_data
+        scale = scale.to(rows.x)
+        members: list[RefittedMember] = []
+        left_out: list[LeftOut] = []
+        weights = torch.as_tensor(theta).to(rows.x)
+        for theta_m, prior_scale in zip(weights, scale.expand_as(weights), strict=True):
+            member = refit(LinearisedMember.at(network, theta_m, prior_scale, rows.x), rows)
+            members.append(member.member)
+            left_out.append(without_itself(member.logits, member.terms))
+        together = RefittedMembers.of(members, scale)
+        if not isinstance(self.variance_scale, str):
+            return Refitted(together, float(self.variance_scale))
+        losses = left_out_losses(left_out, rows.y, VARIANCE_SCALES)
+        scaled = widest_within_error(losses, rows.weight, VARIANCE_SCALES)
+        return Refitted(together, scaled.chosen, -scaled.of_rows)
+
+
 # batch_size="auto": all rows up to here, and this many beyond.
 FULL_BATCH_ROWS, MINIBATCH_ROWS = 2000, 500
 _MINIBATCH_FACTOR = (
     0.3  # of the learning rate, whose noise would otherwise keep members from a mode
 )
-# Copies of what is optimised: values, gradient, two moments; and as many of a step and its end.
-_AT_ONCE = 8
 _DOUBLE = 8  # bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """What an ensemble's training has found (so far)."""
+    """Result of an ensemble's training (so far)."""
 
     theta: Array  # (M, P)
     log_noise: Array  # (M, n_params of the likelihood), scaled units
@@ -129,11 +196,11 @@ class DeepEnsemble:
                 report=lambda loss: ("mean log posterior", data.log_jacobian - loss),
             )
             log_posterior = objective.log_posterior(objective.position)
-            found = _members(objective, log_posterior, result)
+            members = _members(objective, log_posterior, result)
             if self.has_effective_noise and model.prior.gaussian() is not None:
-                found = corrected(found, data, model)
-            found = self._refitted(found, data, model)
-            run.end(found)
+                members = corrected(members, data, model)
+            members = self._refitted(members, data, model)
+            run.end(members)
         values = log_posterior + data.log_jacobian
         logger.info(
             "log posterior of the members from %.6g to %.6g, stopped by %s after %d steps",
@@ -141,15 +208,15 @@ class DeepEnsemble:
         )  # fmt: skip
         what = "the members' mean log posterior"
         warn_unless_converged(result, self.tol, data.total_weight, what)
-        return found
+        return members
 
-    def _refitted(self, found: Members, data: Training, model: Model) -> Members:
-        how, ended = self.refitting, found.stop_reason
+    def _refitted(self, members: Members, data: Training, model: Model) -> Members:
+        how, ended = self.refitting, members.stop_reason
         if how is None or ended == "interrupted" or not how.is_due(self.n_members, data, model):
-            return found
-        refitted = how.refitted(found.theta, prior_scales(found, model), data, model)
+            return members
+        refitted = how.refitted(members.theta, prior_scales(members, model), data, model)
         logger.info("members refitted as linearised networks, variance scale %g", refitted[1])
-        return replace(found, refitted=refitted)
+        return replace(members, refitted=refitted)
 
     def _position(self, model: Model | NetworkPosterior, seed: int) -> Tensor:
         """Starting points (M, D): random ones, or the members to go on from."""
@@ -170,7 +237,7 @@ class DeepEnsemble:
         return torch.cat([torch.as_tensor(p, dtype=torch.float64) for p in parts], 1)
 
     def _objective(self, posterior: NetworkPosterior, data: Training) -> MapObjective:
-        """What training minimises; scales of the prior that are learned are its own."""
+        """Objective of training; it holds the scales of the prior that are learned."""
         start_seed, batch_seed = data.seed, spawn_seeds(data.seed, 1)[0]
         position = self._position(posterior, start_seed).to(data.data.x)
         batches = self._batches(data, batch_seed)
@@ -213,23 +280,15 @@ class DeepEnsemble:
         ]
 
     def _require_memory(self, data: Training, model: Model) -> None:
-        """Weights of M members, what Adam keeps of them, and a step's: 8 P + 8 M P b."""
-        n_params = model.network.layout.n_params
-        members = Part(
-            f"{self.n_members} members of {n_params:,} weights",
-            _AT_ONCE * self.n_members * n_params * data.dtype.itemsize,
-            "Lower n_members or hidden_layer_sizes, or give X as float32.",
-        )
-        parts = [rows_part(data), prior_part(n_params), members]
+        """The curvature by which a member's prior scales are learned."""
         if learned_scales(model.prior) is not None:
-            parts.append(
-                Part(
-                    f"the curvature of a member of {n_params:,} weights",
-                    _DOUBLE * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),
-                    "Lower hidden_layer_sizes, or give prior a number.",
-                )
+            n_params = model.network.layout.n_params
+            curvature = Part(
+                f"the curvature of a member of {n_params:,} weights",
+                _DOUBLE * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),
+                "Lower hidden_layer_sizes, or give prior a number.",
             )
-        require_memory(parts, data.device)
+            require_memory([curvature], data.device)
 
 
 def _members(
@@ -249,10 +308,10 @@ def _members(
 
 def prior_scales(members: Members, model: Model) -> Tensor:
     """Standard deviations of the weights' prior: (P,), or (M, P) of members that learned them."""
-    scales, found = learned_scales(model.prior), members.log_precision
-    if scales is None or found is None:
+    scales, log_precision = learned_scales(model.prior), members.log_precision
+    if scales is None or log_precision is None:
         return independent_normals(model.prior).scale
-    return replace(scales, hyper=torch.as_tensor(found)).scale
+    return replace(scales, hyper=torch.as_tensor(log_precision)).scale
 
 
 def corrected(members: Members, data: Training, model: Model) -> Members:
@@ -261,10 +320,10 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
     theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
     scale = prior_scales(members, model).to(theta).expand_as(theta)
     trained = torch.as_tensor(members.log_noise).to(theta).exp()
-    found = [
-        effective_noise(network, t, data.double_data, own, noise)
-        for t, own, noise in zip(theta, scale, trained, strict=True)
+    each = [
+        effective_noise(network, weights, data.double_data, prior_scale, noise)
+        for weights, prior_scale, noise in zip(theta, scale, trained, strict=True)
     ]
-    std, taken, leverage = (torch.stack(t).cpu() for t in zip(*found, strict=True))
-    left = (data.total_weight - taken).numpy()
-    return replace(members, log_noise=std.log().numpy(), freedoms=left, leverage=leverage)
+    std, taken, leverage = (torch.stack(t).cpu() for t in zip(*each, strict=True))
+    freedoms = (data.total_weight - taken).numpy()
+    return replace(members, log_noise=std.log().numpy(), freedoms=freedoms, leverage=leverage)

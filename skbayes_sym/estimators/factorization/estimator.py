@@ -24,8 +24,7 @@ from skbayes_sym.inference.factorization.factor_model import FactorModel, Factor
 from skbayes_sym.inference.factorization.groups import rows_group
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, Solver
-from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
+from skbayes_sym.models.likelihoods.base import Likelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
@@ -441,7 +440,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         why = f"likelihood={given!r} has parameters of its own"
         refuse(self, ["noise_std"], why, "likelihood='gaussian'")
         members = ("n_params", "bound", "predictive", "n_outputs_per_target", "scales_targets")
-        remedy = "skbayes_sym.models has some, and BaseLikelihood the members of one's own."
+        remedy = "skbayes_sym.models has some, and Likelihood the members of one's own."
         require_members(given, members, parameter="likelihood", remedy=remedy)
         takes_numbers = isinstance(given, TargetLikelihood) and given.n_outputs_per_target == 1
         if not takes_numbers and given.kind not in ("bernoulli", "ordinal"):

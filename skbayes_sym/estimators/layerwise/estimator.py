@@ -18,8 +18,12 @@ from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.steps import STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.layerwise.method import LayerwiseVI
-from skbayes_sym.estimators.layerwise.parts import HIDDEN_POSTERIORS, LAST_LAYERS, Parts
+from skbayes_sym.estimators.layerwise.method import (
+    HIDDEN_POSTERIORS,
+    LAST_LAYERS,
+    LayerwiseVI,
+    Parts,
+)
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior, LayerwisePredictor
@@ -29,7 +33,6 @@ from skbayes_sym.numerics.random import generator_from
 RandomState = int | np.random.RandomState | None
 
 _LOG_VARIANCE_RATE = 5.0  # relative to the means': they travel from narrow to the prior
-_OF_FEATURES = 3  # float64 arrays of their size at once in draws, by tests/memory_peaks.py
 
 
 class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):

@@ -1,9 +1,10 @@
 """Layerwise variational inference as a method: two starts, the higher bound."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import cos, pi
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,26 +15,204 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.convergence import warn_unless_converged
-from skbayes_sym.estimators._fit.memory import prior_part, rows_part
-from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
+from skbayes_sym.estimators._fit.model import fully_connected, scale_attributes, scales_by_group
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.steps import Steps
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
-from skbayes_sym.estimators.layerwise.found import Climb, LayerwiseFit, Seeds, Setting
-from skbayes_sym.estimators.layerwise.parts import Parts
-from skbayes_sym.inference.layerwise.base import LayerwiseElbo
+from skbayes_sym.inference.layerwise.base import (
+    HiddenPosterior,
+    LastLayer,
+    Layerwise,
+    LayerwiseElbo,
+)
+from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
+from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
+from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.inference.layerwise.scales import PriorOfLayers
-from skbayes_sym.models.model import Batches, Model
-from skbayes_sym.numerics.memory import Part, require_memory
-from skbayes_sym.numerics.optimise import ParamGroup
-from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.models.learned_scales import ScalesByGroup
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.model import Batches, Data, Model
+from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
+from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error, spawn_seeds
+
+LAST_LAYERS = {"collapsed", "variational"}
+HIDDEN_POSTERIORS = {"mean_field", "global_inducing"}
+_N_INDUCING = 100  # n_inducing="auto"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Posteriors of the layers, in the words of the constructor.
+
+    Raises ValueError if they don't go together: the message says what does.
+    """
+
+    last_layer: str
+    hidden_posterior: str
+    n_inducing: int | str
+
+    def __post_init__(self) -> None:
+        if self.hidden_posterior == "global_inducing":
+            return
+        if self.last_layer == "variational":
+            raise ValueError(
+                "last_layer='variational' is made of sites at inducing points: use it with "
+                "hidden_posterior='global_inducing'. Independent weights in all layers are "
+                "SymmetrizedVIRegressor's."
+            )
+        if not isinstance(self.n_inducing, str):
+            raise ValueError(
+                f"n_inducing={self.n_inducing} is for hidden_posterior='global_inducing': with "
+                f"hidden_posterior={self.hidden_posterior!r} there are no inducing points."
+            )
+
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether every step needs every row: a last layer integrated out is theirs together."""
+        return self.last_layer == "collapsed"
+
+    def posterior(self, prior: PriorOfLayers, n_rows: int) -> Layerwise:
+        """The posterior of a network's layers, with at most one inducing point per row.
+
+        Under the scales at which a prior that learns them starts.
+        """
+        network = prior.network
+        asked = _N_INDUCING if isinstance(self.n_inducing, str) else int(self.n_inducing)
+        m = min(asked, n_rows)
+        *hidden_scales, last_scale = prior.of_layers(prior.start)
+        hidden: HiddenPosterior = MeanFieldHidden(network, tuple(hidden_scales))
+        if self.hidden_posterior == "global_inducing":
+            hidden = InducingHidden(network, tuple(hidden_scales), m)
+        last: LastLayer = CollapsedLast(last_scale)
+        if self.last_layer == "variational":
+            last = InducingLast(last_scale, m, network.n_outputs)
+        return Layerwise(network, hidden, last)
+
+
+_FIRST_NOISE = 0.1  # in units of the target's standard deviation: most fits end below
+_EVALUATION_DRAWS = 128
+_EVALUATION_NUMBERS = 1 << 22  # of the features of a block of draws
+
+
+class Seeds(NamedTuple):
+    """One seed a purpose."""
+
+    start: int
+    training: int
+    predict: int
+    bound: int
+
+
+class Climb(NamedTuple):
+    """Where one start led."""
+
+    result: OptimiseResult
+    reached: float  # of what it was trained on: the ELBO, or a heuristic, and the hyperprior
+    elbo: Estimate  # scaled units
+
+
+@dataclass(frozen=True, eq=False)
+class LayerwiseFit:
+    """What layerwise training has found (so far), in scaled units."""
+
+    posterior: LayerwisePosterior
+    noise_std: Array  # (T,)
+    prior: ScalesByGroup  # at the scales found
+    predict_seed: int
+    elbo: Estimate | None = None  # once training has ended
+    loss_curve: list[float] | None = None
+    n_iter: int = 0
+    stop_reason: Stopped = "max_iter"
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        assert data.y_scaling is not None
+        noise = self.noise_std * data.y_scaling.scale
+        attributes: dict[str, Any] = {
+            "posterior_": self.posterior,
+            "noise_std_": float(noise[0]) if len(noise) == 1 else noise,
+            "_predict_seed_": self.predict_seed,
+        }
+        if self.prior.is_learned:
+            attributes |= scale_attributes(self.prior)
+        if self.elbo is not None:
+            attributes["elbo_"] = data.log_jacobian + self.elbo.value
+            attributes["elbo_std_error_"] = self.elbo.standard_error
+        if self.loss_curve is not None:
+            attributes["elbo_curve_"] = data.log_jacobian - np.array(self.loss_curve)
+        return attributes
+
+
+class Setting(NamedTuple):
+    """What stays the same through a fit: forms of posterior and prior, rows in float64, seeds."""
+
+    posterior: Layerwise
+    prior: PriorOfLayers
+    rows: Data
+    seeds: Seeds
+
+    def start(self, likelihood: Likelihood, *, at_prior: bool) -> Tensor:
+        """Starting point: concentrated, or as wide as the prior."""
+        posterior, rows = self.posterior, self.rows
+        # Equal seeds: the last layer's values are the targets of the hidden layers' inducing rows.
+        first, second = (generator_from(self.seeds.start) for _ in range(2))
+        hidden = posterior.hidden.start(rows, at_prior=at_prior, generator=first)
+        last = posterior.last.start(rows, generator=second)
+        log_noise = likelihood.noise_scale.log().to(rows.x)
+        if likelihood.n_params:
+            spread = rows.y.std(0) if len(rows.y) > 1 else torch.ones_like(log_noise)
+            log_noise = torch.where(spread > 0.0, _FIRST_NOISE * spread, 1.0).log()
+        return torch.cat([hidden, last, log_noise, self.prior.start.to(rows.x)]).clone()
+
+    def climb(self, result: OptimiseResult) -> Climb:
+        """What a start has reached, by fresh draws."""
+        elbo = self._bound(result.params)
+        log_hyperprior = self.prior.log_hyperprior(self.prior.split(result.params)[1])
+        return Climb(result, elbo.value + float(log_hyperprior), elbo)
+
+    def _bound(self, params: Tensor) -> Estimate:
+        """Training ELBO by fresh draws."""
+        generator = generator_from(self.seeds.bound, params.device)
+        own, hyper = self.prior.split(params)
+        posterior = self.posterior.under(self.prior.of_layers(hyper))
+        widest = max(self.posterior.network.sizes)
+        size = rows_within(_EVALUATION_NUMBERS, len(self.rows.x) * widest)
+        values: list[Tensor] = []
+        left = _EVALUATION_DRAWS
+        while left > 0:
+            n_draws = min(size, left)
+            likelihood, kl = posterior.terms(own, self.rows, n_draws, generator=generator)
+            values.append(likelihood - kl)
+            left -= len(kl)
+        return mean_and_error(torch.cat(values))
+
+    def found(
+        self, params: Tensor, best: Climb | None = None, stopped: Stopped = "max_iter"
+    ) -> LayerwiseFit:
+        """As arrays, in the middle of training (for callbacks) or at its end."""
+        own, hyper = (t.cpu() for t in self.prior.split(params.detach()))
+        scales = [scale.numpy() for scale in self.prior.of_layers(hyper)]
+        arrays = [t.cpu().numpy().copy() for t in (own, *self.rows)]
+        kept = LayerwisePosterior(self.posterior.under(scales), *arrays)
+        noise_std = self.posterior.split(own)[2].exp().numpy()
+        prior = self.prior.scales
+        if prior.is_learned:
+            prior = replace(prior, hyper=hyper.clone())
+        found = LayerwiseFit(kept, noise_std, prior, self.seeds.predict)
+        if best is None:
+            return found
+        result = best.result
+        return replace(
+            found, elbo=best.elbo, loss_curve=result.loss_curve, n_iter=result.n_iter,
+            stop_reason=stopped,
+        )  # fmt: skip
+
 
 _RATE = 3e-2  # learning_rate="auto"; a tenth of it loses some 100 nats on small data
 _WARM_UP = 0.2  # share of the steps over which the KL's weight rises to 1
 _PARAM_RANGE = (-40.0, 40.0)
 _ENDS_THE_FIT = {"callback", "interrupted"}  # the other start isn't tried then
-_OF_FEATURES = 9  # arrays of their size at once, by tests/memory_peaks.py
-_DOUBLE = 8  # bytes: the linear algebra needs float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +221,6 @@ class LayerwiseVI:
 
     Training starts once concentrated and once at the prior, ``max_iter`` steps each, and keeps
     the higher bound.
-
-    Parameters
-    ----------
-    parts : Parts
-    steps : Steps
     """
 
     needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
@@ -56,7 +230,6 @@ class LayerwiseVI:
 
     def fit(self, data: Training, model: Model, run: Run) -> LayerwiseFit:
         batch_size = self._batch_size(data.n_rows)
-        self._require_memory(data, model, batch_size)
         prior = PriorOfLayers(fully_connected(model.network), scales_by_group(model.prior))
         posterior = self.parts.posterior(prior, data.n_rows)
         seeds = Seeds(*spawn_seeds(data.seed, len(Seeds._fields)))
@@ -133,27 +306,3 @@ class LayerwiseVI:
     def _schedule(self, total_weight: float) -> Schedule:
         tol = self.steps.absolute_tol(total_weight)
         return Schedule(self.steps.max_iter, tol, lambda progress: 0.5 * (1.0 + cos(pi * progress)))
-
-    def _require_memory(self, data: Training, model: Model, batch_size: int) -> None:
-        """Draws of the hidden layers' weights, and the last layer's features, in float64.
-
-            8 P + 8 S (P' + 9 B K),     S = n_weight_samples, K = units below the last layer
-
-        with P' weights below the last layer and B rows a step, whose features are there, also
-        times the prior's scale, with their products, factors and gradients.
-        """
-        network, n_draws = fully_connected(model.network), self.steps.n_weight_samples
-        n_params, n_features = network.layout.n_params, network.sizes[-2] + 1
-        hidden = n_params - network.sizes[-1] * n_features
-        weights = Part(
-            f"{n_draws} draws of {hidden:,} weights",
-            n_draws * hidden * _DOUBLE,
-            "Lower hidden_layer_sizes or n_weight_samples.",
-        )
-        features = Part(
-            f"the last layer's features of {batch_size} rows",
-            _OF_FEATURES * n_draws * batch_size * n_features * _DOUBLE,
-            "Lower n_weight_samples or hidden_layer_sizes, use fewer rows, or "
-            "last_layer='variational', which takes a batch_size.",
-        )
-        require_memory([rows_part(data), prior_part(n_params), weights, features], data.device)

@@ -27,8 +27,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     left_out_losses,
     without_itself,
 )
-from skbayes_sym.inference.laplace.search.label_terms import Terms
-from skbayes_sym.inference.laplace.search.labels import LinearisedLogits
+from skbayes_sym.inference.laplace.search.labels import LinearisedLogits, Terms
 from skbayes_sym.inference.linear.expectations import ScalarSites, SiteLikelihood, SoftmaxSites
 from skbayes_sym.inference.linear.hyperparameters import Learning, SitesFit, Until, fit_sites
 from skbayes_sym.inference.linear.sites import (

@@ -623,28 +623,10 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
 
     Notes
     -----
-    A step of ``n_iter_`` is an iteration of every chain, warm-up included. After an interrupt the
-    draws made so far are kept. Evidences are computed in float64, whatever the arithmetic. A
-    sampler's draws are the same however many processes make them (joblib; any backend,
-    Dask's too).
-
-    A chain makes ``n_warmup + n_draws`` iterations of up to 256 gradients; chains run in blocks of
-    64 (256 on small problems), whose gradients are one batch. Draws take
-    ``8 n_chains n_draws (P + 1)`` bytes on the host, a block's gradient two arrays of rows by
-    widest layer for as many chains as fit the cache. `asv_bench/studies/compare_samplers.py` prints
-    effective draws per CPU-second beside NumPyro's.
-
-    The settings of Wiese et al. (2023) are ``prior=1.0``, ``Chains(init="prior")`` and small
-    layers. At 20 units modes aren't weighed by evidence (see ``mode_weights``), and chains don't
-    mix between modes: R-hat of functions is 1.3 to 2.
-
-    What the draws are worth depends on the modes found. A mode that no chain and no particle
-    visited is invisible to every figure here, R-hat included; ``diagnostics_.unseen_basin`` says
-    how large its basin can be. Where hidden units overlap, single weights have no meaning even
-    after symmetry removal (`remove_symmetries` has the details); functions always do.
-
-    Corrected against the paper: modes are weighed by mass, not by the starts they attract; no test
-    density is dropped.
+    Steps, interrupts, blocks, memory and what the draws are worth are as in `MCMCRegressor`. Modes
+    are weighed by mass, not by the starts they attract, and no test density is dropped: both
+    corrected against the paper, whose settings are ``prior=1.0``, ``Chains(init="prior")`` and
+    small layers.
 
     References
     ----------

@@ -24,8 +24,7 @@ from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.vi.gaps import GAPS, GivenGap, has_a_group
-from skbayes_sym.estimators.vi.method import MeanFieldVI
-from skbayes_sym.estimators.vi.starts import INITS
+from skbayes_sym.estimators.vi.method import INITS, MeanFieldVI
 from skbayes_sym.inference.mean_field.predictor import MeanFieldPredictor
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.base import Likelihood

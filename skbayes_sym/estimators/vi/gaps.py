@@ -43,18 +43,9 @@ class Reported(NamedTuple):
 class SymmetryGap:
     """How the gap under a group is estimated.
 
-    Parameters
-    ----------
-    given : str, PermanentEstimate or Gap
-        A name among `GAPS`, an estimate of permanents, or a gap with a group of its own.
-    group : SymmetryGroup
-
-    Raises
-    ------
-    ValueError
-        If it bounds the gap from above, or ``"exact"`` was asked for and a layer is too wide.
-    TypeError
-        If the group isn't made of units and ``given`` is no gap of its own.
+    ``given``: a name among `GAPS`, an estimate of permanents, or a gap with a group of its own.
+    Raises ValueError if it bounds the gap from above, or ``"exact"`` was asked for and a layer is
+    too wide. Raises TypeError if the group isn't made of units and ``given`` is no gap of its own.
     """
 
     given: GivenGap

@@ -14,23 +14,23 @@ probability.
 
 from collections.abc import Sequence
 from math import log, log1p, pi
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.search.label_terms import (
+from skbayes_sym.inference.laplace.search.labels import (
+    LabelsEvidence,
     LabelTerms,
+    LinearisedLogits,
     NormalPoints,
     Terms,
+    linearised_logits,
     points_for_prediction,
     symmetric_root,
 )
-from skbayes_sym.inference.laplace.search.labels import (
-    LabelsEvidence,
-    LinearisedLogits,
-    linearised_logits,
-)
+from skbayes_sym.inference.laplace.search.modes import Modes
+from skbayes_sym.inference.laplace.search.refine import RefinedModes
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import CategoricalMixture
 from skbayes_sym.numerics.memory import rows_within
@@ -97,21 +97,6 @@ class LeftOut(NamedTuple):
     root: Tensor  # (N, K, K), of the covariance: root root'
 
 
-class NormalLaws(Protocol):
-    """R normal laws of the weights and what they came from: modes, or refined modes."""
-
-    @property
-    def theta(self) -> Tensor: ...  # (R, P)
-    @property
-    def covariance(self) -> Tensor: ...  # (R, P, P)
-    @property
-    def root(self) -> Tensor | None:
-        """Roots (R, N, K, K) of the logits' covariances that the curvature is averaged over.
-
-        None at modes. Only with the law's own curvature is a row's leverage below one.
-        """
-
-
 def without_itself(logits: LinearisedLogits, terms: Terms) -> LeftOut:
     """The law of every row's logits without the row's own term; approximately."""
     root = symmetric_root(logits.covariance)
@@ -122,7 +107,7 @@ def without_itself(logits: LinearisedLogits, terms: Terms) -> LeftOut:
     return LeftOut(logits.mean + shift.squeeze(-1), root)
 
 
-def leave_one_out(problem: LabelsEvidence, laws: NormalLaws) -> list[LeftOut]:
+def leave_one_out(problem: LabelsEvidence, laws: Modes | RefinedModes) -> list[LeftOut]:
     """Approximately, by every law. Of a row with weight w one of its w repetitions is left out."""
     left_out = []
     for i, covariance in enumerate(laws.covariance):
@@ -140,7 +125,7 @@ class VarianceScale(NamedTuple):
     of_rows: Tensor  # (N,), -log p of every row left out at the chosen one, nats
 
 
-def choose_variance_scale(problem: LabelsEvidence, laws: NormalLaws) -> VarianceScale:
+def choose_variance_scale(problem: LabelsEvidence, laws: Modes | RefinedModes) -> VarianceScale:
     """The scale of `VARIANCE_SCALES` whose mixture of the laws says most of rows left out.
 
     A pass over the rows for ``J C J'``, O(N R P^2).

@@ -25,8 +25,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.labels_predictive import mixture_of_terms, scaled_terms
-from skbayes_sym.inference.laplace.search.label_terms import LabelTerms, Terms, symmetric_root
-from skbayes_sym.inference.laplace.search.labels import LinearisedLogits
+from skbayes_sym.inference.laplace.search.labels import (
+    LabelTerms,
+    LinearisedLogits,
+    Terms,
+    symmetric_root,
+)
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Likelihood
+from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.expectations import ExpectedLogProb
 from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky
 from skbayes_sym.numerics.memory import rows_within
 

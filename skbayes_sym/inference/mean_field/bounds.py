@@ -11,9 +11,7 @@ from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.random import Estimate, mean_and_error, standard_normal
 
-# Numbers held at once: 16 MB in float64.
-_ARRAYS = 16  # of a chunk's size that are held at once, by tests/memory_peaks.py
-_CHUNK = 1 << 21
+_CHUNK = 1 << 21  # numbers held at once: 16 MB in float64
 
 
 def expected_log_likelihood(
@@ -50,13 +48,6 @@ def expected_log_likelihood(
         )
         totals += expected.value.unflatten(0, (n_draws, -1)) @ weight
     return mean_and_error(totals)
-
-
-def evaluation_bytes(network: MLP, n_rows: int, n_draws: int) -> int:
-    """What `expected_log_likelihood` takes at its peak, about: arrays of one chunk."""
-    widths = network.sizes[1:]
-    widest = min(_CHUNK, n_rows * n_draws * max(widths))
-    return int(_ARRAYS * 8 * widest * sum(widths) / max(widths))
 
 
 def posterior_layers(

@@ -21,13 +21,7 @@ from skbayes_sym.inference.modes.bridge import (
     Integrand,
     bridge_evidence,
 )
-from skbayes_sym.inference.modes.find import (
-    LONG,
-    DrawModes,
-    ModeWeights,
-    find_modes,
-    weigh_modes,
-)
+from skbayes_sym.inference.modes.find import LONG, DrawModes, ModeWeights, find_modes, weigh_modes
 from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, has_exact_domain

@@ -98,7 +98,7 @@ class ShapedDraws(NormalMixture):
     shape: NoiseShape | None = None
 
     def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
-        """One data set of every draw, every row's noise in a state of its own."""
+        """Draw a data set of every draw, every row's noise in a state of its own, (S, N, T)."""
         assert self.shape is not None
         (narrow, wide), (_, share) = self.shape.states
         is_wide = torch.as_tensor(rng.random((*self.loc.shape[:2], 1)) < float(share))

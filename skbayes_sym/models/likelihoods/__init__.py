@@ -1,7 +1,7 @@
 """Conditional laws of targets given outputs.
 
-Reading order: `base` (what one is), `defaults` (all that follows from a density or from a
-``torch.distributions`` law; made of `expectations`), then the laws: `gaussian`, `heteroscedastic`,
+Reading order: `base` (what one is, and all that follows from a density or from a
+``torch.distributions`` law, by `expectations`), then the laws: `gaussian`, `heteroscedastic`,
 `student_t`, `counts`, `categorical`, `ordinal`; `named` (the strings that stand for them).
 
 In: outputs of a network (*B, N, O) and targets. Out: log densities in nats, their derivatives and

@@ -10,9 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind, collapsed_weight
-from skbayes_sym.models.likelihoods.defaults import LabelLikelihood
-from skbayes_sym.models.likelihoods.expectations import by_quadrature, logistic_nodes
+from skbayes_sym.models.likelihoods.base import Kind, LabelLikelihood
+from skbayes_sym.models.likelihoods.expectations import (
+    ExpectedLogProb,
+    by_quadrature,
+    collapsed_weight,
+    logistic_nodes,
+)
 from skbayes_sym.models.predictive import CategoricalMixture
 
 

@@ -1,16 +1,55 @@
 """Derivatives of any likelihood, and its expectations under independent normal outputs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Likelihood
 from skbayes_sym.numerics.gaussian import gauss_hermite
+
+if TYPE_CHECKING:
+    from skbayes_sym.models.likelihoods.base import Likelihood
 
 # Curvatures below this share of a row's largest count as none: their square roots have no slope.
 _FLAT = 1e-10
+
+
+class ExpectedLogProb(NamedTuple):
+    """E[log p(y | f)] for ``f ~ N(mean, variance)`` with its derivatives, row by row."""
+
+    value: Tensor  # (N,), nats
+    d_mean: Tensor  # (N, O)
+    d_variance: Tensor  # (N, O)
+    d_params: Tensor  # (N, n_params)
+
+
+class DataTerm(Protocol):
+    """``sum_n weight_n log p(y_n | f_cn, params_c)`` of C chains, for targets prepared once.
+
+    Outputs come as (C, O, N) and may be overwritten; ``params`` is (C, n_params).
+    """
+
+    def value(self, outputs: Tensor, params: Tensor) -> Tensor:
+        """(C,), nats."""
+        ...
+
+    def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        """The value (C,) and its derivative (C, n_params); that by the outputs goes to ``out``."""
+        ...
+
+
+def collapsed_weight(weight: Tensor) -> Tensor:
+    """Equal weights as one: they then multiply a number a chain instead of a row.
+
+    On a GPU that isn't worth the wait for the answer.
+    """
+    if weight.device.type != "cpu":
+        return weight
+    return weight[:1] if bool((weight == weight[:1]).all()) else weight
 
 
 def kept(tensor: Tensor) -> Tensor:

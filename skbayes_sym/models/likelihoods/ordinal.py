@@ -6,9 +6,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind
-from skbayes_sym.models.likelihoods.defaults import LabelLikelihood
-from skbayes_sym.models.likelihoods.expectations import N_NODES, by_quadrature
+from skbayes_sym.models.likelihoods.base import Kind, LabelLikelihood
+from skbayes_sym.models.likelihoods.expectations import N_NODES, ExpectedLogProb, by_quadrature
 from skbayes_sym.models.predictive import CategoricalMixture
 from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite
 

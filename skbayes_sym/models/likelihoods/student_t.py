@@ -10,9 +10,8 @@ from scipy.special import stdtr
 from torch import Tensor
 from torch.distributions import Distribution
 
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb, Kind
-from skbayes_sym.models.likelihoods.defaults import TargetLikelihood
-from skbayes_sym.models.likelihoods.expectations import by_quadrature
+from skbayes_sym.models.likelihoods.base import Kind, TargetLikelihood
+from skbayes_sym.models.likelihoods.expectations import ExpectedLogProb, by_quadrature
 
 _UNIT_DF = 4.0  # where the logarithm of a learned tail is 0
 

@@ -23,9 +23,9 @@ from skbayes_sym import (
 from skbayes_sym.estimators.bayesian_mlp import estimator
 from skbayes_sym.estimators.bayesian_mlp import pool as pool_module
 from skbayes_sym.estimators.bayesian_mlp.pool import Weights
-from skbayes_sym.estimators.ensemble import refit
+from skbayes_sym.estimators.ensemble import method
 from skbayes_sym.estimators.laplace.effort import ModesEffort
-from skbayes_sym.models import ARD, Gaussian
+from skbayes_sym.models import Gaussian
 
 X = np.random.default_rng(4).standard_normal((80, 10))
 Y = X[:, 0] - X[:, 1] + 0.2 * np.sin(3.0 * X[:, 2]) + 0.3 * X[:, 3:].mean(axis=1) ** 2
@@ -269,25 +269,20 @@ def noisy_line(n, seed):
     return x, (x[:, 0] - x[:, 1] + rng.logistic(size=n) > 0.0).astype(int)
 
 
-@pytest.fixture(scope="module")
-def of_a_noisy_line():
-    clf = BayesianMLPClassifier(n_modes=2, n_members=3, random_state=0)
-    return clf.fit(*noisy_line(250, 0))
-
-
 @pytest.mark.long
-def test_labels_that_follow_a_line_are_the_linear_models(of_a_noisy_line):
-    x, y = noisy_line(1000, 1)
-    assert of_a_noisy_line.linear_share_ > 0.5
-    assert of_a_noisy_line.members_share_ < 0.01
+def test_labels_that_follow_a_line_are_the_linear_models():
+    pool = BayesianMLPClassifier(n_modes=2, n_members=3, random_state=0).fit(*noisy_line(250, 0))
+    assert pool.linear_share_ > 0.5
+    assert pool.members_share_ < 0.01
     linear = LaplaceClassifier((), n_restarts=1, random_state=0).fit(*noisy_line(250, 0))
-    losses = [-clf.log_predictive_density(x, y).mean() for clf in (of_a_noisy_line, linear)]
+    x, y = noisy_line(1000, 1)
+    losses = [-clf.log_predictive_density(x, y).mean() for clf in (pool, linear)]
     assert losses[0] < losses[1] + 0.005
 
 
 @pytest.mark.long
 def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypatch):
-    monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(method, "_MOST_WORK", 1.0)
     clf = BayesianMLPClassifier((4,), n_modes=1, n_members=2, random_state=0)
     found = clf.fit(*noisy_line(100, 0))
     assert not hasattr(found, "samples_")
@@ -300,7 +295,7 @@ def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypat
 @pytest.mark.long
 def test_what_would_take_long_is_left_out(monkeypatch):
     monkeypatch.setattr(ModesEffort, "affordable_labels", lambda *_: (0, False))
-    monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(method, "_MOST_WORK", 1.0)
     found = clone(CLF).fit(PETALS, KIND)
     assert not hasattr(found, "posterior_")
     assert found.refitted_members_ is None
@@ -322,20 +317,6 @@ def test_with_more_columns_than_rows_it_doesn_t_lose_to_no_model():
     assert found.members_share_ == 0.0
     assert "so many columns are no task" in found.choice_
     assert log_loss(y[50:], found.predict_proba(x[50:])) < np.log(2.0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("pool", "prior", "shape"), [(REG, ARD(), 3), (CLF, ARD(), 2)])
-def test_relevance_of_columns(pool, prior, shape):
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((120, 3))
-    noise = rng.standard_normal(120)
-    curve = np.sin(2.0 * x[:, 0])
-    y = curve + 0.1 * noise if pool is REG else (curve + 0.3 * noise > 0.0).astype(int)
-    model = clone(pool).set_params(prior=prior).fit(x, y)
-    assert model.relevance_.shape == (shape, 3)
-    strong, *weak = model.relevance_.mean(axis=0)
-    assert strong > 1.5 * max(weak)
 
 
 BOTH = pytest.mark.parametrize(("pool", "x", "y"), [(REG, X, Y), (CLF, PETALS, KIND)])

@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from skbayes_sym import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.ensemble import refit
+from skbayes_sym.estimators.ensemble import method
 from skbayes_sym.inference.map import MapObjective
 
 FAST = {
@@ -375,7 +375,7 @@ def test_a_given_variance_scale_and_members_as_trained():
     ]
     plain, at_mean, wide = fits
     assert (at_mean.variance_scale_, wide.variance_scale_) == (0.0, 2.0)
-    assert not hasattr(plain, "refitted_members_")
+    assert plain.refitted_members_ is None
     np.testing.assert_array_equal(plain.samples_, wide.samples_)
     # Weights as trained, whatever predictions are made of.
     for fit in fits:
@@ -395,6 +395,6 @@ def test_a_given_variance_scale_and_members_as_trained():
 
 def test_what_would_take_long_stays_as_trained(monkeypatch):
     X, y = overlapping(60)
-    monkeypatch.setattr(refit, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(method, "_MOST_WORK", 1.0)
     assert not hasattr(clone(CLF).fit(X, y), "variance_scale_")
     assert hasattr(clone(CLF).set_params(correction="gaussian").fit(X, y), "variance_scale_")

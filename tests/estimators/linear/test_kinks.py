@@ -11,7 +11,7 @@ from scipy import integrate, stats
 from sklearn.datasets import load_diabetes
 
 from skbayes_sym import BayesianLinearRegressor
-from skbayes_sym.models.likelihoods.base import ExpectedLogProb
+from skbayes_sym.models.likelihoods.expectations import ExpectedLogProb
 
 LOG_SCALE = torch.zeros(1, dtype=torch.float64)
 

@@ -81,9 +81,7 @@ def test_sinusoidal():
 def test_airfoil():
     """Chains alone give -0.70."""
     X, y, X_test, y_test = split("airfoil")
-    reg = MCMCRegressor(
-        (3,), n_chains=64, sampler=chains(1000), **PAPER
-    ).fit(X, y)
+    reg = MCMCRegressor((3,), n_chains=64, sampler=chains(1000), **PAPER).fit(X, y)
     assert abs(lppd(reg, X_test, y_test)[0] + 0.605) < 0.006
     assert abs(reg.log_evidence_ + 898.25) < 0.5
 
@@ -100,9 +98,7 @@ def test_airfoil():
 )
 def test_tight_sets(name, expected, expected_error, log_evidence):
     X, y, X_test, y_test = split(name)
-    reg = MCMCRegressor(
-        (3,), n_chains=32, n_draws=200, sampler=chains(300), **PAPER
-    ).fit(X, y)
+    reg = MCMCRegressor((3,), n_chains=32, n_draws=200, sampler=chains(300), **PAPER).fit(X, y)
     check_lppd(reg, X_test, y_test, expected, expected_error)
     assert abs(reg.log_evidence_ - log_evidence) < 0.5
     check_mixed(reg)

@@ -7,12 +7,7 @@ import pytest
 import torch
 
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.mcmc.trust import (
-    decided_weights,
-    no_evidence,
-    why_not,
-    why_not_weigh,
-)
+from skbayes_sym.estimators.mcmc.trust import decided_weights, no_evidence, why_not, why_not_weigh
 from skbayes_sym.inference.modes.bridge import NOT_ESTIMATED
 from skbayes_sym.inference.modes.find import DrawModes, ModeWeights
 from skbayes_sym.inference.modes.weigh import DrawPool, Weighing

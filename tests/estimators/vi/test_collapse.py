@@ -8,8 +8,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymmetrizedVIRegressor
-from skbayes_sym.estimators.vi import collapse
-from skbayes_sym.estimators.vi.collapse import noise_excess
+from skbayes_sym.estimators.vi import method
+from skbayes_sym.estimators.vi.method import noise_excess
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-2.0, 2.0, (60, 1))
@@ -32,7 +32,7 @@ def test_the_excess_is_noise_over_residuals_of_the_mean(monkeypatch):
     residual = Y - reg.predict(X)
     expected = reg.noise_std_ / np.sqrt(np.mean(residual**2))
     assert float(seen["excess"]) == pytest.approx(expected, rel=0.02)
-    assert 1.0 < float(seen["excess"]) < collapse.MOST_EXCESS
+    assert 1.0 < float(seen["excess"]) < method.MOST_EXCESS
 
 
 def test_a_converged_fit_with_more_noise_than_residuals_says_so(monkeypatch):

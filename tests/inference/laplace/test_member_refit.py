@@ -12,7 +12,7 @@ from skbayes_sym.inference.laplace.member_refit import (
     refitted_logits,
     refitted_mixture,
 )
-from skbayes_sym.inference.laplace.search.label_terms import LabelTerms, symmetric_root
+from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
 from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.refine import refine
 from skbayes_sym.models import MLP, TANH

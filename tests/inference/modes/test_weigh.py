@@ -133,10 +133,7 @@ def test_heights_are_means_of_log_densities():
     modes = DrawModes(labels, None, torch.tensor([2, 3]))
     assert mean_log_density_by_mode(
         DrawPool(nothing, values, nothing, nothing), modes
-    ).tolist() == [
-        2.0,
-        30.0,
-    ]
+    ).tolist() == [2.0, 30.0]
 
 
 @pytest.mark.long

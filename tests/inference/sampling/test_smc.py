@@ -15,14 +15,27 @@ from inference.sampling.known_evidence import (
     normal_prior,
     seeded,
 )
+from thin import some
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.modes.bridge import domain_of
 from skbayes_sym.inference.sampling import smc as smc_stages
-from skbayes_sym.inference.sampling.smc import SMCSettings, SMCStage, Stages, next_tuning, smc
+from skbayes_sym.inference.sampling.smc import (
+    SMCSettings,
+    SMCStage,
+    Stages,
+    effective_fraction,
+    log_mean_weight,
+    next_temperature,
+    next_tuning,
+    run_replicates,
+    smc,
+    systematic_resample,
+)
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.base import Product, Trivial
 from skbayes_sym.symmetry.units import Units
 
@@ -337,3 +350,100 @@ def test_float32_particles():
 
 
 F32 = {"rtol": 1e-4, "atol": 1e-3}
+
+
+F64 = torch.float64
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("power", [1.0, 8.0, 40.0])
+def test_step_leaves_the_effective_fraction(alpha, power, generator):
+    """Also for log likelihoods over 40 orders of magnitude, as of prior draws of a network."""
+    beta = 0.2
+    log_likelihood = -(10.0 ** (power * torch.rand(500, generator=generator, dtype=F64)))
+    found = next_temperature(log_likelihood, beta, alpha)
+    w = ((found - beta) * log_likelihood).exp()
+    expected = alpha if found < 1.0 else None
+    fraction = float(w.mean().square() / w.square().mean())
+    assert_close(effective_fraction((found - beta) * log_likelihood), fraction)
+    if expected is not None and found - beta > 1e-12:  # below, beta + step itself is rounded
+        assert abs(fraction - alpha) < 1e-3
+    assert beta < found <= 1.0
+
+
+def test_first_step_from_the_prior_may_be_tiny(generator):
+    """At beta = 0 nothing is rounded."""
+    log_likelihood = -(10.0 ** (13.0 * torch.rand(500, generator=generator, dtype=F64)))
+    found = next_temperature(log_likelihood, 0.0, 0.5)
+    assert 0.0 < found < 1e-6
+    assert_close(effective_fraction(found * log_likelihood), 0.5, rtol=1e-9, atol=0)
+
+
+def test_flat_likelihood_needs_one_step():
+    assert next_temperature(torch.full((10,), -3.0), 0.0, 0.5) == 1.0
+
+
+def test_particles_without_likelihood_count_as_lost():
+    log_likelihood = torch.tensor([-1.0, -1.0, -torch.inf, -torch.inf], dtype=F64)
+    assert_close(effective_fraction(log_likelihood), 0.5)
+    assert_close(log_mean_weight(log_likelihood), -1.0 - log(2.0))
+
+
+def test_effective_fraction_limits():
+    one = torch.full((100,), -1e6)
+    one[7] = 0.0
+    assert_close(effective_fraction(one), 0.01)
+    assert_close(effective_fraction(torch.zeros(100) + 700.0), 1.0)
+
+
+def test_resampling_is_unbiased(generator):
+    """N w_i children on average, rounded up or down each time."""
+    n, n_runs = 8, 4000
+    w = torch.tensor([0.3, 0.0, 0.01, 0.19, 0.2, 0.05, 0.25, 0.0], dtype=F64)
+    counts = torch.stack(
+        [
+            torch.bincount(systematic_resample(w.log() + 3.0, generator=generator), minlength=n)
+            for _ in range(n_runs)
+        ]
+    ).double()
+    wanted = n * w
+    assert bool(((counts - wanted).abs() < 1.0 + 1e-9).all())
+    se = (wanted.frac() * (1 - wanted.frac()) / n_runs).sqrt()
+    assert bool(((counts.mean(dim=0) - wanted).abs() <= 4 * se + 1e-12).all())
+
+
+def test_equal_weights_keep_everybody(generator):
+    for _ in range(20):
+        ancestors = systematic_resample(torch.full((37,), -2.0), generator=generator)
+        assert_close(ancestors, torch.arange(37))
+
+
+@pytest.mark.processes
+def test_replicates_do_not_depend_on_the_number_of_jobs():
+    posterior, _ = linear_problem()
+    arguments = (posterior, Trivial(), SMCSettings(n_particles=64, n_moves=2))
+    told = []
+    one = run_replicates(
+        *arguments,
+        seeds=spawn_seeds(7, 3),
+        on_step=lambda k, info: told.append((k, info)) and False,
+    )
+    two = run_replicates(*arguments, seeds=spawn_seeds(7, 3), n_jobs=2)
+    assert one.stopped == two.stopped == "max_iter"
+    for ours, theirs in zip(one.runs, two.runs, strict=True):
+        assert_close(ours.particles, theirs.particles, rtol=0, atol=0)
+        assert ours.log_evidence == theirs.log_evidence
+    assert len({run.log_evidence for run in one.runs}) == 3
+    assert [k for k, _ in told] == [1, 2, 3]
+    assert told[0][1]["log_evidence"] == one.runs[0].log_evidence
+
+
+@some("n_jobs", [1, 2], keep={1})
+def test_replicates_can_be_stopped(n_jobs):
+    posterior, _ = linear_problem()
+    arguments = (posterior, Trivial(), SMCSettings(n_particles=32, n_moves=1))
+    found = run_replicates(
+        *arguments, seeds=spawn_seeds(7, 4), n_jobs=n_jobs, on_step=lambda k, info: k == 2
+    )
+    assert len(found.runs) == 2
+    assert found.stopped == "callback"

@@ -63,7 +63,7 @@ class Modes(NamedTuple):
 
     @property
     def root(self) -> None:
-        """None: the curvature is that at the mode, averaged over nothing."""
+        """None: the curvature is that at the mode, averaged over no law of the logits."""
         return None
 
 

@@ -14,7 +14,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.search.gauss_newton import Expansion
+from skbayes_sym.inference.laplace.search.gauss_newton import (
+    Expansion,
+    RowCurvature,
+    RowSystem,
+    System,
+    WeightCurvature,
+    are_outnumbered,
+)
 from skbayes_sym.inference.laplace.search.problem import (
     UPDATE_DAMPING,
     Begun,
@@ -22,13 +29,6 @@ from skbayes_sym.inference.laplace.search.problem import (
     Hyper,
     Rows,
     Schedule,
-)
-from skbayes_sym.inference.laplace.search.systems import (
-    RowCurvature,
-    RowSystem,
-    System,
-    WeightCurvature,
-    are_outnumbered,
 )
 from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
 

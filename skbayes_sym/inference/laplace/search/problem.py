@@ -23,9 +23,9 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.search.gauss_newton import Expansion
-from skbayes_sym.inference.laplace.search.systems import (
+from skbayes_sym.inference.laplace.search.gauss_newton import (
     Curvature,
+    Expansion,
     System,
     are_few,
     require_factor,

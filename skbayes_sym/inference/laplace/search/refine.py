@@ -14,12 +14,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, step
-from skbayes_sym.inference.laplace.search.label_terms import symmetric_root
-from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.gauss_newton import (
+    INITIAL_DAMPING,
+    System,
+    WeightSystem,
+    step,
+)
+from skbayes_sym.inference.laplace.search.labels import LabelsEvidence, symmetric_root
 from skbayes_sym.inference.laplace.search.modes import Modes, mapped
 from skbayes_sym.inference.laplace.search.problem import Hyper
-from skbayes_sym.inference.laplace.search.systems import System, WeightSystem
 from skbayes_sym.numerics.linalg import log_det
 
 _N_STEPS = 6

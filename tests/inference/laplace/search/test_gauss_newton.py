@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from skbayes_sym.inference.laplace.search.gauss_newton import Expansion, step
-from skbayes_sym.inference.laplace.search.systems import (
+from skbayes_sym.inference.laplace.search.gauss_newton import (
+    Expansion,
     RowCurvature,
     WeightCurvature,
     are_few,
     require_factor,
+    step,
 )
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 

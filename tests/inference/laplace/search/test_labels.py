@@ -9,13 +9,13 @@ from torch.nn.functional import logsigmoid
 
 from skbayes_sym.inference.laplace.search import labels
 from skbayes_sym.inference.laplace.search import problem as problem_module
-from skbayes_sym.inference.laplace.search.label_terms import (
+from skbayes_sym.inference.laplace.search.gauss_newton import WeightCurvature
+from skbayes_sym.inference.laplace.search.labels import (
     LabelTerms,
     normal_points,
     points_for_prediction,
     symmetric_root,
 )
-from skbayes_sym.inference.laplace.search.systems import WeightCurvature
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
 

@@ -22,7 +22,7 @@ NETWORKS = {
     "3-2-tanh": MLP(2, (3, 2), 1, TANH),
 }
 CASES = {name: Case(network, network.symmetry()) for name, network in NETWORKS.items()} | {
-    "mixed": Case(NETWORKS["3-2-tanh"], mixed(NETWORKS["3-2-tanh"])),
+    "mixed": Case(NETWORKS["3-2-tanh"], mixed(NETWORKS["3-2-tanh"]))
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 

@@ -1,0 +1,73 @@
+"""The directive ``.. effort:: module.Class``: the numbers behind "auto" as a table.
+
+A dataclass ``Effort`` says in comments where its numbers come from; the page shows the same words.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from docutils.statemachine import StringList
+
+
+class Group(NamedTuple):
+    """Numbers that share a reason."""
+
+    numbers: list[str]
+    why: str
+
+
+def groups_of(name: str) -> list[Group]:
+    """Fields of the dataclass ``module.Class`` with their values, by the comment above them."""
+    module, _, class_name = name.rpartition(".")
+    effort = getattr(importlib.import_module(module), class_name)
+    lines = Path(inspect.getsourcefile(effort) or "").read_text(encoding="utf-8").splitlines()
+    source = "\n".join(lines)
+    classes = {n.name: n for n in ast.parse(source).body if isinstance(n, ast.ClassDef)}
+    effort_class = classes[class_name]
+    fields = {n.lineno: n for n in effort_class.body if isinstance(n, ast.AnnAssign)}
+    groups, comment, is_open = [Group([], "")], [], False
+    for number in range(effort_class.lineno, max(fields) + 1):
+        line = lines[number - 1].strip()
+        if line.startswith("#"):
+            comment.append(line.lstrip("# "))
+            is_open = False
+        elif number in fields:
+            field = fields[number]
+            if comment or not is_open:
+                groups.append(Group([], " ".join(comment)))
+            value = ast.get_source_segment(source, field.value) if field.value else ""
+            value = re.sub(r"field\(default=(\w+)\(\)\)", r"\1()", value or "")
+            aside = re.search(r"  # (.*)$", line)
+            note = f" ({aside[1]})" if aside else ""
+            groups[-1].numbers.append(f"``{ast.unparse(field.target)} = {value}``{note}")
+            comment, is_open = [], True
+        elif not line:
+            is_open = is_open and not comment
+    return [group for group in groups if group.numbers]
+
+
+def table(name: str) -> list[str]:
+    """The table as reStructuredText."""
+    lines = [".. list-table::", "   :header-rows: 1", "   :class: sk-wrap", "   :widths: 45 55", ""]
+    rows = [("Numbers", "Why"), *((" · ".join(g.numbers), g.why) for g in groups_of(name))]
+    for cells in rows:
+        lines += [f"   {' ' if i else '*'} - {cell}".rstrip() for i, cell in enumerate(cells)]
+    return lines
+
+
+class EffortTable(Directive):
+    """Show the numbers of one dataclass."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        box = nodes.container()
+        lines = StringList(table(self.arguments[0]), source=self.arguments[0])
+        self.state.nested_parse(lines, self.content_offset, box)
+        return box.children
