@@ -20,8 +20,7 @@ from skbayes_sym.estimators.factorization.stream import Listed, joined, warm_sta
 from skbayes_sym.estimators.factorization.training import MatrixTraining, observe
 from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.entry_sites import unlearned
-from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState
-from skbayes_sym.inference.factorization.groups import rows_group
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState, rows_group
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, Solver
 from skbayes_sym.models.likelihoods.base import Likelihood, TargetLikelihood
