@@ -15,13 +15,14 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 
 from skbayes_sym import LILAClassifier
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.models import Invariances
 
 SIZES, N_TEST, N_SEEDS = (100, 200, 400, 800), 500, 3
 METHODS = {
-    "non-invariant": {"invariances": None},
-    "Augerino": {"objective": "augerino"},
-    "LILA": {"invariances": Invariances(learning_rate=0.2)},
+    "non-invariant": (None, "evidence"),
+    "Augerino": ("auto", "augerino"),
+    "LILA": (Invariances(learning_rate=0.2), "evidence"),
 }
 
 X, y = load_digits(return_X_y=True)
@@ -45,14 +46,18 @@ def turned_digits(seed):
 
 accuracy = {name: np.zeros((len(SIZES), N_SEEDS)) for name in METHODS}
 for i, n in enumerate(SIZES):
-    for name, params in METHODS.items():
+    for name, (invariances, objective) in METHODS.items():
         angles = []
         for seed in range(N_SEEDS):
             digits, labels = turned_digits(seed)
             model = LILAClassifier(
-                (100,), image_shape=(8, 8), learning_rate=0.05, batch_size=min(n, 100), tol=None,
-                random_state=seed, **params,
-            ).fit(digits[:n], labels[:n])  # fmt: skip
+                (100,),
+                image_shape=(8, 8),
+                optimizer=EvidenceAdam(0.05, min(n, 100), updates=Updates(objective=objective)),
+                invariances=invariances,
+                tol=None,
+                random_state=seed,
+            ).fit(digits[:n], labels[:n])
             accuracy[name][i, seed] = model.score(digits[-N_TEST:], labels[-N_TEST:])
             angles.append(np.rad2deg(model.invariance_.get("rotation", 0.0)))
         found = ", ".join(f"±{a:.0f}°" for a in angles)

@@ -17,6 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from skbayes_sym import LILAClassifier
+from skbayes_sym.estimators.optimizers import EvidenceAdam
 from skbayes_sym.models import Invariances, Rotation2D
 
 ARC, NOISE, N = 120.0, 0.06, 200
@@ -56,8 +57,9 @@ def turned(X, copies=10):
 
 base = {
     "hidden_layer_sizes": (50,), "standardize": False,
-    "curvature": "full", "random_state": 1,
+    "optimizer": EvidenceAdam(curvature="full"), "random_state": 1,
 }  # fmt: skip
+kronecker = EvidenceAdam(curvature="kron-exact")
 rotation = {"invariances": Invariances(Rotation2D(), n_augmentations=20)}
 copies = turned(X)
 models = {
@@ -69,7 +71,7 @@ models = {
     ),
     "(d) learned, full": (LILAClassifier(**base, **rotation).fit(X, y), None),
     "(e) learned, Kronecker": (
-        LILAClassifier(**{**base, **rotation, "curvature": "kron-exact"}).fit(X, y),
+        LILAClassifier(**{**base, **rotation, "optimizer": kronecker}).fit(X, y),
         None,
     ),
 }
@@ -103,7 +105,7 @@ for ax, (name, (model, to_inputs)) in zip(panels, models.items(), strict=True):
     ax.set_aspect("equal")
     ax.label_outer()
     print(f"{name:24s} log evidence {model.log_evidence_:7.2f}{extent}")
-plain = LILAClassifier(**{**base, "curvature": "kron-exact"}).fit(X, y)
+plain = LILAClassifier(**{**base, "optimizer": kronecker}).fit(X, y)
 print(f"{'(a) by Kronecker':24s} log evidence {plain.log_evidence_:7.2f}")
 for ax in axes[:, 0]:
     ax.set_ylabel("$x_2$")

@@ -86,9 +86,7 @@ def limit(split, X, X_test, y, y_test):
     def units(rows):
         return np.tanh(np.column_stack([rows, np.ones(len(rows))]) @ weights)
 
-    model = BayesianLinearRegressor(
-        prior=LIMIT_UNITS**-0.5, fit_intercept=False, standardize=False
-    )
+    model = BayesianLinearRegressor(prior=LIMIT_UNITS**-0.5, fit_intercept=False, standardize=False)
     return outcome(model, units(X), units(X_test), y, y_test)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
+from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
 from skbayes_sym.estimators.samplers import HMC, NUTS, Annealing, Chains, Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import (
@@ -37,8 +38,8 @@ _CHAINS = {
     "mode_weights": "uniform",
     "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=12),
 }
-_LAPLACE = {**_STEPS, "max_iter": 10, "n_hyper_updates": 4}
-_MODES = {"n_restarts": 2, "max_iter": 10}
+_LAPLACE = {**_STEPS, "max_iter": 10, "optimizer": EvidenceAdam(updates=Updates(4))}
+_MODES = {"optimizer": GaussNewton(2), "max_iter": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6)}
 _AS_GIVEN = {"standardize": False}
 _FACTORS = {
@@ -142,13 +143,22 @@ FITS: dict[str, FitCase] = {
         X, NUMBERS,
     ),
     "laplace-kronecker": FitCase(
-        sk.LaplaceRegressor(**_LAPLACE, optimizer="adam", keep_best=True), X, TWO_NUMBERS
+        sk.LaplaceRegressor(
+            **_STEPS, optimizer=EvidenceAdam(updates=Updates(4, keep_best=True))
+        ),
+        X, TWO_NUMBERS,
     ),
     "laplace-full": FitCase(
-        sk.LaplaceClassifier(**_LAPLACE, optimizer="adam", curvature="full"), X, LABELS
+        sk.LaplaceClassifier(
+            **_STEPS, optimizer=EvidenceAdam(curvature="full", updates=Updates(4))
+        ),
+        X, LABELS,
     ),
     "laplace-diagonal-last": FitCase(
-        sk.LaplaceClassifier(**_LAPLACE, optimizer="adam", curvature="diag", layers="last"),
+        sk.LaplaceClassifier(
+            **_STEPS,
+            optimizer=EvidenceAdam(curvature="diag", layers="last", updates=Updates(4)),
+        ),
         X, THREE,
     ),
     "laplace-modes": FitCase(sk.LaplaceRegressor(**_NET, **_MODES), X, TWO_NUMBERS),
@@ -156,9 +166,11 @@ FITS: dict[str, FitCase] = {
         sk.LaplaceRegressor(**_NET, **_MODES, prior=ARD()), X, NUMBERS
     ),
     "laplace-classes": FitCase(
-        sk.LaplaceClassifier(**_NET, prior=ARD(8.0, 64.0), n_restarts=2), X, THREE
+        sk.LaplaceClassifier(**_NET, prior=ARD(8.0, 64.0), optimizer=GaussNewton(2)), X, THREE
     ),
-    "laplace-two-classes": FitCase(sk.LaplaceClassifier(**_NET, n_restarts=2), X, LABELS),
+    "laplace-two-classes": FitCase(
+        sk.LaplaceClassifier(**_NET, optimizer=GaussNewton(2)), X, LABELS
+    ),
     "lila-regressor": FitCase(
         sk.LILARegressor(**_LAPLACE, invariances=Invariances([ColumnShift((1,)), LogScale()], 2)),
         X, NUMBERS,
@@ -179,7 +191,8 @@ FITS: dict[str, FitCase] = {
     ),
     "lila-cnn": FitCase(
         sk.LILAClassifier(image_shape=(6, 6), network="cnn", invariances=None,
-                          max_iter=2, n_hyper_updates=2, n_predict_samples=5, tol=None,
+                          max_iter=2, predictive=5, tol=None,
+                          optimizer=EvidenceAdam(updates=Updates(2)),
                           random_state=0),
         IMAGES, LABELS,
     ),

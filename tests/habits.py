@@ -26,6 +26,7 @@ from skbayes_sym import (
     SymmetrizedVIRegressor,
     SymVIMatrixFactorization,
 )
+from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
 from skbayes_sym.estimators.samplers import HMC, Chains
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Categorical, ColumnShift, Invariances
@@ -37,8 +38,9 @@ _VI = {
     "tol": None,
     "random_state": 0,
 }
-_LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 40, "n_hyper_updates": 8, "tol": None,
+_LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 40, "tol": None,
             "random_state": 0}  # fmt: skip
+_EIGHT = EvidenceAdam(updates=Updates(8))
 _INVARIANT = {**_LAPLACE, "invariances": Invariances([ColumnShift()], 3)}
 _ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 60, "random_state": 0}
 _CHAINS = {
@@ -51,11 +53,13 @@ VARIATIONAL = {
     "vi-classifier": SymmetrizedVIClassifier(**_VI),
 }
 LAPLACE = {
-    "laplace-regressor": LaplaceRegressor(**_LAPLACE, optimizer="adam"),
-    "laplace-classifier": LaplaceClassifier(**_LAPLACE, optimizer="adam"),
-    "lila-plain": LILAClassifier(**_LAPLACE, invariances=None),
-    "lila-regressor": LILARegressor(**_INVARIANT),
-    "lila-classifier": LILAClassifier(hyper="exact", **_INVARIANT),
+    "laplace-regressor": LaplaceRegressor(**_LAPLACE, optimizer=_EIGHT),
+    "laplace-classifier": LaplaceClassifier(**_LAPLACE, optimizer=_EIGHT),
+    "lila-plain": LILAClassifier(**_LAPLACE, optimizer=_EIGHT, invariances=None),
+    "lila-regressor": LILARegressor(**_INVARIANT, optimizer=_EIGHT),
+    "lila-classifier": LILAClassifier(
+        optimizer=EvidenceAdam(updates=Updates(8, gradient="exact")), **_INVARIANT
+    ),
 }
 LINEAR = {
     "linear-gaussian": BayesianLinearRegressor(random_state=0),
@@ -79,10 +83,20 @@ HABITUAL = TRAINED | LINEAR | CHAINS
 # What scikit-learn's checks fit, one of each class, some 50 times: as small as they let pass.
 # Most ask nothing of what was learned, and get `hurried` ones.
 _VARIATIONAL = {**_VI, "max_iter": 150}
-_TINY = {"hidden_layer_sizes": (3,), "max_iter": 40, "n_hyper_updates": 2, "tol": None,
-         "invariances": Invariances([ColumnShift()], 2, n_predict_augmentations=2),
-         "random_state": 0}  # fmt: skip
-_MODES = {"hidden_layer_sizes": (2,), "n_restarts": 2, "max_iter": 10, "random_state": 0}
+_TINY = {
+    "hidden_layer_sizes": (3,),
+    "max_iter": 40,
+    "optimizer": EvidenceAdam(updates=Updates(2)),
+    "tol": None,
+    "invariances": Invariances([ColumnShift()], 2, n_predict_augmentations=2),
+    "random_state": 0,
+}
+_MODES = {
+    "hidden_layer_sizes": (2,),
+    "optimizer": GaussNewton(2),
+    "max_iter": 10,
+    "random_state": 0,
+}
 _MEMBERS = {"hidden_layer_sizes": (5,), "n_members": 2, "max_iter": 50, "random_state": 0}
 _FEW = {"hidden_layer_sizes": (2,), "n_chains": 4, "sampler": Chains(n_warmup=10), "n_draws": 4,
         "mode_weights": "uniform", "random_state": 0}  # fmt: skip
@@ -115,8 +129,8 @@ VARIANTS = [
     SymVIMatrixFactorization(1, solver=VI("diag"), max_iter=30, random_state=0),
 ]  # fmt: skip
 _FEWEST = {
-    "n_hyper_updates": 1,
-    "n_restarts": 1,
+    "optimizer__updates__n": 1,
+    "optimizer__n_restarts": 1,
     "sampler__n_warmup": 4,
     "n_draws": 2,
     "n_predict_samples": 10,

@@ -116,12 +116,14 @@ def measure(root: Path) -> House:
         )  # fmt: skip
         basenames[path.name] += path.name != "__init__.py"
     tests = (path.read_text(encoding="utf-8") for path in (root / "tests").rglob("*.py"))
-    house.budgets.update({
-        "package lines": sum(house.file_lines.values()),
-        "test lines": sum(text.count("\n") for text in tests),
-        "class names twice": sum(n > 1 for n in classes.values()),
-        "shared basenames": sum(n for n in basenames.values() if n > 1),
-    })
+    house.budgets.update(
+        {
+            "package lines": sum(house.file_lines.values()),
+            "test lines": sum(text.count("\n") for text in tests),
+            "class names twice": sum(n > 1 for n in classes.values()),
+            "shared basenames": sum(n for n in basenames.values() if n > 1),
+        }
+    )
     return house
 
 

@@ -315,13 +315,14 @@ MUTANTS = [
     Mutant("inference/factorization/mixed_sweeps.py", "PERIOD, _ENOUGH = 10, 1e-5",
            "PERIOD, _ENOUGH = 10, 5e-3",
            "inference/factorization/test_mixed_sweeps.py inference/factorization/test_vi.py"),
-    Mutant("estimators/mcmc/allocate.py", "left + evidence.left", "left",
+    Mutant("estimators/mcmc/allocate.py", "rest + evidence.left", "rest",
            "estimators/mcmc/test_allocate.py"),
-    Mutant("estimators/mcmc/allocate.py", "max(0.5 * left, left - asked)", "left",
+    Mutant("estimators/mcmc/allocate.py", "max(0.5 * rest, rest - asked)", "rest",
            "estimators/mcmc/test_allocate.py"),
     Mutant("inference/modes/weigh.py", ">= LONG)", ">= 1)",
            "inference/modes/test_weigh.py"),
-    Mutant("inference/modes/confined.py", "        self._spend(allowance, found)\n", "",
+    Mutant("inference/modes/confined.py",
+           "        self._spend(allowance, run)\n        return", "        return",
            "inference/modes/test_confined.py"),
 ]  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Functions and files of the package that one small fit of each estimator enters.
 
-    python tests/one_fit.py [ESTIMATOR ...]
+python tests/one_fit.py [ESTIMATOR ...]
 """
 
 import sys

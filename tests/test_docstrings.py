@@ -22,7 +22,6 @@ NETWORKS = [kind for kind in ESTIMATORS if "hidden_layer_sizes" in signature(kin
 # One name, several meanings: in estimators of networks...
 OF_NETWORKS = {
     "chain_weights_": "members aren't chains",
-    "curvature": "what 'auto' is depends on the number of outputs passed back",
     "elbo_": "of a symmetrised posterior or not",
     "log_evidence_": "of one mode or of all",
     "log_evidence_curve_": "of one mode or of the best",
@@ -33,6 +32,7 @@ OF_NETWORKS = {
     "network_": "of one posterior or of its modes",
     "noise_std_": "of one posterior or of several",
     "noise_std_samples_": "members and draws",
+    "optimizer": "what it says differs",
     "posterior_": "a family each",
     "prior_scale_": "of layers, groups or all coefficients",
     "samples_": "members and draws",
@@ -66,6 +66,7 @@ OF_TYPES = {
     "max_iter": "'auto' where there are two optimisers",
     "network": "images have networks by name",
     "noise_std": "one target, or several",
+    "optimizer": "Gauss-Newton where it can be",
     "prior": "'learn' where the evidence is known",
     "standardize": "'X' or 'y' where targets are numbers, one of two steps of a matrix",
     "tol": "'auto' where there are two optimisers",

@@ -50,13 +50,13 @@ LESS = {
     },
     "plot_implicit_regularization.py": {"NOISE = 80,": "NOISE = 2,"},
     "plot_invariance_data_efficiency.py": {
-        "500, 3\n": "500, 1\n", "**params,": "**params, max_iter=20, n_hyper_updates=4,",
+        "500, 3\n": "500, 1\n", "tol=None,": "tol=None, max_iter=20,", "Updates(": "Updates(4, ",
     },
     "plot_invariance_of_a_table.py": {
-        "N_SEEDS = 3": "N_SEEDS = 1", "tol=None,": "tol=None, max_iter=20, n_hyper_updates=4,",
+        "N_SEEDS = 3": "N_SEEDS = 1", "tol=None,": "tol=None, max_iter=20,",
     },
     "plot_learned_invariance.py": {
-        '"curvature": "full",': '"curvature": "full", "max_iter": 20, "n_hyper_updates": 4,',
+        '"standardize": False,': '"standardize": False, "max_iter": 20,',
     },
     "plot_loss_barrier.py": {
         "n_warmup=50": "n_warmup=10", "n_draws=50": "n_draws=4",

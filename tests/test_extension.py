@@ -15,6 +15,7 @@ import torch
 from sklearn.base import clone
 
 import skbayes_sym as sk
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.estimators.samplers import HMC, Chains, Info, State
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
@@ -45,7 +46,7 @@ CHAINS = {
     "n_chains": 4, "n_draws": 10, "mode_weights": "uniform", "random_state": 0,
     "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=60),
 }  # fmt: skip
-UPDATES = {**STEPS, "n_hyper_updates": 10}
+UPDATES = {**STEPS, "optimizer": EvidenceAdam(updates=Updates(10))}
 
 
 # ---------------------------------------------------------------------------- a likelihood
@@ -125,14 +126,14 @@ USE_TEMPERED = {
     "vi": sk.SymmetrizedVIClassifier(**NET, **STEPS, init="random"),
     "mcmc": sk.MCMCClassifier(**NET, **CHAINS),
     "ensemble": sk.DeepEnsembleClassifier(**NET, **STEPS, n_members=2),
-    "laplace": sk.LaplaceClassifier(**NET, **UPDATES, optimizer="adam"),
+    "laplace": sk.LaplaceClassifier(**NET, **UPDATES),
     "lila": sk.LILAClassifier(**NET, **UPDATES, invariances=None),
 }
 USE_WIDE = {
     "vi": sk.SymmetrizedVIRegressor(**NET, **STEPS, init="random"),
     "mcmc": sk.MCMCRegressor(**NET, **CHAINS),
     "ensemble": sk.DeepEnsembleRegressor(**NET, **STEPS, n_members=2),
-    "laplace": sk.LaplaceRegressor(**NET, **UPDATES, optimizer="adam"),
+    "laplace": sk.LaplaceRegressor(**NET, **UPDATES),
     "lila": sk.LILARegressor(**NET, **UPDATES, invariances=None),
     "linear": sk.BayesianLinearRegressor(),
 }
@@ -495,7 +496,7 @@ def test_an_augmentation(kind):
     """What depends on the radius only may be turned, and further than what depends on a column."""
     model = kind(
         (8,),
-        **{**UPDATES, "n_hyper_updates": 40},
+        **{**UPDATES, "optimizer": EvidenceAdam(updates=Updates(40))},
         invariances=Invariances([Turn()], learning_rate=0.1),
     )
     targets = {"turns": RADIUS, "stays": X[:, 0]}

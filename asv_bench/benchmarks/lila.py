@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -18,8 +17,6 @@ from skbayes_sym.inference.laplace.jacobian import (
     SketchedDirections,
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
-from skbayes_sym.inference.laplace.subset import SubsetEvidence
-from skbayes_sym.inference.laplace.tangent_kernel import TangentKernel
 from skbayes_sym.inference.laplace.training import (
     HyperAscent,
     HyperRates,
@@ -132,14 +129,6 @@ def augerino_epoch(problem: Problem) -> Callable[[], None]:
 def exact_update(problem: Problem, directions: str) -> Callable[[], None]:
     """Both passes, the decompositions and the step."""
     ascent = HyperAscent(problem.evidence(directions), problem.hyper.clone(), RATES, 0)
-    return lambda: _without_graph(lambda: ascent.update(problem.theta, 1.0))
-
-
-def subset_update(problem: Problem, n_rows: int = 300) -> Callable[[], None]:
-    """Both passes over a subset of the rows, through their tangent kernel."""
-    kernel = TangentKernel(problem.model.layers, problem.model.network.layout)
-    evidence = SubsetEvidence(replace(problem.evidence("exact"), structure=kernel), n_rows)
-    ascent = HyperAscent(evidence, problem.hyper.clone(), RATES, 0)
     return lambda: _without_graph(lambda: ascent.update(problem.theta, 1.0))
 
 

@@ -25,6 +25,7 @@ from timing import cpu_seconds, cpu_times, fresh, median_ratio
 
 from skbayes_sym import LaplaceRegressor, MCMCRegressor
 from skbayes_sym.estimators._fit.rows import canonical_rows
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.estimators.samplers import Chains
 from skbayes_sym.models.networks.activations import RELU
 
@@ -123,7 +124,9 @@ def of_laplace() -> Round:
     tables = {n: data(f"{n}x10", False)[:2] for n in (20_000, 100_000)}
 
     def seconds(n_rows: int, hyper: str, seed: int) -> float:
-        model = LaplaceRegressor(optimizer="adam", hyper=hyper, random_state=seed)
+        model = LaplaceRegressor(
+            optimizer=EvidenceAdam(updates=Updates(gradient=hyper)), random_state=seed
+        )
         return cpu_seconds(lambda: model.fit(*tables[n_rows]))[1]
 
     def measure(seed: int) -> dict[str, float]:

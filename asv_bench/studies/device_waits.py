@@ -26,6 +26,7 @@ import pretend_cuda
 from numpy.typing import NDArray
 
 import skbayes_sym as sk
+from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
 from skbayes_sym.estimators.samplers import SMC, Chains
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, ColumnShift, Invariances, LogScale, Rotation2D
@@ -75,10 +76,14 @@ def _optimised() -> Iterator[tuple[str, Case]]:
     yield "VI, last layer collapsed, both starts", case(layerwise, NUMBERS)
     inducing = {"hidden_posterior": "global_inducing", "last_layer": "variational"}
     yield "VI, inducing points, both starts", case(layerwise, NUMBERS, **inducing)
-    adam = {"optimizer": "adam", "n_hyper_updates": 10}
+    ten = Updates(10)
+    adam = {"optimizer": EvidenceAdam(updates=ten)}
     yield "Laplace, Kronecker", case(sk.LaplaceRegressor, NUMBERS, **adam)
-    yield "Laplace, full", case(sk.LaplaceClassifier, LABELS, **adam, curvature="full")
-    few = {"n_hyper_updates": 10}
+    yield (
+        "Laplace, full",
+        case(sk.LaplaceClassifier, LABELS, optimizer=EvidenceAdam(curvature="full", updates=ten)),
+    )
+    few = adam
     turns = Invariances([Rotation2D()], 4)
     yield "LILA, rotation", case(sk.LILAClassifier, LABELS, **few, invariances=turns)
     columns = Invariances([ColumnShift(), LogScale()], 4)
@@ -86,7 +91,8 @@ def _optimised() -> Iterator[tuple[str, Case]]:
 
 
 def _others() -> Iterator[tuple[str, Case]]:
-    images = {"image_shape": (12, 12), "network": "cnn", "n_hyper_updates": 1, **_STEPS}
+    images = {"image_shape": (12, 12), "network": "cnn", **_STEPS}
+    images["optimizer"] = EvidenceAdam(updates=Updates(1))
     affine = Invariances(Affine(), 1)
     yield "LILA, convolutions", Case(
         lambda n: sk.LILAClassifier(max_iter=n, invariances=affine, **images),
@@ -95,7 +101,9 @@ def _others() -> Iterator[tuple[str, Case]]:
     yield (
         "Laplace, four modes",
         Case(
-            lambda n: sk.LaplaceRegressor((20,), noise_std=0.5, n_restarts=4, max_iter=n, **_STEPS),
+            lambda n: sk.LaplaceRegressor(
+                (20,), noise_std=0.5, optimizer=GaussNewton(4), max_iter=n, **_STEPS
+            ),
             X,
             NUMBERS,
             (20, 30, 50),

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 import skbayes_sym as sk
 from skbayes_sym.datasets import load_dataset
+from skbayes_sym.estimators.optimizers import GaussNewton
 
 WIDTHS = (3, 10, 30)
 
@@ -42,10 +43,13 @@ def log_order(width: int) -> float:
 
 def fits(X: Any, y: Any, train: Any, test: Any) -> dict[str, Any]:
     """Evidence, and log density per row of the test set, of every way to fit."""
-    ways = {f"tanh {w}": sk.LaplaceRegressor((w,), n_restarts=3, random_state=0) for w in WIDTHS}
+    ways = {
+        f"tanh {w}": sk.LaplaceRegressor((w,), optimizer=GaussNewton(3), random_state=0)
+        for w in WIDTHS
+    }
     for activation in ("relu", "softplus"):
         ways[f"{activation} 10"] = sk.LaplaceRegressor(
-            (10,), activation, n_restarts=3, optimizer="gauss-newton", random_state=0
+            (10,), activation, optimizer=GaussNewton(3), random_state=0
         )
     ways["linear"] = sk.BayesianLinearRegressor()
     ways["mean field 10"] = sk.SymmetrizedVIRegressor((10,), "tanh", random_state=0)

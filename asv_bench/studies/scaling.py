@@ -23,6 +23,7 @@ from time_by_size import data
 from timing import cpu_seconds
 
 import skbayes_sym as sk
+from skbayes_sym.estimators.optimizers import GaussNewton
 from skbayes_sym.estimators.samplers import Chains
 
 SIZES = {"rows": (1_000, 4_000, 16_000), "features": (10, 40, 160), "width": (20, 80, 320)}
@@ -50,7 +51,7 @@ MODELS: dict[str, Callable[[int], Any]] = {
         (width,), optimizer="adam", max_iter=300, **_STEPS
     ),
     "LaplaceRegressor, Gauss-Newton": lambda width: sk.LaplaceRegressor(
-        (width,), optimizer="gauss-newton", n_restarts=1, max_iter=3, **_STEPS
+        (width,), optimizer=GaussNewton(1), max_iter=3, **_STEPS
     ),
     "LILARegressor": lambda width: sk.LILARegressor((width,), max_iter=200, **_STEPS),
     "MCMCRegressor": lambda width: sk.MCMCRegressor((width,), **_CHAINS),

@@ -13,6 +13,7 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 
 from skbayes_sym import LILAClassifier
+from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.inspection import InvarianceDisplay
 from skbayes_sym.models import Invariances
 
@@ -27,7 +28,7 @@ X = np.array(
     ]
 )
 lila = LILAClassifier(
-    (100,), image_shape=(8, 8), learning_rate=0.05, batch_size=100,
+    (100,), image_shape=(8, 8), optimizer=Adam(learning_rate=0.05, batch_size=100),
     invariances=Invariances(learning_rate=0.2), max_iter=500, tol=None, random_state=0,
 ).fit(X, y[chosen])  # fmt: skip
 InvarianceDisplay.from_estimator(lila, X)

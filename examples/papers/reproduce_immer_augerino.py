@@ -34,6 +34,7 @@ from torch import nn
 
 from skbayes_sym import LILAClassifier
 from skbayes_sym.datasets import make_rings
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.models import Augerino, Invariances
 
 REWARDS = (0.01, 0.1, 1.0)
@@ -56,12 +57,13 @@ class Rotation(nn.Module):
         )
 
 
-def learned_degrees(seed, inverted, **objective):
+def learned_degrees(seed, inverted, objective="evidence", n="auto", **more):
     """Half-width of the learned rotation."""
     X, y = make_rings(200, random_state=seed)
     model = LILAClassifier(
         (50,), invariances=Invariances([Rotation(inverted)], 20), standardize=False,
-        curvature="kron-exact", random_state=seed, tol=None, **objective,
+        optimizer=EvidenceAdam(curvature="kron-exact", updates=Updates(n, objective=objective)),
+        random_state=seed, tol=None, **more,
     ).fit(X, y)  # fmt: skip
     eta = model.invariance_["Rotation"]
     return np.rad2deg(1.0 / max(eta, 1e-9) if inverted else eta)
@@ -72,7 +74,7 @@ def main():
     parser.add_argument("--fast", action="store_true", help="a smoke run: one seed, 20 steps")
     fast = parser.parse_args().fast
     seeds = range(1, 2 if fast else 4)
-    fewer = {"max_iter": 20, "n_hyper_updates": 4} if fast else {}
+    fewer = {"max_iter": 20, "n": 4} if fast else {}
     methods = {"LILA": {}}
     for reward in REWARDS:
         methods[f"Augerino, reward {reward}"] = {

@@ -34,6 +34,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from skbayes_sym import LILAClassifier
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.models import Affine, Augerino, Invariances
 
 REWARDS = (0.01, 0.1, 1.0)
@@ -72,12 +73,13 @@ def load(version, seed, n_train=N_TRAIN):
     return X[:n_train], y[:n_train], X[n_train:], y[n_train:]
 
 
-def fit(X, y, seed, **settings):
+def fit(X, y, seed, curvature="auto", n="auto", burn_in="auto", objective="evidence", **settings):
     """A network of 100 units, 1000 steps, 100 updates unless it says otherwise."""
+    updates = Updates(n, burn_in, objective=objective)
     given = {"invariances": Invariances(learning_rate=0.2), "max_iter": 1000, **settings}
     model = LILAClassifier(
-        (100,), image_shape=(8, 8), learning_rate=0.05, batch_size=100, tol=None,
-        random_state=seed, **given,
+        (100,), image_shape=(8, 8), optimizer=EvidenceAdam(0.05, 100, curvature, updates=updates),
+        tol=None, random_state=seed, **given,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the empirical Fisher's, which is what is studied
@@ -144,7 +146,7 @@ def fisher(seeds, fewer):
         for seed in seeds:
             X, y, *test = load("turned all round", seed)
             model = fit(
-                X, y, seed, curvature=curvature, n_hyper_updates=max(1, n_steps // steps),
+                X, y, seed, curvature=curvature, n=max(1, n_steps // steps),
                 burn_in=burn_in, max_iter=n_steps,
             )  # fmt: skip
             found.append((model.invariance_["rotation"], model.score(*test), density(model, *test)))
@@ -233,7 +235,7 @@ def main():
     parser.add_argument("claims", nargs="*", help="augerino, fisher, target, upright; all")
     parser.add_argument("--fast", action="store_true", help="one seed, 10 steps")
     args = parser.parse_args()
-    fewer = {"max_iter": 10, "n_hyper_updates": 2} if args.fast else {}
+    fewer = {"max_iter": 10, "n": 2} if args.fast else {}
     for name in args.claims or CLAIMS:
         CLAIMS[name](range(1 if args.fast else 3), fewer)
 

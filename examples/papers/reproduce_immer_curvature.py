@@ -34,6 +34,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from skbayes_sym import LILAClassifier
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.models import Invariances
 
 CURVATURES = ("kron-exact", "kron-sketch", "kron-ef", "diag", "diag-ef")
@@ -54,14 +55,19 @@ def load(n_train, seed):
     return train_test_split(X, y, train_size=n_train, random_state=seed, stratify=y)
 
 
-def fit(curvature, n_train, seed, **fewer):
+def fit(curvature, n_train, seed, n="auto", **fewer):
     """(rotation in degrees, largest other extent, test accuracy, log evidence, CPU seconds)."""
     X, X_test, y, y_test = load(n_train, seed)
     model = LILAClassifier(
-        (100,), image_shape=(8, 8), curvature=curvature, learning_rate=0.05, batch_size=100,
-        invariances=Invariances(learning_rate=0.2), predictive="plugin", tol=None,
-        random_state=seed, **fewer,
-    )  # fmt: skip
+        (100,),
+        image_shape=(8, 8),
+        optimizer=EvidenceAdam(0.05, 100, curvature, updates=Updates(n)),
+        invariances=Invariances(learning_rate=0.2),
+        predictive="plugin",
+        tol=None,
+        random_state=seed,
+        **fewer,
+    )
     start = process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the empirical Fisher has vanished, as is studied
@@ -79,7 +85,7 @@ def main():
     parser.add_argument("--curvatures", nargs="+", default=CURVATURES, choices=CURVATURES)
     args = parser.parse_args()
     n_train, n_seeds = (200, 1) if args.fast else (700, 3)
-    fewer = {"max_iter": 20, "n_hyper_updates": 4} if args.fast else {}
+    fewer = {"max_iter": 20, "n": 4} if args.fast else {}
     print(f"{n_train} digits, {n_seeds} seeds")
     print("             rotation (deg)  largest other       accuracy     log evidence  CPU-s")
     for curvature in args.curvatures:

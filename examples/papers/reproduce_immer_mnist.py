@@ -66,6 +66,7 @@ from scipy import ndimage
 
 from skbayes_sym import LILAClassifier
 from skbayes_sym.datasets import load_dataset
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.models import Affine, Augerino, Invariances
 
 SHAPES = {"mnist": (1, 28, 28), "fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
@@ -155,14 +156,27 @@ def fit(method, X, y, seed, args):
     invariances = Invariances(Affine(args.basis), args.augmentations, settings.pop("rate", "auto"))
     settings = {"invariances": invariances, **settings}
     model = LILAClassifier(
-        **layers, image_shape=SHAPES[args.data], network=args.network,
-        batch_size=batch, max_iter=epochs * -(-len(X) // batch),
-        n_hyper_updates=args.updates or epochs,
-        curvature=args.curvature, evidence=args.evidence, subset_size=args.subset_size,
-        keep_best=args.network == "mlp",  # else it doubles the cost of the final evidence
-        learning_rate=args.learning_rate, burn_in=0.1, predictive="plugin", tol=None,
-        random_state=seed, device=args.device, **settings,
-    )  # fmt: skip
+        **layers,
+        image_shape=SHAPES[args.data],
+        network=args.network,
+        optimizer=EvidenceAdam(
+            batch_size=batch,
+            curvature=args.curvature,
+            learning_rate=args.learning_rate,
+            updates=Updates(
+                n=args.updates or epochs,
+                burn_in=0.1,
+                keep_best=args.network == "mlp",  # else it doubles the cost of the final evidence
+                objective=settings.pop("objective", "evidence"),
+            ),
+        ),
+        max_iter=epochs * -(-len(X) // batch),
+        predictive="plugin",
+        tol=None,
+        random_state=seed,
+        device=args.device,
+        **settings,
+    )
     start = process_time()
     model.fit(X, y)
     return model, process_time() - start
@@ -200,8 +214,6 @@ def parse_args():
     parser.add_argument("--curvature", default="auto", help="kron-ef is cheap for convolutions")
     parser.add_argument("--hidden", type=int, default=200, help="units of the mlp; paper: 1000")
     parser.add_argument("--batch-size", type=int, default=None, help="a twentieth, 50 to 250")
-    parser.add_argument("--evidence", default="full", choices=("full", "subset"))
-    parser.add_argument("--subset-size", type=int, default=None, help="rows of a subset: 300")
     parser.add_argument("--updates", type=int, default=None, help="of half-widths: one an epoch")
     parser.add_argument("--device", default="cpu", help="cuda, cuda:1, ...")
     args = parser.parse_args()

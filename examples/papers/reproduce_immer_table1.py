@@ -57,7 +57,7 @@ def settings(network, args):
     return SimpleNamespace(
         data="mnist", part="test", network=network, n_train=args.n_train, n_test=args.n_test,
         hidden=args.hidden, basis="similarity", augmentations=4, learning_rate=0.005,
-        curvature="auto", evidence="subset", subset_size=200, epochs=args.epochs, updates=60,
+        curvature="auto", epochs=args.epochs, updates=60,
         batch_size=None, device="cpu",
     )  # fmt: skip
 

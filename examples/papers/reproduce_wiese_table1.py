@@ -54,6 +54,7 @@ from skbayes_sym import (
     n_chains_required,
 )
 from skbayes_sym.datasets import load_dataset
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.estimators.samplers import Chains
 
 NETWORKS = {"f1": (3,), "f2": (16, 16, 16)}
@@ -168,9 +169,12 @@ def run_methods(name, options):
     sampled.set_params(**goes_on, n_draws=options.draws, mode_weights="evidence")
     evidence = evaluate(sampled, split)
     laplace = LaplaceRegressor(
-        **common, **options.fewer, optimizer="adam", keep_best=True,
-        curvature=CURVATURES[options.network],
-    )  # fmt: skip
+        **common,
+        **options.fewer,
+        optimizer=EvidenceAdam(
+            curvature=CURVATURES[options.network], updates=Updates(keep_best=True)
+        ),
+    )
     ensemble = DeepEnsembleRegressor(
         **common, **options.fewer, prior=1.0, noise_std="learn", n_members=10
     )

@@ -27,6 +27,7 @@ from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS, Run, logging_t
 from skbayes_sym.estimators._fit.scikit_learn import CallbackSupportMixin, fit_context
 from skbayes_sym.estimators._fit.training import Training, automatic_batch
 from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.linalg import decompositions_in_words
@@ -160,7 +161,8 @@ class RowEstimator(BayesianEstimator):
 
     def _flops_a_step(self, data: Training, model: Model) -> float:
         """Of all that a step computes together, about: what ``device="auto"`` judges by."""
-        asked, n = getattr(self, "batch_size", "auto"), data.n_rows
+        given, n = getattr(self, "optimizer", None), data.n_rows
+        asked = given.batch_size if isinstance(given, Adam) else getattr(self, "batch_size", "auto")
         n_rows = automatic_batch(n) if isinstance(asked, str) else min(int(asked), n)
         return gradient_flops(
             model.network, n_rows, self._networks_at_once(model.network.layout.n_params)

@@ -60,8 +60,8 @@ def bulk_ess(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -
     ----------
     Vehtari et al. (2021), section 4.
     """
-    found, kish = _where_defined(_ess_of_scores, draws, chain_weights)
-    return kish * found
+    n_effective, kish = _where_defined(_ess_of_scores, draws, chain_weights)
+    return kish * n_effective
 
 
 def mean_ess(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -> Floats:
@@ -89,8 +89,8 @@ def mean_ess(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -
     -----
     O(C S Q log S), by FFT.
     """
-    found, kish = _where_defined(_ess, draws, chain_weights)
-    return kish * found
+    n_effective, kish = _where_defined(_ess, draws, chain_weights)
+    return kish * n_effective
 
 
 def _counted(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None) -> tuple[Floats, float]:
@@ -116,7 +116,7 @@ def _where_defined(
 ) -> tuple[Floats, float]:
     """A statistic of half chains (2C, S // 2, Q) where it exists, else nan; and Kish's factor."""
     values, kish = _counted(draws, chain_weights)
-    found = np.full(values.shape[2], np.nan)
+    values_of = np.full(values.shape[2], np.nan)
     if values.shape[1] >= _LEAST_DRAWS and len(values):
         low, high = values.min(axis=(0, 1)), values.max(axis=(0, 1))
         defined = np.isfinite(low) & np.isfinite(high) & (low < high)
@@ -124,8 +124,8 @@ def _where_defined(
         size = max(1, _NUMBERS // (values.shape[0] * values.shape[1]))
         for block in np.split(which, range(size, len(which), size)):
             if len(block):
-                found[block] = statistic(_halves(values[..., block]))
-    return found, kish
+                values_of[block] = statistic(_halves(values[..., block]))
+    return values_of, kish
 
 
 def _larger_rhat(halves: Floats) -> Floats:

@@ -1,4 +1,4 @@
-r"""Where chains and ascents start: modes found by Gauss-Newton and the evidence, with their widths.
+r"""Starts of chains and ascents: modes found by Gauss-Newton and the evidence, and their widths.
 
 The metric of chains that start at a mode is the inverse of its damped curvature,
 

@@ -60,8 +60,8 @@ class LogPosterior(LogDensity, Protocol):
 
 def gradient_of(log_density: LogDensity) -> Callable[[Tensor], Tensor]:
     """(C, D) -> (C, D), without the value: a density's own ``gradient``, if it has one."""
-    own: Callable[[Tensor], Tensor] | None = getattr(log_density, "gradient", None)
-    return own if own is not None else lambda position: log_density.evaluate(position).gradient
+    gradient: Callable[[Tensor], Tensor] | None = getattr(log_density, "gradient", None)
+    return gradient or (lambda position: log_density.evaluate(position).gradient)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +123,9 @@ class AutogradPosterior:
 
     def evaluate(self, position: Tensor) -> Evaluation:
         with torch.inference_mode(False), torch.enable_grad():
-            at = position.detach().clone().requires_grad_()
-            value = self(at)
-            (gradient,) = torch.autograd.grad(value.sum(), at)
+            tracked = position.detach().clone().requires_grad_()
+            value = self(tracked)
+            (gradient,) = torch.autograd.grad(value.sum(), tracked)
         return Evaluation(value.detach(), gradient)
 
     def log_prior(self, position: Tensor) -> Tensor:

@@ -63,8 +63,8 @@ class NetworkPosterior:
 
     def split(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """``theta`` (*B, P) and the scales of the noise (*B, O); O = 0 without noise."""
-        theta, own = position[..., : self._n_theta], position[..., self._n_theta :]
-        scale = self.likelihood.at(own).noise_scale.to(position)
+        theta, params = position[..., : self._n_theta], position[..., self._n_theta :]
+        scale = self.likelihood.at(params).noise_scale.to(position)
         return theta, scale.expand(*position.shape[:-1], scale.shape[-1])
 
     def __call__(self, position: Tensor) -> Tensor:
@@ -115,11 +115,11 @@ class NetworkPosterior:
         gradient = torch.addcmul(self._slope, position, self._minus_precision)
         twice = torch.add(gradient, self._slope).mul_(position)
         if n_noise := self.likelihood.n_params:
-            log_sigma, own, d_own = (
+            log_sigma, of_noise, d_own = (
                 t.narrow(1, self._n_theta, n_noise) for t in (position, twice, gradient)
             )
             ratio = torch.add(self._log_inverse_square, log_sigma, alpha=2.0).exp_()
-            own.sub_(ratio)
+            of_noise.sub_(ratio)
             d_own.sub_(ratio)
         return Evaluation(torch.add(self._constant, twice.sum(1), alpha=0.5), gradient)
 

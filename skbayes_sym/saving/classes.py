@@ -30,7 +30,10 @@ ESTIMATORS = {
 }
 
 # Objects that constructors of these take, made of their own parameters.
-_SETTINGS = {"samplers": "Chains SMC Evidence"}
+_SETTINGS = {
+    "optimizers": "Adam EvidenceAdam GaussNewton Updates",
+    "samplers": "Chains SMC Evidence",
+}
 
 # Modules of scikit-learn, and in them the steps whose fitted state is arrays, numbers, strings and
 # one another. Imported when a file names one: most people's don't.

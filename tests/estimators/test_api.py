@@ -25,16 +25,15 @@ ESTIMATORS = {
 SEVERAL_DEFAULTS = {
     "activation": {"relu", "tanh"},  # curvature and chains want a smooth one
     "hidden_layer_sizes": {"auto", (50,), (20,)},  # 20 where curvatures or chains are to be had
-    "hyper_learning_rate": {0.1, 0.3},  # slower where transformations are learned beside it
-    "learning_rate": {"auto", 0.02, 0.03},  # of other objectives
+    "learning_rate": {"auto", 0.03},  # of other objectives
     "likelihood": {"auto", "gaussian"},  # of labels, of numbers
-    "keep_best": {True, False},  # away from a mode the evidence of a regression says too much
     # Steps of either optimiser, of Adam, of a finetuned one, updates, sweeps.
     "max_iter": {"auto", 2000, 1000, 500, 300},
     "n_modes": {10, 4},
     "n_weight_samples": {1, 2},  # 2 where a draw of the hidden layers conditions the last one
     "noise_std": {"learn", "effective"},  # of members whose weights take freedoms from it
     "prior": {1.0, "learn", "auto"},  # learned where there is an evidence; "auto" of chains
+    "optimizer": {"auto", "adam"},  # Gauss-Newton where it can be
     # Of either optimiser; nats per row; nats per entry; posterior standard deviations.
     "tol": {"auto", 1e-3, 1e-4, 1e-6},
 }

@@ -103,9 +103,7 @@ def mistakes_in_parameters() -> Iterator[Mistake]:
         whose = [name for name in EVERY if parameter in SMALL[name].get_params()]
         words = f"^The {parameter!r} parameter of {{}} must be .* Got {value!r} instead"
         yield parameter, whose, fit_with(parameter, value), words
-    several = [
-        n for n in EVERY if "array-like" in SMALL[n]._parameter_constraints.get("prior", [])
-    ]
+    several = [n for n in EVERY if "array-like" in SMALL[n]._parameter_constraints.get("prior", [])]
     for what, (scales, words) in BAD_SCALES.items():
         yield what, several, fit_with("prior", scales), words
     for device in ("gpu", "mps", "meta"):

@@ -150,8 +150,9 @@ def test_weights_are_repetitions_bit_for_bit(estimator, batch_size):
     rng = np.random.default_rng(1)
     weight = rng.integers(0, 4, size=len(y))
     repeated = rng.permutation(np.repeat(np.arange(len(y)), weight))
-    if "batch_size" in estimator.get_params():
-        estimator = clone(estimator).set_params(batch_size=batch_size)
+    names = {"batch_size", "optimizer__batch_size"} & set(estimator.get_params())
+    if names:
+        estimator = clone(estimator).set_params(**{names.pop(): batch_size})
     elif batch_size != "auto":
         pytest.skip("has no minibatches")
     weighted = clone(estimator).fit(X, y, sample_weight=weight)

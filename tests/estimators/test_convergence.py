@@ -19,6 +19,7 @@ from skbayes_sym import (
 )
 from skbayes_sym.estimators._fit.convergence import warn_of_moving_mode
 from skbayes_sym.estimators.factorization.training import MatrixTraining
+from skbayes_sym.estimators.optimizers import GaussNewton
 from skbayes_sym.inference.factorization.factor_model import Factors
 
 IRIS = load_iris(return_X_y=True)
@@ -29,7 +30,7 @@ UNFINISHED = {
     "lila": LILAClassifier(invariances=None, **SHORT),
     "ensemble": DeepEnsembleClassifier(n_members=2, **SHORT),
     "vi": SymmetrizedVIClassifier(**SHORT),
-    "modes": LaplaceClassifier((5,), max_iter=4, n_restarts=1, random_state=0),
+    "modes": LaplaceClassifier((5,), max_iter=4, optimizer=GaussNewton(1), random_state=0),
 }
 
 
@@ -46,7 +47,7 @@ def test_modes_of_numbers(max_iter):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(60)
-    reg = LaplaceRegressor((4,), n_restarts=2, random_state=0)
+    reg = LaplaceRegressor((4,), optimizer=GaussNewton(2), random_state=0)
     if max_iter is None:
         assert reg.fit(X, y).score(X, y) > 0.9
         return

@@ -7,6 +7,7 @@ from sklearn.base import clone
 from thin import some
 
 from skbayes_sym import LaplaceRegressor, LILARegressor
+from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -92,9 +93,15 @@ ONE_UNIT = {"noise_std": 0.05, "prior": 1.0, "tol": None, "random_state": 0}
 @pytest.mark.parametrize(
     "model",
     [
-        LaplaceRegressor((1,), optimizer="adam", curvature="full", max_iter=300, **ONE_UNIT),
-        LaplaceRegressor((1,), n_restarts=2, **ONE_UNIT),
-        LILARegressor((1,), invariances=None, curvature="full", max_iter=300, **ONE_UNIT),
+        LaplaceRegressor((1,), optimizer=EvidenceAdam(curvature="full"), max_iter=300, **ONE_UNIT),
+        LaplaceRegressor((1,), optimizer=GaussNewton(2), **ONE_UNIT),
+        LILARegressor(
+            (1,),
+            invariances=None,
+            optimizer=EvidenceAdam(curvature="full"),
+            max_iter=300,
+            **ONE_UNIT,
+        ),
     ],
     ids=["adam", "modes", "lila"],
 )

@@ -11,6 +11,7 @@ from scipy import optimize, stats
 from scipy.special import gammaln, logsumexp
 
 import skbayes_sym as sk
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.estimators.samplers import Chains
 from skbayes_sym.models import (
     Gaussian,
@@ -210,10 +211,15 @@ def test_laplace_evidence(name, quadrature):
     """At the likelihood's own parameter, if it has one, which is where that evidence is highest."""
     case = CASES[name]
     reg = sk.LaplaceRegressor(
-        **LINE, likelihood=case.likelihood, prior=1.0, curvature="full", optimizer="adam",
-        max_iter=200 * case.n_weights, learning_rate=0.1, tol=None,
-        n_hyper_updates=5 if case.own is None else 60,
-    ).fit(X, case.y)  # fmt: skip
+        **LINE,
+        likelihood=case.likelihood,
+        prior=1.0,
+        optimizer=EvidenceAdam(
+            curvature="full", learning_rate=0.1, updates=Updates(n=5 if case.own is None else 60)
+        ),
+        max_iter=200 * case.n_weights,
+        tol=None,
+    ).fit(X, case.y)
     exact = at_what_was_learned(name, quadrature, reg)
     assert reg.log_evidence_ == pytest.approx(exact.log_evidence, abs=case.evidence_error)
     if case.own is not None:

@@ -7,6 +7,7 @@ import pytest
 from sklearn.base import clone
 
 import skbayes_sym as sk
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.estimators.samplers import HMC, Chains
 from skbayes_sym.inspection import IntervalCalibrationDisplay, PredictiveDisplay
 from skbayes_sym.model_selection import log_predictive_density_scorer
@@ -20,14 +21,18 @@ CHAINS = {
     "mode_weights": "uniform",
 }  # fmt: skip
 STEPS = {**NET, "max_iter": 300, "tol": None}
-UPDATES = {"n_hyper_updates": 30, "hyper_learning_rate": 0.3}
+UPDATES = {"optimizer": EvidenceAdam(updates=Updates(30, learning_rate=0.3))}
 TAKES_NUMBERS = {
     "vi": sk.SymmetrizedVIRegressor(**STEPS, learning_rate=0.03),
     "mcmc": sk.MCMCRegressor(**NET, **CHAINS),
     "ensemble": sk.DeepEnsembleRegressor(**STEPS, n_members=3),
     "laplace": sk.LaplaceRegressor(**STEPS, **UPDATES),
-    "lila": sk.LILARegressor(**STEPS, **UPDATES, learning_rate=0.03, invariances=None),
-}  # fmt: skip
+    "lila": sk.LILARegressor(
+        **STEPS,
+        optimizer=EvidenceAdam(0.03, updates=Updates(30, learning_rate=0.3)),
+        invariances=None,
+    ),
+}
 SLOW = dict.fromkeys(("vi", "mcmc", "laplace", "lila"), pytest.mark.slow)  # two fits each
 every_regressor = pytest.mark.parametrize("name", TAKES_NUMBERS)
 # Without invariances LILA is trained as Laplace is: another case of the same.
@@ -213,9 +218,11 @@ TAKES_CLASSES = {
     "vi": sk.SymmetrizedVIClassifier(**STEPS),
     "mcmc": sk.MCMCClassifier(**NET, **CHAINS),
     "ensemble": sk.DeepEnsembleClassifier(**STEPS, n_members=3),
-    "laplace": sk.LaplaceClassifier(**STEPS, n_hyper_updates=10),
-    "lila": sk.LILAClassifier(**STEPS, n_hyper_updates=10, invariances=None),
-}  # fmt: skip
+    "laplace": sk.LaplaceClassifier(**STEPS, optimizer=EvidenceAdam(updates=Updates(n=10))),
+    "lila": sk.LILAClassifier(
+        **STEPS, optimizer=EvidenceAdam(updates=Updates(n=10)), invariances=None
+    ),
+}
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import DeepEnsembleRegressor, LaplaceRegressor, predictive
 from skbayes_sym.estimators import predictive as predictive_module
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.estimators.predictive import predicts_distribution
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -24,7 +25,9 @@ CLASSIFIERS = [n for n, case in FITS.items() if hasattr(case.estimator, "predict
 
 
 def small():
-    return LaplaceRegressor((3,), max_iter=20, n_hyper_updates=4, random_state=0)
+    return LaplaceRegressor(
+        (3,), max_iter=20, optimizer=EvidenceAdam(updates=Updates(n=4)), random_state=0
+    )
 
 
 @pytest.mark.parametrize("name", REGRESSORS)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from skbayes_sym import LaplaceRegressor, SymmetrizedVIRegressor
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.inspection import ELBODisplay
 
 
@@ -33,7 +34,9 @@ def test_iterations_are_those_of_the_blocks(curve_data, max_iter):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_laplace_fit_shows_its_evidence(curve_data):
-    reg = LaplaceRegressor((3,), max_iter=40, n_hyper_updates=8, random_state=0).fit(*curve_data)
+    reg = LaplaceRegressor(
+        (3,), max_iter=40, optimizer=EvidenceAdam(updates=Updates(n=8)), random_state=0
+    ).fit(*curve_data)
     display = ELBODisplay.from_estimator(reg)
     np.testing.assert_array_equal(display.line_.get_ydata(), reg.log_evidence_curve_)
     assert display.bounds_ == []

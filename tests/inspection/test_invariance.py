@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from skbayes_sym import LILAClassifier, LILARegressor
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.inspection import InvarianceDisplay
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 
@@ -18,7 +19,13 @@ def pictures():
 
 @pytest.fixture(scope="module")
 def images_fit(pictures):
-    lila = LILAClassifier((3,), image_shape=(4, 5), max_iter=4, n_hyper_updates=2, random_state=0)
+    lila = LILAClassifier(
+        (3,),
+        image_shape=(4, 5),
+        max_iter=4,
+        optimizer=EvidenceAdam(updates=Updates(n=2)),
+        random_state=0,
+    )
     return lila.fit(*pictures)
 
 
@@ -81,7 +88,13 @@ def test_colour_images():
 def test_units_of_tables():
     X = np.random.default_rng(0).standard_normal((20, 3))
     families = [Rotation2D(), ColumnShift(columns=(2,)), LogScale(columns=(1, 2), joint=False)]
-    reg = LILARegressor((2,), invariances=families, max_iter=4, n_hyper_updates=2, random_state=0)
+    reg = LILARegressor(
+        (2,),
+        invariances=families,
+        max_iter=4,
+        optimizer=EvidenceAdam(updates=Updates(n=2)),
+        random_state=0,
+    )
     display = InvarianceDisplay.from_estimator(reg.fit(X, X[:, 0]), X)
     assert display.names == ["rotation", "translation_2", "log_scale_1", "log_scale_2"]
     assert display.units == ["radians", "units of x2", "log scale", "log scale"]
@@ -89,7 +102,9 @@ def test_units_of_tables():
 
 
 def test_a_fit_that_learned_none(pictures):
-    plain = LILAClassifier((2,), invariances=None, max_iter=4, n_hyper_updates=2)
+    plain = LILAClassifier(
+        (2,), invariances=None, max_iter=4, optimizer=EvidenceAdam(updates=Updates(n=2))
+    )
     lila = plain.set_params(random_state=0).fit(*pictures)
     with pytest.raises(ValueError, match="this LILAClassifier has none"):
         InvarianceDisplay.from_estimator(lila)

@@ -133,7 +133,7 @@ SOFTMAX = Need(
     "Softmax",
     "MCMCClassifier, DeepEnsembleClassifier, SymmetrizedVIClassifier, LILAClassifier and "
     "LaplaceClassifier(optimizer='adam') take any likelihood.",
-    holds=lambda likelihood: likelihood.kind == "softmax"
+    holds=lambda likelihood: likelihood.kind == "softmax",
 )
 
 NORMAL_OR_SOFTMAX = Need(

@@ -12,8 +12,6 @@ from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
-from skbayes_sym.estimators.laplace.curvature import CURVATURES
-from skbayes_sym.estimators.laplace.method import Laplace, Online, Rates, Updates
 from skbayes_sym.estimators.laplace.networks import chosen_network, layer_prior, recording
 from skbayes_sym.estimators.laplace.predict import Transformations, linearised, predict_seeds
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
@@ -23,7 +21,6 @@ from skbayes_sym.inference.laplace.posterior import LaplacePosterior, Linearised
 from skbayes_sym.inference.laplace.predictors import LinearisedLabels, LinearisedPredictor
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.augmentations.base import Identity, ImageShape
-from skbayes_sym.models.augmentations.objectives import OBJECTIVES
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.base import Network
@@ -35,16 +32,8 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
     "likelihood": OBJECT_CONSTRAINTS["likelihood"],
-    "curvature": [StrOptions(set(CURVATURES))],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
-    "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
-    "learning_rate": [Interval(Real, 0, None, closed="neither")],
-    "hyper_learning_rate": [Interval(Real, 0, None, closed="neither")],
-    "hyper": [StrOptions({"auto", "online", "exact"})],
-    "n_hyper_updates": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-    "burn_in": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
-    "keep_best": ["boolean"],
     "tol": [Interval(Real, 0, None, closed="left"), None],
     "random_state": ["random_state"],
 }
@@ -53,26 +42,20 @@ REGRESSOR_CONSTRAINTS: dict[str, list[Any]] = {
     "standardize": STANDARDIZE,
 }
 CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
-    "predictive": [StrOptions({"sampling", "probit", "plugin"})],
-    "n_predict_samples": [Interval(Integral, 1, None, closed="left")],
+    "predictive": [
+        StrOptions({"sampling", "probit", "plugin"}),
+        Interval(Integral, 1, None, closed="left"),
+    ],
 }
 
 
-_ONLINE: dict[str, Online] = {"auto": "batches", "online": "always", "exact": "never"}
+N_PREDICT_DRAWS = 200  # predictive="sampling"
 
 
 class LaplaceEstimator(NetworkEstimator):
     """A network with a normal posterior around its mode."""
 
-    curvature: str
-    layers: str = "all"
-    batch_size: int | str
-    learning_rate: float
-    hyper_learning_rate: float
-    hyper: str
-    n_hyper_updates: int | str
-    burn_in: float | str
-    keep_best: bool
+    optimizer: Any
 
     _closing = ("log_evidence_",)
 
@@ -101,22 +84,6 @@ class LaplaceEstimator(NetworkEstimator):
 
     def _image_shape(self, n_features: int) -> ImageShape | None:
         return None
-
-    def _adam(self, max_iter: int, tol: float | None) -> Laplace:
-        return Laplace(
-            curvature=self.curvature,
-            n_last=1 if self.layers == "last" else None,
-            learn_prior=isinstance(self.prior, str),
-            objective=OBJECTIVES["evidence"],
-            invariances=None,
-            rates=Rates(self.learning_rate, self.hyper_learning_rate),
-            updates=Updates(
-                self.n_hyper_updates, self.burn_in, self.keep_best, _ONLINE[self.hyper]
-            ),
-            max_iter=max_iter,
-            batch_size=self.batch_size,
-            tol=tol,
-        )
 
     def _linearised(self, like: Tensor) -> LinearisedNetwork:
         """The fitted model on the device of ``like``, made once."""
@@ -155,11 +122,19 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
 class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
     """Classes, by averages over the linearised posterior."""
 
-    predictive: str
-    n_predict_samples: int
+    predictive: str | int
 
     def _predictor(self, like: Tensor) -> Predictor:
         return LinearisedLabels(
             self._linearised(like), self._observation.to(like), self._predict_seeds()[1],
-            self.predictive, self.n_predict_samples,
+            self._integral,
+            N_PREDICT_DRAWS if isinstance(self.predictive, str) else self.predictive,
+            self._outputs_variance_scale(),
         )  # fmt: skip
+
+    @property
+    def _integral(self) -> str:
+        return self.predictive if isinstance(self.predictive, str) else "sampling"
+
+    def _outputs_variance_scale(self) -> float:
+        return 1.0

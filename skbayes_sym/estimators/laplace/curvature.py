@@ -22,8 +22,6 @@ from skbayes_sym.inference.laplace.precision import (
 from skbayes_sym.models.networks.recording import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 
-CURVATURES = ("auto", "kron-exact", "kron-sketch", "kron-ef", "diag", "diag-ef", "full")
-
 _EXACT_OUTPUTS = 4  # "auto": all columns of the likelihood's root up to here
 
 # Of a decomposed curvature and prior precisions (L,), the posterior's.

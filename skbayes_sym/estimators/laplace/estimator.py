@@ -2,21 +2,30 @@
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.model import GivenPrior, prior_object
-from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
+from skbayes_sym.estimators._fit.method import Fitted, Method
+from skbayes_sym.estimators._fit.model import (
+    GivenPrior,
+    fully_connected,
+    independent_normals,
+    prior_object,
+)
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
+    CONSTRAINTS,
     REGRESSOR_CONSTRAINTS,
     LaplaceClassification,
+    LaplaceEstimator,
     LaplaceRegression,
 )
-from skbayes_sym.estimators.laplace.effort import work
+from skbayes_sym.estimators.laplace.effort import ModesEffort, work
+from skbayes_sym.estimators.laplace.method import AdamEffort, Laplace
 from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.laplace.modes import (
     FLAT,
@@ -24,17 +33,166 @@ from skbayes_sym.estimators.laplace.modes import (
     EvidenceLaplace,
     EvidenceLaplaceLabels,
 )
-from skbayes_sym.estimators.laplace.optimizers import OWN_CONSTRAINTS, ChoosesOptimizer
+from skbayes_sym.estimators.laplace.networks import layer_prior, recording
+from skbayes_sym.estimators.networks import NetworkEstimator
+from skbayes_sym.estimators.optimizers import (
+    Adam,
+    EvidenceAdam,
+    GaussNewton,
+    Optimizer,
+    Updates,
+    as_adam,
+)
 from skbayes_sym.inference.laplace.predictors import ModesPredictor
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import UnboundPrior
+from skbayes_sym.models.priors import Prior, UnboundPrior
 
 _TOL = 5e-6  # of regression; see ``inference.laplace.search.numbers``
+
+OWN_CONSTRAINTS: dict[str, list[Any]] = {
+    **CONSTRAINTS,
+    "hidden_layer_sizes": [StrOptions({"auto"}), *CONSTRAINTS["hidden_layer_sizes"]],
+    "network": [StrOptions({"mlp"}), torch.nn.Module, HasMethods("forward")],
+    "optimizer": [StrOptions({"auto", "gauss-newton", "adam"}), GaussNewton, Adam],
+    "max_iter": [StrOptions({"auto"}), *CONSTRAINTS["max_iter"]],
+    "tol": [StrOptions({"auto"}), *CONSTRAINTS["tol"]],
+}
+
+
+class ChoosesOptimizer(LaplaceEstimator):
+    """Gauss-Newton where the network is small and ordinary enough, Adam elsewhere."""
+
+    optimizer: str | Optimizer
+    _effort: ClassVar[ModesEffort] = ModesEffort()
+    _adam_effort: ClassVar[AdamEffort] = AdamEffort()
+    _most_modes: int = _effort.most_modes  # of "auto"
+    max_iter: int | str
+    tol: float | str | None
+
+    optimizer_: str
+
+    def _learned_prior(self, network: MLP) -> UnboundPrior:
+        """The prior of Gauss-Newton fits that learn its scales."""
+        return LayerScales()
+
+    def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
+        if not isinstance(self.hidden_layer_sizes, str):
+            return super()._sizes(data, n_outputs)
+        return (
+            self._effort.usual_width if self._asks_for_adam() else self._units(data, n_outputs),
+        )
+
+    def _units(self, data: Training, n_outputs: int) -> int:
+        """What "auto" is by Gauss-Newton steps."""
+        raise NotImplementedError
+
+    def _most_steps(self, network: MLP) -> int:
+        """Gauss-Newton steps of a restart."""
+        raise NotImplementedError
+
+    def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
+        """Multiplications of as many steps of all restarts."""
+        n_params = network.layout.n_params
+        return work(self._restarts_at_most, n_steps, n_rows, n_params, network.n_outputs)
+
+    @property
+    def _n_restarts(self) -> int | str:
+        given = self.optimizer
+        return given.n_restarts if isinstance(given, GaussNewton) else "auto"
+
+    @property
+    def _restarts_at_most(self) -> int:
+        given = self._n_restarts
+        return self._most_modes if isinstance(given, str) else given
+
+    def _takes_long(self, n_rows: int, network: MLP) -> bool:
+        """Whether "auto" trains such a network by Adam."""
+        return self._work(self._most_steps(network), n_rows, network) > self._effort.most_work
+
+    def _gauss_newton(self) -> Method:
+        raise NotImplementedError
+
+    def _model(self, data: Training) -> Model:
+        if isinstance(self.optimizer, Optimizer):
+            self.optimizer.check()
+        self.optimizer_ = "gauss-newton"
+        if self._takes_adam(data):
+            self.optimizer_ = "adam"
+        return super()._model(data)
+
+    def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
+        return {**super()._attributes(data, model, found), "optimizer_": self.optimizer_}
+
+    def _takes_adam(self, data: Training) -> bool:
+        """Whether Adam trains the network: as ``optimizer`` says, or as the model asks."""
+        if self._is_asked("gauss-newton", GaussNewton):
+            return False
+        if self._asks_for_adam():
+            return True
+        network = self._network(data, self._n_outputs(data))
+        return not isinstance(network, MLP) or self._takes_long(data.n_rows, network)
+
+    def _is_asked(self, name: str, kind: type[Optimizer]) -> bool:
+        given = self.optimizer
+        return given == name if isinstance(given, str) else isinstance(given, kind)
+
+    def _asks_for_adam(self) -> bool:
+        """Whether parameters ask for it, whatever the data."""
+        is_default = isinstance(self.likelihood, str) and self.likelihood == "auto"
+        by_model = not is_default and self._is_asked("auto", Adam)
+        return by_model or self._is_asked("adam", Adam)
+
+    def _steps_up_to(self, automatic: int) -> int:
+        return automatic if isinstance(self.max_iter, str) else self.max_iter
+
+    def _prior(self, network: Network) -> Prior:
+        if isinstance(self.prior, str) and self.optimizer_ == "gauss-newton":
+            return self._learned_prior(fully_connected(network)).bind(network.layout)
+        if not isinstance(self.prior, UnboundPrior):
+            return layer_prior(self.prior, recording(network))
+        bound = NetworkEstimator._prior(self, network)
+        if self.optimizer_ == "adam":
+            _require_scales_of_layers(bound, network)
+        return bound
+
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Of Gauss-Newton steps all restarts, and a gradient a weight for the curvature."""
+        if self.optimizer_ == "adam":
+            return 1.0
+        return float(self._restarts_at_most * n_weights)
+
+    def _method(self) -> Method:
+        return self._gauss_newton() if self.optimizer_ == "gauss-newton" else self._adam()
+
+    def _adam(self) -> Laplace:
+        adam, effort = as_adam(self.optimizer, EvidenceAdam), self._adam_effort
+        if (adam.updates or Updates()).objective != "evidence":
+            raise ValueError("other objectives than 'evidence' are for the LILA estimators.")
+        tol = effort.tol if isinstance(self.tol, str) else self.tol
+        learns_scales = isinstance(self.prior, str)
+        return Laplace(adam, learns_scales, self._steps_up_to(effort.max_iter), tol, effort)
+
+
+def _require_scales_of_layers(prior: Prior, network: Network) -> None:
+    """Raise unless Adam can take it: normals with one scale a layer that stay as they are."""
+    if prior.learned is not None:
+        raise ValueError(
+            "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
+            "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."
+        )
+    shown, scale = recording(network), independent_normals(prior).scale
+    first = [float(scale[network.layout.slices[layer.weight]][0]) for layer in shown.weight_layers]
+    if not torch.allclose(layer_prior(first, shown).scale.to(scale), scale):
+        raise ValueError(
+            "Adam's curvature takes one prior scale a layer, of weights and biases alike. Use "
+            "Normal(scale) with one number or one a layer, or optimizer='gauss-newton'."
+        )
 
 
 class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
@@ -68,22 +226,12 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
         (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
-    curvature : str, default="auto"
-        Of Adam's fits: "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of
-        a sum over outputs), "kron-ef" (empirical Fisher), "diag", "diag-ef" or "full" (small
-        networks).
-        Gauss-Newton steps take the matrix in full.
-    layers : {"all", "last"}, default="all"
-        What the posterior covers. "last" keeps the other layers at the mode, and their prior as
-        it starts; by Adam.
-    optimizer : {"auto", "gauss-newton", "adam"}, default="auto"
-        "auto" takes Gauss-Newton steps for a fully connected network with the likelihood,
-        curvature and layers of the defaults, unless they'd take long (some twenty seconds) or a
-        parameter that only Adam has is given; `optimizer_` says what was taken.
-    n_restarts : int or "auto", default="auto"
-        Modes, from as many random starts; "auto" is 10, fewer (at least 3) where they'd take long.
-        Where the noise is learned, modes whose log evidence is more than a nat per row below the
-        best are left out. Adam trains one.
+    optimizer : {"auto", "gauss-newton", "adam"}, GaussNewton or Adam, default="auto"
+        "auto" takes Gauss-Newton steps for a fully connected network with the default likelihood,
+        unless they'd take long (some twenty seconds); `optimizer_` says what was taken.
+        `~skbayes_sym.estimators.optimizers.GaussNewton` says how many restarts,
+        `~skbayes_sym.estimators.optimizers.EvidenceAdam` what the posterior covers, the curvature
+        and when hyperparameters move. Adam trains one network.
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" maximises the evidence over the scales:
@@ -97,30 +245,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         Largest number of optimiser steps; "auto" is 100, at least 50 of systems that take long,
         up to three times as many where the evidence still rises steeply, as it does while next to
         no noise is found; and 3000 by Adam.
-    batch_size : int or "auto", default="auto"
-        Rows per step of Adam; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is
-        that of one batch.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Everything reported is in the units of ``y``.
-    learning_rate : float, default=0.02
-        Adam's step size for the weights: constant over the first half of the steps, then falling
-        linearly.
-    hyper_learning_rate : float, default=0.3
-        Likewise for the logarithms of prior precision and noise.
-    hyper : {"auto", "online", "exact"}, default="auto"
-        "online" gathers the gradient of the evidence from the training steps themselves, with the
-        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
-        is "online" where a step sees a part of the rows: its cost doesn't depend on how many.
-    n_hyper_updates : int or "auto", default="auto"
-        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
-        Fisher matrix at least one in 8 steps.
-    burn_in : float or "auto", default="auto"
-        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
-        matrix.
-    keep_best : bool, default=False
-        Whether to return to the point of highest evidence on the way, if that is higher than at
-        the end: away from a mode the approximation says too much.
     tol : "auto", float or None, default="auto"
         A restart ends when its log evidence moves by less than this many nats per unit of sample
         weight over three steps, three times in a row; "auto" is 5e-6. Adam stops when the log
@@ -212,8 +339,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     --------
     >>> from sklearn.datasets import load_diabetes
     >>> from skbayes_sym import LaplaceRegressor
+    >>> from skbayes_sym.estimators.optimizers import GaussNewton
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> reg = LaplaceRegressor((5,), n_restarts=2, random_state=0).fit(X, y)
+    >>> reg = LaplaceRegressor((5,), optimizer=GaussNewton(2), random_state=0).fit(X, y)
     >>> mean, std = reg.predict(X[:3], return_std=True)
     >>> mean.shape, bool((std > reg.noise_std_).all())
     ((3,), True)
@@ -224,6 +352,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         **REGRESSOR_CONSTRAINTS,
     }
 
+    _adam_effort = AdamEffort(keep_best=False)
+
     def __init__(
         self,
         hidden_layer_sizes: str | int | Sequence[int] = "auto",
@@ -231,21 +361,11 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         *,
         network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
-        curvature: str = "auto",
-        layers: str = "all",
-        optimizer: str = "auto",
-        n_restarts: int | str = "auto",
+        optimizer: str | Optimizer = "auto",
         prior: GivenPrior = "learn",
         noise_std: Any = "learn",
         max_iter: int | str = "auto",
-        batch_size: Any = "auto",
         standardize: bool | str = True,
-        learning_rate: float = 0.02,
-        hyper_learning_rate: float = 0.3,
-        hyper: str = "auto",
-        n_hyper_updates: int | str = "auto",
-        burn_in: float | str = "auto",
-        keep_best: bool = False,
         tol: float | str | None = "auto",
         device: str = "auto",
         random_state: Any = None,
@@ -255,21 +375,11 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         self.activation = activation
         self.network = network
         self.likelihood = likelihood
-        self.curvature = curvature
-        self.layers = layers
         self.optimizer = optimizer
-        self.n_restarts = n_restarts
         self.prior = prior
         self.noise_std = noise_std
         self.max_iter = max_iter
-        self.batch_size = batch_size
         self.standardize = standardize
-        self.learning_rate = learning_rate
-        self.hyper_learning_rate = hyper_learning_rate
-        self.hyper = hyper
-        self.n_hyper_updates = n_hyper_updates
-        self.burn_in = burn_in
-        self.keep_best = keep_best
         self.tol = tol
         self.device = device
         self.random_state = random_state
@@ -282,13 +392,13 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         return self._steps_up_to(self._effort.steps)
 
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
-        if isinstance(self.n_restarts, str) and isinstance(self.max_iter, str):
+        if isinstance(self._n_restarts, str) and isinstance(self.max_iter, str):
             effort = self._effort
             return effort.affordable_modes(effort.fewest_modes, n_rows, network) == 0
         return super()._takes_long(n_rows, network)
 
     def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
-        n_restarts = self._effort.restarts(self.n_restarts, n_rows, network)
+        n_restarts = self._effort.restarts(self._n_restarts, n_rows, network)
         n_targets, n_params = network.n_outputs, network.layout.n_params
         return work(n_restarts, n_steps, n_rows * n_targets, n_params)
 
@@ -296,7 +406,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         tol = _TOL if isinstance(self.tol, str) else self.tol
         learns_scales = isinstance(self.prior, str | UnboundPrior)
         return EvidenceLaplace(
-            self.n_restarts, self.max_iter, tol, says_unconverged=True,
+            self._n_restarts, self.max_iter, tol, says_unconverged=True,
             widens=learns_scales and isinstance(self.hidden_layer_sizes, str),
             wide_prior=prior_object(self.prior), effort=self._effort,
         )  # fmt: skip
@@ -337,21 +447,12 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
         per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
-    curvature : str, default="auto"
-        Of Adam's fits: "kron-exact" (what "auto" is here), "kron-sketch" (random signs in place of
-        a sum over outputs), "kron-ef" (empirical Fisher), "diag", "diag-ef" or "full" (small
-        networks).
-        Gauss-Newton steps take the matrix in full.
-    layers : {"all", "last"}, default="all"
-        What the posterior covers. "last" keeps the other layers at the mode, and their prior as
-        it starts; by Adam.
-    optimizer : {"auto", "gauss-newton", "adam"}, default="auto"
-        "auto" takes Gauss-Newton steps for a fully connected network with the likelihood,
-        curvature and layers of the defaults, unless they'd take long (some twenty seconds) or a
-        parameter that only Adam has is given; `optimizer_` says what was taken.
-    n_restarts : int or "auto", default="auto"
-        Modes, from as many random starts: "auto" is four, or fewer where they'd take long. Adam
-        trains one.
+    optimizer : {"auto", "gauss-newton", "adam"}, GaussNewton or Adam, default="auto"
+        "auto" takes Gauss-Newton steps for a fully connected network with the default likelihood,
+        unless they'd take long (some twenty seconds); `optimizer_` says what was taken.
+        `~skbayes_sym.estimators.optimizers.GaussNewton` says how many restarts,
+        `~skbayes_sym.estimators.optimizers.EvidenceAdam` what the posterior covers, the curvature
+        and when hyperparameters move. Adam trains one network.
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" maximises the evidence over the scales:
@@ -359,12 +460,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         closely than in regression since on separated classes scales run away; or, where labels are
         noisy and its evidence is higher, ``LayerScales(8.0, 4.0)``. ``ARD(8.0, 64.0)`` learns one
         per column of ``X``: `relevance_`. By Adam one scale a layer, from 3.0, or given normals.
-    predictive : {"sampling", "probit", "plugin"}, default="sampling"
-        How class probabilities are averaged over the linearised posterior: by
-        draws, by the probit approximation, or not at all.
-    n_predict_samples : int, default=200
-        Draws of "sampling" after Adam, the same ones for every row; otherwise there are 256
-        quasi-Monte Carlo points a mode, for two classes a quadrature.
+    predictive : {"sampling", "probit", "plugin"} or int, default="sampling"
+        How probabilities are averaged over the linearised posterior: by draws of the logits (200 of
+        Adam's network; an int is another number), by the probit approximation, or not at all.
     variance_scale : "loo" or float, default="loo"
         Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3, 1 and
         3 whose predictions of left-out rows are best, approximately. Adam's fits have no such
@@ -372,29 +470,8 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps; "auto" is 60,
         30 beyond 1,000 weights, and 3000 by Adam.
-    batch_size : int or "auto", default="auto"
-        Rows per step of Adam; "auto" is all of them up to 1000 distinct rows, 200 beyond. Memory is
-        that of one batch.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
-    learning_rate : float, default=0.02
-        Adam's step size for the weights: constant over the first half of the steps, then falling
-        linearly.
-    hyper_learning_rate : float, default=0.3
-        Likewise for the logarithms of prior precision.
-    hyper : {"auto", "online", "exact"}, default="auto"
-        "online" gathers the gradient of the evidence from the training steps themselves, with the
-        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
-        is "online" where a step sees a part of the rows: its cost doesn't depend on how many.
-    n_hyper_updates : int or "auto", default="auto"
-        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
-        Fisher matrix at least one in 8 steps.
-    burn_in : float or "auto", default="auto"
-        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
-        matrix.
-    keep_best : bool, default=True
-        Whether to return to the point of highest evidence on the way, if that is higher than at
-        the end. Gauss-Newton steps do.
     tol : "auto", float or None, default="auto"
         A restart ends when its log evidence moves by less than this many nats per unit of sample
         weight over two updates of the scales, twice in a row; "auto" is a tenth of a nat in all.
@@ -477,8 +554,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     --------
     >>> from sklearn.datasets import load_iris
     >>> from skbayes_sym import LaplaceClassifier
+    >>> from skbayes_sym.estimators.optimizers import GaussNewton
     >>> X, y = load_iris(return_X_y=True)
-    >>> clf = LaplaceClassifier((5,), n_restarts=2, random_state=0).fit(X, y)
+    >>> clf = LaplaceClassifier((5,), optimizer=GaussNewton(2), random_state=0).fit(X, y)
     >>> clf.predict_proba(X[:2]).shape, clf.optimizer_
     ((2, 3), 'gauss-newton')
     """
@@ -498,23 +576,12 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         *,
         network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
-        curvature: str = "auto",
-        layers: str = "all",
-        optimizer: str = "auto",
-        n_restarts: int | str = "auto",
+        optimizer: str | Optimizer = "auto",
         prior: GivenPrior = "learn",
-        predictive: str = "sampling",
-        n_predict_samples: int = 200,
+        predictive: str | int = "sampling",
         variance_scale: str | float = "loo",
         max_iter: int | str = "auto",
-        batch_size: Any = "auto",
         standardize: bool = True,
-        learning_rate: float = 0.02,
-        hyper_learning_rate: float = 0.3,
-        hyper: str = "auto",
-        n_hyper_updates: int | str = "auto",
-        burn_in: float | str = "auto",
-        keep_best: bool = True,
         tol: float | str | None = "auto",
         device: str = "auto",
         random_state: Any = None,
@@ -524,23 +591,12 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         self.activation = activation
         self.network = network
         self.likelihood = likelihood
-        self.curvature = curvature
-        self.layers = layers
         self.optimizer = optimizer
-        self.n_restarts = n_restarts
         self.prior = prior
         self.predictive = predictive
-        self.n_predict_samples = n_predict_samples
         self.variance_scale = variance_scale
         self.max_iter = max_iter
-        self.batch_size = batch_size
         self.standardize = standardize
-        self.learning_rate = learning_rate
-        self.hyper_learning_rate = hyper_learning_rate
-        self.hyper = hyper
-        self.n_hyper_updates = n_hyper_updates
-        self.burn_in = burn_in
-        self.keep_best = keep_best
         self.tol = tol
         self.device = device
         self.random_state = random_state
@@ -571,7 +627,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
 
     def _gauss_newton(self) -> EvidenceLaplaceLabels:
         return EvidenceLaplaceLabels(
-            self.n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True,
+            self._n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True,
             alternative=FLAT if isinstance(self.prior, str) else None, effort=self._effort,
         )  # fmt: skip
 
@@ -579,7 +635,10 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         if self.optimizer_ == "adam":
             return super()._predictor(like)
         made: Predictor = self._cached(
-            f"{self.predictive} labels on {like.device}",
-            lambda: self._labels(like, self.predictive, self.variance_scale_),
+            f"{self._integral} labels on {like.device}",
+            lambda: self._labels(like, self._integral, self.variance_scale_),
         )
         return made
+
+    def _outputs_variance_scale(self) -> float:
+        return 1.0 if isinstance(self.variance_scale, str) else self.variance_scale

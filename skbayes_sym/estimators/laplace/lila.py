@@ -1,7 +1,6 @@
 """Invariances learned by the Laplace evidence: Immer et al. 2022 as scikit-learn estimators."""
 
 from copy import copy
-from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -10,10 +9,10 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import refuse, require_members
+from skbayes_sym.estimators._fit.compatibility import require_members
 from skbayes_sym.estimators._fit.model import GivenPrior
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, is_standardized
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
@@ -30,9 +29,10 @@ from skbayes_sym.estimators.laplace.invariances import (
     image_shape,
     warn_of_nothing_to_learn,
 )
-from skbayes_sym.estimators.laplace.method import SUBSET_SIZE, Laplace, Rates, Updates
+from skbayes_sym.estimators.laplace.method import AdamEffort, Laplace
 from skbayes_sym.estimators.laplace.networks import NAMES
 from skbayes_sym.estimators.laplace.predict import Transformations
+from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Optimizer, Updates, as_adam
 from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
 from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -46,21 +46,23 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
         StrOptions({"mlp", *NAMES}), torch.nn.Module, HasMethods("forward"),
     ],
     "invariances": [StrOptions({"auto"}), None, list, tuple, object],
-    "objective": [StrOptions(set(OBJECTIVES)), object],
-    "evidence": [StrOptions({"full", "subset"})],
-    "subset_size": [Interval(Integral, 1, None, closed="left"), None],
+    "optimizer": [StrOptions({"adam"}), Adam],
 }  # fmt: skip
 
 
-def given_objective(value: str | Objective) -> Objective:
+def given_objective(adam: EvidenceAdam) -> Objective:
     """``objective`` by name, or one's own."""
+    value = (adam.updates or Updates()).objective
     if isinstance(value, str) and value in OBJECTIVES:
         return OBJECTIVES[value]
     require_members(
         value, ["transforms", "learns_prior", "reward"], parameter="objective",
         remedy="Give 'evidence', 'map', 'augerino' or Augerino(reward=...).",
     )  # fmt: skip
-    return value  # type: ignore[return-value]
+    return value  # type: ignore[no-any-return]
+
+
+EFFORT = AdamEffort(hyper_rate=0.1)
 
 
 class LILAEstimator(LaplaceEstimator):
@@ -68,10 +70,6 @@ class LILAEstimator(LaplaceEstimator):
 
     image_shape: Any
     invariances: Any
-    objective: Any
-    hyper: str
-    evidence: str
-    subset_size: int | None
     max_iter: int
     tol: float | None
 
@@ -97,32 +95,18 @@ class LILAEstimator(LaplaceEstimator):
         return float(getattr(given, "n_augmentations", 1))
 
     def _method(self) -> Laplace:
-        given, objective = given_invariances(self.invariances), given_objective(self.objective)
-        half_width_rate = "auto" if given is None else given.learning_rate
-        method = replace(
-            self._adam(self.max_iter, self.tol),
-            objective=objective,
-            invariances=Families.of(given, self._image_shape(self.n_features_in_)),
-            rates=Rates(self.learning_rate, self.hyper_learning_rate, half_width_rate),
-            updates=self._updates(),
-        )
+        adam = as_adam(self.optimizer, EvidenceAdam)
+        if adam.layers != "all":
+            raise ValueError("LILA's posterior covers all layers: leave layers='all'.")
+        given, objective = given_invariances(self.invariances), given_objective(adam)
         families = None if given is None else given.families
         is_auto = isinstance(families, str) and families == "auto"
         if is_auto and objective.transforms and self.image_shape is None:
             warn_of_nothing_to_learn()
-        return method
-
-    def _updates(self) -> Updates:
-        by_subset = self.evidence == "subset"
-        if not by_subset:
-            refuse(self, ["subset_size"], "evidence='full' sees all rows", "evidence='subset'")
-        elif self.hyper != "auto":
-            why = "evidence='subset' makes a pass of its own over a few rows"
-            refuse(self, ["hyper"], why, "evidence='full'")
-        return Updates(
-            self.n_hyper_updates, self.burn_in, self.keep_best,
-            online="never" if by_subset or self.hyper == "exact" else "gradients",
-            n_rows=(self.subset_size or SUBSET_SIZE) if by_subset else None,
+        return Laplace(
+            adam, isinstance(self.prior, str), self.max_iter, self.tol, EFFORT, objective,
+            Families.of(given, self._image_shape(self.n_features_in_)),
+            "auto" if given is None else given.learning_rate,
         )  # fmt: skip
 
     def _transformations(self, like: Tensor) -> Transformations:
@@ -142,7 +126,7 @@ class LILAEstimator(LaplaceEstimator):
         """Log density of observed targets, with the Monte Carlo error of its transformations.
 
         The average over ``n_predict_augmentations`` transformations (and, in a classifier with
-        ``predictive="sampling"``, over ``n_predict_samples`` logits) is taken anew with other
+        ``predictive="sampling"``, over draws of the logits) is taken anew with other
         random numbers, ``n_repeats`` times.
 
         Parameters
@@ -211,24 +195,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         after the other. `~skbayes_sym.models.Invariances` also says how many transformations per
         row training takes (8) and predictions average over (32), and how fast half-widths grow.
         None: the paper's non-invariant model.
-    objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
-        "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
-        half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
-        (Benton et al. 2020). A fixed prior that isn't given is 3.0.
-    hyper : {"auto", "online", "exact"}, default="auto"
-        "online" gathers the gradient of the evidence from the training steps themselves, with the
-        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
-        is "online" with ``evidence="full"``.
-    evidence : {"full", "subset"}, default="full"
-        What an update of the hyperparameters looks at. "subset": a lower bound from a few rows,
-        drawn anew every time, with one column per row of the likelihood's curvature (Immer et al.
-        2023); its cost doesn't depend on the number of rows. The reported evidence sees all rows.
-    subset_size : int, optional
-        Rows of ``evidence="subset"``; 300 by default.
-    curvature : str, default="auto"
-        "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
-        sum over outputs; unbiased), "kron-ef" (empirical Fisher: it vanishes as labels are fitted),
-        "diag", "diag-ef" or "full" (small networks). The reported evidence is never sketched.
     prior : "learn", float or sequence of float, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
@@ -238,27 +204,13 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         target. "learn" estimates it.
     max_iter : int, default=1000
         Largest number of optimiser steps.
-    batch_size : int or "auto", default="auto"
-        Rows per step; "auto" is all of them up to 250 distinct rows, 100 beyond. Memory is that of
-        one batch, once a transformation.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Images are divided by their largest pixel instead. Everything reported is in the
         units of ``y``.
-    learning_rate : float, default=0.02
-        Adam's step size for the weights: constant over the first half of the steps, then falling
-        linearly.
-    hyper_learning_rate : float, default=0.1
-        Likewise for the logarithms of prior precision and noise.
-    n_hyper_updates : int or "auto", default="auto"
-        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
-        Fisher matrix at least one in 8 steps.
-    burn_in : float or "auto", default="auto"
-        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
-        matrix.
-    keep_best : bool, default=True
-        Whether to return to the point of highest evidence on the way, if that is higher than at
-        the end.
+    optimizer : "adam" or Adam, default="adam"
+        `~skbayes_sym.estimators.optimizers.EvidenceAdam` says the curvature, when the half-widths,
+        prior and noise move and by what objective; "adam" is its defaults.
     tol : float or None, default=0.001
         Training stops when the log evidence (the log posterior, where nothing is learned by the
         evidence) gains less than this many nats per unit of sample weight from one tenth of
@@ -333,8 +285,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
 
     Notes
     -----
-    One update costs about two Augerino epochs with ``hyper="exact"``; with "online" all of training
-    costs about one and a half times Augerino's.
+    One update costs about two Augerino epochs with ``Updates(gradient="exact")``; with "online" all
+    of training costs about one and a half times Augerino's.
 
     Beyond the paper: stratified noise, the similarity basis, correlated generators, a sketch of the
     likelihood's curvature, and one-pass updates. Corrected against it: 1/N on one Kronecker factor
@@ -374,21 +326,11 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
-        objective: str = "evidence",
-        hyper: str = "auto",
-        evidence: str = "full",
-        subset_size: int | None = None,
-        curvature: str = "auto",
         prior: GivenPrior = "learn",
         noise_std: Any = "learn",
         max_iter: int = 1000,
-        batch_size: Any = "auto",
         standardize: bool | str = True,
-        learning_rate: float = 0.02,
-        hyper_learning_rate: float = 0.1,
-        n_hyper_updates: int | str = "auto",
-        burn_in: float | str = "auto",
-        keep_best: bool = True,
+        optimizer: str | Optimizer = "adam",
         tol: float | None = 1e-3,
         device: str = "auto",
         random_state: Any = None,
@@ -400,21 +342,11 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         self.network = network
         self.likelihood = likelihood
         self.invariances = invariances
-        self.objective = objective
-        self.hyper = hyper
-        self.evidence = evidence
-        self.subset_size = subset_size
-        self.curvature = curvature
         self.prior = prior
         self.noise_std = noise_std
         self.max_iter = max_iter
-        self.batch_size = batch_size
         self.standardize = standardize
-        self.learning_rate = learning_rate
-        self.hyper_learning_rate = hyper_learning_rate
-        self.n_hyper_updates = n_hyper_updates
-        self.burn_in = burn_in
-        self.keep_best = keep_best
+        self.optimizer = optimizer
         self.tol = tol
         self.device = device
         self.random_state = random_state
@@ -461,55 +393,21 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         after the other. `~skbayes_sym.models.Invariances` also says how many transformations per
         row training takes (8) and predictions average over (32), and how fast half-widths grow.
         None: the paper's non-invariant model.
-    objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
-        "map" has no transformations and a fixed prior. `~skbayes_sym.models.Augerino` trains
-        half-widths with the weights, by the likelihood and a reward for wide ones, at a fixed prior
-        (Benton et al. 2020). A fixed prior that isn't given is 3.0.
-    hyper : {"auto", "online", "exact"}, default="auto"
-        "online" gathers the gradient of the evidence from the training steps themselves, with the
-        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
-        is "online" with ``evidence="full"``.
-    evidence : {"full", "subset"}, default="full"
-        What an update of the hyperparameters looks at. "subset": a lower bound from a few rows,
-        drawn anew every time, with one column per row of the likelihood's curvature (Immer et al.
-        2023); its cost doesn't depend on the number of rows. The reported evidence sees all rows.
-    subset_size : int, optional
-        Rows of ``evidence="subset"``; 300 by default.
-    curvature : str, default="auto"
-        "kron-exact" (what "auto" is up to 4 outputs), "kron-sketch" (random signs in place of a
-        sum over outputs; unbiased), "kron-ef" (empirical Fisher: it vanishes as labels are fitted),
-        "diag", "diag-ef" or "full" (small networks). The reported evidence is never sketched.
     prior : "learn", float or sequence of float, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
         3.0.
-    predictive : {"sampling", "probit", "plugin"}, default="sampling"
-        How class probabilities are averaged over the linearised posterior: by
-        ``n_predict_samples`` draws, by the probit approximation, or not at all.
-    n_predict_samples : int, default=200
-        Draws of "sampling"; the same ones for every row.
+    predictive : {"sampling", "probit", "plugin"} or int, default="sampling"
+        How probabilities are averaged over the linearised posterior: by 200 draws of the logits (an
+        int is another number), by the probit approximation, or not at all.
     max_iter : int, default=1000
         Largest number of optimiser steps.
-    batch_size : int or "auto", default="auto"
-        Rows per step; "auto" is all of them up to 250 distinct rows, 100 beyond. Memory is that of
-        one batch, once a transformation.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first; images are divided by their
         largest pixel instead.
-    learning_rate : float, default=0.02
-        Adam's step size for the weights: constant over the first half of the steps, then falling
-        linearly.
-    hyper_learning_rate : float, default=0.1
-        Likewise for the logarithms of prior precision.
-    n_hyper_updates : int or "auto", default="auto"
-        Times the hyperparameters move, evenly over the steps. "auto" is 100, and with an empirical
-        Fisher matrix at least one in 8 steps.
-    burn_in : float or "auto", default="auto"
-        Share of them that is left out at the start. "auto" is 0.1, and 0 with an empirical Fisher
-        matrix.
-    keep_best : bool, default=True
-        Whether to return to the point of highest evidence on the way, if that is higher than at
-        the end.
+    optimizer : "adam" or Adam, default="adam"
+        `~skbayes_sym.estimators.optimizers.EvidenceAdam` says the curvature, when the half-widths,
+        prior and noise move and by what objective; "adam" is its defaults.
     tol : float or None, default=0.001
         Training stops when the log evidence (the log posterior, where nothing is learned by the
         evidence) gains less than this many nats per unit of sample weight from one tenth of
@@ -577,8 +475,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
 
     Notes
     -----
-    One update costs about two Augerino epochs with ``hyper="exact"``; with "online" all of training
-    costs about one and a half times Augerino's.
+    One update costs about two Augerino epochs with ``Updates(gradient="exact")``; with "online" all
+    of training costs about one and a half times Augerino's.
 
     Beyond the paper: stratified noise, the similarity basis, correlated generators, a sketch of the
     likelihood's curvature, and one-pass updates. Corrected against it: 1/N on one Kronecker factor
@@ -618,22 +516,11 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
-        objective: str = "evidence",
-        hyper: str = "auto",
-        evidence: str = "full",
-        subset_size: int | None = None,
-        curvature: str = "auto",
         prior: GivenPrior = "learn",
-        predictive: str = "sampling",
-        n_predict_samples: int = 200,
+        predictive: str | int = "sampling",
         max_iter: int = 1000,
-        batch_size: Any = "auto",
         standardize: bool = True,
-        learning_rate: float = 0.02,
-        hyper_learning_rate: float = 0.1,
-        n_hyper_updates: int | str = "auto",
-        burn_in: float | str = "auto",
-        keep_best: bool = True,
+        optimizer: str | Optimizer = "adam",
         tol: float | None = 1e-3,
         device: str = "auto",
         random_state: Any = None,
@@ -645,22 +532,11 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         self.network = network
         self.likelihood = likelihood
         self.invariances = invariances
-        self.objective = objective
-        self.hyper = hyper
-        self.evidence = evidence
-        self.subset_size = subset_size
-        self.curvature = curvature
         self.prior = prior
         self.predictive = predictive
-        self.n_predict_samples = n_predict_samples
         self.max_iter = max_iter
-        self.batch_size = batch_size
         self.standardize = standardize
-        self.learning_rate = learning_rate
-        self.hyper_learning_rate = hyper_learning_rate
-        self.n_hyper_updates = n_hyper_updates
-        self.burn_in = burn_in
-        self.keep_best = keep_best
+        self.optimizer = optimizer
         self.tol = tol
         self.device = device
         self.random_state = random_state

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import pi
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit
 from skbayes_sym.estimators.laplace.invariances import Families
 from skbayes_sym.estimators.laplace.networks import layer_precisions, recording
 from skbayes_sym.estimators.laplace.problem import Problem, Seeds
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.training import (
     HyperAscent,
@@ -40,49 +41,38 @@ from skbayes_sym.inference.laplace.training import (
 )
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.models.augmentations.base import Identity
-from skbayes_sym.models.augmentations.objectives import Objective
+from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.numerics.optimise import ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
-FULL_BATCH_ROWS = 250  # batch_size="auto" with invariances: all rows up to here ...
-MINIBATCH_ROWS = 100  # ... and this many beyond; each is transformed n_augmentations times
 
-# n_hyper_updates="auto" and burn_in="auto". An empirical Fisher matrix vanishes as labels are
-# fitted, so that it has to be heard before: without burn-in, and every few steps
-# (`examples/papers/reproduce_immer_claims.py fisher`).
-_UPDATES, _BURN_IN, _FISHER_STEPS = 100, 0.1, 8
+@dataclass(frozen=True)
+class AdamEffort:
+    """Numbers behind "auto" where Adam trains one network and the evidence its hyperparameters."""
 
-SUBSET_SIZE = 300  # rows of evidence="subset"
+    max_iter: int = 3000
+    tol: float = 1e-3  # nats per unit of sample weight, from a tenth of the steps to the next
+    weights_rate: float = 0.02
+    hyper_rate: float = 0.3
+    keep_best: bool = True
 
-_TOTAL_TRAVEL = 3.0 * pi  # Invariances.learning_rate="auto": what one can cover in all updates
-_FASTEST = (
-    0.2  # ... and in one: half-widths that outrun the weights end beyond what the data support
-)
-_MEAN_FACTOR = 0.75  # of step sizes that are constant over one half and then fall to 0
+    # An empirical Fisher matrix vanishes as labels are fitted, so that it has to be heard before:
+    # without burn-in, and every few steps (`examples/papers/reproduce_immer_claims.py fisher`).
+    n_updates: int = 100
+    burn_in: float = 0.1
+    fisher_steps: int = 8
 
+    # With invariances a row of a batch is transformed n_augmentations times: all rows up to here,
+    # and this many beyond.
+    full_batch_rows: int = 250
+    minibatch_rows: int = 100
 
-class Rates(NamedTuple):
-    """Adam's step sizes."""
-
-    weights: float
-    hyper: float  # of the logarithms of prior precisions and noise
-    half_widths: float | str = "auto"
-
-
-# Whether an update's sums come from the training steps themselves: "batches", where a step sees a
-# part of the rows; "gradients", where more than the prior's precisions is learned.
-Online = Literal["never", "always", "batches", "gradients"]
-
-
-class Updates(NamedTuple):
-    """When the hyperparameters move, and what is kept of it."""
-
-    n: int | str  # "auto"
-    burn_in: float | str  # share of them that is left out at the start, or "auto"
-    keep_best: bool
-    online: Online = "never"
-    n_rows: int | None = None  # the evidence of a subset of so many; None: of all rows
+    # Half-widths: what one can cover in all updates, and in one; those that outrun the weights end
+    # beyond what the data support. Step sizes are constant over one half and then fall to 0.
+    total_travel: float = 3.0 * pi
+    fastest: float = 0.2
+    mean_factor: float = 0.75
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,39 +81,36 @@ class Laplace:
 
     Parameters
     ----------
-    curvature : str
-        One of `curvature.CURVATURES`.
-    n_last : int or None
-        How many of the last layers the posterior covers; None: all.
+    adam : EvidenceAdam
     learn_prior : bool
         Whether the scales of the prior may move, if ``objective`` moves them.
-    objective : Objective
-    invariances : Families or None
-        None: no transformations, and none are reported.
-    rates : Rates
-    updates : Updates
     max_iter : int
-    batch_size : int or "auto"
     tol : float or None
         Nats per unit of sample weight; None never stops.
+    effort : AdamEffort
+        What "auto" is.
+    objective : Objective, optional
+        By default the evidence.
+    invariances : Families, optional
+        By default no transformations, and none are reported.
+    half_width_rate : float or "auto"
+        Adam's step size for half-widths.
     """
 
     needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, RECORDED, NORMAL_PRIOR)
 
-    curvature: str
-    n_last: int | None
+    adam: EvidenceAdam
     learn_prior: bool
-    objective: Objective
-    invariances: Families | None
-    rates: Rates
-    updates: Updates
     max_iter: int
-    batch_size: int | str
     tol: float | None
+    effort: AdamEffort
+    objective: Objective = OBJECTIVES["evidence"]
+    invariances: Families | None = None
+    half_width_rate: float | str = "auto"
 
     def fit(self, data: Training, model: Model, run: Run) -> LaplaceFit:
         problem = self._problem(data, model)
-        problem.require_memory(self.curvature, self.updates.n_rows)
+        problem.require_memory(self.adam.curvature)
         with torch.no_grad():
             evaluation = Evaluation.of_training(problem.evidence, problem.seeds.evaluation)
             training = self._training(problem)
@@ -132,13 +119,13 @@ class Laplace:
                 lambda: problem.found(evaluation.at(training.point()), training),
             )
             result = training.train(self._groups(problem), run.end_block)
-            best = training.best[1] if self.updates.keep_best and training.best else None
+            best = training.best[1] if self._keeps_best and training.best else None
             evaluated = evaluation.better(training.point(), best)
             value, curve = evaluated.terms.value, np.array(training.evidence_curve)
             how = Convergence(value, curve, result.n_iter, result.stopped)
             found = problem.found(evaluated, training, how)
             run.end(found)
-            if is_empirical(self.curvature):
+            if is_empirical(self.adam.curvature):
                 warn_if_fisher_vanished(problem, evaluated)
         logger.info(
             "log evidence %.6g, stopped by %s after %d steps",
@@ -156,43 +143,59 @@ class Laplace:
         augmentation = given.bind(data) if given and transforms else Identity()
         n_half_widths = augmentation.half_width.n_params
         n_samples = given.n_samples if given and n_half_widths else 1
-        averaged = AveragedNetwork(network, augmentation, model.likelihood, n_samples, self.n_last)
+        n_last = 1 if self.adam.layers == "last" else None
+        averaged = AveragedNetwork(network, augmentation, model.likelihood, n_samples, n_last)
         prior = model.prior.gaussian()
         if prior is None:
             raise ValueError("the Laplace approximation needs a normal prior.")
         return Problem(
-            data, averaged, curvature_of(self.curvature, averaged, n_half_widths > 0),
+            data, averaged, curvature_of(self.adam.curvature, averaged, n_half_widths > 0),
             self._rows_per_step(data.n_rows), layer_precisions(network, prior.precision),
             given is not None, Seeds(*spawn_seeds(data.seed, len(Seeds._fields))),
         )  # fmt: skip
 
     def _rows_per_step(self, n_rows: int) -> int:
+        few = n_rows <= self.effort.full_batch_rows
+        automatic = n_rows if few else self.effort.minibatch_rows
         if self.invariances is None:
-            return rows_per_step(self.batch_size, n_rows, automatic_batch(n_rows))
-        return rows_per_step(
-            self.batch_size, n_rows, n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
-        )
+            automatic = automatic_batch(n_rows)
+        return rows_per_step(self.adam.batch_size, n_rows, automatic)
+
+    @property
+    def _updates(self) -> Updates:
+        return self.adam.updates or Updates()
+
+    @property
+    def _keeps_best(self) -> bool:
+        given = self._updates.keep_best
+        return self.effort.keep_best if isinstance(given, str) else given
 
     @property
     def _n_updates(self) -> int:
         """How often the hyperparameters move."""
-        if not isinstance(self.updates.n, str):
-            return self.updates.n
-        least = self.max_iter // _FISHER_STEPS if is_empirical(self.curvature) else 0
-        return max(_UPDATES, least)
+        if not isinstance(self._updates.n, str):
+            return self._updates.n
+        is_fisher = is_empirical(self.adam.curvature)
+        least = self.max_iter // self.effort.fisher_steps if is_fisher else 0
+        return max(self.effort.n_updates, least)
 
     @property
     def _burn_in(self) -> float:
         """Share of the updates that is left out at the start."""
-        if not isinstance(self.updates.burn_in, str):
-            return self.updates.burn_in
-        return 0.0 if is_empirical(self.curvature) else _BURN_IN
+        if not isinstance(self._updates.burn_in, str):
+            return self._updates.burn_in
+        return 0.0 if is_empirical(self.adam.curvature) else self.effort.burn_in
+
+    @property
+    def _weights_rate(self) -> float:
+        given = self.adam.learning_rate
+        return self.effort.weights_rate if isinstance(given, str) else given
 
     def _is_online(self, problem: Problem) -> bool:
         """Whether the sums of an update may come from the training steps themselves."""
-        if self.updates.online == "batches":
+        if self._updates.gradient == "auto" and self.invariances is None:
             return problem.batch_size < problem.data.n_rows
-        return self.updates.online != "never"
+        return self._updates.gradient != "exact"
 
     def _pace(self, total_weight: float, *, until_sure: bool = False) -> Pace:
         block = max(1, self.max_iter // self._n_updates)
@@ -202,7 +205,7 @@ class Laplace:
 
     def _training(self, problem: Problem) -> Alternation:
         # Online, the curve is that of weights that still move: its noise isn't to end a fit.
-        until_sure = self.updates.online != "gradients" and self._is_online(problem)
+        until_sure = self.invariances is None and self._is_online(problem)
         data, pace = problem.data, self._pace(problem.data.total_weight, until_sure=until_sure)
         x, network = data.data.x, problem.model.network
         theta = network.init(1, generator=generator_from(problem.seeds.start))[0]
@@ -222,16 +225,18 @@ class Laplace:
     ) -> HyperAscent | None:
         """What moves the hyperparameters; None where nothing is learned by the evidence."""
         learns_prior = self.learn_prior and self.objective.learns_prior
+        given = self._updates.learning_rate
+        rate = self.effort.hyper_rate if isinstance(given, str) else given
         rates = HyperRates(
             self._half_width_rate(problem.model) if self.objective.reward is None else 0.0,
-            self.rates.hyper if problem.model.likelihood.n_params else 0.0,
-            self.rates.hyper if learns_prior else 0.0,
+            rate if problem.model.likelihood.n_params else 0.0,
+            rate if learns_prior else 0.0,
         )
         if not any(rates):
             return None
         evidence, online = problem.evidence, None
         learns_more = rates.half_width > 0 or rates.likelihood > 0
-        if self._is_online(problem) and (learns_more or self.updates.online != "gradients"):
+        if self._is_online(problem) and (learns_more or self.invariances is None):
             online = OnlineEvidence(evidence, needs_gradient=learns_more)
             epoch = -(-problem.data.n_rows // problem.batch_size)
             layers = problem.model.network.weight_layers
@@ -242,23 +247,22 @@ class Laplace:
                 return step >= pace.burn_in * pace.block and to_update <= n_recorded
 
             density.watch_with(online, is_watched)
-        looked_at = evidence if self.updates.n_rows is None else problem.subset(self.updates.n_rows)
-        return HyperAscent(looked_at, hyper, rates, problem.seeds.hyper, online)
+        return HyperAscent(evidence, hyper, rates, problem.seeds.hyper, online)
 
     def _groups(self, problem: Problem) -> list[ParamGroup]:
         """Weights, and eta where it is trained with them."""
         n = problem.model.network.layout.n_params
         return [
-            ParamGroup(slice(0, n), self.rates.weights),
+            ParamGroup(slice(0, n), self._weights_rate),
             ParamGroup(slice(n, None), self._half_width_rate(problem.model)),
         ]
 
     def _half_width_rate(self, model: AveragedNetwork) -> float:
         if not model.n_half_widths:
             return 0.0
-        if not isinstance(self.rates.half_widths, str):
-            return float(self.rates.half_widths)
+        if not isinstance(self.half_width_rate, str):
+            return float(self.half_width_rate)
         if self.objective.reward is not None:
-            return float(self.rates.weights)
-        n_updates = max(1.0, (1.0 - self._burn_in) * self._n_updates)
-        return min(_FASTEST, _TOTAL_TRAVEL / (_MEAN_FACTOR * n_updates))
+            return float(self._weights_rate)
+        effort, n_updates = self.effort, max(1.0, (1.0 - self._burn_in) * self._n_updates)
+        return min(effort.fastest, effort.total_travel / (effort.mean_factor * n_updates))

@@ -70,7 +70,7 @@ STEEP, FLAT = LayerScales(8.0, 64.0), LayerScales(8.0, 4.0)
 
 @dataclass(frozen=True, eq=False)
 class ModesFit:
-    """What a search has found (so far)."""
+    """Modes that a search has found (so far)."""
 
     search: Search
     network: MLP

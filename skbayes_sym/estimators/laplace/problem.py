@@ -23,8 +23,6 @@ from skbayes_sym.inference.laplace.jacobian import (
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
-from skbayes_sym.inference.laplace.subset import SubsetEvidence
-from skbayes_sym.inference.laplace.tangent_kernel import TangentKernel
 from skbayes_sym.models.model import Data
 from skbayes_sym.numerics.memory import Part, require_memory
 
@@ -74,11 +72,6 @@ class Problem:
         """As training takes it."""
         structure, directions, _ = self.curvature
         return LaplaceEvidence(self.model, self.data.data, structure, directions, self.batch_size)
-
-    def subset(self, n_rows: int) -> SubsetEvidence:
-        """A lower bound from ``n_rows`` rows, through their tangent kernel."""
-        kernel = TangentKernel(self.model.layers, self.model.network.layout)
-        return SubsetEvidence(replace(self.evidence, structure=kernel), n_rows)
 
     def start(self) -> Tensor:
         """Hyperparameters before training."""
@@ -139,14 +132,13 @@ class Problem:
             found.append(sum(float(a.trace().double() * g.trace().double()) for a, g in pairs))
         return found[0], found[1]
 
-    def require_memory(self, curvature: str, n_subset: int | None = None) -> None:
+    def require_memory(self, curvature: str) -> None:
         """Adam's copies of P weights, and the curvature of the P' covered ones.
 
         full        3 P'^2 b + K B P' b      matrix, its sum with the prior's, Cholesky factor
         diag        4 K B P' b               derivatives of K outputs at B rows, squares, a graph
         Kronecker   4 sum_l (D_l^2 + G_l^2) b      factors of D_l inputs and G_l outputs, bases,
                                              and both of the step before
-        subset      4 M P' b                 derivatives of M rows, and their graph
         """
         layout, size = self.model.network.layout, self.data.dtype.itemsize
         n_covered = int(self.model.sizes.sum())
@@ -168,13 +160,4 @@ class Problem:
             n_copies = 4 if kind == "diag" else 1
             jacobian = n_copies * shapes[-1][0] * self.batch_size * n_covered * size
             parts.append(Part(what, jacobian, "Lower batch_size, or use curvature='auto'."))
-        if n_subset is not None:
-            n_rows = min(n_subset, self.data.n_rows)
-            parts.append(
-                Part(
-                    f"the derivatives of a subset of {n_rows} rows by {n_covered:,} weights",
-                    4 * n_rows * n_covered * size,
-                    "Lower subset_size, or use evidence='full'.",
-                )
-            )
         require_memory(parts, self.data.device)

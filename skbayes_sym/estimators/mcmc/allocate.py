@@ -229,24 +229,24 @@ def allowance_for_evidence(setting: SamplingSetting, explored: Explored) -> Allo
 def allowance_for_new_chains(
     setting: SamplingSetting, explored: Explored, evidence: Allowance
 ) -> Allowance | None:
-    """What is left for chains in the modes once the evidence is known; None without a limit.
+    """Work left for chains in the modes once the evidence is known; None without a limit.
 
     What the ``evidence`` has left of its part is theirs as well.
     """
     if explored.chains is None:
         return None
     asked, made_work = _work(setting, explored.chains)
-    left = (1.0 + setting.search.effort) * asked - made_work
-    left -= _for_the_evidence(setting, explored.chains)
-    return setting.allowance(left + evidence.left)
+    rest = (1.0 + setting.search.effort) * asked - made_work
+    rest -= _for_the_evidence(setting, explored.chains)
+    return setting.allowance(rest + evidence.left)
 
 
 def _for_the_evidence(setting: SamplingSetting, chains: ChainDraws) -> float:
     """At most ``effort`` times what was asked for; half of what exploring chains leave of all that
     a fit may cost, or all but new chains' draws if that is more."""
     asked, made_work = _work(setting, chains)
-    left = (1.0 + setting.search.effort) * asked - made_work
-    return min(setting.search.effort * asked, max(0.5 * left, left - asked))
+    rest = (1.0 + setting.search.effort) * asked - made_work
+    return min(setting.search.effort * asked, max(0.5 * rest, rest - asked))
 
 
 def _work(setting: SamplingSetting, chains: ChainDraws) -> tuple[float, float]:

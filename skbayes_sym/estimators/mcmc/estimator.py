@@ -145,8 +145,8 @@ class SampledEstimator(WeightedDraws):
             return Trivial()
         return group
 
-    def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
-        attributes = super()._attributes(data, model, found)
+    def _attributes(self, data: Training, model: Model, sampled: Fitted) -> dict[str, Any]:
+        attributes = super()._attributes(data, model, sampled)
         return {**attributes, "diagnostics_": Bunch(**attributes["diagnostics_"])}
 
     def approximate(

@@ -72,14 +72,14 @@ def explore(
         if n_replicates:
             n_replicates = affordable(setting, chains)
     if stopped == "max_iter" and n_replicates:
-        found = run_replicates(
+        runs = run_replicates(
             setting.posterior, setting.units,
             SMCSettings(n_particles=search.n_particles, n_moves=setting.effort.replicate_moves),
             seeds=spawn_seeds(setting.seeds.replicates, n_replicates), device=setting.data.device,
             n_jobs=setting.plan.n_jobs,
             on_step=setting.run.phase(setting.effort.replicating, n_replicates),
         )  # fmt: skip
-        replicates, stopped = found
+        replicates, stopped = runs
     if chains is not None:
         return Explored(chains, replicates, Draws.one_vote_each(*made(chains), stopped))
     finished = [r.particles for r in replicates if r.complete]

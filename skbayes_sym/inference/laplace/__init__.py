@@ -3,7 +3,6 @@
 Reading order: `jacobian` (gradients of the outputs), `curvature` (the Gauss-Newton matrix from
 them: Kronecker, diagonal, full), `precision` (the matrix plus the prior's, as a distribution),
 `posterior` (its linearised predictions), `marginal_likelihood` (the evidence and its gradient),
-`tangent_kernel` and `subset` (a bound of it from a few rows),
 `training` (weights and hyperparameters by turns). `search` finds
 modes by Gauss-Newton steps and the evidence; `mode_mixture` puts them together,
 `labels_predictive` predicts classes by them, and `member_refit` by members of an ensemble;

@@ -57,7 +57,7 @@ class Spectrum(Protocol):
 
 
 class Structure(Protocol):
-    """What of the curvature is kept."""
+    """A part of the curvature that is kept."""
 
     def factors(self, jacobian: AveragedJacobian, weight: Tensor) -> Factors:
         """A minibatch's part, differentiable if the jacobian is; ``weight`` (N,)."""
@@ -194,18 +194,18 @@ class KroneckerSpectrum:
         return LogDet(value, torch.stack(slopes).to(precision))
 
     def preconditioners(self, precision: Tensor) -> Factors:
-        found = []
+        preconditioners = []
         for layer, delta in zip(self.layers, precision.to(self.layers[0].input_basis), strict=True):
             inverse = (layer.products() + delta).reciprocal()
             on_inputs = layer.output_values @ inverse / self.total_weight
             on_outputs = inverse @ layer.input_values
             if layer.has_bias:
                 on_outputs = on_outputs + (layer.output_values + delta).reciprocal()
-            found += [
+            preconditioners += [
                 _rotated(layer.input_basis, on_inputs),
                 _rotated(layer.output_basis, on_outputs),
             ]
-        return found
+        return preconditioners
 
 
 def _rotated(basis: Tensor, values: Tensor) -> Tensor:

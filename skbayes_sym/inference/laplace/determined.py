@@ -1,4 +1,4 @@
-r"""What data determine of a network at one mode, for scales and noise that the evidence sets.
+r"""Weights that data determine at one mode, for scales and noise that the evidence sets.
 
 With the Gauss-Newton curvature of the likelihood and independent normal weights of standard
 deviations S before the data,
@@ -34,7 +34,7 @@ _REMEDY = "Standardise X and y, or give prior a number."
 
 
 class Determined(NamedTuple):
-    """Of one weight vector."""
+    """Variances and leverages at one weight vector."""
 
     variance: Tensor  # (P,), the diagonal of C
     taken: Tensor  # (K,), sums of leverages: how many rows each column of the root has lost
@@ -65,7 +65,7 @@ def determined(
         system = rows.mT @ rows
         system.diagonal().add_(1.0)
         factor = cholesky(system, what="The posterior's precision", remedy=_REMEDY)
-        left = torch.cholesky_inverse(factor).diagonal()
+        share = torch.cholesky_inverse(factor).diagonal()
         solved = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
         leverage = solved.square().sum(0)
     else:
@@ -73,9 +73,9 @@ def determined(
         system.diagonal().add_(1.0)
         factor = cholesky(system, what="The covariance of the outputs", remedy=_REMEDY)
         solved = torch.linalg.solve_triangular(factor, rows, upper=False)
-        left = (1.0 - solved.square().sum(0)).clamp_min(0.0)
+        share = (1.0 - solved.square().sum(0)).clamp_min(0.0)
         leverage = 1.0 - torch.cholesky_inverse(factor).diagonal()
-    return Determined(scale.square() * left, leverage.view(len(columns), -1).sum(1))
+    return Determined(scale.square() * share, leverage.view(len(columns), -1).sum(1))
 
 
 def chosen_rows(n: int, n_outputs: int, p: int) -> Tensor:
@@ -126,10 +126,10 @@ def _by_autograd(
 ) -> Tensor:
     directions, blocks = _directions(likelihood, network.forward(theta, x).detach(), y), []
     for rows in torch.arange(len(x), device=x.device).split(_AT_ONCE):
-        outputs, own = network.forward(theta, x[rows]), directions[:, rows]
-        n_columns, n, _ = own.shape
+        outputs, columns = network.forward(theta, x[rows]), directions[:, rows]
+        n_columns, n, _ = columns.shape
         # One direction a row: the others are 0.
-        alone = torch.eye(n).to(own)[:, :, None] * own[:, None]
+        alone = torch.eye(n).to(columns)[:, :, None] * columns[:, None]
         (slopes,) = torch.autograd.grad(outputs, theta, alone.flatten(0, 1), is_grads_batched=True)
         blocks.append(slopes.view(n_columns, n, -1))
     return torch.cat(blocks, 1).detach()

@@ -30,7 +30,7 @@ from skbayes_sym.numerics.layout import ParamLayout
 
 
 class LayerSamples(NamedTuple):
-    """One weight layer on a minibatch, sample by sample."""
+    """A weight layer on a minibatch, sample by sample."""
 
     layer: WeightLayer
     inputs: Tensor  # (N, S, *I)
@@ -38,7 +38,7 @@ class LayerSamples(NamedTuple):
 
 
 class LayerProducts(NamedTuple):
-    """One weight layer on a minibatch, at every sample and position R of a row."""
+    """A weight layer on a minibatch, at every sample and position R of a row."""
 
     layer: WeightLayer
     inputs: Tensor  # (N, R, D)
@@ -46,7 +46,7 @@ class LayerProducts(NamedTuple):
 
 
 class LayerAverages(NamedTuple):
-    """One weight layer on a minibatch, over the samples."""
+    """A weight layer on a minibatch, over the samples."""
 
     layer: WeightLayer
     inputs: Tensor  # (N, *I), the mean
@@ -85,15 +85,17 @@ class AveragedJacobian:
         with torch.set_grad_enabled(self.create_graph):
             tail = self._tail()
             n_others = len(self.layers) - len(tail)
-            summed = [[self._by_sample(g).sum(1) for g in own] for own in self._passes(n_others)]
+            summed = [
+                [self._by_sample(g).sum(1) for g in passed] for passed in self._passes(n_others)
+            ]
             gradients = [torch.stack(g) for g in zip(*summed, strict=True)] + tail
             rows = zip(self.layers, self._inputs(), gradients, strict=True)
             return [LayerAverages(layer, self._mean(inputs), g) for layer, inputs, g in rows]
 
     def _inputs(self) -> list[Tensor]:
         """Inputs (N, S, *I) of every layer."""
-        found = self.recording.inputs[-len(self.layers) :]
-        return [self._by_sample(self._fixed(inputs)) for inputs in found]
+        recorded = self.recording.inputs[-len(self.layers) :]
+        return [self._by_sample(self._fixed(inputs)) for inputs in recorded]
 
     def _mean(self, rows: Tensor) -> Tensor:
         """Mean over the samples; divided last, so that its gradient is a view and no copy."""

@@ -74,7 +74,7 @@ def mixture_of_terms(laws: Sequence[LabelTerms]) -> CategoricalMixture:
 def moderated_mixture(
     network: MLP, posteriors: Posteriors, x: Tensor, variance_scale: float
 ) -> CategoricalMixture:
-    """The same with logits shrunk by their variance (MacKay 1992, eq. 24, one class at a time)."""
+    """Equal mixture with logits shrunk by their variance (MacKay 1992, eq. 24, for each class)."""
     draws = []
     for theta, covariance in zip(*posteriors, strict=True):
         mean, spread = linearised_logits(network, theta, covariance, x)

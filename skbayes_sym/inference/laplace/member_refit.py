@@ -196,7 +196,7 @@ def _logits_and_rows(
 
 
 def _contrasts(values: Tensor) -> Tensor:
-    """What the softmax of outputs (N, C, ...) depends on."""
+    """Contrasts that the softmax of outputs (N, C, ...) depends on."""
     if values.shape[1] == 2:
         return values[:, 1:] - values[:, :1]
     return values - values.mean(1, keepdim=True)

@@ -35,7 +35,7 @@ class LaplacePosterior:
     positions: Any  # (P',), their places in ``loc``
 
     def tensors(self, like: Tensor) -> "LaplacePosterior":
-        """The same with tensors of the dtype and on the device of ``like``."""
+        """Copy with tensors of the dtype and on the device of ``like``."""
         convert = _converter(like)
         positions = torch.as_tensor(self.positions, device=like.device)
         return LaplacePosterior(convert(self.loc), self.precision.map(convert), positions)
@@ -126,7 +126,7 @@ class LinearisedNetwork(NamedTuple):
         model = self.model
         n_outputs = model.network.layout.shapes[model.layers[-1].weight][0]
         per_row = n_outputs * self.posterior.precision.entries_per_output
-        found = []
+        parts = []
         for block in x.split(rows_within(_JACOBIAN_ENTRIES, per_row)):
             with torch.enable_grad():
                 noise = self.noise.expand(len(block), *self.noise.shape)
@@ -137,5 +137,5 @@ class LinearisedNetwork(NamedTuple):
                     recording, model.layers, model.n_samples, mean, directions
                 )
             with torch.no_grad():
-                found.append(finish(jacobian, mean.detach()))
-        return found
+                parts.append(finish(jacobian, mean.detach()))
+        return parts

@@ -38,7 +38,7 @@ class Precision(Protocol):
         ...
 
     def map(self, convert: Convert) -> "Precision":
-        """The same with every array converted."""
+        """Copy with every array converted."""
         ...
 
     def log_det(self) -> Tensor: ...
@@ -166,7 +166,7 @@ class KroneckerPrecision:
             _rotated(t, s)
             for t, (_, s, _, _) in zip(jacobian.averages, self._blocks(), strict=True)
         ]
-        found = []
+        draws = []
         for _ in range(n):  # one draw's weights at a time
             total: Any = 0.0
             for (layer, _, weight, bias), (inputs, gradients) in zip(
@@ -178,8 +178,8 @@ class KroneckerPrecision:
                 if layer.bias is not None:
                     z = standard_normal(bias.shape, generator=generator, like=inputs)
                     total = total + torch.einsum("kntg,g->nk", gradients, z * bias.rsqrt())
-            found.append(total)
-        return torch.stack(found)
+            draws.append(total)
+        return torch.stack(draws)
 
 
 def _rotated(layer: LayerAverages, s: LayerSpectrum) -> tuple[Tensor, Tensor]:

@@ -61,15 +61,16 @@ class LinearisedLabels(LinearisedPredictor):
 
     integral: str  # "sampling", "probit" or "plugin"
     n_draws: int
+    variance_scale: float = 1.0  # of the logits
 
     def law(self, x: Tensor) -> Predictive:
-        if self.integral == "plugin":
-            logits = self.network.mean(x).unsqueeze(0)
-        elif self.integral == "probit":
-            logits = moderated(self.network.outputs(x)).unsqueeze(0)
-        else:
-            logits = output_draws(self.network.outputs(x), self.n_draws, self.seed)
-        return self.likelihood.predictive(logits)
+        if self.integral == "plugin" or self.variance_scale == 0.0:
+            return self.likelihood.predictive(self.network.mean(x).unsqueeze(0))
+        outputs = self.network.outputs(x)
+        outputs = outputs._replace(covariance=self.variance_scale * outputs.covariance)
+        if self.integral == "probit":
+            return self.likelihood.predictive(moderated(outputs).unsqueeze(0))
+        return self.likelihood.predictive(output_draws(outputs, self.n_draws, self.seed))
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,6 @@ from skbayes_sym.inference.laplace.marginal_likelihood import (
     Seen,
     add_factors,
 )
-from skbayes_sym.inference.laplace.subset import SubsetEvidence
 from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.recording import Recording, WeightLayer
@@ -230,7 +229,7 @@ class HyperAscent:
 
     def __init__(
         self,
-        evidence: LaplaceEvidence | SubsetEvidence,
+        evidence: LaplaceEvidence,
         hyper: Tensor,
         rates: HyperRates,
         seed: int,

@@ -109,17 +109,17 @@ class ModeSampler:
         taken off it.
         """
         domain = weighing.modes.regions.domains[k]
-        own = domain.enter(weighing.pool.draws[weighing.modes.labels == k])[0]
-        chosen = torch.randperm(len(own), generator=self.generator)
-        starts = own[chosen[torch.arange(n_chains) % len(own)]].to(self.like)
+        draws = domain.enter(weighing.pool.draws[weighing.modes.labels == k])[0]
+        chosen = torch.randperm(len(draws), generator=self.generator)
+        starts = draws[chosen[torch.arange(n_chains) % len(draws)]].to(self.like)
         warm: ChainDraws | None = None
         thin, confined, allowance = self.plan.thin, True, allowance or Allowance(0.0)
-        if len(own) >= _DRAWS_A_DIMENSION * own.shape[1]:
-            metric = full_preconditioner(own.to(self.like))
+        if len(draws) >= _DRAWS_A_DIMENSION * draws.shape[1]:
+            metric = full_preconditioner(draws.to(self.like))
             warm = self._warm_up(ConfinedHMC(domain, _WARM_UP), starts, metric, seed, on_step)
             self._spend(allowance, warm)
         if warm is None or (warm.complete and _boundary_loss(warm) > _MOST_LOST):
-            pooled = pooled_preconditioner(own, self.group)
+            pooled = pooled_preconditioner(draws, self.group)
             preconditioner = DiagonalPreconditioner(pooled.scale.to(self.like))
             warm = self._warm_up(_WARM_UP, starts, preconditioner, seed, on_step)
             self._spend(allowance, warm)
@@ -127,13 +127,13 @@ class ModeSampler:
         if not warm.complete:
             return warm
         thin, kernel = self._spaced(warm, thin, allowance)
-        found = sample_chains(
+        run = sample_chains(
             self._sampler(ConfinedHMC(domain, kernel) if confined else kernel), warm.blocks,
             n_warmup=0, n_draws=self.plan.n_draws, thin=thin, n_jobs=self.plan.n_jobs,
             on_step=on_step,
         )  # fmt: skip
-        self._spend(allowance, found)
-        return found
+        self._spend(allowance, run)
+        return run
 
     def _spend(self, allowance: Allowance, run: ChainDraws) -> None:
         made = _WITH_METRIC * (run.warmup.n_gradients + run.sampling.n_gradients)
@@ -234,10 +234,10 @@ def refine(
             if not allowance.affords(allowance.work(sampler.plan.n_calls, n_chains) + bridging):
                 break
             allowance.spend(bridging)
-            found = sampler(weighing, k, n_chains, seed=mode_seed, allowance=allowance)
-            if not found.complete:
+            run = sampler(weighing, k, n_chains, seed=mode_seed, allowance=allowance)
+            if not run.complete:
                 raise KeyboardInterrupt
-            pool = _with_chains(pool, found, weighing.modes.regions.domains[k])
+            pool = _with_chains(pool, run, weighing.modes.regions.domains[k])
         if pool is weighing.pool:
             return weighing
         weighing = weigh(log_density, pool, sampler.group, generator=sampler.generator)

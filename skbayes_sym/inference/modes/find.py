@@ -45,13 +45,13 @@ class Regions:
 
         O(C K (D^2 + d^3)) for d hidden units.
         """
-        at = position.detach().cpu().double()
+        places = position.detach().cpu().double()
         scores = [
-            gaussian.log_prob(domain.enter(at)[0])
+            gaussian.log_prob(domain.enter(places)[0])
             for domain, gaussian in zip(self.domains, self.gaussians, strict=True)
         ]
-        found = torch.stack(scores, dim=-1).nan_to_num(nan=-torch.inf).argmax(dim=-1)
-        return found.to(position.device)
+        regions = torch.stack(scores, dim=-1).nan_to_num(nan=-torch.inf).argmax(dim=-1)
+        return regions.to(position.device)
 
     def region(self, k: int) -> "RegionOf":
         """Region ``k`` as a function (C, D) -> bool (C,)."""
@@ -143,9 +143,9 @@ def weigh_modes(
     shares = weights.square() * variance.masked_fill(~known, 0.0)
     total = shares.sum()
     # d w_k = w_k (d_k - sum_j w_j d_j)
-    own = weights.square() * ((1.0 - 2.0 * weights) * variance.masked_fill(~known, 0.0) + total)
+    spread = weights.square() * ((1.0 - 2.0 * weights) * variance.masked_fill(~known, 0.0) + total)
     log_evidence = float(torch.logsumexp(log_z[known], 0))
-    return ModeWeights(weights, own.clamp_min(0.0).sqrt(), log_evidence, float(total.sqrt()))
+    return ModeWeights(weights, spread.clamp_min(0.0).sqrt(), log_evidence, float(total.sqrt()))
 
 
 def _linked(draws: Tensor, values: Tensor, chain: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ def _alike(draws: Tensor, values: Tensor, chain: Tensor, long: Tensor) -> Tensor
     mean = named.new_zeros(len(size), named.shape[1]).index_add_(0, chain, named) / size
     square = (named - mean[chain]).square()
     variance = torch.zeros_like(mean).index_add_(0, chain, square) / (size - 1.0).clamp_min(1.0)
-    found = [torch.zeros(2, 0, dtype=torch.int64)]
+    edges = [torch.zeros(2, 0, dtype=torch.int64)]
     ids = long.nonzero().squeeze(-1)
     mean, variance = mean[ids], variance[ids]
     for i in range(len(ids) - 1):
@@ -182,8 +182,8 @@ def _alike(draws: Tensor, values: Tensor, chain: Tensor, long: Tensor) -> Tensor
         near = (gap[:, :-1] <= _APART * spread[:, :-1]).all(dim=-1)
         near &= gap[:, -1] <= spread[:, -1].clamp_min(_HEIGHT)
         others = ids[i + 1 :][near]
-        found.append(torch.stack([ids[i].expand_as(others), others]))
-    return torch.cat(found, dim=1)
+        edges.append(torch.stack([ids[i].expand_as(others), others]))
+    return torch.cat(edges, dim=1)
 
 
 def _neighbors(draws: Tensor, values: Tensor, chain: Tensor, asked: Tensor) -> Tensor:
@@ -192,13 +192,13 @@ def _neighbors(draws: Tensor, values: Tensor, chain: Tensor, asked: Tensor) -> T
     points = draws / torch.where(scale > 0, scale, 1.0)
     allowed = _FAR_HEIGHT * (0.5 * draws.shape[1]) ** 0.5
     k = min(ceil(_NEIGHBORS * log(len(points))) + 1, len(points))  # itself is one of them
-    found = [torch.zeros(2, 0, dtype=torch.int64)]
+    edges = [torch.zeros(2, 0, dtype=torch.int64)]
     for rows in asked.nonzero().squeeze(-1).split(rows_within(_CHUNK, len(points))):
         near = torch.cdist(points[rows], points).topk(k, largest=False).indices
         alike = (values[near] - values[rows].unsqueeze(-1)).abs() <= allowed
-        own = chain[rows].unsqueeze(-1).expand_as(near)
-        found.append(torch.stack([own[alike], chain[near][alike]]))
-    return torch.cat(found, dim=1)
+        asking = chain[rows].unsqueeze(-1).expand_as(near)
+        edges.append(torch.stack([asking[alike], chain[near][alike]]))
+    return torch.cat(edges, dim=1)
 
 
 def _fit_regions(draws: Tensor, labels: Tensor, group: SymmetryGroup) -> Regions:

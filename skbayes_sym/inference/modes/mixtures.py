@@ -38,8 +38,8 @@ class GaussianMixture:
         noise = normal_like((n, self.loc.shape[1]), generator=generator, like=self.loc)
         draws = torch.empty_like(noise)
         for k in range(self.n_components):
-            own = which == k
-            draws[own] = self.loc[k] + noise[own] @ self.cholesky[k].mT
+            drawn = which == k
+            draws[drawn] = self.loc[k] + noise[drawn] @ self.cholesky[k].mT
         return draws
 
     def log_prob(self, theta: Tensor) -> Tensor:
@@ -136,8 +136,8 @@ class LowRankMixture:
         draws = normal_like((n, self.loc.shape[1]), generator=generator, like=self.loc)
         draws.mul_(self.variance.sqrt()[which]).add_(self.loc[which])
         for k in range(len(self.loc)):
-            own = which == k
-            draws[own] += z[own] @ self.factor[k].mT
+            drawn = which == k
+            draws[drawn] += z[drawn] @ self.factor[k].mT
         return draws
 
     def log_prob(self, theta: Tensor) -> Tensor:
@@ -245,14 +245,14 @@ def fit_mixture_of_laplace(
     return MixtureOfLaplace(GaussianMixture(weights, peaks, root), evidence, jitter)
 
 
-def curvature(log_density: LogDensity, at: Tensor) -> Tensor:
-    """``-Hessian`` at ``at`` (D,) by central differences of the gradient, (D, D), symmetric.
+def curvature(log_density: LogDensity, peak: Tensor) -> Tensor:
+    """``-Hessian`` at a peak (D,) by central differences of the gradient, (D, D), symmetric.
 
     Relative error about 1e-9 in float64, 2 D gradients in one call.
     """
-    step = _STEP * (1.0 + at.abs())
+    step = _STEP * (1.0 + peak.abs())
     shift = torch.diag(step)
-    ends = torch.cat([at + shift, at - shift])
+    ends = torch.cat([peak + shift, peak - shift])
     gradient = log_density.evaluate(ends).gradient.double()
     up, down = gradient.chunk(2)
     hessian = (down - up) / (2.0 * step).unsqueeze(-1)

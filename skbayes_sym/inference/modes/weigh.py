@@ -89,8 +89,8 @@ def pool_draws(
     values = [chain_values.flatten()[counts].cpu().double(), *(log_density(p) for p in parts[1:])]
     sizes = torch.tensor([len(p) for p in parts])
     sources = torch.arange(len(parts)).repeat_interleave(sizes)
-    own = n_chains + torch.arange(int(sizes[1:].sum()))
-    chains = torch.cat([torch.arange(n_chains).repeat_interleave(n_draws)[counts.cpu()], own])
+    particles = n_chains + torch.arange(int(sizes[1:].sum()))
+    chains = torch.cat([torch.arange(n_chains).repeat_interleave(n_draws)[counts.cpu()], particles])
     draws, _ = align_particles(torch.cat(parts), group, None, n_starts=4, generator=generator)
     return DrawPool(draws, torch.cat(values), chains, sources)
 
@@ -133,10 +133,10 @@ def _from_chains_or_all(
     integrand: Integrand, pool: DrawPool, modes: DrawModes, k: int, generator: torch.Generator
 ) -> BridgeEstimate:
     """Evidence of mode ``k`` from the chains where that is known, else from all draws."""
-    found = _evidence(integrand, pool, modes, k, _CHAINS, generator)
+    by_chains = _evidence(integrand, pool, modes, k, _CHAINS, generator)
     alone = not bool((pool.sources[modes.labels == k] != _CHAINS).any())
-    if alone or _is_known(found):
-        return found
+    if alone or _is_known(by_chains):
+        return by_chains
     return _evidence(integrand, pool, modes, k, None, generator)
 
 
@@ -153,16 +153,16 @@ def _evidence(
     generator: torch.Generator,
 ) -> BridgeEstimate:
     """Evidence of mode ``k`` from one source's draws, or from all."""
-    own = modes.labels == k
+    chosen = modes.labels == k
     if source is not None:
-        own &= pool.sources == source
-    if not bool(own.any()):
+        chosen &= pool.sources == source
+    if not bool(chosen.any()):
         return NOT_ESTIMATED
-    draws = modes.regions.domains[k].enter(pool.draws[own])[0]
+    draws = modes.regions.domains[k].enter(pool.draws[chosen])[0]
     if modes.regions.n_modes > 1:
         integrand = replace(integrand, region=modes.regions.region(k))
     return bridge_evidence(
-        integrand, draws, chains=pool.chains[own],
+        integrand, draws, chains=pool.chains[chosen],
         n_components=_COMPONENTS if len(draws) >= _MANY_DRAWS * draws.shape[1] else 1,
         max_order=_summed_order(integrand.group, draws), generator=generator,
     )  # fmt: skip
@@ -189,12 +189,12 @@ def _spread(
     sources = pool.sources[modes.labels == heaviest].unique().tolist()
     if len(sources) < 2:
         return nan
-    found = []
+    estimates = []
     for source in sources:
-        found.append(_evidence(integrand, pool, modes, heaviest, source, generator))
-        if source == _CHAINS and _is_known(found[0]):
+        estimates.append(_evidence(integrand, pool, modes, heaviest, source, generator))
+        if source == _CHAINS and _is_known(estimates[0]):
             return nan
-    known = [e for e in found if e.log_evidence == e.log_evidence]
+    known = [e for e in estimates if e.log_evidence == e.log_evidence]
     return max((_apart(a, b) for a, b in combinations(known, 2)), default=nan)
 
 

@@ -276,7 +276,7 @@ def retuned(
     sampler: Sampler,  # that made the draws, without its approach
     # Returned as it is where every chain accepted enough, or was stopped. It is kept too where the
     # further warm-up is stopped.
-    found: ChainDraws,
+    chains: ChainDraws,
     *,
     least_acceptance: float,  # mean probability of a chain's proposals while drawing
     # Moves of every further warm-up, of which there are at most three. Each aims at half of the
@@ -288,41 +288,41 @@ def retuned(
 ) -> ChainDraws:
     """The same chains, those of blocks with a low acceptance after another warm-up."""
     for _ in range(_ROUNDS):
-        chosen = _blocks_below(found, least_acceptance)
-        if not found.complete or not chosen:
-            return found
+        chosen = _blocks_below(chains, least_acceptance)
+        if not chains.complete or not chosen:
+            return chains
         aim = 1.0 - 0.5 * (1.0 - sampler.target_acceptance)
         sampler = replace(sampler, target_acceptance=aim)
         again = sample_chains(
-            sampler, [found.blocks[i] for i in chosen], n_warmup=n_warmup,
-            n_draws=found.draws.shape[1], thin=thin, n_jobs=n_jobs, on_step=on_step,
+            sampler, [chains.blocks[i] for i in chosen], n_warmup=n_warmup,
+            n_draws=chains.draws.shape[1], thin=thin, n_jobs=n_jobs, on_step=on_step,
         )  # fmt: skip
         if not again.complete:
-            return replace(found, stopped=again.stopped)
-        found = _replaced(found, chosen, again)
-    return found
+            return replace(chains, stopped=again.stopped)
+        chains = _replaced(chains, chosen, again)
+    return chains
 
 
 def _ends(blocks: Sequence[Block]) -> list[int]:
     return [0, *np.cumsum([len(block.step_size) for block in blocks]).tolist()]
 
 
-def _blocks_below(found: ChainDraws, least: float) -> list[int]:
-    low, ends = found.sampling.mean_acceptance < least, _ends(found.blocks)
-    return [i for i in range(len(found.blocks)) if bool(low[ends[i] : ends[i + 1]].any())]
+def _blocks_below(chains: ChainDraws, least: float) -> list[int]:
+    low, ends = chains.sampling.mean_acceptance < least, _ends(chains.blocks)
+    return [i for i in range(len(chains.blocks)) if bool(low[ends[i] : ends[i + 1]].any())]
 
 
-def _replaced(found: ChainDraws, chosen: Sequence[int], again: ChainDraws) -> ChainDraws:
+def _replaced(first: ChainDraws, chosen: Sequence[int], again: ChainDraws) -> ChainDraws:
     """Draws of the chosen blocks by those they made again; the old ones count as warm-up."""
-    ends, blocks = _ends(found.blocks), list(found.blocks)
+    ends, blocks = _ends(first.blocks), list(first.blocks)
     chains = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in chosen])
-    draws, value = found.draws.copy(), found.log_density.copy()
+    draws, value = first.draws.copy(), first.log_density.copy()
     draws[chains], value[chains] = again.draws, again.log_density
-    warmup, sampling = (Tally(*(t.clone() for t in x)) for x in (found.warmup, found.sampling))
-    for total, before, new in zip(warmup, found.sampling, again.warmup, strict=True):
+    warmup, sampling = (Tally(*(t.clone() for t in x)) for x in (first.warmup, first.sampling))
+    for total, before, new in zip(warmup, first.sampling, again.warmup, strict=True):
         total[chains] += before[chains] + new
     for total, new in zip(sampling, again.sampling, strict=True):
         total[chains] = new
     for i, block in zip(chosen, again.blocks, strict=True):
         blocks[i] = block
-    return ChainDraws(draws, value, found.n_draws, warmup, sampling, blocks, found.stopped)
+    return ChainDraws(draws, value, first.n_draws, warmup, sampling, blocks, first.stopped)

@@ -101,29 +101,29 @@ class KroneckerPreconditioner:
         return order, order.argsort()
 
     def to_position(self, z: Tensor) -> Tensor:
-        *layers, own = (self._scale * z).split(self._sizes, 1)
+        *layers, params = (self._scale * z).split(self._sizes, 1)
         pieces = [
-            torch.bmm(torch.bmm(left, part.view(scale.shape)), right.mT).flatten(1)
-            for part, (left, scale, right) in zip(layers, self._roots, strict=True)
+            torch.bmm(torch.bmm(outer, part.view(scale.shape)), right.mT).flatten(1)
+            for part, (outer, scale, right) in zip(layers, self._roots, strict=True)
         ]
-        return torch.cat([*pieces, own], 1).index_select(1, self._order[1])
+        return torch.cat([*pieces, params], 1).index_select(1, self._order[1])
 
     def to_gradient(self, gradient: Tensor) -> Tensor:
-        *layers, own = gradient.index_select(1, self._order[0]).split(self._sizes, 1)
+        *layers, params = gradient.index_select(1, self._order[0]).split(self._sizes, 1)
         pieces = [
-            torch.bmm(torch.bmm(left.mT, part.view(scale.shape)), right).flatten(1)
-            for part, (left, scale, right) in zip(layers, self._roots, strict=True)
+            torch.bmm(torch.bmm(outer.mT, part.view(scale.shape)), right).flatten(1)
+            for part, (outer, scale, right) in zip(layers, self._roots, strict=True)
         ]
-        return torch.cat([*pieces, own], 1).mul_(self._scale)
+        return torch.cat([*pieces, params], 1).mul_(self._scale)
 
 
 def _root(curvature: LayerCurvature, precision: Tensor) -> _Root:
-    (inputs, right), (slopes, left) = (
+    (inputs, right), (slopes, outer) = (
         torch.linalg.eigh(factor.double()) for factor in (curvature.inputs, curvature.slopes)
     )
     products = slopes.clamp_min(0).unsqueeze(2) * inputs.clamp_min(0).unsqueeze(1)
     like = curvature.inputs
-    return _Root(left.to(like), (products + precision).rsqrt().to(like), right.to(like))
+    return _Root(outer.to(like), (products + precision).rsqrt().to(like), right.to(like))
 
 
 def curvature_at(posterior: NetworkPosterior, position: Tensor) -> tuple[LayerCurvature, ...]:
@@ -132,7 +132,7 @@ def curvature_at(posterior: NetworkPosterior, position: Tensor) -> tuple[LayerCu
     One forward pass and a backward pass an output, chain by chain: ``(2 + 4 O) N P``
     multiplications each.
     """
-    chains = [_curvature_of_chain(posterior, at) for at in position]
+    chains = [_curvature_of_chain(posterior, place) for place in position]
     return tuple(
         LayerCurvature(*(torch.stack(factors) for factors in zip(*layer, strict=True)))
         for layer in zip(*chains, strict=True)
@@ -148,16 +148,16 @@ def _curvature_of_chain(posterior: NetworkPosterior, position: Tensor) -> list[L
     outputs = torch.addmm(layers[-1][1], inputs[-1], layers[-1][0].mT)
     likelihood = posterior.likelihood.to(x).at(position[n_theta:])
     root = likelihood.hessian_root(outputs, y) * weight.sqrt().unsqueeze(1)
-    found = []
+    factors = []
     for i in range(len(layers) - 1, -1, -1):
         with_one = torch.cat([inputs[i], inputs[i].new_ones(len(x), 1)], 1)
         mean = with_one.mT @ (with_one * (weight / weight.sum()).unsqueeze(1))
         flat = root.flatten(0, 1)
-        found.append(LayerCurvature(mean, flat.mT @ flat))
+        factors.append(LayerCurvature(mean, flat.mT @ flat))
         if i:
             below = (root @ layers[i][0]).unbind(0)
             root = torch.stack([network.activation.backward_(g, inputs[i]) for g in below])
-    return found[::-1]
+    return factors[::-1]
 
 
 def own_scales(log_density: LogDensity, position: Tensor, n_params: int) -> Tensor:
@@ -203,5 +203,5 @@ class KroneckerAdaptation:
         if gaussian is not None:
             parts = network.layers(gaussian.precision.double().cpu())
             precision = torch.stack([torch.cat([w.flatten(), b]).mean() for w, b in parts])
-        own = own_scales(self.posterior, position, self.posterior.likelihood.n_params)
-        return KroneckerPreconditioner(layers, precision.to(position), own)
+        scales = own_scales(self.posterior, position, self.posterior.likelihood.n_params)
+        return KroneckerPreconditioner(layers, precision.to(position), scales)

@@ -55,17 +55,17 @@ class DualAveraging(NamedTuple):
     @classmethod
     def start(cls, step_size: Tensor) -> "DualAveraging":
         """Begin at ``step_size`` (C,), looking upwards first (their mu = log 10 eps)."""
-        at = step_size.double().log()
-        return cls(at, at, torch.zeros_like(at), at + log(10.0))
+        log_size = step_size.double().log()
+        return cls(log_size, log_size, torch.zeros_like(log_size), log_size + log(10.0))
 
     def update(self, acceptance: Tensor, target: float) -> "DualAveraging":
         """Take in the acceptance probability (C,) of a move made with `step_size`."""
         m = self.n_moves + 1
         shortfall = self.shortfall.lerp(target - acceptance.double(), 1.0 / (m + _T0))
-        at = self.log_anchor - m**0.5 / _GAMMA * shortfall
-        at = at.clamp(log(MIN_STEP_SIZE), log(MAX_STEP_SIZE))
-        average = self.log_average.lerp(at, m**-_KAPPA)
-        return DualAveraging(at, average, shortfall, self.log_anchor, m)
+        log_size = self.log_anchor - m**0.5 / _GAMMA * shortfall
+        log_size = log_size.clamp(log(MIN_STEP_SIZE), log(MAX_STEP_SIZE))
+        average = self.log_average.lerp(log_size, m**-_KAPPA)
+        return DualAveraging(log_size, average, shortfall, self.log_anchor, m)
 
 
 def reasonable_step_size(
@@ -195,11 +195,11 @@ def stan_windows(n_warmup: int) -> list[Window]:
         first, last = int(_FIRST_SHARE * n_warmup), int(_LAST_SHARE * n_warmup)
         last = max(last, _LEAST_LAST)
         size = n_warmup - first - last
-    slow, left = [], n_warmup - first - last
-    while left:
-        n_moves = size if 3 * size <= left else left
+    slow, n_rest = [], n_warmup - first - last
+    while n_rest:
+        n_moves = size if 3 * size <= n_rest else n_rest
         slow.append(Window(n_moves, True))
-        left, size = left - n_moves, 2 * size
+        n_rest, size = n_rest - n_moves, 2 * size
     return [Window(first, False), *slow, Window(last, False)]
 
 

@@ -109,7 +109,7 @@ def abilities(kind: type[BaseEstimator]) -> tuple[str, ...]:
     goes_on = [n for n in ("warm_start", "partial_fit") if n in parameters or hasattr(kind, n)]
     goes_on += ["Chains(warm_start=True)"] if "sampler" in parameters else []
     return (
-        "Yes" if "batch_size" in parameters else "No",
+        "Yes" if parameters.keys() & {"batch_size", "optimizer"} else "No",
         "Yes" if "network" in parameters else "No",
         f"``{goes_on[0]}``" if goes_on else "No",
     )

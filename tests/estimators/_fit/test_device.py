@@ -12,6 +12,7 @@ from sklearn.base import clone
 import skbayes_sym as sk
 from skbayes_sym.estimators._fit import device as device_rule
 from skbayes_sym.estimators._fit.device import gradient_flops, resolve_device, worthwhile
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 
 # Too few steps to converge on purpose.
 pytestmark = [
@@ -78,10 +79,19 @@ def test_the_count_is_that_of_matrix_products():
 
 
 def test_a_weight_of_a_convolution_counts_at_every_pixel():
-    cnn = sk.LILAClassifier(
-        image_shape=(6, 6), network="cnn", invariances=None, max_iter=1, n_hyper_updates=1,
-        random_state=0, device="cpu",
-    ).fit(IMAGES, LABELS).network_  # fmt: skip
+    cnn = (
+        sk.LILAClassifier(
+            image_shape=(6, 6),
+            network="cnn",
+            invariances=None,
+            max_iter=1,
+            optimizer=EvidenceAdam(updates=Updates(n=1)),
+            random_state=0,
+            device="cpu",
+        )
+        .fit(IMAGES, LABELS)
+        .network_
+    )
     shapes = cnn.layout.shapes.values()
     weights = sum(np.prod(s) * (36 if len(s) > 2 else 1) for s in shapes)
     assert gradient_flops(cnn, 1) == 6.0 * weights

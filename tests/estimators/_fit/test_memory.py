@@ -23,6 +23,7 @@ from skbayes_sym import (
     SymVIMatrixFactorization,
 )
 from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.estimators.optimizers import EvidenceAdam
 from skbayes_sym.estimators.samplers import Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.numerics import memory
@@ -74,10 +75,12 @@ ABSURD = {
     ),
     "mcmc-weights": (MCMCClassifier(HUGE), X, LABELS, "hidden_layer_sizes"),
     "laplace-full": (
-        LaplaceClassifier((2000, 2000), curvature="full"), X, LABELS, "curvature='auto'",
+        LaplaceClassifier((2000, 2000), optimizer=EvidenceAdam(curvature="full")), X, LABELS,
+        "curvature='auto'",
     ),
     "laplace-diagonal": (
-        LaplaceClassifier((5000, 5000), curvature="diag"), np.repeat(IMAGES, 9, 0),
+        LaplaceClassifier((5000, 5000), optimizer=EvidenceAdam(curvature="diag")),
+        np.repeat(IMAGES, 9, 0),
         np.arange(216) // 2,
         "batch_size",
     ),

@@ -25,6 +25,7 @@ from skbayes_sym.estimators.bayesian_mlp import pool as pool_module
 from skbayes_sym.estimators.bayesian_mlp.pool import Weights
 from skbayes_sym.estimators.ensemble import method
 from skbayes_sym.estimators.laplace.effort import ModesEffort
+from skbayes_sym.estimators.optimizers import GaussNewton
 from skbayes_sym.models import Gaussian
 
 X = np.random.default_rng(4).standard_normal((80, 10))
@@ -57,7 +58,7 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     mixed = np.array(shares) @ np.array(means)
     np.testing.assert_allclose(fitted.predict(X), mixed * fitted.y_scale_[0] + fitted.y_mean_[0])
     assert (len(modes), len(members)) == (3, 2)
-    alone = LaplaceRegressor((4,), n_restarts=3, optimizer="gauss-newton", random_state=0)
+    alone = LaplaceRegressor((4,), optimizer=GaussNewton(3), random_state=0)
     np.testing.assert_allclose(fitted.posterior_.loc, alone.fit(X, Y).posterior_.loc)
     assert sum(shares) == pytest.approx(1.0)
     assert 0.0 < share <= 1.0
@@ -92,7 +93,9 @@ def test_a_line_in_noise_is_left_to_the_linear_model():
     slopes = np.array([1.0, -1.0, 0.5, 0.0, 0.0])
     y, y_new = (a @ slopes + 2.0 * rng.standard_normal(60) for a in (x, new))
     pool = clone(REG).fit(x, y)
-    alone = LaplaceRegressor((), activation="identity", n_restarts=1, random_state=0).fit(x, y)
+    alone = LaplaceRegressor(
+        (), activation="identity", optimizer=GaussNewton(1), random_state=0
+    ).fit(x, y)
     assert pool.linear_share_ > 0.5
     density = pool.log_predictive_density(new, y_new).mean()
     assert density > alone.log_predictive_density(new, y_new).mean() - 0.1
@@ -227,9 +230,9 @@ def classifier():
 def test_kinds_are_mixed_by_their_shares(n_classes, classifier):
     y = np.minimum(KIND, n_classes - 1)
     pool = classifier if n_classes == 3 else clone(CLF).fit(PETALS, y)
-    modes = LaplaceClassifier((4,), n_restarts=2, optimizer="gauss-newton", random_state=0)
+    modes = LaplaceClassifier((4,), optimizer=GaussNewton(2), random_state=0)
     members = DeepEnsembleClassifier(n_members=2, correction="gaussian", random_state=0)
-    linear = LaplaceClassifier((), n_restarts=1, random_state=0)
+    linear = LaplaceClassifier((), optimizer=GaussNewton(1), random_state=0)
     kinds = [kind.fit(PETALS, y).predict_proba(PETALS) for kind in (modes, members, linear)]
     shares = [pool.modes_share_, pool.members_share_, pool.linear_share_]
     assert sum(shares) == pytest.approx(1.0)
@@ -274,7 +277,8 @@ def test_labels_that_follow_a_line_are_the_linear_models():
     pool = BayesianMLPClassifier(n_modes=2, n_members=3, random_state=0).fit(*noisy_line(250, 0))
     assert pool.linear_share_ > 0.5
     assert pool.members_share_ < 0.01
-    linear = LaplaceClassifier((), n_restarts=1, random_state=0).fit(*noisy_line(250, 0))
+    linear = LaplaceClassifier((), optimizer=GaussNewton(1), random_state=0)
+    linear.fit(*noisy_line(250, 0))
     x, y = noisy_line(1000, 1)
     losses = [-clf.log_predictive_density(x, y).mean() for clf in (pool, linear)]
     assert losses[0] < losses[1] + 0.005

@@ -9,6 +9,7 @@ from sklearn.datasets import load_iris
 from skbayes_sym import BayesianMLPClassifier, LaplaceClassifier
 from skbayes_sym.estimators.laplace import modes
 from skbayes_sym.estimators.laplace.modes import FLAT, STEEP
+from skbayes_sym.estimators.optimizers import GaussNewton
 
 
 def noisy_labels(n=150, seed=0):
@@ -20,8 +21,12 @@ def noisy_labels(n=150, seed=0):
 @pytest.fixture(scope="module")
 def fits():
     X, y = noisy_labels()
-    return {prior: LaplaceClassifier(10, n_restarts=2, prior=prior, random_state=0).fit(X, y)
-            for prior in ("learn", STEEP, FLAT)}  # fmt: skip
+    return {
+        prior: LaplaceClassifier(10, optimizer=GaussNewton(2), prior=prior, random_state=0).fit(
+            X, y
+        )
+        for prior in ("learn", STEEP, FLAT)
+    }
 
 
 @pytest.mark.long
@@ -34,7 +39,9 @@ def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
     """Than modes of the steep prior that believe all labels."""
     believing = partial(modes.search_labels, tries=False)
     monkeypatch.setattr(modes, "search_labels", lambda *args, tries: believing(*args))
-    plain = LaplaceClassifier(10, n_restarts=2, prior=STEEP, random_state=0).fit(*noisy_labels())
+    plain = LaplaceClassifier(10, optimizer=GaussNewton(2), prior=STEEP, random_state=0).fit(
+        *noisy_labels()
+    )
     X, y = noisy_labels(1000, seed=1)
     loss = [-fit.log_predictive_density(X, y).mean() for fit in (fits["learn"], plain)]
     assert loss[0] < loss[1] - 0.005
@@ -42,14 +49,19 @@ def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
 
 @cache
 def steep_iris():
-    steep = LaplaceClassifier(10, n_restarts=2, prior=STEEP, random_state=0)
+    steep = LaplaceClassifier(10, optimizer=GaussNewton(2), prior=STEEP, random_state=0)
     return steep.fit(*load_iris(return_X_y=True)).log_evidence_
 
 
 @pytest.mark.long
 @pytest.mark.kept("own0")
-@pytest.mark.parametrize("own", [LaplaceClassifier(10, n_restarts=2), BayesianMLPClassifier(
-    10, n_modes=2, n_members=1)])  # fmt: skip
+@pytest.mark.parametrize(
+    "own",
+    [
+        LaplaceClassifier(10, optimizer=GaussNewton(2)),
+        BayesianMLPClassifier(10, n_modes=2, n_members=1),
+    ],
+)
 def test_separated_classes_keep_the_steep_one(own):
     own.set_params(random_state=0).fit(*load_iris(return_X_y=True))
     np.testing.assert_allclose(own.log_evidence_, steep_iris(), atol=1.0)
@@ -59,6 +71,6 @@ def test_where_every_label_is_explained_no_second_is_tried():
     rng = np.random.default_rng(0)
     X = np.r_[rng.normal(-3.0, 0.3, (30, 2)), rng.normal(3.0, 0.3, (30, 2))]
     y = np.repeat([0, 1], 30)
-    one = LaplaceClassifier(n_restarts=1, random_state=0).fit(X, y)
-    steep = LaplaceClassifier(n_restarts=1, prior=STEEP, random_state=0).fit(X, y)
+    one = LaplaceClassifier(optimizer=GaussNewton(1), random_state=0).fit(X, y)
+    steep = LaplaceClassifier(optimizer=GaussNewton(1), prior=STEEP, random_state=0).fit(X, y)
     np.testing.assert_array_equal(one.posterior_.loc, steep.posterior_.loc)

@@ -5,16 +5,18 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.datasets import load_iris, load_wine
 
 from skbayes_sym import LaplaceClassifier, LILAClassifier
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.models import ColumnShift, Invariances
 
 
 def test_its_diagonal_is_that_of_squared_scores():
     X, y = load_iris(return_X_y=True)
     clf = LaplaceClassifier(
-        (4,), optimizer="adam", curvature="diag-ef", prior=0.7, max_iter=30, tol=None,
+        (4,), optimizer=EvidenceAdam(curvature="diag-ef"), prior=0.7, max_iter=30, tol=None,
         random_state=0,
     )  # fmt: skip
     clf.fit(X[::5], y[::5])
@@ -36,17 +38,19 @@ def test_an_empirical_fisher_that_has_vanished_warns():
     """Many steps on few rows of clear classes: labels are fitted, and squared scores are none."""
     X, y = load_wine(return_X_y=True)
     settings = {
-        "max_iter": 400, "n_hyper_updates": 8, "burn_in": 0.1, "prior": 10.0, "tol": None,
+        "max_iter": 400, "prior": 10.0, "tol": None,
         "random_state": 0,
         "invariances": Invariances([ColumnShift(columns=(0,))], 2),
     }  # fmt: skip
-    fitting = LILAClassifier((20,), curvature="kron-ef", **settings)
+    fitting = LILAClassifier(
+        (20,), optimizer=EvidenceAdam(curvature="kron-ef", updates=Updates(8, 0.1)), **settings
+    )
     with pytest.warns(UserWarning, match=r"Fisher matrix has vanished: its trace is .*kron-sketch"):
         fitting.fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        LILAClassifier((20,), curvature="kron-sketch", **settings).fit(X, y)
-        fitting.set_params(max_iter=8, n_hyper_updates=1).fit(X, y)  # nothing is fitted yet
+        clone(fitting).set_params(optimizer__curvature="kron-sketch").fit(X, y)
+        fitting.set_params(max_iter=8, optimizer__updates__n=1).fit(X, y)  # nothing is fitted yet
 
 
 @pytest.mark.parametrize(
@@ -55,11 +59,15 @@ def test_an_empirical_fisher_that_has_vanished_warns():
 )
 def test_the_half_widths_are_heard_before_it_vanishes(curvature, max_iter, n):
     """Updates by default: one in 8 steps of an empirical Fisher, 100 of others."""
-    model = LILAClassifier(curvature=curvature, max_iter=max_iter, invariances=[ColumnShift()])
+    model = LILAClassifier(
+        optimizer=EvidenceAdam(curvature=curvature, updates=Updates()),
+        max_iter=max_iter,
+        invariances=[ColumnShift()],
+    )
     model.n_features_in_ = 3
     method = model._method()
     assert method._n_updates == n
     assert method._pace(1.0).n_blocks == n
     assert method._pace(1.0).burn_in == (10 if curvature == "auto" else 0)
-    model.set_params(n_hyper_updates=40)
+    model.set_params(optimizer__updates__n=40)
     assert model._method()._n_updates == 40

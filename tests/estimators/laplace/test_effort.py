@@ -7,6 +7,7 @@ from sklearn.base import clone
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
+from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales
 
@@ -95,7 +96,7 @@ def rows(n, noise=0.1):
     return X, np.sin(2.0 * X[:, 0]) + noise * rng.standard_normal(n)
 
 
-AUTO = LaplaceRegressor(n_restarts=1, max_iter=20, tol=None, random_state=0)
+AUTO = LaplaceRegressor(optimizer=GaussNewton(1), max_iter=20, tol=None, random_state=0)
 
 
 @pytest.mark.long
@@ -126,7 +127,9 @@ def test_what_is_given_stays():
     assert not hasattr(of_layers, "relevance_")
     fixed = clone(AUTO).set_params(prior=1.0).fit(*rows(1001))
     assert fixed.network_.hidden_layer_sizes == (20,)
-    adam = LaplaceRegressor(optimizer="adam", max_iter=2, n_hyper_updates=1, random_state=0)
+    adam = LaplaceRegressor(
+        optimizer=EvidenceAdam(updates=Updates(n=1)), max_iter=2, random_state=0
+    )
     assert adam.fit(*rows(1001)).network_.hidden_layer_sizes == (20,)
 
 
@@ -148,10 +151,14 @@ def test_classes_of_many_columns_take_fewer_units(monkeypatch):
     little = ModesEffort(most_work=2e10, other_work=2e10)
     monkeypatch.setattr(LaplaceClassifier, "_effort", little)
     X = np.random.default_rng(0).standard_normal((30, 150))
-    found = LaplaceClassifier(n_restarts=1, max_iter=3, random_state=0).fit(X, X[:, 0] > 0.0)
+    found = LaplaceClassifier(optimizer=GaussNewton(1), max_iter=3, random_state=0).fit(
+        X, X[:, 0] > 0.0
+    )
     assert found.optimizer_ == "gauss-newton"
     assert found.network_.hidden_layer_sizes == (5,)
-    adam = LaplaceClassifier(optimizer="adam", max_iter=2, n_hyper_updates=1, random_state=0)
+    adam = LaplaceClassifier(
+        optimizer=EvidenceAdam(updates=Updates(n=1)), max_iter=2, random_state=0
+    )
     assert adam.fit(X, X[:, 0] > 0.0).network_.hidden_layer_sizes == (20,)
 
 

@@ -11,15 +11,22 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from skbayes_sym import DeepEnsembleRegressor, LaplaceClassifier, LaplaceRegressor
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.models import MLP, TANH, Poisson, StudentT
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
 Y = X @ [1.0, -2.0, 0.5] + 0.3 * RNG.standard_normal(40)
 LINEAR = LaplaceRegressor(
-    (), optimizer="adam", noise_std=0.3, prior=1.3, tol=None, standardize=False,
-    curvature="full", max_iter=2000, n_hyper_updates=10, random_state=0,
-)  # fmt: skip
+    (),
+    optimizer=EvidenceAdam(curvature="full", updates=Updates(n=10)),
+    noise_std=0.3,
+    prior=1.3,
+    tol=None,
+    standardize=False,
+    max_iter=2000,
+    random_state=0,
+)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +75,7 @@ def test_functions_of_the_posterior_have_its_moments(linear):
 def test_joint_covariance_is_that_of_functions_and_noise(curvature):
     b = np.column_stack([Y, 100.0 * X[:, 0] * X[:, 1]])
     reg = LaplaceRegressor(
-        (4,), optimizer="adam", curvature=curvature, max_iter=50, tol=9.0, random_state=0
+        (4,), optimizer=EvidenceAdam(curvature=curvature), max_iter=50, tol=9.0, random_state=0
     )
     reg.fit(X, b)
     mean, cov = reg.predict(X[:5], return_cov=True)
@@ -93,7 +100,7 @@ def test_a_model_without_normal_functions_has_no_covariance():
 @pytest.mark.long
 def test_noise_and_prior_reach_a_maximum_of_the_evidence():
     reg = LaplaceRegressor(
-        (), optimizer="adam", curvature="full", max_iter=300, tol=None, random_state=0
+        (), optimizer=EvidenceAdam(curvature="full"), max_iter=300, tol=None, random_state=0
     ).fit(X, Y)
     # residual degrees of freedom: sum of squares / (n - gamma), gamma at most 4
     residual = Y - reg.predict(X)
@@ -113,7 +120,7 @@ def test_every_curvature_predicts_well(curvature):
     A, b = load_wine(return_X_y=True)
     train, test = np.random.default_rng(0).permutation(178)[:120], slice(None)
     clf = LaplaceClassifier(
-        (10,), optimizer="adam", curvature=curvature, max_iter=80, tol=None, random_state=0
+        (10,), optimizer=EvidenceAdam(curvature=curvature), max_iter=80, tol=None, random_state=0
     ).fit(A[train], b[train])
     assert clf.score(A[test], b[test]) > 0.93
     assert clf.prior_scale_.shape == (2,)
@@ -124,7 +131,9 @@ def test_every_curvature_predicts_well(curvature):
 @pytest.mark.long
 def test_the_last_layer_alone_has_one_scale():
     A, b = load_iris(return_X_y=True)
-    clf = LaplaceClassifier((10,), layers="last", max_iter=300, tol=None, random_state=0).fit(A, b)
+    clf = LaplaceClassifier(
+        (10,), optimizer=EvidenceAdam(layers="last"), max_iter=300, tol=None, random_state=0
+    ).fit(A, b)
     assert clf.prior_scale_.shape == (1,)
     assert clf.score(A, b) > 0.93
     draws = clf.posterior_.sample(3, generator=torch.Generator().manual_seed(0))
@@ -281,11 +290,11 @@ def test_objects_that_dont_fit_are_named(params, message):
         ({"network": nn.Linear(7, 3)}, r"doesn't take inputs of shape \(4,\)"),
         ({"prior": [1.0, 2.0, 3.0]}, "prior.*2 layers"),
         ({"prior": [1.0, np.inf]}, "prior"),
-        ({"curvature": "kfac"}, "curvature"),
-        ({"layers": "first"}, "layers"),
+        ({"optimizer": EvidenceAdam(curvature="kfac")}, "curvature"),
+        ({"optimizer": EvidenceAdam(layers="first")}, "layers"),
         ({"predictive": "mc"}, "predictive"),
-        ({"burn_in": 1.0}, "burn_in"),
-        ({"n_hyper_updates": 0}, "n_hyper_updates"),
+        ({"optimizer": EvidenceAdam(updates=Updates(burn_in=1.0))}, "burn_in"),
+        ({"optimizer": EvidenceAdam(updates=Updates(0))}, "'n'"),
     ],
 )
 def test_bad_parameters_are_named(params, message):
@@ -306,7 +315,9 @@ def test_collapse_says_what_to_do():
     """Labels that have nothing to do with the inputs."""
     rng = np.random.default_rng(0)
     A, b = rng.standard_normal((60, 2)), rng.integers(0, 2, 60)
-    clf = LaplaceClassifier((20,), optimizer="adam", random_state=0, keep_best=False)
+    clf = LaplaceClassifier(
+        (20,), optimizer=EvidenceAdam(updates=Updates(keep_best=False)), random_state=0
+    )
     with pytest.warns(ConvergenceWarning, match=r"collapsed onto a constant.*give prior a number"):
         clf.fit(A, b)
     assert np.isfinite(clf.log_evidence_)

@@ -12,6 +12,7 @@ from thin import some
 from torch import nn
 
 from skbayes_sym import LaplaceClassifier, LILAClassifier, LILARegressor
+from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Updates
 from skbayes_sym.models import (
     Affine,
     Augerino,
@@ -24,8 +25,15 @@ from skbayes_sym.models import (
 )
 
 TOY = {
-    "hidden_layer_sizes": (20,), "standardize": False, "curvature": "kron-exact",
+    "hidden_layer_sizes": (20,), "standardize": False,
+    "optimizer": EvidenceAdam(curvature="kron-exact", updates=Updates()),
 }  # fmt: skip
+
+
+def updates(**given):
+    return {"optimizer": EvidenceAdam(updates=Updates(**given))}
+
+
 TURNS = Invariances([Rotation2D()], n_augmentations=20)
 
 
@@ -57,7 +65,7 @@ def test_toy_rotation_is_found(seed, hyper):
     """Data over 60 degrees to either side; the evidence of both by the full Gauss-Newton."""
     X, y = make_arcs(seed)
     plain = without_invariances(seed)
-    lila = clone(plain).set_params(invariances=TURNS, hyper=hyper).fit(X, y)
+    lila = clone(plain).set_params(invariances=TURNS, optimizer__updates__gradient=hyper).fit(X, y)
     angle = np.rad2deg(lila.invariance_["rotation"])
     assert 50.0 <= angle <= 80.0
     assert full_evidence(lila, X, y) - full_evidence(plain, X, y) >= 4.0
@@ -65,18 +73,6 @@ def test_toy_rotation_is_found(seed, hyper):
     assert lila.stop_reason_ == "tol"
     assert lila.invariance_curve_["rotation"].shape == (lila.n_iter_ // 10,)
     assert len(lila.log_evidence_curve_) == lila.n_iter_ // 10 - 10  # after the burn-in
-
-
-@pytest.mark.long
-@some("seed", [1, 2], keep={1})
-def test_toy_rotation_is_found_by_a_quarter_of_the_rows(seed):
-    X, y = make_arcs(seed)
-    lila = LILAClassifier(
-        random_state=seed, invariances=TURNS, evidence="subset", subset_size=50, **TOY
-    ).fit(X, y)
-    assert 40.0 <= np.rad2deg(lila.invariance_["rotation"]) <= 80.0
-    # Lower bounds, from noisy draws: below what is reported, which sees all rows.
-    assert lila.log_evidence_curve_[-20:].mean() < lila.log_evidence_
 
 
 class InvertedRotation(nn.Module):
@@ -98,7 +94,7 @@ def test_toy_rotation_is_found_however_it_is_written():
     X, y = make_arcs(1)
     turns = Invariances([InvertedRotation(1 / 0.3)], n_augmentations=20)
     lila = LILAClassifier(random_state=1, invariances=turns, **TOY)
-    augerino = clone(lila).set_params(objective=Augerino())
+    augerino = clone(lila).set_params(optimizer__updates__objective=Augerino())
     found, shrunk = (
         np.rad2deg(1.0 / model.fit(X, y).invariance_["InvertedRotation"])
         for model in (lila, augerino)
@@ -152,7 +148,9 @@ def test_no_invariance_is_the_laplace_estimator():
     X, y = make_arcs(0)
     params = {"hidden_layer_sizes": (10,), "max_iter": 40, "tol": None, "random_state": 0}
     lila = LILAClassifier(**params, invariances=None).fit(X, y)
-    laplace = LaplaceClassifier(hyper_learning_rate=0.1, **params).fit(X, y)
+    laplace = LaplaceClassifier(
+        optimizer=EvidenceAdam(updates=Updates(learning_rate=0.1)), **params
+    ).fit(X, y)
     assert np.array_equal(lila.predict_proba(X), laplace.predict_proba(X))
     assert lila.log_evidence_ == laplace.log_evidence_
     assert lila.invariance_ == {}
@@ -162,15 +160,16 @@ def test_no_invariance_is_the_laplace_estimator():
 def test_baselines_are_one_word_away():
     X, y = make_arcs(0)
     base = LILAClassifier(
-        (10,), invariances=Invariances([Rotation2D()], 5), max_iter=100, tol=None, random_state=0
-    )
-    fixed = clone(base).set_params(objective="map").fit(X, y)
+        (10,), invariances=Invariances([Rotation2D()], 5), max_iter=100, tol=None, random_state=0,
+        optimizer=EvidenceAdam(updates=Updates()),
+    )  # fmt: skip
+    fixed = clone(base).set_params(optimizer__updates__objective="map").fit(X, y)
     assert fixed.invariance_ == {}
     np.testing.assert_allclose(fixed.prior_scale_, 3.0)
-    augerino = clone(base).set_params(objective=Augerino()).fit(X, y)
+    augerino = clone(base).set_params(optimizer__updates__objective=Augerino()).fit(X, y)
     np.testing.assert_allclose(augerino.prior_scale_, 3.0)
     assert augerino.invariance_["rotation"] > 0.1
-    greedy = clone(augerino).set_params(objective=Augerino(10.0)).fit(X, y)
+    greedy = clone(augerino).set_params(optimizer__updates__objective=Augerino(10.0)).fit(X, y)
     assert greedy.invariance_["rotation"] > augerino.invariance_["rotation"]
 
 
@@ -190,9 +189,15 @@ def test_images_in_every_network(network, channels):
     X, y = small_images(channels=channels)
     sizes = {"hidden_layer_sizes": (10,)} if network == "mlp" else {}
     clf = LILAClassifier(
-        **sizes, image_shape=(6, 5) if channels == 1 else (3, 6, 5), network=network, max_iter=20,
-        n_hyper_updates=4, invariances=Invariances(n_augmentations=3), tol=None, random_state=0,
-    ).fit(X.astype(np.float32), y)  # fmt: skip
+        **sizes,
+        image_shape=(6, 5) if channels == 1 else (3, 6, 5),
+        network=network,
+        max_iter=20,
+        optimizer=EvidenceAdam(updates=Updates(n=4)),
+        invariances=Invariances(n_augmentations=3),
+        tol=None,
+        random_state=0,
+    ).fit(X.astype(np.float32), y)
     assert list(clf.invariance_) == [
         "translation_x", "translation_y", "rotation", "scale", "aspect", "shear",
     ]  # fmt: skip
@@ -213,9 +218,14 @@ def test_colours_that_dont_matter_are_found():
     colour = (1.0 + 0.8 * np.cos(turn)) * np.where(y, 1.0, 0.5)[:, None]
     X = (colour[:, :, None] * rng.uniform(0.8, 1.0, (n, 3, 4))).reshape(n, -1)
     clf = LILAClassifier(
-        (10,), image_shape=(3, 2, 2), max_iter=300, n_hyper_updates=60, tol=None, random_state=0,
+        (10,),
+        image_shape=(3, 2, 2),
+        max_iter=300,
+        optimizer=EvidenceAdam(updates=Updates(n=60)),
+        tol=None,
+        random_state=0,
         invariances=Invariances([Hue(), Brightness()], 8, learning_rate=0.15),
-    ).fit(X, y)  # fmt: skip
+    ).fit(X, y)
     print(clf.invariance_)
     assert list(clf.invariance_) == ["hue", "brightness"]
     assert clf.invariance_["hue"] > 2.0
@@ -229,7 +239,7 @@ def test_axis_basis_correlations_and_modules_of_images():
     clf = LILAClassifier(
         network=module, image_shape=(6, 5),
         invariances=Invariances(Affine("axis", correlated=True), 3),
-        max_iter=60, n_hyper_updates=12, tol=None, random_state=0,
+        max_iter=60, optimizer=EvidenceAdam(updates=Updates(n=12)), tol=None, random_state=0,
     ).fit(X, y)  # fmt: skip
     assert {"scale_x", "scale_y"} <= set(clf.invariance_)
     covariance = clf.invariance_covariance_
@@ -259,10 +269,9 @@ def test_axis_basis_correlations_and_modules_of_images():
         ({"invariances": [Rotation2D(columns=(0, 30))]}, "between 0 and 29"),
         ({"invariances": [nn.Linear(2, 2)]}, "no parameter `eta`"),
         ({"invariances": Affine("polar"), "image_shape": (6, 5)}, "basis must be"),
-        ({"objective": "elbo"}, "objective='elbo' has no transforms"),
-        ({"hyper": "fast"}, "hyper"),
-        ({"subset_size": 20}, "subset_size=20 does not apply: evidence='full' sees all rows"),
-        ({"evidence": "subset", "hyper": "online"}, "hyper='online' does not apply"),
+        (updates(objective="elbo"), "objective='elbo' has no transforms"),
+        (updates(gradient="fast"), "gradient"),
+        ({"optimizer": EvidenceAdam(layers="last")}, "covers all layers"),
         ({"network": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(30), nn.Linear(30, 2))}, "couples"),
     ],
 )
@@ -322,11 +331,11 @@ def test_standardised_coordinates_make_a_rotation_warn():
 @pytest.mark.parametrize("given", ["auto", Invariances(n_augmentations=3)], ids=["auto", "few"])
 def test_a_table_without_anything_to_learn_warns(kind, given):
     X, y = make_arcs(0)
-    model = kind((3,), invariances=given, max_iter=4, n_hyper_updates=2, tol=None)
+    model = kind((3,), invariances=given, max_iter=4, tol=None, **updates(n=2))
     with pytest.warns(UserWarning, match=r"nothing to learn.*without image_shape X is a table"):
         model.fit(X, y)
     assert model.invariance_ == {}
-    for quiet in ({"objective": "map"}, {"invariances": None}, {"invariances": []}):
+    for quiet in (updates(objective="map"), {"invariances": None}, {"invariances": []}):
         clone(model).set_params(**quiet).fit(X, y)
 
 
@@ -344,7 +353,9 @@ def test_images_that_are_no_rows_are_told_of_image_shape(shape, message):
         with pytest.raises(ValueError, match=message):
             model.fit(X, y)
     rows, _ = small_images(12)
-    fitted = LILAClassifier((2,), image_shape=(6, 5), max_iter=2, n_hyper_updates=1, tol=None)
+    fitted = LILAClassifier(
+        (2,), image_shape=(6, 5), max_iter=2, optimizer=EvidenceAdam(updates=Updates(n=1)), tol=None
+    )
     with pytest.raises(ValueError, match=message):
         fitted.fit(rows, y).predict(X)
 
@@ -353,15 +364,22 @@ def test_images_that_are_no_rows_are_told_of_image_shape(shape, message):
 def test_a_last_block_may_be_short(max_iter, n):
     """Its update hears the steps that it has."""
     X, y = make_arcs(0)
-    few = {"max_iter": max_iter, "n_hyper_updates": n, "burn_in": 0.0, "tol": None}
-    clf = LILAClassifier((3,), invariances=[Rotation2D()], batch_size=200, **few).fit(X, y)
+    few = {"max_iter": max_iter, "tol": None}
+    clf = LILAClassifier(
+        (3,),
+        invariances=[Rotation2D()],
+        **few,
+        optimizer=EvidenceAdam(batch_size=200, updates=Updates(n, burn_in=0.0)),
+    ).fit(X, y)
     assert clf.n_iter_ == max_iter
     assert len(clf.log_evidence_curve_) == -(-max_iter // max(1, max_iter // n))
 
 
 def test_a_batch_larger_than_the_data_warns():
     X, y = make_arcs(0)
-    clf = LILAClassifier((3,), invariances=None, max_iter=20, tol=None, batch_size=999)
+    clf = LILAClassifier(
+        (3,), invariances=None, max_iter=20, tol=None, optimizer=Adam(batch_size=999)
+    )
     with pytest.warns(UserWarning, match="batch_size=999 exceeds the 200"):
         clf.fit(X, y)
 
@@ -385,7 +403,7 @@ def test_rotation_of_digits_is_found(seed):
     lila = LILAClassifier(
         (100,),
         image_shape=(8, 8),
-        learning_rate=0.05,
+        optimizer=Adam(learning_rate=0.05),
         invariances=Invariances(learning_rate=0.2),
         tol=None,
         random_state=seed,
@@ -424,7 +442,7 @@ def test_joint_scaling_is_found_as_such(seed):
     apart = LILAClassifier(
         (100,),
         image_shape=(8, 8),
-        learning_rate=0.05,
+        optimizer=Adam(learning_rate=0.05),
         tol=None,
         invariances=fast(Affine("axis")),
         random_state=seed,
@@ -446,7 +464,7 @@ def test_correlations_cost_rotated_digits_nothing(seed):
     plain = LILAClassifier(
         (100,),
         image_shape=(8, 8),
-        learning_rate=0.05,
+        optimizer=Adam(learning_rate=0.05),
         invariances=Invariances(learning_rate=0.2),
         tol=None,
         random_state=seed,

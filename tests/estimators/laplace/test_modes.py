@@ -13,6 +13,7 @@ from torch import nn
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.estimators.laplace.effort import ModesEffort
+from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, GaussNewton, Updates
 from skbayes_sym.inference.laplace.search import modes
 from skbayes_sym.models import Normal, Poisson
 from skbayes_sym.models.learned_scales import ARD
@@ -21,7 +22,7 @@ RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
 Y = X @ [1.0, -2.0, 0.5] + 0.3 * RNG.standard_normal(40)
 AS_GIVEN = {"standardize": False, "tol": None, "random_state": 0}
-SMALL = LaplaceRegressor((3,), n_restarts=3, random_state=0)
+SMALL = LaplaceRegressor((3,), optimizer=GaussNewton(3), random_state=0)
 few_steps = pytest.mark.filterwarnings("ignore:not converged")
 CLASSES = (X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * RNG.standard_normal(40) > 0).astype(int)
 
@@ -40,7 +41,9 @@ def log_evidence(design, scale, noise):
 
 @pytest.mark.long
 def test_a_linear_model_is_bayesian_linear_regression():
-    reg = LaplaceRegressor((), n_restarts=2, noise_std=0.3, prior=1.3, **AS_GIVEN).fit(X, Y)
+    reg = LaplaceRegressor((), optimizer=GaussNewton(2), noise_std=0.3, prior=1.3, **AS_GIVEN).fit(
+        X, Y
+    )
     assert reg.optimizer_ == "gauss-newton"
     scale = np.full(4, 1.3)
     design, mean, covariance = linear_posterior(scale, 0.3)
@@ -58,7 +61,7 @@ def test_a_linear_model_is_bayesian_linear_regression():
 
 def test_learned_scales_and_noise_belong_to_the_posterior_of_their_mode():
     """At those of every column, with the noise as found: exact again."""
-    reg = LaplaceRegressor((), prior=ARD(), n_restarts=1, **AS_GIVEN).fit(X, Y)
+    reg = LaplaceRegressor((), prior=ARD(), optimizer=GaussNewton(1), **AS_GIVEN).fit(X, Y)
     (scale,), (noise,) = reg.prior_scale_modes_, reg.noise_std_modes_[:, 0]
     design, mean, covariance = linear_posterior(scale, noise)
     np.testing.assert_allclose(reg.posterior_.loc[0], mean, atol=1e-6)
@@ -77,7 +80,7 @@ def test_learned_scales_and_noise_belong_to_the_posterior_of_their_mode():
 def test_weights_are_repetitions(kind):
     weight = np.arange(40) % 3
     y = CLASSES if kind is LaplaceClassifier else Y
-    model = kind((3,), n_restarts=2, max_iter=20, random_state=0)
+    model = kind((3,), optimizer=GaussNewton(2), max_iter=20, random_state=0)
     one = clone(model).fit(X, y, sample_weight=weight)
     other = clone(model).fit(np.repeat(X, weight, 0), np.repeat(y, weight))
     assert one.optimizer_ == "gauss-newton"
@@ -111,20 +114,21 @@ def test_evidences_are_reported_and_dont_weigh():
 
 @few_steps
 def test_another_fit_leaves_nothing_of_the_one_before():
-    reg = LaplaceRegressor((3,), prior=ARD(), n_restarts=1, max_iter=12, random_state=0).fit(X, Y)
+    reg = LaplaceRegressor(
+        (3,), prior=ARD(), optimizer=GaussNewton(1), max_iter=12, random_state=0
+    ).fit(X, Y)
     assert reg.relevance_.shape == (1, 3)
     reg.set_params(prior="learn").fit(X, Y)
     assert not hasattr(reg, "relevance_")
-    reg.set_params(optimizer="adam", n_restarts="auto", tol=None)
+    reg.set_params(optimizer="adam", tol=None)
     with pytest.warns(ConvergenceWarning):
         reg.fit(X, Y)
     assert not hasattr(reg, "log_evidence_modes_")
 
 
 @pytest.mark.parametrize(
-    "params", [{"layers": "last"}, {"curvature": "diag"}, {"burn_in": 0.2}, {"keep_best": True},
-               {"network": nn.Linear(3, 1)}, {"optimizer": "adam"}],
-)  # fmt: skip
+    "params", [{"likelihood": "student_t"}, {"network": nn.Linear(3, 1)}, {"optimizer": "adam"}]
+)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_what_only_adam_has_is_trained_by_adam(params):
     assert LaplaceRegressor(max_iter=10, **params).fit(X, Y).optimizer_ == "adam"
@@ -135,17 +139,21 @@ def test_what_would_take_long_is_trained_by_adam(monkeypatch):
     monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(most_work=1e5))
     reg = LaplaceRegressor((3,), max_iter=20, random_state=0)
     assert clone(reg).fit(X, Y).optimizer_ == "adam"
-    asked = clone(reg).set_params(optimizer="gauss-newton", n_restarts=1)
+    asked = clone(reg).set_params(optimizer=GaussNewton(1))
     assert asked.fit(X, Y).optimizer_ == "gauss-newton"
+
+
+class Mine(Adam):
+    pass
 
 
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"optimizer": "adam", "n_restarts": 3}, "n_restarts=3 does not apply"),
-        ({"likelihood": Poisson(), "n_restarts": 3}, r"n_restarts=3 .*likelihood=.* asks for Adam"),
-        ({"optimizer": "gauss-newton", "burn_in": 0.2}, "burn_in=0.2 does not apply"),
-        ({"optimizer": "gauss-newton", "likelihood": Poisson()}, "likelihood=.* does not apply"),
+        ({"optimizer": GaussNewton(), "likelihood": Poisson()}, "Poisson.*[Nn]ormal noise"),
+        ({"optimizer": GaussNewton(0)}, "n_restarts"),
+        ({"optimizer": EvidenceAdam(updates=Updates(objective="map"))}, "LILA"),
+        ({"optimizer": Mine()}, "is not for this estimator: give EvidenceAdam"),
         ({"optimizer": "gauss-newton", "network": nn.Linear(3, 1)}, "fully connected"),
         ({"optimizer": "adam", "prior": ARD()}, "learns its scales by Gauss-Newton"),
         ({"optimizer": "adam", "prior": Normal(np.arange(1.0, 82.0))}, "one prior scale a layer"),
@@ -172,7 +180,9 @@ def test_a_normal_prior_is_prior_scales_prior():
 def test_class_probabilities_are_averaged_as_asked():
     A, b = load_iris(return_X_y=True)
     A, b = A[::2], np.array(["a", "b", "c"])[b[::2]]
-    clf = LaplaceClassifier((4,), n_restarts=2, variance_scale=1.0, random_state=0).fit(A, b)
+    clf = LaplaceClassifier((4,), optimizer=GaussNewton(2), variance_scale=1.0, random_state=0).fit(
+        A, b
+    )
     assert (clf.optimizer_, clf.variance_scale_) == ("gauss-newton", 1.0)
     assert clf.posterior_.n_modes == 2
     assert clf.score(A, b) > 0.9
@@ -189,7 +199,7 @@ def test_class_probabilities_are_averaged_as_asked():
 
 @pytest.mark.long
 def test_two_classes_have_one_output_and_left_out_rows_choose_the_scale():
-    clf = LaplaceClassifier((3,), n_restarts=2, random_state=0).fit(X, CLASSES)
+    clf = LaplaceClassifier((3,), optimizer=GaussNewton(2), random_state=0).fit(X, CLASSES)
     assert clf.network_.n_outputs == 1
     assert clf.variance_scale_ in {0.0, 0.1, 0.3, 1.0, 3.0}
     full = clone(clf).set_params(variance_scale=1.0).fit(X, CLASSES)
@@ -201,7 +211,7 @@ def test_two_classes_have_one_output_and_left_out_rows_choose_the_scale():
 
 def data_and_model(kind):
     y = CLASSES if kind is LaplaceClassifier else Y
-    return y, kind((3,), n_restarts=2, max_iter=20, tol=None, random_state=0)
+    return y, kind((3,), optimizer=GaussNewton(2), max_iter=20, tol=None, random_state=0)
 
 
 @pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
@@ -235,7 +245,7 @@ def test_an_interrupt_keeps_a_marked_usable_model(kind, monkeypatch):
 
 
 def test_a_constant_target_is_learned_as_one():
-    reg = LaplaceRegressor((2,), n_restarts=2, max_iter=30, random_state=0)
+    reg = LaplaceRegressor((2,), optimizer=GaussNewton(2), max_iter=30, random_state=0)
     with pytest.warns(UserWarning, match=r"^y is constant \(7\)"):
         reg.fit(X, np.full(40, 7.0))
     mean, std = reg.predict(X, return_std=True)
@@ -251,7 +261,7 @@ def test_an_interrupt_in_the_first_step_leaves_the_starts(monkeypatch):
     monkeypatch.setattr(modes, "step", interrupted)
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((20, 2)), rng.standard_normal(20)
-    reg = LaplaceRegressor((3,), n_restarts=1, random_state=0)
+    reg = LaplaceRegressor((3,), optimizer=GaussNewton(1), random_state=0)
     with pytest.raises(KeyboardInterrupt):
         reg.fit(X, y)
     assert reg.stop_reason_ == "interrupted"

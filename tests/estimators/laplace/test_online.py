@@ -5,14 +5,19 @@ import pytest
 from sklearn.base import clone
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((300, 3))
 Y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * RNG.standard_normal(300)
 BOTH = {
-    LaplaceRegressor((10,), optimizer="adam", batch_size=100, random_state=0): Y,
-    LaplaceClassifier((10,), optimizer="adam", batch_size=100, random_state=0): Y > 0.3,
+    LaplaceRegressor(
+        (10,), optimizer=EvidenceAdam(batch_size=100, updates=Updates()), random_state=0
+    ): Y,
+    LaplaceClassifier(
+        (10,), optimizer=EvidenceAdam(batch_size=100, updates=Updates()), random_state=0
+    ): Y > 0.3,
 }
 every = pytest.mark.parametrize(("model", "y"), BOTH.items(), ids=lambda a: type(a).__name__)
 
@@ -23,7 +28,9 @@ every = pytest.mark.parametrize(("model", "y"), BOTH.items(), ids=lambda a: type
 def test_fits_are_as_good_as_by_passes_of_their_own(model, y):
     """To a hundredth of a nat per row, the batches' noise included; started 0.2 above it."""
     exact, online = (
-        clone(model).set_params(max_iter=180, tol=None, hyper=hyper).fit(X, y)
+        clone(model)
+        .set_params(max_iter=180, tol=None, optimizer__updates__gradient=hyper)
+        .fit(X, y)
         for hyper in ("exact", "auto")
     )
     assert online.log_evidence_ == pytest.approx(exact.log_evidence_, abs=0.01 * len(X))
@@ -39,16 +46,23 @@ def test_all_rows_are_seen_at_the_end_alone(model, y, monkeypatch):
     counts = {}
     for hyper in ("exact", "online", "auto"):
         passes.clear()
-        clone(model).set_params(max_iter=20, n_hyper_updates=10, tol=None, hyper=hyper).fit(X, y)
+        few = {"optimizer__updates__n": 10, "optimizer__updates__gradient": hyper}
+        clone(model).set_params(max_iter=20, tol=None, **few).fit(X, y)
         counts[hyper] = len(passes)
     assert counts["online"] == counts["auto"] == counts["exact"] - 9  # a tenth is burn-in
 
 
 @every
 def test_a_batch_of_all_rows_makes_passes_of_its_own(model, y):
-    settings = {"batch_size": "auto", "max_iter": 40, "n_hyper_updates": 10, "tol": None}
+    settings = {
+        "optimizer__batch_size": "auto",
+        "optimizer__updates__n": 10,
+        "max_iter": 40,
+        "tol": None,
+    }
     exact, automatic = (
-        clone(model).set_params(hyper=hyper, **settings).fit(X, y) for hyper in ("exact", "auto")
+        clone(model).set_params(optimizer__updates__gradient=hyper, **settings).fit(X, y)
+        for hyper in ("exact", "auto")
     )
     np.testing.assert_array_equal(automatic.posterior_.loc, exact.posterior_.loc)
     assert automatic.log_evidence_ == exact.log_evidence_

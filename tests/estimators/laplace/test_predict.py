@@ -7,11 +7,12 @@ from estimators.laplace.test_lila import make_arcs
 from torch import nn
 
 from skbayes_sym import LaplaceClassifier, LILAClassifier, LILARegressor
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.models import Invariances, Rotation2D
 
 SHORT = {
-    "hidden_layer_sizes": (8,), "max_iter": 60, "n_hyper_updates": 12, "tol": None,
-    "random_state": 0,
+    "hidden_layer_sizes": (8,), "max_iter": 60, "tol": None, "random_state": 0,
+    "optimizer": EvidenceAdam(updates=Updates(12)),
 }  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def test_the_density_comes_with_its_monte_carlo_error(arcs):
 
 def test_drawn_logits_count_towards_the_error(arcs):
     X, _, y = arcs
-    clf = LILAClassifier(invariances=turned(0.7, 1), n_predict_samples=20, **SHORT).fit(X, y)
+    clf = LILAClassifier(invariances=turned(0.7, 1), predictive=20, **SHORT).fit(X, y)
     assert clf.estimate_log_predictive_density(X, y).standard_error > 0.0
     clf.set_params(predictive="probit")
     assert clf.estimate_log_predictive_density(X, y).standard_error == 0.0

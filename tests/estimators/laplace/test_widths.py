@@ -9,6 +9,7 @@ from sklearn.datasets import make_friedman3
 from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor, predictive
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.laplace.modes import choose_width
+from skbayes_sym.estimators.optimizers import GaussNewton
 from skbayes_sym.inference.laplace.search.held_out import HeldOut
 from skbayes_sym.models import MLP, TANH
 
@@ -85,7 +86,7 @@ def test_near_a_line_many_small_weights_are_better_than_few():
     rng = np.random.default_rng(2)
     X = rng.standard_normal((150, 8))
     y = np.tanh(X[:, 0]) + 0.5 * X[:, 1] + rng.standard_normal(150)
-    found = LaplaceRegressor(n_restarts=2, random_state=0).fit(X, y)
+    found = LaplaceRegressor(optimizer=GaussNewton(2), random_state=0).fit(X, y)
     assert found.network_.hidden_layer_sizes == (20,)
     assert found.width_scores_[2] > found.width_scores_.min() + 0.05
 
@@ -105,7 +106,7 @@ def test_an_end_while_widths_are_compared_leaves_what_there_is(step):
 def test_scores_are_in_the_units_of_y_and_weights_are_repetitions():
     X, y = make_friedman3(40, noise=0.1, random_state=0)
     weight = np.tile([1.0, 2.0], 20)
-    settings = {"n_restarts": 2, "max_iter": 15, "tol": None, "random_state": 0}
+    settings = {"optimizer": GaussNewton(2), "max_iter": 15, "tol": None, "random_state": 0}
     weighted = LaplaceRegressor(**settings).fit(X, y, sample_weight=weight)
     repeated = LaplaceRegressor(**settings).fit(
         np.repeat(X, weight.astype(int), 0), np.repeat(y, weight.astype(int))
@@ -121,10 +122,12 @@ def test_a_clear_table_keeps_twenty_units_and_so_does_a_given_scale():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((150, 3))
     y = np.sin(1.5 * X[:, 0]) + np.cos(2.0 * X[:, 1])
-    found = LaplaceRegressor(n_restarts=1, tol=None, max_iter=25, random_state=0).fit(X, y)
+    found = LaplaceRegressor(optimizer=GaussNewton(1), tol=None, max_iter=25, random_state=0).fit(
+        X, y
+    )
     assert found.network_.hidden_layer_sizes == (20,)
     np.testing.assert_array_equal(found.widths_, [3, 8])
-    settings = {"prior": 1.0, "n_restarts": 1, "tol": None, "max_iter": 5}
+    settings = {"prior": 1.0, "optimizer": GaussNewton(1), "tol": None, "max_iter": 5}
     given = LaplaceRegressor(**settings, random_state=0).fit(X, y)
     assert given.network_.hidden_layer_sizes == (20,)
     assert not hasattr(given, "widths_")

@@ -148,9 +148,7 @@ def test_scales_are_learned_given_or_one_per_column(kind, diabetes):
     assert np.array_equal(given.predict(X), same.predict(X))
     by_column = np.ones(given.network_.layout.n_params)
     by_column[given.network_.layout.positions("W1")[:, 3]] = 0.1  # of all units alike
-    assert not np.allclose(
-        quick(**kind, prior=by_column).fit(X, y).predict(X), given.predict(X)
-    )
+    assert not np.allclose(quick(**kind, prior=by_column).fit(X, y).predict(X), given.predict(X))
 
 
 @pytest.mark.long

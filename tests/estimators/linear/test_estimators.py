@@ -71,9 +71,7 @@ def test_learned_scales_are_those_of_bayesian_ridge_without_hyperpriors(diabetes
 
 def test_elbo_is_the_log_evidence(diabetes):
     X, y = diabetes
-    reg = BayesianLinearRegressor(
-        prior=300.0, noise_std=50.0, fit_intercept=False, **AS_GIVEN
-    )
+    reg = BayesianLinearRegressor(prior=300.0, noise_std=50.0, fit_intercept=False, **AS_GIVEN)
     reg.fit(X, y - 100.0)
     covariance = 300.0**2 * X @ X.T + 50.0**2 * np.eye(len(y))
     evidence = stats.multivariate_normal(np.zeros(len(y)), covariance).logpdf(y - 100.0)
@@ -107,9 +105,7 @@ def test_closed_form_oracle():
 
 def test_logistic_oracle():
     X = [[1.0, 0.5], [-1.0, 2.0], [0.3, -1.0], [2.0, 1.0], [-0.5, -0.5], [1.5, -2.0]]
-    clf = BayesianLinearClassifier(
-        prior=2**0.5, fit_intercept=False, tol=1e-10, standardize=False
-    )
+    clf = BayesianLinearClassifier(prior=2**0.5, fit_intercept=False, tol=1e-10, standardize=False)
     clf.fit(X, ["yes", "no", "yes", "yes", "no", "yes"])
     assert clf.elbo_ == pytest.approx(-2.8029370525398725, abs=1e-6)
     assert clf.elbo_mean_field_ == pytest.approx(-2.8056618024528994, abs=1e-6)

@@ -14,9 +14,7 @@ X, Y = load_iris(return_X_y=True)
 ROWS = np.random.default_rng(0).permutation(150)[:36]
 X = X[ROWS][:, :2] + 1e-6 * np.arange(36)[:, None]  # all rows distinct
 Y = Y[ROWS]
-CLF = BayesianLinearClassifier(
-    prior=3.0, fit_intercept=False, standardize=False, random_state=0
-)
+CLF = BayesianLinearClassifier(prior=3.0, fit_intercept=False, standardize=False, random_state=0)
 
 
 @pytest.mark.long

@@ -1,5 +1,7 @@
 """The Laplace posterior against dense normals, and what it does to outputs."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -13,10 +15,7 @@ from inference.laplace.test_curvature import (
 from torch.testing import assert_close
 
 from skbayes_sym.inference.laplace.jacobian import parameter_positions
-from skbayes_sym.inference.laplace.posterior import (
-    LaplacePosterior,
-    LinearisedNetwork,
-)
+from skbayes_sym.inference.laplace.posterior import LaplacePosterior, LinearisedNetwork
 from skbayes_sym.inference.laplace.precision import (
     diagonal_precision,
     full_precision,
@@ -72,33 +71,23 @@ def test_draws_have_the_dense_covariance(kind, generator):
     assert (error < 5.0 * products.std(0) / n**0.5).all()
 
 
-@every_structure
+AT_ONE_POINT = {"plane": problem("numbers", rotate=False), "images": image_problem(n_samples=1)}
+
+
 @pytest.mark.parametrize(
-    "p", [problem("numbers", rotate=False), image_problem(n_samples=1)], ids=["plane", "images"]
+    ("name", "kind"),
+    [*product(AT_ONE_POINT, PRECISIONS), ("averaged", "diagonal"), ("averaged", "full")],
 )
-def test_outputs_of_the_linearised_network(p, kind):
+def test_outputs_of_the_linearised_network(name, kind):
     """Without averaging, J is exact in every structure."""
+    p = problem("classes") if name == "averaged" else AT_ONE_POINT[name]
     posterior = posterior_of(p, kind).tensors(p.theta)
-    eta = p.model.hyper.unflatten(p.hyper)["eta"]
-    shared = p.noise[0]
+    eta, shared = p.model.hyper.unflatten(p.hyper)["eta"], p.noise[0]
     q = p._replace(noise=shared.expand(len(p.data.x), *shared.shape))
     jac = torch.func.jacrev(lambda t: averaged_outputs(q, t))(p.theta)
     covariance = torch.linalg.inv(dense_precision(p, kind))
     found = LinearisedNetwork(p.model, posterior, eta, shared).outputs(p.data.x)
     assert_close(found.mean, averaged_outputs(q, p.theta))
-    assert_close(found.covariance, torch.einsum("noi,ij,nkj->nok", jac, covariance, jac))
-
-
-@pytest.mark.parametrize("kind", ["diagonal", "full"])
-def test_outputs_of_an_averaged_network(kind):
-    p = problem("classes")
-    posterior = posterior_of(p, kind).tensors(p.theta)
-    shared = p.noise[0]
-    q = p._replace(noise=shared.expand(len(p.data.x), *shared.shape))
-    jac = torch.func.jacrev(lambda t: averaged_outputs(q, t))(p.theta)
-    covariance = torch.linalg.inv(dense_precision(p, kind))
-    eta = p.model.hyper.unflatten(p.hyper)["eta"]
-    found = LinearisedNetwork(p.model, posterior, eta, shared).outputs(p.data.x)
     assert_close(found.covariance, torch.einsum("noi,ij,nkj->nok", jac, covariance, jac))
 
 

@@ -203,7 +203,7 @@ def step(
     *,
     is_wary: bool = False,
 ) -> Step:
-    """One damped Gauss-Newton step of every restart, never upwards.
+    """Make a damped Gauss-Newton step of every restart, never upwards.
 
     A restart whose curvature has no Cholesky factor is damped more. If the step is wary, damping
     stays where it had to be raised: there are fewer tries, at most eight systems, and less is

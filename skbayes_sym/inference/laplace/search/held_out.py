@@ -1,4 +1,4 @@
-"""What modes say of rows that they haven't seen: cross-validation of one architecture."""
+"""Cross-validation of one architecture by rows that modes haven't seen."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class HeldOut(NamedTuple):
 
 
 class Validated(NamedTuple):
-    """What a cross-validation leaves."""
+    """Result of a cross-validation."""
 
     search: Search
     rows: HeldOut | None  # None where it was stopped

@@ -87,7 +87,7 @@ class LabelTerms:
 
     @property
     def weights(self) -> Tensor:
-        """Of the points, (S,)."""
+        """Weights of the points, (S,)."""
         return self.outputs.new_ones(1) if self.root is None else self._rule.weights
 
     @property
@@ -96,7 +96,7 @@ class LabelTerms:
         return NormalPoints(*(t.to(self.outputs) for t in rule))
 
     def log_probabilities(self) -> Tensor:
-        """Of the C classes at every point, (N, C, S)."""
+        """Log probabilities of the C classes at every point, (N, C, S)."""
         logits = self.outputs.unsqueeze(-1)
         if self.root is not None:
             logits = logits + self.root @ self._rule.points.T

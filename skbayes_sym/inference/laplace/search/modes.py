@@ -68,7 +68,7 @@ class Modes(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What a search ended with."""
+    """Modes that a search ended with."""
 
     modes: Modes
     curves: list[Tensor]  # of every mode, the log evidence after every update, on the host
@@ -194,8 +194,8 @@ class EvidenceSearch:
                 before, (moving, n_settled) = moving, _moving(ended, settled)
                 loop.stop_if("tol", n_settled == len(theta))
                 if on_step is not None:
-                    so_far = partial(_search, problem, state, curve, "interrupted")
-                    loop.stop_if("callback", on_step(i + 1, so_far))
+                    search = partial(_search, problem, state, curve, "interrupted")
+                    loop.stop_if("callback", on_step(i + 1, search))
                 if not moving:
                     break
                 if len(moving) < len(before):

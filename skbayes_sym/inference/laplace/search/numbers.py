@@ -40,7 +40,7 @@ _NUMBERS = 1 << 20  # of a block of Jacobians: 8 MB, which caches hold
 
 
 class Sums(NamedTuple):
-    """One pass over the rows: squares, J'r and J'J of every target."""
+    """A pass over the rows: squares, J'r and J'J of every target."""
 
     squares: Tensor  # (R, T)
     slope: Tensor  # (R, T, P), J'r
@@ -60,7 +60,7 @@ class Sums(NamedTuple):
         return Expansion(value, gradient, WeightCurvature(product))
 
     def determined(self, hyper: Hyper, system: System) -> Tensor:
-        """What the rows of each target determine of the weights, (R, T); at most N."""
+        """Weights that the rows of each target determine, (R, T); at most N."""
         if isinstance(system, RowSystem):
             return system.determined.unflatten(1, (self.product.shape[1], -1)).sum(2)
         products = (self.product * system.covariance.unsqueeze(1)).sum((2, 3))

@@ -1,4 +1,4 @@
-r"""What a search for modes needs of a model: sums over rows, the evidence, MacKay's update.
+r"""Models as a search for modes sees them: sums over rows, the evidence, MacKay's update.
 
 Laplace's estimate of the evidence at a mode, precisions :math:`\alpha_g` of the prior's groups and
 :math:`A = \sum_n w_n J_n' \Lambda_n J_n + \mathrm{diag}\,\alpha`, is
@@ -48,10 +48,10 @@ class Hyper(NamedTuple):
 
 
 class Rows(Protocol):
-    """One pass over the rows at R weight vectors."""
+    """A pass over the rows at R weight vectors."""
 
     def of(self, which: Tensor) -> Self:
-        """The same of some restarts."""
+        """Rows of some restarts."""
         ...
 
     def expansion(self, hyper: Hyper) -> Expansion:
@@ -121,7 +121,7 @@ class EvidenceProblem:
         return self.prior.is_learned
 
     def begin(self, doubted: Tensor) -> Begun:
-        """What restarts (R,) begin with whose targets are believed, or doubted."""
+        """Begin restarts (R,) whose targets are believed, or doubted."""
         raise NotImplementedError
 
     def expansion(self, theta: Tensor) -> Rows:

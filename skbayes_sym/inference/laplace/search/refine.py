@@ -41,7 +41,7 @@ class RefinedModes(NamedTuple):
 
     @property
     def covariance(self) -> Tensor:
-        """Of the weights, (R, P, P); O(R P^3)."""
+        """Covariance of the weights, (R, P, P); O(R P^3)."""
         return torch.cholesky_inverse(self.factor)
 
 

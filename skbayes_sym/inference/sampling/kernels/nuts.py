@@ -75,8 +75,8 @@ class Checkpoints:
         self._previous, self._total = momentum, self._total + momentum
         turned, size = None, 2
         while (self._n + 1) % size == 0:
-            found = self._turns_over(size)
-            turned = found if turned is None else turned | found
+            turns_now = self._turns_over(size)
+            turned = turns_now if turned is None else turned | turns_now
             size *= 2
         self._n += 1
         return turned

@@ -35,20 +35,20 @@ def align_particles(
     reference : DiagonalReference of shape (D,), float64 on the CPU
         Of the aligned particles.
     """
-    given = Labelling.given(position.detach().cpu().double(), group)
-    if not given.layers:
-        return position, given.reference()
+    labelling = Labelling.given(position.detach().cpu().double(), group)
+    if not labelling.layers:
+        return position, labelling.reference()
     references = [] if reference is None else [reference]
     if n_starts or not references:
-        some = given.theta[:: max(1, len(given.theta) // _STARTERS)]
+        some = labelling.theta[:: max(1, len(labelling.theta) // _STARTERS)]
         stream = _cpu_stream(generator)
         fresh = relabel(
             some, group, n_starts=max(1, n_starts), max_sweeps=_SWEEPS, generator=stream
         )
-        references.append(estimate_reference(fresh.theta, given.mean_square))
-    runs = [given.descended(r, _SWEEPS) for r in references]
-    if len(given.layers) > 1:
-        runs += [given.forward(r).descended(r, _SWEEPS) for r in references]
+        references.append(estimate_reference(fresh.theta, labelling.mean_square))
+    runs = [labelling.descended(r, _SWEEPS) for r in references]
+    if len(labelling.layers) > 1:
+        runs += [labelling.forward(r).descended(r, _SWEEPS) for r in references]
     best = min(runs, key=lambda run: label_objective(run.theta, group))
     return best.theta.to(position), best.reference()
 

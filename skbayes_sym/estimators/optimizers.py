@@ -1,0 +1,190 @@
+"""Optimisers as constructors take them: a grid reaches their parameters by ``optimizer__``."""
+
+from numbers import Integral, Real
+from typing import Any, ClassVar, TypeVar
+
+from sklearn.base import BaseEstimator
+
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
+
+CURVATURES = ("auto", "kron-exact", "kron-sketch", "kron-ef", "diag", "diag-ef", "full")
+
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+_COUNT = Interval(Integral, 1, None, closed="left")
+
+
+class Optimizer(BaseEstimator):
+    """Parameters of an optimiser, with scikit-learn's ``get_params``, ``set_params`` and clones."""
+
+    _parameter_constraints: ClassVar[dict[str, Any]]
+
+    def check(self) -> None:
+        """Raise a `ValueError` that names the parameter and its value, if it is no value for it."""
+        self._validate_params()
+        for value in self.get_params(deep=False).values():
+            if isinstance(value, Optimizer):
+                value.check()
+
+
+class GaussNewton(Optimizer):
+    """Gauss-Newton steps from several random starts, for small fully connected networks.
+
+    Parameters
+    ----------
+    n_restarts : int or "auto", default="auto"
+        Modes, one a random start; "auto" is 10 (4 of classes), fewer (at least 3) where they'd take
+        long. Where the noise is learned, modes whose log evidence is more than a nat per row below
+        the best are left out.
+    """
+
+    _parameter_constraints: ClassVar = {"n_restarts": [StrOptions({"auto"}), _COUNT]}
+
+    def __init__(self, n_restarts: int | str = "auto") -> None:
+        self.n_restarts = n_restarts
+
+
+class Adam(Optimizer):
+    """Adam, whose step size is constant over the first half of the steps and then falls linearly.
+
+    Parameters
+    ----------
+    learning_rate : float or "auto", default="auto"
+        Step size of the weights at the start.
+    batch_size : int or "auto", default="auto"
+        Rows per step; never more than there are.
+
+    Notes
+    -----
+    "auto" says the page of every estimator.
+    """
+
+    _parameter_constraints: ClassVar = {
+        "learning_rate": [StrOptions({"auto"}), _POSITIVE],
+        "batch_size": [StrOptions({"auto"}), _COUNT],
+    }
+
+    def __init__(self, learning_rate: float | str = "auto", batch_size: int | str = "auto") -> None:
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+
+
+class Updates(Optimizer):
+    """When hyperparameters move while Adam trains the weights, and by what.
+
+    Parameters
+    ----------
+    n : int or "auto", default="auto"
+        Times they move, evenly over the steps. "auto" is 100, and with an empirical Fisher matrix
+        at least one in 8 steps.
+    burn_in : float or "auto", default="auto"
+        Share of the updates that is left out at the start. "auto" is 0.1, and 0 with an empirical
+        Fisher matrix.
+    learning_rate : float or "auto", default="auto"
+        Adam's step size for the logarithms of prior precision and noise; "auto" is 0.3, and 0.1 of
+        the LILA estimators.
+    gradient : {"auto", "online", "exact"}, default="auto"
+        "online" gathers the gradient of the evidence from the training steps themselves, with the
+        preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
+        is "online" where a step sees a part of the rows or half-widths or noise are learned by
+        `LILARegressor` and `LILAClassifier`: its cost doesn't depend on how many.
+    keep_best : bool or "auto", default="auto"
+        Whether to return to the point of highest evidence on the way, if that is higher than at
+        the end. "auto" does, but for `LaplaceRegressor`: away from a mode the approximation says
+        too much.
+    objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
+        Of the LILA estimators. "map" has no transformations and a fixed prior.
+        `~skbayes_sym.models.Augerino` trains half-widths with the weights, by the likelihood and a
+        reward for wide ones, at a fixed prior (Benton et al. 2020). A fixed prior that isn't given
+        is 3.0.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n": [StrOptions({"auto"}), _COUNT],
+        "burn_in": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
+        "learning_rate": [StrOptions({"auto"}), _POSITIVE],
+        "gradient": [StrOptions({"auto", "online", "exact"})],
+        "keep_best": [StrOptions({"auto"}), "boolean"],
+        "objective": "no_validation",
+    }
+
+    def __init__(
+        self,
+        n: int | str = "auto",
+        burn_in: float | str = "auto",
+        learning_rate: float | str = "auto",
+        gradient: str = "auto",
+        keep_best: bool | str = "auto",
+        objective: Any = "evidence",
+    ) -> None:
+        self.n = n
+        self.burn_in = burn_in
+        self.learning_rate = learning_rate
+        self.gradient = gradient
+        self.keep_best = keep_best
+        self.objective = objective
+
+
+class EvidenceAdam(Adam):
+    """Adam for the weights of one network, whose hyperparameters follow the Laplace evidence.
+
+    Parameters
+    ----------
+    learning_rate : float or "auto", default="auto"
+        Step size of the weights at the start; "auto" is 0.02.
+    batch_size : int or "auto", default="auto"
+        Rows per step. "auto" is all of them up to 1000 distinct rows, 200 beyond; where inputs are
+        transformed, up to 250 and 100. Memory is that of one batch, once a transformation.
+    curvature : str, default="auto"
+        "kron-exact" (what "auto" is; with learned half-widths up to 4 outputs), "kron-sketch"
+        (random signs in place of a sum over outputs; unbiased), "kron-ef" (empirical Fisher: it
+        vanishes as labels are fitted), "diag", "diag-ef" or "full" (small networks). The reported
+        evidence is never sketched.
+    layers : {"all", "last"}, default="all"
+        What the posterior covers. "last" keeps the other layers at the mode, and their prior as it
+        starts; of `LaplaceRegressor` and `LaplaceClassifier`.
+    updates : Updates, optional
+        When the hyperparameters move; by default ``Updates()``.
+    """
+
+    _parameter_constraints: ClassVar = {
+        **Adam._parameter_constraints,
+        "curvature": [StrOptions(set(CURVATURES))],
+        "layers": [StrOptions({"all", "last"})],
+        "updates": [Updates, None],
+    }
+
+    def __init__(
+        self,
+        learning_rate: float | str = "auto",
+        batch_size: int | str = "auto",
+        curvature: str = "auto",
+        layers: str = "all",
+        updates: Updates | None = None,
+    ) -> None:
+        super().__init__(learning_rate, batch_size)
+        self.curvature = curvature
+        self.layers = layers
+        self.updates = updates
+
+
+AnAdam = TypeVar("AnAdam", bound=Adam)
+
+
+def as_adam(given: object, kind: type[AnAdam]) -> AnAdam:
+    """``optimizer`` as this kind of Adam; what a plain one doesn't say is at its default.
+
+    Raises
+    ------
+    TypeError
+        If it is another kind of optimiser.
+    ValueError
+        If one of its parameters is no value for it.
+    """
+    if isinstance(given, str):
+        return kind()
+    if type(given) is Adam and kind is not Adam:
+        given = kind(**given.get_params(deep=False))
+    if type(given) is not kind:
+        raise TypeError(f"optimizer={given!r} is not for this estimator: give {kind.__name__}().")
+    given.check()
+    return given
