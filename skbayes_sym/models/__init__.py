@@ -12,12 +12,10 @@ network from `BaseNetwork`, one's own prior from `BasePrior`.
 
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.base import Augmentation, Composed
-from skbayes_sym.models.augmentations.colour import Brightness, Contrast, Hue
 from skbayes_sym.models.augmentations.half_width import HalfWidth
-from skbayes_sym.models.augmentations.invariances import Invariances
+from skbayes_sym.models.augmentations.invariances import Augerino, Invariances
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
-from skbayes_sym.models.augmentations.objectives import Augerino
-from skbayes_sym.models.augmentations.pixels import Blur, PixelNoise
+from skbayes_sym.models.augmentations.pixels import Blur, Brightness, Contrast, Hue, PixelNoise
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.base import (

@@ -41,7 +41,7 @@ from skbayes_sym.inference.laplace.training import (
 )
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.models.augmentations.base import Identity
-from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
+from skbayes_sym.models.augmentations.invariances import OBJECTIVES, Objective
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.numerics.optimise import ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
