@@ -14,9 +14,9 @@ from skbayes_sym.estimators._fit.compatibility import (
     RECORDED,
     Needs,
 )
-from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
+from skbayes_sym.estimators._fit.warnings import warn_unless_converged
 from skbayes_sym.estimators.laplace.alternation import Alternation, Pace
 from skbayes_sym.estimators.laplace.convergence import (
     FEWEST_UPDATES,

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.method import Fitted
+from skbayes_sym.estimators._fit.compatibility import Fitted
 from skbayes_sym.estimators._fit.model import GivenPrior
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
