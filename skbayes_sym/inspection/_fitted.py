@@ -22,9 +22,9 @@ def fitted_model(estimator: BaseEstimator) -> Innermost:
         Naming the estimator.
     """
     check_is_fitted(estimator)
-    found = innermost(estimator)
-    check_is_fitted(found.model)
-    return found
+    inside = innermost(estimator)
+    check_is_fitted(inside.model)
+    return inside
 
 
 def regression_law(estimator: BaseEstimator, X: Any, display: str) -> tuple[Any, Any]:
