@@ -183,7 +183,8 @@ BY_NAME: dict[str, list[Any]] = {
     "n_inducing": [1, 2, 500],
     "optimizer": ["auto", "adam", "gauss-newton", GaussNewton(1), GaussNewton(HUGE), Adam(1e-300),
                   Adam(1e10), Adam(batch_size=1), VariationalAdam(1e300, 5, 3, 1e10),
-                  VariationalAdam(n_weight_samples=HUGE, init="laplace"), EvidenceAdam(updates=Updates(2, 0.5)),
+                  VariationalAdam(n_weight_samples=HUGE, init="laplace"),
+                  EvidenceAdam(updates=Updates(2, 0.5)),
                   EvidenceAdam(curvature="full", updates=Updates(1, 0.99, 1e10))],
     "n_components": [1, 2, 3, 50, "auto"],
     "sampler": [SMC(4), SMC(HUGE), *(

@@ -11,8 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.compatibility import Fitted, Method, compatible
 from skbayes_sym.estimators._fit.device import gradient_flops, one_thread, worthwhile
-from skbayes_sym.estimators._fit.method import Fitted, Method, compatible
 from skbayes_sym.estimators._fit.rows import (
     ENCODE,
     Array,

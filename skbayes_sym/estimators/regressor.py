@@ -130,7 +130,7 @@ class BayesianRegressorMixin(RegressorMixin):
         chosen = self._chosen_likelihood
         if not self._has_default_noise:
             return chosen.at(torch.as_tensor(self._learned_params()))
-        log_noise = torch.as_tensor(np.log(self._noise() / self.y_scale_))
+        log_noise = torch.as_tensor(self._noise() / self.y_scale_).log()
         noise_std = getattr(self, "noise_std", "learn")
         return Gaussian(log_noise, learn=isinstance(noise_std, str | HalfNormal))
 

@@ -7,17 +7,15 @@ inputs), `model` (the four nouns together, rows on the device, and minibatches).
 
 In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
 derivatives. One's own likelihood inherits from `TargetLikelihood` or `Likelihood`, one's own
-network from `BaseNetwork`, one's own prior from `BasePrior`.
+network from `BaseNetwork`, one's own prior from `Prior`.
 """
 
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.models.augmentations.base import Augmentation, Composed
-from skbayes_sym.models.augmentations.colour import Brightness, Contrast, Hue
 from skbayes_sym.models.augmentations.half_width import HalfWidth
-from skbayes_sym.models.augmentations.invariances import Invariances
+from skbayes_sym.models.augmentations.invariances import Augerino, Invariances
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
-from skbayes_sym.models.augmentations.objectives import Augerino
-from skbayes_sym.models.augmentations.pixels import Blur, PixelNoise
+from skbayes_sym.models.augmentations.pixels import Blur, Brightness, Contrast, Hue, PixelNoise
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.base import (
@@ -46,7 +44,7 @@ from skbayes_sym.models.networks.convolutional import cnn, resnet
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetMixture
-from skbayes_sym.models.priors import BasePrior, GaussianPrior, HalfNormal, Normal, Prior
+from skbayes_sym.models.priors import GaussianPrior, HalfNormal, Normal, Prior
 from skbayes_sym.numerics.layout import ParamLayout
 
 __all__ = [
@@ -63,7 +61,6 @@ __all__ = [
     "Augerino",
     "Augmentation",
     "BaseNetwork",
-    "BasePrior",
     "Bernoulli",
     "Blur",
     "Brightness",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log, pi
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,112 +20,58 @@ from torch import Tensor
 
 from skbayes_sym.numerics.linalg import cholesky
 
+if TYPE_CHECKING:
+    from skbayes_sym.models.likelihoods.base import TargetLikelihood
+
 # Bisection halves the bracket each time: 60 steps end below float64's resolution.
 _BISECTIONS = 60
 
 
 class Uncertainty(NamedTuple):
-    """What is not known, split by whether more data would help: total = epistemic + aleatoric."""
+    """Uncertainty by whether more data would help: total = epistemic + aleatoric."""
 
     total: Tensor
     epistemic: Tensor
     aleatoric: Tensor
 
 
-class Predictive(Protocol):
-    """Distribution of the targets (or the class) of N rows."""
-
-    def log_prob(self, y: Tensor) -> Tensor:
-        """Log density or probability of a row's targets together, (N,) nats."""
-        ...
-
-    def log_prob_of_draws(self, y: Tensor) -> Tensor:
-        """The same given each of the S draws, (S, N) nats."""
-        ...
-
-    def uncertainty(self) -> Uncertainty:
-        """Of every target (variances) or row of classes (entropies, nats)."""
-        ...
-
-    def mean(self) -> Tensor:
-        """Expected targets (N, T), or class probabilities (N, C)."""
-        ...
-
-    @property
-    def means(self) -> Tensor:
-        """The same given each draw, (S, N, T)."""
-        ...
-
-    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
-        """``n`` data sets; the rows of one belong to the same draw of the posterior."""
-        ...
-
-    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
-        """One data set of every draw, (S, N, T)."""
-        ...
-
-
-class TargetPredictive(Predictive, Protocol):
-    """Distribution of T real targets or counts of N rows."""
-
-    def in_units(self, mean: Tensor, scale: Tensor) -> Self:
-        """The law of ``mean + scale * target``; both (T,)."""
-        ...
-
-    @property
-    def is_discrete(self) -> bool:
-        """Whether targets are whole numbers."""
-        ...
-
-    @property
-    def weights(self) -> Tensor:
-        """Of the draws, (S,), adding up to one."""
-        ...
-
-    @property
-    def scales(self) -> Tensor:
-        """Standard deviation of a target given each draw, (S, N, T)."""
-        ...
-
-    def std(self) -> Tensor:
-        """Standard deviation of a new target, (N, T)."""
-        ...
-
-    def cdf(self, y: Tensor) -> Tensor:
-        """P(target <= y), each target by itself, (N, T)."""
-        ...
-
-    def quantile(self, probability: float) -> Tensor:
-        """(N, T)."""
-        ...
-
-
-class _Draws:
-    """S draws with weights."""
+class Predictive:
+    """Distribution of the targets (or the class) of N rows: a mixture of S draws with weights."""
 
     log_weights: Tensor | None
 
     @property
-    def _n_draws(self) -> int:
-        raise NotImplementedError
-
-    @property
     def _like(self) -> Tensor:
+        """Any tensor that the draws lead, (S, ...)."""
         raise NotImplementedError
 
     @cached_property
     def _weights(self) -> Tensor:
         """(S, 1, 1), adding up to one."""
         if self.log_weights is None:
-            return self._like.new_full((self._n_draws, 1, 1), 1.0 / self._n_draws)
+            return self._like.new_full((len(self._like), 1, 1), 1.0 / len(self._like))
         return self.log_weights.exp().reshape(-1, 1, 1)
 
     @property
     def weights(self) -> Tensor:
-        """Of the draws, (S,), adding up to one."""
+        """Weights of the draws, (S,), adding up to one."""
         return self._weights.flatten()
 
+    @property
+    def means(self) -> Tensor:
+        """Expected targets (S, N, T), or class probabilities (S, N, C), given each draw."""
+        raise NotImplementedError
+
+    def mean(self) -> Tensor:
+        """Expected targets (N, T), or class probabilities (N, C)."""
+        return (self._weights * self.means).sum(0)
+
+    def uncertainty(self) -> Uncertainty:
+        """Uncertainty of every target (variances) or row of classes (entropies, nats)."""
+        raise NotImplementedError
+
     def log_prob_of_draws(self, y: Tensor) -> Tensor:
+        """Log density or probability of a row's targets given each of the draws, (S, N) nats."""
         raise NotImplementedError
 
     def log_prob(self, y: Tensor) -> Tensor:
@@ -136,21 +82,51 @@ class _Draws:
         return torch.logsumexp(self.log_prob_of_draws(y) + self._weights[:, :, 0].log(), dim=0)
 
     def sample(self, n: int, rng: np.random.Generator) -> Tensor:
-        """``n`` data sets, each of one draw, which are taken with replacement."""
-        weights = self._weights.flatten().double().cpu().numpy()
-        chosen = rng.choice(self._n_draws, size=n, p=weights / weights.sum())
+        """``n`` data sets, the rows of each of one draw; these are taken with replacement."""
+        weights = self.weights.double().cpu().numpy()
+        chosen = rng.choice(len(weights), size=n, p=weights / weights.sum())
         return self._sample(torch.as_tensor(chosen, device=self._like.device), rng)
 
     def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
         """One data set of every draw, (S, N, T)."""
-        return self._sample(torch.arange(self._n_draws, device=self._like.device), rng)
+        return self._sample(torch.arange(len(self._like), device=self._like.device), rng)
 
     def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
         raise NotImplementedError
 
 
+class TargetPredictive(Predictive):
+    """Distribution of T real targets or counts of N rows."""
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
+        return False
+
+    @property
+    def scales(self) -> Tensor:
+        """Standard deviation of a target given each draw, (S, N, T)."""
+        raise NotImplementedError
+
+    def in_units(self, mean: Tensor, scale: Tensor) -> Self:
+        """Law of ``mean + scale * target``; both (T,)."""
+        raise NotImplementedError
+
+    def std(self) -> Tensor:
+        """Standard deviation of a new target, noise included, (N, T)."""
+        return self.uncertainty().total.sqrt()
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """P(target <= y), each target by itself, (N, T)."""
+        raise NotImplementedError
+
+    def quantile(self, probability: float) -> Tensor:
+        """Quantiles by bisection, (N, T), to rounding; of counts the least at or above it."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False)
-class NormalMixture(_Draws):
+class NormalMixture(TargetPredictive):
     """Mixture over S draws of normals, for every row and output.
 
     Parameters
@@ -175,21 +151,11 @@ class NormalMixture(_Draws):
     covariance: Tensor | None = None
 
     @property
-    def is_discrete(self) -> bool:
-        """Whether targets are whole numbers."""
-        return False
-
-    @property
-    def _n_draws(self) -> int:
-        return len(self.loc)
-
-    @property
     def _like(self) -> Tensor:
         return self.loc
 
     @cached_property
     def scales(self) -> Tensor:
-        """Standard deviation of a target given each draw, (S, N, T)."""
         return (self.variance + self.noise_variance).sqrt().expand_as(self.loc)
 
     @cached_property
@@ -205,7 +171,6 @@ class NormalMixture(_Draws):
         )
 
     def in_units(self, mean: Tensor, scale: Tensor) -> "NormalMixture":
-        """The law of ``mean + scale * target``."""
         return replace(
             self,
             loc=self.loc * scale + mean,
@@ -216,12 +181,7 @@ class NormalMixture(_Draws):
 
     @property
     def means(self) -> Tensor:
-        """Of the function values of every draw, (S, N, T)."""
         return self.loc
-
-    def mean(self) -> Tensor:
-        """(N, T)."""
-        return (self._weights * self.loc).sum(0)
 
     def uncertainty(self) -> Uncertainty:
         """Variances (N, T): of the mean function (epistemic) and of the noise (aleatoric)."""
@@ -230,12 +190,7 @@ class NormalMixture(_Draws):
         aleatoric = (self._weights * self.noise_variance.expand_as(self.loc)).sum(0)
         return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
 
-    def std(self) -> Tensor:
-        """Standard deviation of a new target, noise included, (N, T)."""
-        return self.uncertainty().total.sqrt()
-
     def log_prob_of_draws(self, y: Tensor) -> Tensor:
-        """Log density of all outputs of a row given each draw, (S, N) nats."""
         if self._root is not None:
             away = (y - self.loc).unsqueeze(-1)
             z = torch.linalg.solve_triangular(self._root, away, upper=False).squeeze(-1)
@@ -245,12 +200,10 @@ class NormalMixture(_Draws):
         return -(0.5 * z * z + log_scale + 0.5 * log(2 * pi)).sum(-1)
 
     def cdf(self, y: Tensor) -> Tensor:
-        """P(target <= y), (N, T)."""
         z = (y - self.loc) / self.scales
         return (self._weights * torch.special.ndtr(z)).sum(0)
 
     def quantile(self, probability: float) -> Tensor:
-        """The mixture's quantile by bisection, (N, T); accurate to rounding."""
         z = float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64)))
         ends = self.loc + z * self.scales  # each component's own quantile brackets the mixture's
         return _bisect(self.cdf, probability, ends.amin(0), ends.amax(0))
@@ -263,41 +216,13 @@ class NormalMixture(_Draws):
         return self.loc[chosen] + self.scales[chosen] * noise
 
 
-class TargetLaw(Protocol):
-    """What `TargetMixture` asks a likelihood, given outputs (*B, N, O); T targets a row."""
-
-    @property
-    def params(self) -> Tensor: ...
-
-    @property
-    def is_discrete(self) -> bool:
-        """Whether targets are whole numbers."""
-        ...
-
-    def at(self, params: Tensor) -> "TargetLaw": ...
-
-    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor: ...
-
-    def mean(self, outputs: Tensor) -> Tensor:
-        """(*B, N, T)."""
-        ...
-
-    def variance(self, outputs: Tensor) -> Tensor: ...
-
-    def cdf(self, y: Tensor, outputs: Tensor) -> Tensor:
-        """P(target <= y), each target by itself."""
-        ...
-
-    def sample(self, outputs: Tensor, rng: np.random.Generator) -> Tensor: ...
-
-
 @dataclass(frozen=True, eq=False)
-class TargetMixture(_Draws):
+class TargetMixture(TargetPredictive):
     """Mixture over S values of the outputs of any likelihood of real targets or counts.
 
     Parameters
     ----------
-    likelihood : TargetLaw
+    likelihood : TargetLikelihood
         Law of the targets given their outputs; its parameters may lead with an axis of draws,
         (S, 1, n_params).
     outputs : Tensor of shape (S, N, O)
@@ -308,7 +233,7 @@ class TargetMixture(_Draws):
         The mixture is the law of ``location + scale * target``; of the target by default.
     """
 
-    likelihood: TargetLaw
+    likelihood: "TargetLikelihood"
     outputs: Tensor
     log_weights: Tensor | None = None
     location: Tensor | None = None
@@ -316,12 +241,7 @@ class TargetMixture(_Draws):
 
     @property
     def is_discrete(self) -> bool:
-        """Whether targets are whole numbers."""
         return self.likelihood.is_discrete
-
-    @property
-    def _n_draws(self) -> int:
-        return len(self.outputs)
 
     @property
     def _like(self) -> Tensor:
@@ -338,23 +258,19 @@ class TargetMixture(_Draws):
         return self.likelihood.mean(self.outputs)
 
     def in_units(self, mean: Tensor, scale: Tensor) -> "TargetMixture":
-        """The law of ``mean + scale * target``."""
         own_location, own_scale = self._units
         return replace(self, location=mean + scale * own_location, scale=scale * own_scale)
 
     @property
     def scales(self) -> Tensor:
-        """Standard deviation of a target given each draw, (S, N, T)."""
         return self._units[1] * self.likelihood.variance(self.outputs).sqrt()
 
     @property
     def means(self) -> Tensor:
-        """Expected targets given every draw, (S, N, T)."""
         location, scale = self._units
         return location + scale * self._means
 
     def mean(self) -> Tensor:
-        """(N, T)."""
         location, scale = self._units
         return location + scale * (self._weights * self._means).sum(0)
 
@@ -366,12 +282,7 @@ class TargetMixture(_Draws):
         aleatoric = (self._weights * self.likelihood.variance(self.outputs)).sum(0) * square
         return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
 
-    def std(self) -> Tensor:
-        """Standard deviation of a new target, (N, T)."""
-        return self.uncertainty().total.sqrt()
-
     def log_prob_of_draws(self, y: Tensor) -> Tensor:
-        """Log density of all targets of a row given each draw, (S, N) nats."""
         location, scale = self._units
         jacobian = scale.log().expand(y.shape[-1]).sum()
         y = (y - location) / scale
@@ -382,7 +293,6 @@ class TargetMixture(_Draws):
         return torch.where(is_count, found, -torch.inf)
 
     def cdf(self, y: Tensor) -> Tensor:
-        """P(target <= y), (N, T)."""
         location, scale = self._units
         return self._cdf((y - location) / scale)
 
@@ -390,10 +300,6 @@ class TargetMixture(_Draws):
         return (self._weights * self.likelihood.cdf(y, self.outputs)).sum(0)
 
     def quantile(self, probability: float) -> Tensor:
-        """By bisection, (N, T).
-
-        Of a discrete target it is the smallest value whose `cdf` reaches ``probability``.
-        """
         location, scale = self._units
         middle = self._means.mean(0).nan_to_num()
         value = invert_cdf(self._cdf, torch.full_like(middle, probability), middle)
@@ -408,7 +314,7 @@ class TargetMixture(_Draws):
 
 
 @dataclass(frozen=True, eq=False)
-class CategoricalMixture(_Draws):
+class CategoricalMixture(Predictive):
     """Mixture over S draws of class probabilities, for every row.
 
     Parameters
@@ -422,20 +328,14 @@ class CategoricalMixture(_Draws):
     log_weights: Tensor | None = None
 
     @property
-    def _n_draws(self) -> int:
-        return len(self.log_probs)
-
-    @property
     def _like(self) -> Tensor:
         return self.log_probs
 
     def log_prob_of_draws(self, y: Tensor) -> Tensor:
-        """Log probability of the classes ``y`` (N,) given each draw, (S, N) nats."""
         return self.log_probs[:, torch.arange(len(y)), y]
 
     @property
     def means(self) -> Tensor:
-        """Probabilities given every draw, (S, N, C)."""
         return self.log_probs.exp()
 
     def mean(self) -> Tensor:
@@ -459,7 +359,7 @@ class CategoricalMixture(_Draws):
 
 
 def invert_cdf(cdf: Callable[[Tensor], Tensor], probability: Tensor, middle: Tensor) -> Tensor:
-    """Where ``cdf`` reaches ``probability``, entry by entry, to rounding.
+    """Find where ``cdf`` reaches ``probability``, entry by entry, to rounding.
 
     The bracket around ``middle`` doubles until it holds the place, then it is halved.
     """

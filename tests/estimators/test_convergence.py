@@ -17,7 +17,7 @@ from skbayes_sym import (
     SymmetrizedVIClassifier,
     SymVIMatrixFactorization,
 )
-from skbayes_sym.estimators._fit.convergence import warn_of_moving_mode
+from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.estimators.optimizers import GaussNewton
 from skbayes_sym.inference.factorization.factor_model import Factors

@@ -7,12 +7,15 @@ into an error, and `table` makes the page that says what goes with what.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 
+from skbayes_sym.estimators._fit.run import Run
+from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.optimise import Stopped
 
 
 def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: str) -> None:
@@ -163,7 +166,7 @@ LINEAR = Need("None: it is linear", "Use hidden_layer_sizes=().", ("layout",))
 
 ANY_PRIOR = Need(
     "Any",
-    "Inherit from skbayes_sym.models.BasePrior.",
+    "Inherit from skbayes_sym.models.Prior.",
     ("bind", "gaussian", "learned", "kernel", "log_prob", "sample"),
 )
 NORMAL_PRIOR = Need(
@@ -178,3 +181,44 @@ NORMAL_OR_LEARNED = Need(
     ("gaussian", "learned"),
     lambda prior: prior.learned is not None or prior.gaussian() is not None,
 )
+
+
+class Fitted(Protocol):
+    """What a method found, or has found so far: arrays and numbers, in scaled units."""
+
+    @property
+    def stop_reason(self) -> Stopped:
+        """Why its loops ended."""
+        ...
+
+    @property
+    def n_iter(self) -> int:
+        """Steps made."""
+        ...
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        """The method's own fitted attributes, in the units of the data as given."""
+        ...
+
+
+class Method(Protocol):
+    """A frozen dataclass of a method's parameters, made from a constructor in one place."""
+
+    @property
+    def needs(self) -> Needs:
+        """What it asks of a likelihood, a network and a prior."""
+        ...
+
+    def fit(self, data: Training, model: Model, run: Run) -> Fitted:
+        """The mathematics: no estimator and no scikit-learn in it."""
+        ...
+
+
+def compatible(method: Method, model: Model) -> Method:
+    """The method, if the model has what it needs.
+
+    Raises TypeError, ValueError: naming what the likelihood, the network or the prior lacks (see
+    `Needs`).
+    """
+    method.needs.check(model)
+    return method

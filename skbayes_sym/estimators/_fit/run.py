@@ -4,11 +4,15 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Integral, Real
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
-from skbayes_sym.estimators._fit.callbacks import FitTask
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions, callback_context
+from skbayes_sym.estimators.optimizers import Adam, VariationalAdam
 from skbayes_sym.numerics.optimise import (
     Asks,
     Objective,
@@ -19,6 +23,111 @@ from skbayes_sym.numerics.optimise import (
 )
 
 logger = logging.getLogger("skbayes_sym")
+
+Reconstruct = Callable[[], Mapping[str, Any]]
+
+
+class FitTask:
+    """One fit as scikit-learn's callbacks see it: a task with one subtask a block of steps.
+
+    ``X``, ``y``, ``metadata``: training data as given to ``fit``, handed to the callbacks;
+    ``n_blocks``: most subtasks there can be.
+    """
+
+    def __init__(
+        self,
+        estimator: BaseEstimator,
+        X: Any,
+        y: Any,
+        metadata: Mapping[str, Any] | None,
+        n_blocks: int,
+    ) -> None:
+        self._estimator = estimator
+        self._data = {"X": X, "y": y, "metadata": metadata}
+        self._n_blocks = self._left = n_blocks
+        self._start: float | None = perf_counter()  # None once the time has been told
+        self._context = callback_context(estimator, n_blocks)
+        self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
+        self._block: Any = None
+        self._begin_block()
+
+    def _begin_block(self) -> None:
+        self._block = self._context.subcontext(task_name="block")
+        self._block.call_on_fit_task_begin(estimator=self._estimator, **self._data)
+        self._left -= 1
+
+    def end_block(self, reconstruct: Reconstruct | None) -> bool:
+        """Report a finished block; True if a callback asks to stop."""
+        stop = self._block.call_on_fit_task_end(
+            estimator=self._estimator, reconstruction_attributes=reconstruct, **self._data
+        )
+        self._block = None
+        self._tell_time()
+        if not stop and self._left > 0:
+            self._begin_block()
+        return bool(stop)
+
+    def _tell_time(self) -> None:
+        """Log once, after the first block, how long the fit may take."""
+        if self._start is None or self._n_blocks < 2:
+            return
+        seconds, self._start = perf_counter() - self._start, None
+        logger.info(
+            "first of %d blocks: %.2g s, so up to %.2g s in all",
+            self._n_blocks,
+            seconds,
+            seconds * self._n_blocks,
+        )
+
+    def end(self, reconstruct: Reconstruct | None) -> None:
+        """Report the end of the fit, first of a block that ended early if there is one."""
+        if self._block is not None:
+            self._block.call_on_fit_task_end(
+                estimator=self._estimator, reconstruction_attributes=reconstruct, **self._data
+            )
+        self._context.call_on_fit_task_end(
+            estimator=self._estimator, reconstruction_attributes=reconstruct, **self._data
+        )
+
+
+STEP_CONSTRAINTS: dict[str, list[Any]] = {
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "standardize": ["boolean"],
+    "optimizer": [StrOptions({"adam"}), Adam],
+    "n_predict_samples": [Interval(Integral, 1, None, closed="left")],
+    "tol": [Interval(Real, 0, None, closed="left"), None],
+    "random_state": ["random_state"],
+}
+
+
+class Steps(NamedTuple):
+    """Steps of stochastic gradient ascent, in the words of the constructors."""
+
+    max_iter: int
+    tol: float | None  # nats per unit of sample weight; None: never stops
+    batch_size: int | str
+    learning_rate: float | str
+    log_variance_rate: float  # of the log variances' step size, relative to the others'
+    n_weight_samples: int  # draws a step
+
+    @classmethod
+    def of(
+        cls, adam: VariationalAdam, max_iter: int, tol: float | None, *, n_draws: int
+    ) -> "Steps":
+        """Steps as an optimiser says; ``n_draws`` by default."""
+        given = adam.n_weight_samples
+        n = n_draws if isinstance(given, str) else given
+        return cls(max_iter, tol, adam.batch_size, adam.learning_rate, adam.log_variance_rate, n)
+
+    def rate(self, auto: float) -> float:
+        """``learning_rate``, with ``auto`` by default."""
+        return auto if isinstance(self.learning_rate, str) else float(self.learning_rate)
+
+    def absolute_tol(self, total_weight: float) -> float | None:
+        """``tol`` of the whole bound, nats."""
+        return None if self.tol is None else self.tol * total_weight
+
+
 
 FLOATS = (np.float64, np.float32)  # inputs of these dtypes are taken as they are
 

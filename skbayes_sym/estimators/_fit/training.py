@@ -10,7 +10,6 @@ import torch
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.callbacks import FitTask
 from skbayes_sym.estimators._fit.device import dtype_of, resolve_device
 from skbayes_sym.estimators._fit.rows import (
     Array,
@@ -20,6 +19,7 @@ from skbayes_sym.estimators._fit.rows import (
     column_scaling,
     numbers_due,
 )
+from skbayes_sym.estimators._fit.run import FitTask
 from skbayes_sym.estimators._fit.scikit_learn import check_sample_weight
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.likelihoods.base import Likelihood

@@ -2,6 +2,13 @@
 
 import sys
 import warnings
+from collections.abc import Sequence
+from math import inf, isfinite
+
+from sklearn.exceptions import ConvergenceWarning
+
+from skbayes_sym.numerics.convergence import last_tenth_gain
+from skbayes_sym.numerics.optimise import OptimiseResult, Stopped
 
 _NOT_THE_USER = {"skbayes_sym", "sklearn", "contextlib"}
 
@@ -19,3 +26,50 @@ def warn_user(message: str, category: type[Warning]) -> None:
 
 def _package(names: dict[str, object]) -> str:
     return str(names.get("__name__", "")).partition(".")[0]
+
+
+# Nats per unit of sample weight. Of targets without noise scales move on at less for hundreds of
+# steps, while predictions stay.
+_STILL_MOVING = 1e-2
+
+
+def warn_unless_converged(
+    result: OptimiseResult, tol: float | None, total_weight: float, what: str = "the ELBO"
+) -> None:
+    """A warning with the figure if the last tenth of all steps still raised the objective.
+
+    ``tol``: nats per unit of sample weight that count as converged; None asks for no test.
+    ``what``: what was raised.
+    """
+    gain = last_tenth_gain([-loss for loss in result.loss_curve])
+    if tol is not None and result.stopped == "max_iter" and gain.exceeds(tol * total_weight):
+        warn_user(
+            f"not converged: the last tenth of the {result.n_iter} steps still raised {what} by "
+            f"{gain.value / total_weight:.2g} nats per row (tol={tol:g}). Raise "
+            "max_iter or learning_rate.",
+            ConvergenceWarning,
+        )
+
+
+def warn_of_moving_mode(
+    curve: Sequence[float], stopped: Stopped, tol: object, total_weight: float
+) -> None:
+    """A warning if a search that was cut short was still moving its best mode.
+
+    ``curve``: its log evidence after every update, nats; NaN where there was none. ``tol``: none
+    asks for no test.
+    """
+    known = [value for value in curve if isfinite(value)]
+    if tol is None or stopped != "max_iter":
+        return
+    change = abs(known[-1] - known[-3]) / total_weight if len(known) > 2 else inf
+    if change > _STILL_MOVING:
+        why = "the search ended before its scales were updated three times"
+        if change < inf:
+            why = f"the last two updates moved the log evidence by {change:.2g} nats per row"
+        warn_user(f"not converged: {why}. Raise max_iter.", ConvergenceWarning)
+
+
+def warn_unconverged(message: str) -> None:
+    """A `ConvergenceWarning` at the user's own line."""
+    warn_user(message, ConvergenceWarning)

@@ -15,7 +15,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from skbayes_sym.estimators._fit import compatibility as asks
-from skbayes_sym.estimators._fit.method import Method
+from skbayes_sym.estimators._fit.compatibility import Method
 from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training

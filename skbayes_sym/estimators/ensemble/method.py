@@ -14,7 +14,6 @@ from skbayes_sym.estimators._fit.compatibility import (
     CURVED_LIKELIHOOD,
     Needs,
 )
-from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.model import (
     fully_connected,
     independent_normals,
@@ -24,6 +23,7 @@ from skbayes_sym.estimators._fit.model import (
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
+from skbayes_sym.estimators._fit.warnings import warn_unless_converged
 from skbayes_sym.inference.effective_noise import effective_noise
 from skbayes_sym.inference.laplace.determined import curvature_numbers
 from skbayes_sym.inference.laplace.labels_predictive import (

@@ -9,9 +9,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.convergence import warn_unconverged
 from skbayes_sym.estimators._fit.run import Run, logger
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators._fit.warnings import warn_unconverged, warn_user
 from skbayes_sym.estimators.factorization.entries import warn_of_empty
 from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.inference.diagnostics import rank_rhat

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
-from skbayes_sym.estimators._fit.callbacks import FitTask
 from skbayes_sym.estimators._fit.device import dtype_of, resolve_device, worthwhile
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import FitTask
 from skbayes_sym.estimators._fit.training import LARGEST
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import (

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.method import Fitted, Method
+from skbayes_sym.estimators._fit.compatibility import Fitted, Method
 from skbayes_sym.estimators._fit.model import (
     GivenPrior,
     fully_connected,

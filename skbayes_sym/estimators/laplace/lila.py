@@ -34,7 +34,7 @@ from skbayes_sym.estimators.laplace.networks import NAMES
 from skbayes_sym.estimators.laplace.predict import Transformations
 from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Optimizer, Updates, as_adam
 from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
-from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
+from skbayes_sym.models.augmentations.invariances import OBJECTIVES, Objective
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.numerics.random import Estimate, spawn_seeds

@@ -14,9 +14,9 @@ from skbayes_sym.estimators._fit.compatibility import (
     RECORDED,
     Needs,
 )
-from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
+from skbayes_sym.estimators._fit.warnings import warn_unless_converged
 from skbayes_sym.estimators.laplace.alternation import Alternation, Pace
 from skbayes_sym.estimators.laplace.convergence import (
     FEWEST_UPDATES,
@@ -41,7 +41,7 @@ from skbayes_sym.inference.laplace.training import (
 )
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.models.augmentations.base import Identity
-from skbayes_sym.models.augmentations.objectives import OBJECTIVES, Objective
+from skbayes_sym.models.augmentations.invariances import OBJECTIVES, Objective
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.numerics.optimise import ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds

@@ -16,7 +16,6 @@ from skbayes_sym.estimators._fit.compatibility import (
     SOFTMAX,
     Needs,
 )
-from skbayes_sym.estimators._fit.convergence import warn_of_moving_mode
 from skbayes_sym.estimators._fit.memory import rows_part
 from skbayes_sym.estimators._fit.model import (
     fully_connected,
@@ -25,6 +24,7 @@ from skbayes_sym.estimators._fit.model import (
 )
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.laplace.effort import ModesEffort, network_of
 from skbayes_sym.inference.laplace.labels_predictive import choose_variance_scale
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture

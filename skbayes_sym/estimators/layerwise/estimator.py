@@ -14,9 +14,8 @@ from skbayes_sym.estimators._fit.model import (
     gaussian_noise,
 )
 from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
-from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
-from skbayes_sym.estimators._fit.steps import STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.layerwise.method import (
     HIDDEN_POSTERIORS,
@@ -250,9 +249,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
         def make() -> LayerwisePredictor:
             # Drawn on the CPU whatever the device, so that predictions agree across them.
-            generator = generator_from(self._predict_seed_)
-            draws = self.posterior_.conditioned(n, generator=generator, device=like.device)
-            return LayerwisePredictor(self.posterior_, draws, self._observation.to(like))
+            generator, likelihood = generator_from(self._predict_seed_), self._observation.to(like)
+            return self.posterior_.predictor(n, likelihood, generator=generator)
 
         made: LayerwisePredictor = self._cached(f"{n} draws on {like.device}", make)
         return made

@@ -14,12 +14,11 @@ from skbayes_sym.estimators._fit.compatibility import (
     NORMAL_OR_LEARNED,
     Needs,
 )
-from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.model import fully_connected, scale_attributes, scales_by_group
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
-from skbayes_sym.estimators._fit.steps import Steps
+from skbayes_sym.estimators._fit.run import Run, Schedule, Steps, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
+from skbayes_sym.estimators._fit.warnings import warn_unless_converged
 from skbayes_sym.inference.layerwise.base import (
     HiddenPosterior,
     LastLayer,

@@ -9,8 +9,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import require_kind, require_members
-from skbayes_sym.estimators._fit.method import Fitted
+from skbayes_sym.estimators._fit.compatibility import Fitted, require_kind, require_members
 from skbayes_sym.estimators._fit.model import GivenPrior, scale_array
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling, is_standardized
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS

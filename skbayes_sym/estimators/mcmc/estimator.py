@@ -11,9 +11,8 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.compatibility import Fitted, refuse
 from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.method import Fitted
 from skbayes_sym.estimators._fit.model import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,

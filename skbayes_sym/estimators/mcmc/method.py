@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Needs
-from skbayes_sym.estimators._fit.convergence import warn_unconverged
 from skbayes_sym.estimators._fit.memory import prior_part, rows_part
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.warnings import warn_unconverged
 from skbayes_sym.estimators.mcmc.allocate import (
     Allocation,
     Mode,

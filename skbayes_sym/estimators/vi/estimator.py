@@ -16,9 +16,8 @@ from skbayes_sym.estimators._fit.model import (
     gaussian_noise,
 )
 from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
-from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
-from skbayes_sym.estimators._fit.steps import STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator

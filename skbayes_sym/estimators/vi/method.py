@@ -17,7 +17,6 @@ from skbayes_sym.estimators._fit.compatibility import (
     SOFTMAX,
     Needs,
 )
-from skbayes_sym.estimators._fit.convergence import warn_unless_converged
 from skbayes_sym.estimators._fit.model import (
     fully_connected,
     normals_or_learned,
@@ -25,10 +24,9 @@ from skbayes_sym.estimators._fit.model import (
     scales_by_group,
 )
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
-from skbayes_sym.estimators._fit.steps import Steps
+from skbayes_sym.estimators._fit.run import Run, Schedule, Steps, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators._fit.warnings import warn_unless_converged, warn_user
 from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
 from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
 from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
@@ -36,7 +34,6 @@ from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, 
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.learned_scales import ScalesByGroup
-from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.priors import WeightMoments
 from skbayes_sym.numerics.convergence import last_tenth_gain
@@ -111,25 +108,16 @@ class MeanFieldFit:
 def found_so_far(params: Tensor, model: GaussianMLP, predict_seed: int) -> MeanFieldFit:
     """Read the optimiser's vector: means, log variances and what the likelihood learns."""
     n = model.network.layout.n_params
-    loc, log_variance, own = (
-        t.detach().cpu().numpy().copy() for t in (params[:n], params[n : 2 * n], params[2 * n :])
-    )
-    return MeanFieldFit(loc, log_variance, own, predict_seed, _scales_at(params, model))
-
-
-def _scales_at(params: Tensor, model: GaussianMLP) -> ScalesByGroup | None:
-    """The prior at the scales that this posterior asks for, where they are learned."""
+    final = params.detach().cpu()
     scales = learned_scales(model.prior, torch.device("cpu"))
-    if scales is None:
-        return None
-    n = model.network.layout.n_params
-    final = params.detach().double().cpu()
-    return scales.update(WeightMoments(final[:n], final[n : 2 * n].exp()))
+    if scales is not None:  # those that this posterior asks for
+        moments = final.double()
+        scales = scales.update(WeightMoments(moments[:n], moments[n : 2 * n].exp()))
+    loc, log_variance, own = (t.numpy().copy() for t in final.tensor_split([n, 2 * n]))
+    return MeanFieldFit(loc, log_variance, own, predict_seed, scales)
 
 
 INITIAL_SCALE = 0.02  # posterior standard deviation of a random start: narrow, then it widens
-_DOUBLE = 8  # bytes
-_SEARCHES, _COPIES = 2, 5  # searches at once, and copies of a search's system, factors included
 
 
 def random_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
@@ -151,12 +139,18 @@ def laplace_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
     Raises KeyboardInterrupt if interrupted.
     """
     network, likelihood, rows = model.network, model.likelihood, data.double_data
+    p = network.layout.n_params
+    systems = Part(
+        f"Gauss-Newton systems of {p:,} weights",
+        80 * (network.n_outputs + 1) * p**2,  # bytes: five copies of two searches'
+        "Lower hidden_layer_sizes, or use init='random'.",
+    )
+    require_memory([systems], data.device)
     prior = scales_by_group(model.prior)
     if SOFTMAX.is_met(likelihood):
         starts = labels_starts(network, rows, prior, n=1, seed=seed)
     else:
         starts = regression_starts(network, likelihood, rows, prior, n=1, seed=seed)
-    p = network.layout.n_params
     position, log_variance = starts.position[0].cpu(), 2.0 * starts.spread[0].log().cpu()
     return torch.cat([position[:p], log_variance[:p], position[p:]])
 
@@ -166,30 +160,14 @@ class Init(NamedTuple):
 
     needs: Needs
     position: Callable[[GaussianMLP, Training, int], Tensor]  # see `pack`
-    searches: bool  # for a mode, by Gauss-Newton systems
-
-    def memory(self, model: GaussianMLP) -> list[Part]:
-        """Two searches' systems of P weights and T outputs: 80 (T + 1) P^2."""
-        if not self.searches:
-            return []
-        p, t = model.network.layout.n_params, model.network.n_outputs
-        return [
-            Part(
-                f"Gauss-Newton systems of {p:,} weights",
-                _SEARCHES * _COPIES * (t + 1) * p**2 * _DOUBLE,
-                "Lower hidden_layer_sizes, or use init='random'.",
-            )
-        ]
 
 
 # By the name that ``init=`` takes.
 INITS: dict[str, Init] = {
     "random": Init(
-        Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED), random_start, searches=False
+        Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED), random_start
     ),
-    "laplace": Init(
-        Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), laplace_start, searches=True
-    ),
+    "laplace": Init(Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), laplace_start),
 }
 
 
@@ -270,20 +248,17 @@ class MeanFieldVI:
 
     def fit(self, data: Training, model: Model, run: Run) -> MeanFieldFit:
         INITS[self.init].needs.check(model)
-        known = GaussianMLP(
-            fully_connected(model.network),
-            model.likelihood,
-            normals_or_learned(model.prior),
-            model.group,
-        )
+        network, prior = fully_connected(model.network), normals_or_learned(model.prior)
+        known = GaussianMLP(network, model.likelihood, prior, model.group)
         seeds = _Seeds(*spawn_seeds(data.seed, len(_Seeds._fields)))
         symmetry_gap = SymmetryGap(self.gap, known.group)
         auto = automatic_batch(data.n_rows)
         batch_size = rows_per_step(self.steps.batch_size, data.n_rows, auto)
-        if self.start is None:
-            require_memory(INITS[self.init].memory(known), data.device)
-        gap = self._gap_term(data, symmetry_gap, seeds.gap)
-        n = known.network.layout.n_params
+        gap = None
+        if symmetry_gap.group.log_order > 0.0:
+            trained = symmetry_gap.trained(self.steps.n_weight_samples)
+            generator = generator_from(seeds.gap, data.device)
+            gap = GatedGap(trained, symmetry_gap.certificate, generator=generator)
         with torch.no_grad():
             objective = SymmetrizedElbo(
                 known,
@@ -298,7 +273,7 @@ class MeanFieldVI:
             )
             result = run.minimise(
                 objective,
-                self._groups(n, data, model.likelihood, is_minibatch=batch_size < data.n_rows),
+                self._groups(data, known, is_minibatch=batch_size < data.n_rows),
                 Schedule(self.steps.max_iter, self.steps.absolute_tol(data.total_weight)),
                 report=lambda loss: ("training ELBO", data.log_jacobian - loss),
                 asks=objective,
@@ -329,13 +304,6 @@ class MeanFieldVI:
             excess = noise_excess(data, model, posterior, params[2 * n :], seed)
         warn_of_collapse(excess, result, self.steps.absolute_tol(data.total_weight))
 
-    def _gap_term(self, data: Training, gap: SymmetryGap, seed: int) -> GatedGap | None:
-        if gap.group.log_order == 0.0:
-            return None
-        generator = generator_from(seed, data.device)
-        trained = gap.trained(self.steps.n_weight_samples)
-        return GatedGap(trained, gap.certificate, generator=generator)
-
     def _position(self, data: Training, model: GaussianMLP, seed: int) -> Tensor:
         """Starting point: as ``init`` says, or the posterior to go on from."""
         if self.start is None:
@@ -351,15 +319,16 @@ class MeanFieldVI:
         return pack(loc, log_variance, model.likelihood).to(data.data.x)
 
     def _groups(
-        self, n: int, data: Training, likelihood: Likelihood, *, is_minibatch: bool
+        self, data: Training, model: GaussianMLP, *, is_minibatch: bool
     ) -> list[ParamGroup]:
-        """Means and log variances of ``n`` weights, and what the likelihood learns."""
+        """Means and log variances of the weights, and what the likelihood learns."""
+        n = model.network.layout.n_params
         rate = self.steps.rate(MINIBATCH_RATE if is_minibatch else FULL_BATCH_RATE)
         wide_rate = rate * self.steps.log_variance_rate
         return [
             ParamGroup(slice(0, n), rate),
             ParamGroup(slice(n, 2 * n), wide_rate, *_LOG_VARIANCE_RANGE),
-            ParamGroup(slice(2 * n, None), rate, *data.param_range(likelihood)),
+            ParamGroup(slice(2 * n, None), rate, *data.param_range(model.likelihood)),
         ]
 
 
@@ -370,13 +339,10 @@ def _bounds(
     n, final = model.network.layout.n_params, params.double()
     posterior = _posterior(final, model)
     log_lik = expected_log_likelihood(
-        model.network,
-        model.likelihood.at(final[2 * n :]),
-        posterior,
-        data.data,
-        n_draws=_evaluation_draws(data.n_rows),
+        model.network, model.likelihood.at(final[2 * n :]), posterior, data.data,
+        n_draws=max(8, min(_EVALUATION_DRAWS, _EVALUATION_ROWS // data.n_rows)),
         generator=generator_from(seeds.likelihood_bound, data.device),
-    )
+    )  # fmt: skip
     value = log_lik.value - posterior.kl_from(model.prior.scale.numpy())
     if not np.isfinite(value):
         raise DivergenceError(
@@ -386,10 +352,6 @@ def _bounds(
     gap, above = _gap_bounds(data, symmetry_gap, posterior, seeds.gap_bound)
     mean_field = Estimate(value, log_lik.standard_error)
     return Bounds(mean_field, gap, above, model.group.log_order)
-
-
-def _evaluation_draws(n_rows: int) -> int:
-    return max(8, min(_EVALUATION_DRAWS, _EVALUATION_ROWS // n_rows))
 
 
 def _posterior(params: Tensor, model: GaussianMLP) -> MeanFieldGaussian:

@@ -84,11 +84,11 @@ class HalfWidth:
     @property
     def n_params(self) -> int:
         """Number of entries of ``eta``."""
-        return self.n_noise**2 if self.correlated else self.n_noise
+        return len(self.names) ** (2 if self.correlated else 1)
 
     def start(self) -> Tensor:
         """``eta`` before learning: small, and not zero, where the gradient vanishes."""
-        eta = START * torch.eye(self.n_noise, dtype=torch.float64)
+        eta = START * torch.eye(len(self.names), dtype=torch.float64)
         return eta.flatten() if self.correlated else eta.diagonal().clone()
 
     def lower_limit(self) -> Tensor:
@@ -97,7 +97,7 @@ class HalfWidth:
 
     def mixing(self, eta: Tensor) -> Tensor:
         """The matrix L(eta), (k, k)."""
-        k = self.n_noise
+        k = len(self.names)
         if self.correlated:
             eye = torch.eye(k, dtype=eta.dtype, device=eta.device)
             spread = eta.reshape(k, k) * (eye + OFF_DIAGONAL * (1.0 - eye))

@@ -5,9 +5,8 @@ from cases import AUGMENTATIONS
 
 from skbayes_sym.models.augmentations.affine import AXIS, SIMILARITY, Affine
 from skbayes_sym.models.augmentations.base import Composed
-from skbayes_sym.models.augmentations.colour import Brightness, Contrast, Hue
 from skbayes_sym.models.augmentations.half_width import stratified_noise
-from skbayes_sym.models.augmentations.pixels import Blur, PixelNoise
+from skbayes_sym.models.augmentations.pixels import Blur, Brightness, Contrast, Hue, PixelNoise
 
 SCALE = (1.5, 2.0, 1.0)
 COLOURS = (3, 5, 4)
