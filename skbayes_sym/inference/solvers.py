@@ -21,20 +21,21 @@ from skbayes_sym.inference.factorization.covariance import (
 from skbayes_sym.inference.factorization.entry_sites import is_normal
 from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo, side_moments
 from skbayes_sym.inference.factorization.factor_model import (
+    MOST_PERMUTED,
+    NAMES,
     FactorBounds,
     FactorModel,
     FactorProblem,
     Factors,
     FactorState,
     OnSweep,
+    rows_group,
 )
 from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.gibbs import sample_factors
-from skbayes_sym.inference.factorization.groups import MOST_PERMUTED, NAMES, rows_group
 from skbayes_sym.inference.factorization.shared_size import balancing
 from skbayes_sym.inference.factorization.sides import with_law
-from skbayes_sym.inference.factorization.spectral_start import sweeps_start
-from skbayes_sym.inference.factorization.vi import fit_factors
+from skbayes_sym.inference.factorization.vi import fit_factors, sweeps_start
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.random import Estimate
@@ -218,8 +219,7 @@ class Gibbs:
 def _by_sweeps(
     problem: FactorProblem, family: CovarianceFamily, gap: GapStream | None, on_sweep: OnSweep
 ) -> Factors:
-    found = fit_factors(problem, sweeps_start(problem), family, gap=gap, on_sweep=on_sweep)
-    return Factors(found.posterior, found.n_iter, found.stopped, tuple(found.elbo_curve))
+    return fit_factors(problem, sweeps_start(problem), family, gap=gap, on_sweep=on_sweep)
 
 
 def _align(problem: FactorProblem, draws: Tensor) -> Tensor:

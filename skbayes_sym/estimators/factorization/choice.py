@@ -21,24 +21,19 @@ from skbayes_sym.inference.factorization.vi import fit_factors
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How many components "auto" tries, and how hard.
+class ComponentsEffort:
+    """How many components "auto" tries, and how hard."""
 
-    ``candidates``: from few to many, until one is worse than the one before; ``share``,
-    ``most_held_out``: of the entries, to judge by; ``sweeps``, ``tol``: plain sweeps of each, and
-    nats an entry at which they end.
-    """
-
-    candidates: tuple[int, ...] = (2, 5, 10, 20)
-    share: float = 0.1
+    candidates: tuple[int, ...] = (2, 5, 10, 20)  # until one is worse than the one before
+    share: float = 0.1  # of the entries, held out to judge by
     most_held_out: int = 50_000
-    sweeps: int = 60
-    tol: float = 1e-3
+    sweeps: int = 60  # plain ones, of each candidate
+    tol: float = 1e-3  # nats an entry at which they end
     fewest: int = 50  # entries to choose by; with fewer the largest candidate up to ten is taken
 
 
 def choose_components(
-    data: MatrixTraining, model_of: Callable[[int], FactorModel], effort: Effort
+    data: MatrixTraining, model_of: Callable[[int], FactorModel], effort: ComponentsEffort
 ) -> int:
     """The candidate with the highest mean log density of held-out entries.
 

@@ -12,7 +12,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.factorization.choice import Effort, choose_components
+from skbayes_sym.estimators.factorization.choice import ComponentsEffort, choose_components
 from skbayes_sym.estimators.factorization.entries import is_listed
 from skbayes_sym.estimators.factorization.method import Factorization
 from skbayes_sym.estimators.factorization.predictions import PredictsEntries
@@ -20,8 +20,7 @@ from skbayes_sym.estimators.factorization.stream import Listed, joined, warm_sta
 from skbayes_sym.estimators.factorization.training import MatrixTraining, observe
 from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.entry_sites import unlearned
-from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState
-from skbayes_sym.inference.factorization.groups import rows_group
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState, rows_group
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, Solver
 from skbayes_sym.models.likelihoods.base import Likelihood, TargetLikelihood
@@ -213,7 +212,7 @@ class SymVIMatrixFactorization(PredictsEntries):
     device: str
     _closing = ("elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_")
 
-    _effort: ClassVar[Effort] = Effort()
+    _effort: ClassVar[ComponentsEffort] = ComponentsEffort()
 
     noise_std_: float
     _orientation_: Array

@@ -22,21 +22,12 @@ class Free(NamedTuple):
     pin: float
 
     @property
-    def is_everything(self) -> bool:
-        """Whether nothing is pinned."""
-        return not self.pinned
-
-    @property
     def runs(self) -> tuple[tuple[slice, slice], ...]:
         """Slices of the free coordinates, and where they are among all: copies without an index."""
-        begins = [
-            i for i, at in enumerate(self.free) if i == 0 or at != self.free[i - 1] + 1
-        ]  # fmt: skip
-        ends = [*begins[1:], len(self.free)]
-        return tuple(
-            (slice(i, j), slice(self.free[i], self.free[j - 1] + 1))
-            for i, j in zip(begins, ends, strict=True)
-        )
+        free, n = self.free, len(self.free)
+        begins = [i for i in range(n) if i == 0 or free[i] != free[i - 1] + 1]
+        pairs = zip(begins, [*begins[1:], n], strict=True)
+        return tuple((slice(i, j), slice(free[i], free[j - 1] + 1)) for i, j in pairs)
 
 
 @dataclass(frozen=True)
@@ -63,11 +54,8 @@ class Coordinates:
         k = self.n_components
         rows = (k,) if self.row_offsets else ()
         columns = (k + len(rows),) if self.column_offsets else ()
-        factors = tuple(range(k))
-        return (
-            Free((*factors, *rows), columns, self.pin),
-            Free((*factors, *columns), rows, self.pin),
-        )
+        free = (*range(k), *rows), (*range(k), *columns)
+        return Free(free[0], columns, self.pin), Free(free[1], rows, self.pin)
 
     def pinned(self, mean: Tensor, n_rows: int) -> Tensor:
         """Set what is known, in place; ``mean`` is (n + m, D)."""
@@ -86,7 +74,7 @@ class ToExplain(NamedTuple):
 def given_pinned(sums: PackedSums, side: Free) -> ToExplain:
     """What is left for the free coordinates to explain."""
     second = sums.matrix(side.free, side.free)
-    if side.is_everything:
+    if not side.pinned:
         return ToExplain(Sums(second, sums.first), sums.first.new_zeros(len(sums.first)))
     root_k, first = side.pin**2, sums.first
     known = side.pin * sums.matrix(side.free, side.pinned).sum(-1) / root_k
@@ -97,7 +85,7 @@ def given_pinned(sums: PackedSums, side: Free) -> ToExplain:
 
 def free_part(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
     """Means and covariances of the free coordinates, (n, d) and (n, d, d)."""
-    if side.is_everything:
+    if not side.pinned:
         return mean, cov
     d = len(side.free)
     free_mean, free_cov = mean.new_empty(len(mean), d), cov.new_empty(len(cov), d, d)
@@ -118,7 +106,7 @@ def put_free(mean: Tensor, cov: Tensor, found: tuple[Tensor, Tensor], side: Free
 
 def with_pinned(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
     """The inverse of `free_part`: all D coordinates, the pinned ones without spread."""
-    if side.is_everything:
+    if not side.pinned:
         return mean, cov
     n, size = len(mean), len(side.free) + len(side.pinned)
     full_mean, full_cov = mean.new_full((n, size), side.pin), cov.new_zeros(n, size, size)

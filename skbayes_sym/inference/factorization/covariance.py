@@ -1,7 +1,6 @@
 """Families of row covariances: how free the Gaussian of each row is."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.symmetry.gaps.rotations import row_root
 
 
-class CovarianceFamily(Protocol):
+class CovarianceFamily:
     """The best covariances of the family for given precisions.
 
     ``project`` maximises ``-1/2 tr(P_i S_i) + 1/2 log det S_i`` summed over the rows of one side;
@@ -19,45 +18,30 @@ class CovarianceFamily(Protocol):
     is diagonal.
     """
 
-    @property
-    def is_isotropic(self) -> bool: ...
-
-    @property
-    def is_elementwise(self) -> bool: ...
+    is_isotropic: ClassVar[bool] = False
+    is_elementwise: ClassVar[bool] = True
 
     def project(self, precision: Tensor, factor: Tensor) -> Tensor:
         """(n, k, k) precisions and their Cholesky factors -> (n, k, k) covariances."""
-        ...
+        raise NotImplementedError
 
     def pool(self, cov: Tensor) -> Tensor:
-        """What each row's covariance is to be multiplied by to agree with the others, (n,)."""
-        ...
-
-    def entropy(self, variances: Tensor, log_det_precision: float) -> float:
-        """Of rows with these variances (n, d), nats; 0 of points, which have none.
-
-        ``log_det_precision`` is that of all precisions they were projected from together.
-        """
-        ...
-
-
-class _Gaussian:
-    """What the Gaussian families share: rows that know nothing of each other, and the entropy."""
-
-    def pool(self, cov: Tensor) -> Tensor:
+        """Multiples (n,) of each row's covariance that agree with the others'."""
         return cov.new_ones(len(cov))
 
     def entropy(self, variances: Tensor, log_det_precision: float) -> float:
+        """Entropy of rows with these variances (n, d), nats; 0 of points, which have none.
+
+        ``log_det_precision`` is that of all precisions they were projected from together.
+        """
         log_dets = float(variances.log().sum(-1).double().sum())
         return 0.5 * (log_dets + variances.numel() * (1.0 + LOG_2PI))
 
 
-@dataclass(frozen=True)
-class FullCovariance(_Gaussian):
+class FullCovariance(CovarianceFamily):
     """Any covariance, ``S_i = P_i^-1``."""
 
-    is_isotropic: bool = False
-    is_elementwise: bool = False
+    is_elementwise = False
 
     def project(self, precision: Tensor, factor: Tensor) -> Tensor:
         return torch.cholesky_inverse(factor)
@@ -66,23 +50,17 @@ class FullCovariance(_Gaussian):
         return 0.5 * (variances.numel() * (1.0 + LOG_2PI) - log_det_precision)
 
 
-@dataclass(frozen=True)
-class DiagonalCovariance(_Gaussian):
+class DiagonalCovariance(CovarianceFamily):
     """Independent entries, ``S_i = diag(P_i)^-1``."""
-
-    is_isotropic: bool = False
-    is_elementwise: bool = True
 
     def project(self, precision: Tensor, factor: Tensor) -> Tensor:
         return torch.diag_embed(precision.diagonal(dim1=-2, dim2=-1).reciprocal())
 
 
-@dataclass(frozen=True)
-class RowCovariance(_Gaussian):
+class RowCovariance(CovarianceFamily):
     """One variance a row, ``S_i = k / tr P_i``."""
 
-    is_isotropic: bool = True
-    is_elementwise: bool = True
+    is_isotropic = True
 
     def project(self, precision: Tensor, factor: Tensor) -> Tensor:
         variance = precision.diagonal(dim1=-2, dim2=-1).mean(-1).reciprocal()
@@ -90,7 +68,6 @@ class RowCovariance(_Gaussian):
         return variance[:, None, None] * identity
 
 
-@dataclass(frozen=True)
 class IsotropicCovariance(RowCovariance):
     """One variance for all rows of a side: the harmonic mean of theirs."""
 
@@ -99,8 +76,7 @@ class IsotropicCovariance(RowCovariance):
         return 1.0 / (variance * variance.reciprocal().mean())
 
 
-@dataclass(frozen=True)
-class PointMass:
+class PointMass(CovarianceFamily):
     """No spread at all: the sweeps are alternating least squares and end at the MAP.
 
     The objective is then the log joint density, which bounds nothing. Fully observed, the product
@@ -108,14 +84,10 @@ class PointMass:
     & Jaakkola 2005).
     """
 
-    is_isotropic: bool = True
-    is_elementwise: bool = True
+    is_isotropic = True
 
     def project(self, precision: Tensor, factor: Tensor) -> Tensor:
         return torch.zeros_like(precision)
-
-    def pool(self, cov: Tensor) -> Tensor:
-        return cov.new_ones(len(cov))
 
     def entropy(self, variances: Tensor, log_det_precision: float) -> float:
         return 0.0

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.entry_sites import noise_variance
-from skbayes_sym.inference.factorization.groups import rows_group
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior, RowLaw, SidePrior
 from skbayes_sym.inference.factorization.incidence import Entries
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -18,6 +17,8 @@ from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate, float64_normal, generator_from, spawn_seeds
 from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.orthogonal import Orthogonal
+from skbayes_sym.symmetry.units import Units
 
 # Sweeps before anything is learned of the prior, with variances of one. Learned at once, small
 # matrices lose components that never come back; where both sides are large a few are enough.
@@ -26,6 +27,8 @@ HELD_SWEEPS_LARGE, LARGE = 5, 500  # rows and columns
 FIXED_NOISE_SWEEPS = 5  # before the noise is learned, where the prior isn't
 _START_SCALE = 0.3
 _NOISE_RANGE = 1e-12, 1e12
+NAMES = "auto", "orthogonal", "signed_permutation", "sign_flip"
+MOST_PERMUTED = 14  # components whose signed permutations are summed exactly
 
 
 class FactorModel(NamedTuple):
@@ -187,3 +190,38 @@ class Factors:
     curve: tuple[float, ...] = ()
     bounds: FactorBounds | None = None  # of variational posteriors
     draws: Tensor | None = None  # (S, n + m, D); aligned draws
+
+
+def rows_group(
+    symmetry: str | SymmetryGroup, prior: str | float, n_rows: int, n_components: int
+) -> SymmetryGroup:
+    """The group of that name, acting on rows of U and V one after the other; a group is itself.
+
+    "auto" is all that the prior has: rotations, but only flips and exchanges of components (flips
+    alone beyond 14 of them) where these have scales of their own, "ard".
+
+    Raises ValueError if rotations are asked for that the prior doesn't have, or a group acts on
+    another number of rows and components.
+    """
+    index = torch.arange(n_rows * n_components).view(n_rows, n_components)
+    if symmetry == "auto":
+        finite = "signed_permutation" if n_components <= MOST_PERMUTED else "sign_flip"
+        symmetry = finite if prior == "ard" else "orthogonal"
+    if symmetry == "orthogonal":
+        if prior == "ard":
+            raise ValueError(
+                "symmetry='orthogonal' is no symmetry of prior='ard', whose components have "
+                "scales of their own: use symmetry='auto' (exchanges and flips of components), or "
+                "prior='learn'."
+            )
+        return Orthogonal(index)
+    if isinstance(symmetry, str):
+        return Units(index.mT, permute=symmetry == "signed_permutation", flip=True)
+    acted_on = getattr(symmetry, "index", index)
+    if acted_on.numel() != index.numel():
+        raise ValueError(
+            f"symmetry={type(symmetry).__name__}(...) acts on {acted_on.numel()} numbers, but U "
+            f"and V have {n_rows} rows of {n_components} components: number them row by row, "
+            "those of U first."
+        )
+    return symmetry

@@ -93,7 +93,7 @@ def _draw_side(
     if prior.is_learned:
         own = values[side.own][:, positions(free.free, values)]
         moments = prior.moments(own, own.new_zeros(own.shape[1], own.shape[1]))
-        laws[index] = prior.draw(moments, laws[index], generator)
+        laws[index], _ = prior.learned(moments, laws[index], generator)
     packed = packed_second_moments(others, none.expand(len(others), size, size))
     means, noise = prior.means(laws[index]), Noise(problem.model.n_components, state.noise_variance)
     for begin, end in matrix_blocks(side.entries.n_rows, size):

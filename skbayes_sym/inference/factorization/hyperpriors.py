@@ -46,21 +46,13 @@ class Features(NamedTuple):
     n_constants: int  # 0 or 1
 
     @classmethod
-    def constant(cls, n: int, like: Tensor) -> "Features":
-        """A constant and nothing else."""
-        ones = torch.ones(n, 1, dtype=torch.float64, device=like.device)
-        return cls(ones, ones.mT, ones.mT @ ones, 1)
-
-    @classmethod
-    def none(cls, n: int, like: Tensor) -> "Features":
-        """No features at all: the means are zero."""
-        empty = torch.ones(n, 0, dtype=torch.float64, device=like.device)
-        return cls(empty, empty.mT, empty.mT @ empty, 0)
-
-    def joined(self, given: Tensor) -> "Features":
-        """With the features (n, g) of the rows, dense or sparse, behind."""
-        forward = torch.cat([self.forward, given.to_dense()], dim=1).to(self.gram)
-        return Features(forward, forward.mT, forward.mT @ forward, self.n_constants)
+    def of(cls, n: int, *, is_centred: bool, like: Tensor, given: Tensor | None) -> "Features":
+        """A constant for means that are learned, and what is given (n, g), dense or sparse."""
+        forward = torch.ones(n, 0 if is_centred else 1, dtype=torch.float64, device=like.device)
+        n_constants = forward.shape[1]
+        if given is not None:
+            forward = torch.cat([forward, given.to_dense().to(forward)], dim=1)
+        return cls(forward, forward.mT, forward.mT @ forward, n_constants)
 
     @property
     def is_penalised(self) -> Tensor:
@@ -156,18 +148,37 @@ class SidePrior:
         """Prior means of the rows, (n, d)."""
         return self.features.forward @ law.coefficients
 
-    def learned(self, moments: SideMoments, law: RowLaw) -> tuple[RowLaw, float]:
-        """The best law of these rows, and its part of the bound in nats."""
+    def learned(
+        self, moments: SideMoments, law: RowLaw, generator: torch.Generator | None = None
+    ) -> tuple[RowLaw, float]:
+        """The best law of these rows, and its part of the bound in nats.
+
+        With a generator a draw of the law given the rows, for Gibbs sampling, and 0.
+        """
         precision = torch.zeros_like(moments.second)
         coefficients, total, squares = torch.zeros_like(moments.first), 0.0, 0.0
         for block in self.blocks:
-            found = self._regression(block, moments, law.shrinkage)
-            own, value = self._precision(block, found.rest, moments.n)
+            fit = self._regression(block, moments, law.shrinkage)
+            best = fit.coefficients
+            if generator is None:
+                part, value = self._precision(block, fit.rest, moments.n)
+                total += value + fit.log_ratio
+            else:
+                part = self._drawn_precision(block, fit.rest, moments.n, generator)
+                # B = B_n + L^-T Z R^-1 with K_n = L L', Lambda = R R' has the matrix normal law.
+                noise = float64_normal(tuple(best.shape), generator=generator)
+                root = cholesky(part, what="A drawn precision", remedy="Use fewer components.")
+                noise = torch.linalg.solve_triangular(root, noise, upper=False, left=False)
+                noise = torch.linalg.solve_triangular(fit.factor.mT, noise, upper=True)
+                best = best + noise * self._has_mean(block).unsqueeze(-1)
             where = positions(block.coordinates, precision)
-            precision[where.unsqueeze(-1), where] = own
-            coefficients[:, where] = found.coefficients
-            total += value + found.log_ratio
-            squares += self._expected_squares(found, own)
+            precision[where.unsqueeze(-1), where], coefficients[:, where] = part, best
+            if self.features.n_penalised:  # E[tr(Lambda B' B)] over the coefficients of features
+                shrunk = best[self.features.is_penalised]
+                squares += float((part * (shrunk.mT @ shrunk)).sum())
+                if generator is None:
+                    spread = torch.cholesky_inverse(fit.factor).diagonal()
+                    squares += len(part) * float(spread[self.features.is_penalised].sum())
         return RowLaw(precision, coefficients, self._shrinkage(squares, law)), total
 
     def growth(self, law: RowLaw) -> Tensor:
@@ -180,26 +191,6 @@ class SidePrior:
         for block in self.blocks:
             n_shared[list(block.coordinates)] = float(len(block.coordinates))
         return self.scatter * law.precision.diagonal() - n_shared
-
-    def draw(self, moments: SideMoments, law: RowLaw, generator: torch.Generator) -> RowLaw:
-        """Precision and coefficients given the rows, for Gibbs sampling."""
-        precision = torch.zeros_like(moments.second)
-        coefficients, squares = torch.zeros_like(moments.first), 0.0
-        for block in self.blocks:
-            found = self._regression(block, moments, law.shrinkage)
-            own = self._drawn_precision(block, found.rest, moments.n, generator)
-            where = positions(block.coordinates, precision)
-            # B = B_n + L^-T Z R^-1 with K_n = L L' and Lambda = R R' has the matrix normal law.
-            noise = float64_normal(tuple(found.coefficients.shape), generator=generator)
-            root = cholesky(own, what="A drawn precision of rows", remedy="Use fewer components.")
-            noise = torch.linalg.solve_triangular(root, noise, upper=False, left=False)
-            noise = torch.linalg.solve_triangular(found.factor.mT, noise, upper=True)
-            drawn = found.coefficients + noise * self._has_mean(block).unsqueeze(-1)
-            precision[where.unsqueeze(-1), where] = own
-            coefficients[:, where] = drawn
-            if self.features.n_penalised:
-                squares += float((own * ((drawn.mT * self.features.is_penalised) @ drawn)).sum())
-        return RowLaw(precision, coefficients, self._shrinkage(squares, law))
 
     def _has_mean(self, block: Block) -> Tensor:
         """Which features a block is regressed on: a given scale means a given mean of zero."""
@@ -259,16 +250,6 @@ class SidePrior:
             remedy="Use standardize=True, or give prior a number.",
         )
 
-    def _expected_squares(self, found: _Regression, precision: Tensor) -> float:
-        """``E[tr(Lambda B' B)]`` over the coefficients of features."""
-        if not self.features.n_penalised:
-            return 0.0
-        at = self.features.is_penalised
-        coefficients = found.coefficients[at]
-        spread = torch.cholesky_inverse(found.factor).diagonal()[at].sum()
-        squares = (precision * (coefficients.mT @ coefficients)).sum()
-        return float(squares + len(precision) * spread)
-
     def _shrinkage(self, squares: float, law: RowLaw) -> float:
         """The most probable one given the coefficients: a step of expectation maximisation."""
         n_coefficients = self.features.n_penalised * self.n_free
@@ -307,10 +288,8 @@ class FactorPrior(NamedTuple):
             elif not isinstance(self.scale, str):
                 parts = Block(every[:k], float(self.scale)), Block(every[k:])
                 blocks = parts if len(every) > k else parts[:1]
-            learns = any(block.scale is None for block in blocks)
-            features = Features.constant(n, like) if learns else Features.none(n, like)
-            if given is not None:
-                features = features.joined(given)
+            is_centred = all(block.scale is not None for block in blocks)
+            features = Features.of(n, is_centred=is_centred, like=like, given=given)
             priors.append(SidePrior(blocks, features, self.scatter * side.pin**2))
         return priors[0], priors[1]
 

@@ -80,13 +80,6 @@ class Entries(NamedTuple):
             by_column=self.by_column._replace(value=value[self.order], weight=turned),
         )
 
-    def to(self, dtype: torch.dtype) -> "Entries":
-        """Values and weights in another precision; the places are shared."""
-        weight = self.by_row.weight
-        return self.with_values(
-            self.by_row.value.to(dtype), None if weight is None else weight.to(dtype)
-        )
-
     @property
     def sides(self) -> tuple[Side, Side]:
         """U given V, and V given U."""
@@ -130,16 +123,15 @@ def entries(
         weights = None if weights is None else weights[order]
     turn = torch.argsort(columns, stable=True).int()
     turned = None if weights is None else weights[turn]
+    starts = []
+    for places, n in zip((rows, columns), shape, strict=True):
+        counts = torch.bincount(places, minlength=n)
+        starts.append(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
     return Entries(
-        Incidence(_starts(rows, shape[0]), columns, values, weights),
-        Incidence(_starts(columns, shape[1]), rows[turn], values[turn], turned),
+        Incidence(starts[0], columns, values, weights),
+        Incidence(starts[1], rows[turn], values[turn], turned),
         turn,
     )
-
-
-def _starts(own: Tensor, n: int) -> Tensor:
-    counts = torch.bincount(own, minlength=n)
-    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
 class Sums(NamedTuple):

@@ -10,15 +10,81 @@ from skbayes_sym.inference.factorization.coordinates import ToExplain, given_pin
 from skbayes_sym.inference.factorization.covariance import CovarianceFamily, project_free
 from skbayes_sym.inference.factorization.factor_elbo import side_moments
 from skbayes_sym.inference.factorization.factor_model import FactorProblem, FactorState
-from skbayes_sym.inference.factorization.hyperpriors import RowLaw
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SideMoments, SidePrior
 from skbayes_sym.inference.factorization.incidence import Side, packed_second_moments, packed_sums
-from skbayes_sym.inference.factorization.scale_step import ScaleSums, rescaled
 from skbayes_sym.numerics.linalg import log_det, matrix_blocks
 from skbayes_sym.numerics.machine import positions
 from skbayes_sym.symmetry.gaps.gap import GapGradient
 
 # Sweeps that size factors, once their prior is learned: the first so many, then every so many.
 _EAGER_SCALES, _LAZY_SCALES = 16, 4
+# A step in sizes: sums are of q before it, and components must not be lost at once.
+_LEAST, _MOST = 0.5, 2.0
+_WORTH = 1e-3  # relative changes below are left alone
+_HALVINGS = 3
+
+
+class ScaleSums(NamedTuple):
+    """What entries say of the size of a side's rows, float64."""
+
+    second: Tensor  # (d, d), H
+    first: Tensor  # (d,), b
+    gap: Tensor  # (k,), slope of the gap in log s
+
+    def fit(self, scales: Tensor, n_components: int) -> float:
+        """What rows multiplied by these (d,) add to the expected squares beyond ``sum r^2``."""
+        sums = torch.stack((scales @ self.second @ scales, self.first @ scales))
+        by_second, by_first = sums.tolist()  # a GPU is waited for once
+        return float(by_second / n_components - 2.0 * by_first / n_components**0.5)
+
+
+class Rescaled(NamedTuple):
+    """Rows of a side at their best size."""
+
+    scales: Tensor | None  # (d,), 1 for offsets; None: they stay
+    moments: SideMoments
+    law: RowLaw
+    value: float  # the prior's part of the bound
+
+
+def rescaled(
+    sums: ScaleSums, moments: SideMoments, prior: SidePrior, law: RowLaw, noise: Noise
+) -> Rescaled:
+    r"""Sizes for a side's coordinates, and the best law of rows multiplied by them.
+
+    Where the prior's scales are learned, a component that explains nothing shrinks like
+    :math:`1 / t` under coordinate ascent: its rows follow the prior, and the prior its rows.
+    Multiplied by numbers :math:`s_c`, rows and prior move at once (parameter expansion, Liu, Rubin
+    & Wu 1998). With the other side held, the bound is
+
+    .. math:: -\frac{1}{2 \sigma^2} \left(\tfrac1k s^\top H s - \tfrac{2}{\sqrt k} b^\top s\right)
+        + \log p(\text{rows} \cdot s) + n \sum_c \log s_c, \qquad
+        H = \sum_i E[\theta_i \theta_i^\top] \circ \sum_j E[v_j v_j^\top], \quad
+        b = \sum_i E[\theta_i] \circ \sum_j r_{ij} E[v_j].
+
+    A Newton step, shortened until it rises. O(k^3), whatever the number of rows.
+    """
+    k, d = noise.n_components, len(sums.first)
+    own, value = prior.learned(moments, law)
+    stay = Rescaled(None, moments, own, value)
+    # H s / (k s2) = b / (sqrt(k) s2) + c, the rest's slope c at s = 1; offsets stay.
+    slope = (sums.first / k**0.5 - sums.second[:, k:].sum(1) / k)[:k]
+    slope = slope + noise.variance * (prior.growth(own)[:k] + sums.gap)
+    wanted, _ = torch.linalg.solve_ex(sums.second[:k, :k] / k, slope)
+    step = wanted.clamp(_LEAST, _MOST).log()
+    if not float(step.abs().max()) >= _WORTH:
+        return stay  # nan: no entries tell of the size
+    before = value - 0.5 * sums.fit(torch.ones_like(sums.first), k) / noise.variance
+    for _ in range(_HALVINGS):
+        scales = sums.first.new_ones(d)
+        scales[:k] = step.exp()
+        found = moments.scaled(scales)
+        law_there, value = prior.learned(found, law)
+        after = value - 0.5 * sums.fit(scales, k) / noise.variance
+        if after + float((moments.n + sums.gap) @ step) > before:
+            return Rescaled(scales, found, law_there, value)
+        step = 0.5 * step
+    return stay
 
 
 class SideUpdate(NamedTuple):

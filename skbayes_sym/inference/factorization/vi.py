@@ -14,7 +14,6 @@ the gap. Entries of other likelihoods come as Gaussian ones, `sites`.
 
 from functools import partial
 from math import inf, log
-from typing import NamedTuple
 
 import torch
 
@@ -24,6 +23,7 @@ from skbayes_sym.inference.factorization.factor_elbo import normal_log_density, 
 from skbayes_sym.inference.factorization.factor_model import (
     FIXED_NOISE_SWEEPS,
     FactorProblem,
+    Factors,
     FactorState,
     OnSweep,
 )
@@ -32,7 +32,7 @@ from skbayes_sym.inference.factorization.incidence import Entries
 from skbayes_sym.inference.factorization.mixed_sweeps import MixedSweeps, ModelledGap, Reached
 from skbayes_sym.inference.factorization.sides import learn_prior, update_side
 from skbayes_sym.numerics.convergence import stalled
-from skbayes_sym.numerics.optimise import Loop, Stopped
+from skbayes_sym.numerics.optimise import Loop
 from skbayes_sym.symmetry.gaps.gap import GapGradient
 
 # Sweeps before which a diagonal family is turned to the axes of the factors: from any other
@@ -41,15 +41,7 @@ _TURNS = frozenset({6, 12})
 # Sweeps averaged to judge convergence; half as many where a nat doesn't matter, nor so the noise
 # of a gap.
 WINDOW = 10
-
-
-class FactorFit(NamedTuple):
-    """What the sweeps leave behind."""
-
-    posterior: FactorState
-    elbo_curve: list[float]  # mean-field ELBO, plus the gap where there is one
-    n_iter: int
-    stopped: Stopped
+_MOST_ROWS = 500  # of the shorter side: a decomposition costs no more than some sweeps
 
 
 def fit_factors(
@@ -59,7 +51,7 @@ def fit_factors(
     *,
     gap: GapStream | None,
     on_sweep: OnSweep,
-) -> FactorFit:
+) -> Factors:
     """Sweep until the ELBO stalls.
 
     ``start``: left as it is; what ``on_sweep`` is told is overwritten by the next sweep. ``gap``:
@@ -100,7 +92,8 @@ def fit_factors(
             loop.stop_if("tol", sweep >= last or (mixed is not None and mixed.is_over))
     # Sweeps are mixed once ``tol`` is met.
     is_met = loop.stopped == "max_iter" and mixed is not None
-    return FactorFit(reached.posterior, curve, len(curve), "tol" if is_met else loop.stopped)
+    stopped = "tol" if is_met else loop.stopped
+    return Factors(reached.posterior, len(curve), stopped, tuple(curve))
 
 
 def _sweep(
@@ -175,3 +168,31 @@ def _turned_to_axes(posterior: FactorState, problem: FactorProblem) -> FactorSta
     variances = (axes.mT @ cov @ axes).diagonal(dim1=-2, dim2=-1)
     whole[:, :k], whole_cov[:, :k, :k] = mean @ axes, torch.diag_embed(variances)
     return posterior._replace(mean=whole, cov=whole_cov)
+
+
+def sweeps_start(problem: FactorProblem) -> FactorState:
+    """Its own start, with means along the singular vectors of a complete matrix.
+
+    With every entry seen, one noise and one prior scale, the optimum of isotropic rows keeps them
+    (Nakajima et al. 2013, without the symmetry). From a random start sweeps find them as a power
+    iteration does, and often stop on the way, a vector of the next singular value in one's place.
+    Means of both sides are equally large and their product is the best one of its rank, but none is
+    smaller than the prior's scale: a component of zeros would stay one. Components beyond the
+    matrix's rank begin at random. O(n m min(n, m)).
+    """
+    start, (n, m), model = problem.start, problem.shape, problem.model
+    k = model.n_components
+    is_plain = is_normal(model.likelihood) and model.network.n_coordinates == k
+    has_features = any(given is not None for given in model.prior.features)
+    if (
+        problem.warm is not None or not problem.is_complete or not is_plain or has_features
+        or isinstance(model.prior.scale, str) or min(n, m) > _MOST_ROWS
+    ):  # fmt: skip
+        return start
+    matrix = problem.data.by_row.value.view(n, m).double()
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    kept = min(k, len(values))
+    size = (values[:kept] * k**0.5).sqrt().clamp(min=float(model.prior.scale))
+    mean = start.mean.clone()
+    mean[:n, :kept], mean[n:, :kept] = left[:, :kept] * size, right.mT[:, :kept] * size
+    return start._replace(mean=mean)

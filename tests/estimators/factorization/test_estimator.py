@@ -1,6 +1,5 @@
 """The matrix factorisation as a scikit-learn user meets it."""
 
-import pickle
 from functools import cache
 
 import numpy as np
@@ -10,15 +9,12 @@ import scipy.sparse as sp
 import torch
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
-from sklearn.callback import ProgressBar
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.validation import has_fit_parameter
 
 from skbayes_sym import SymVIMatrixFactorization
-from skbayes_sym.inference.factorization.vi import _sweep as factorization_sweep
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.symmetry.gaps.rows import SignFlipGap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
@@ -316,26 +312,18 @@ def test_far_modes_of_signed_permutations():
     assert flips.symmetry_gap_ == pytest.approx(3 * np.log(2.0), abs=1e-6)
 
 
-@pytest.mark.long
-@pytest.mark.kept("vi", "gibbs")
-@every_solver_by_name
-def test_random_state_decides_everything_and_nothing_global_moves(name):
-    first = solved(name)
+@pytest.mark.parametrize("name", ["vi", "gibbs"])
+def test_threads_and_global_states_are_left_alone_and_dont_matter(name):
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    assert np.array_equal(first.components_, clone(first).fit(X).components_)
-    assert torch.equal(before[0], torch.get_rng_state())
-    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
-
-
-def test_threads_are_left_alone_and_dont_matter(fitted):
     try:
         torch.set_num_threads(3)
-        three = clone(MODEL).fit(X)
-        three.transform(X)
+        three = clone(MODEL).set_params(**SOLVERS[name]).fit(X)
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(1)
-    assert np.array_equal(three.components_, fitted.components_)
+    assert np.array_equal(three.components_, solved(name).components_)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
 
 
 def test_float32_follows_the_data(fitted):
@@ -343,12 +331,6 @@ def test_float32_follows_the_data(fitted):
     assert single.dtype_ == "float32"
     assert single.components_.dtype == single.transform(X.astype(np.float32)).dtype == np.float32
     assert single.elbo_ == pytest.approx(fitted.elbo_, abs=0.01 * np.sum(~HOLES))
-
-
-def test_pickle_carries_arrays_only(fitted):
-    payload = pickle.dumps(fitted)
-    assert b"_rebuild_tensor" not in payload
-    assert np.array_equal(pickle.loads(payload).transform(X), fitted.transform(X))
 
 
 @pytest.mark.long
@@ -359,15 +341,6 @@ def test_grid_search_over_new_rows():
     search = GridSearchCV(pipeline, grid, cv=3).fit(strong)
     assert search.best_params_ == {"symvimatrixfactorization__n_components": 2}
     assert search.best_estimator_.transform(strong).shape == (60, 2)
-
-
-def test_data_frames_keep_their_names(fitted):
-    frame = pd.DataFrame(X, columns=[f"item {j}" for j in range(25)])
-    model = clone(MODEL).fit(frame)
-    named = clone(model).set_output(transform="pandas").fit(frame).transform(frame)
-    assert list(named.columns) == list(model.get_feature_names_out())
-    assert list(model.feature_names_in_) == list(frame.columns)
-    assert np.array_equal(model.transform(frame), fitted.transform(X))
 
 
 @pytest.mark.long
@@ -464,35 +437,16 @@ def with_value(value):
     return bad
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (with_value(np.inf), "X contains infinity"),
-        (X[:0], "0 sample"),
-        (X[:, :0], "0 feature"),
-        (X[0], "1D array"),
-        (np.full((5, 4), "a", dtype=object), "X must hold numbers"),
-        (X + 1j, "Complex"),
-        (X[:1], "n_components=2 must be at most"),
-        (X[:, :1], "n_components=2 must be at most"),
-    ],
-    ids=["inf", "empty", "no-columns", "1d", "object", "complex", "one-row", "one-column"],
-)
-def test_bad_X(bad, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("bad", [X[:1], X[:, :1]], ids=["one-row", "one-column"])
+def test_too_small_for_its_components(bad):
+    with pytest.raises(ValueError, match="n_components=2 must be at most"):
         clone(MODEL).fit(bad)
 
 
 @pytest.mark.parametrize(
     ("parameter", "value"),
-    [
-        ("n_components", 0), ("n_components", 2.5), ("n_components", 26),
-        ("noise_std", -1.0), ("noise_std", 0.0), ("noise_std", "guess"),
-        ("noise_std", np.nan), ("noise_std", np.inf), ("prior", 0.0), ("prior", np.inf),
-        ("standardize", "yes"), ("standardize", 2), ("solver", "mean_field"), ("max_iter", 0),
-        ("tol", -1.0),        ("n_components", "many"), ("device", "tpu9"),
-        ("random_state", "today"),
-    ],
+    [("n_components", 2.5), ("n_components", "many"), ("noise_std", "guess"), ("noise_std", np.nan),
+     ("prior", 0.0), ("prior", np.inf), ("standardize", 2), ("solver", "mean_field")],
 )  # fmt: skip
 def test_bad_parameters_are_named(parameter, value):
     with pytest.raises(ValueError, match=parameter):
@@ -568,11 +522,6 @@ def test_without_tol_all_sweeps_are_made(recwarn):
     assert not [w for w in recwarn if issubclass(w.category, ConvergenceWarning)]
 
 
-def test_sample_weights_would_be_of_rows():
-    """Entries have weights in a list of entries: repeating a row adds another one."""
-    assert not has_fit_parameter(MODEL, "sample_weight")
-
-
 def test_too_many_permutations():
     wide = SymVIMatrixFactorization(15, solver=VI("diag", "signed_permutation"))
     with pytest.raises(ValueError, match=r"n_components=15.*at most 14"):
@@ -619,89 +568,12 @@ def test_too_few_sweeps_warn():
     assert caught[0].filename == __file__  # the caller's line, not ours
 
 
-class StopAt:
-    """Ask to stop after so many sweeps."""
-
-    def __init__(self, n_sweeps):
-        self.n_sweeps, self.begun, self.ended = n_sweeps, 0, 0
-
-    def setup(self, estimator, context):
-        pass
-
-    def teardown(self, estimator, context):
-        pass
-
-    def on_fit_task_begin(self, estimator, context):
-        self.begun += 1
-
-    def on_fit_task_end(self, estimator, context):
-        self.ended += 1
-        return context.task_name == "block" and context.task_id + 1 >= self.n_sweeps
-
-
-@every_solver
-def test_callback_stops_the_fit(settings):
-    stop = StopAt(4)
-    model = clone(MODEL).set_params(**settings).set_callbacks(stop).fit(X)
-    assert (model.stop_reason_, model.n_iter_) == ("callback", 4)
-    assert stop.begun == stop.ended == 5
-    model.transform(X)
-
-
-class Watch(StopAt):
-    """Score the model of the moment after every sweep."""
-
-    def __init__(self):
-        super().__init__(10**9)
-        self.scores = []
-
-    def on_fit_task_end(self, estimator, context, *, X=None, fitted_estimator=None):
-        self.scores.append(fitted_estimator.score(X))
-
-
-@pytest.mark.kept("vi", "gibbs")
-@every_solver
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # few sweeps
-def test_callbacks_see_the_model_of_the_moment(settings):
-    watch = Watch()
-    model = clone(MODEL).set_params(**settings | {"max_iter": 30}).set_callbacks(watch).fit(X)
-    *sweeps, whole = watch.scores
-    assert len(sweeps) - model.n_iter_ in {0, 1}  # one more has begun where tol ends the fit
-    assert whole == pytest.approx(model.score(X))
-    assert sweeps[0] < max(sweeps[5:])
-
-
-def test_interrupt_keeps_a_marked_usable_model_and_goes_on_up(monkeypatch):
-    sweeps = iter(range(100))
-
-    def sweep(*args):
-        if next(sweeps) == 6:
-            raise KeyboardInterrupt
-        return factorization_sweep(*args)
-
-    monkeypatch.setattr("skbayes_sym.inference.factorization.vi._sweep", sweep)
-    model = clone(MODEL)
-    with (
-        pytest.warns(ConvergenceWarning, match="interrupted after 6 steps"),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        model.fit(X)
-    assert (model.stop_reason_, model.n_iter_) == ("interrupted", 6)
-    assert np.isfinite(model.elbo_)
-    assert model.reconstruct().shape == X.shape
-
-
 def test_errors_keep_the_previous_fit():
     model = clone(MODEL).fit(X)
     before = {k: v for k, v in vars(model).items() if k.endswith("_")}
     with pytest.raises(ValueError, match="infinity"):
         model.fit(with_value(np.inf))
     assert {k: v for k, v in vars(model).items() if k.endswith("_")} == before
-
-
-def test_progress_bar(capsys):
-    clone(MODEL).set_callbacks(ProgressBar()).fit(X)
-    assert "SymVIMatrixFactorization" in capsys.readouterr().out
 
 
 def test_verbose_reports_to_stderr(capsys):

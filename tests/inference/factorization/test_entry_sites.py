@@ -125,11 +125,11 @@ def test_fits_of_counts_climb_to_an_optimum(generator):
     data, shift = counts(generator), 1.2
     model = model_of(2, likelihood=Poisson())._replace(shift=shift)
     found = swept(FactorProblem(data, data, model, 300, 1e-9), FAMILIES["full"])
-    assert min(np.diff(found.elbo_curve)) > -1e-9
+    assert min(np.diff(found.curve)) > -1e-9
     mean, cov, *_ = found.posterior
     bound = mean_field_elbo(data, found.posterior, model)
     assert bound == pytest.approx(poisson_bound(data, mean, cov, shift), rel=1e-10)
-    assert bound == pytest.approx(found.elbo_curve[-1], abs=1e-6)
+    assert bound == pytest.approx(found.curve[-1], abs=1e-6)
     cov = cov.clone()
 
     def loss(flat):

@@ -136,4 +136,4 @@ def test_they_can_be_stopped(how, generator):
     found = swept(problem_of(data, 3, tol=0.05), family, stream, on_sweep=on_sweep)
     assert (found.stopped, found.n_iter) == (how, last)
     assert_close(found.posterior.mean, seen[-1], rtol=0, atol=0)
-    assert found.elbo_curve == whole.elbo_curve[:last]
+    assert found.curve == whole.curve[:last]

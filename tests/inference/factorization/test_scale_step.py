@@ -16,7 +16,7 @@ from skbayes_sym.inference.factorization.factor_elbo import (
     side_moments,
 )
 from skbayes_sym.inference.factorization.factor_model import FactorProblem
-from skbayes_sym.inference.factorization.scale_step import rescaled
+from skbayes_sym.inference.factorization.sides import rescaled
 
 
 def problem_of(data, prior="learn", k=4):
@@ -80,11 +80,11 @@ def test_components_of_noise_shrink_in_a_few_sweeps(generator, monkeypatch):
 
     problem = replace(problem_of(data), max_iter=40)
     quick = swept(problem, FAMILIES["full"])
-    assert min(torch.tensor(quick.elbo_curve[16:]).diff()) > -1e-6
+    assert min(torch.tensor(quick.curve[16:]).diff()) > -1e-6
     monkeypatch.setattr(sides, "_EAGER_SCALES", 0)
     monkeypatch.setattr(sides, "_LAZY_SCALES", 1000)
     slow = swept(problem, FAMILIES["full"])
-    assert quick.elbo_curve[-1] > slow.elbo_curve[-1] + 1.0
+    assert quick.curve[-1] > slow.curve[-1] + 1.0
 
     def scales(fitted):
         own = torch.linalg.inv(fitted.posterior.laws[0].precision)

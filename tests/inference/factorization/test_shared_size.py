@@ -28,9 +28,9 @@ def drawn_laws(problem, generator):
         for n, side in zip(problem.shape, sides, strict=True)
     ]
     laws = [
-        prior.draw(
+        prior.learned(
             prior.moments(rows, rows.new_zeros(rows.shape[1], rows.shape[1])), law, generator
-        )
+        )[0]
         for prior, rows, law in zip(problem.priors, own, problem.laws(problem.start), strict=True)
     ]
     return own, tuple(laws)

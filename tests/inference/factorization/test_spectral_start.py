@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
 from skbayes_sym.inference.factorization.incidence import entries
-from skbayes_sym.inference.factorization.spectral_start import sweeps_start
+from skbayes_sym.inference.factorization.vi import sweeps_start
 
 
 def test_means_are_the_best_product_of_their_rank_and_equally_large(generator):

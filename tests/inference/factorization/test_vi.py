@@ -23,7 +23,7 @@ from skbayes_sym.inference.factorization.covariance import FullCovariance, Point
 from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
 from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.incidence import entries
-from skbayes_sym.inference.factorization.spectral_start import sweeps_start
+from skbayes_sym.inference.factorization.vi import sweeps_start
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.symmetry.gaps.langevin import langevin_gap
 from skbayes_sym.symmetry.gaps.rows import row_gap
@@ -68,7 +68,7 @@ def test_mean_field_elbo_is_an_expectation(family, generator):
 def test_plain_sweeps_never_lower_the_bound(family, generator):
     data = incomplete(generator)
     fitted = fit(data, 3, family, None, noise_range=(1e-4, 1e2), max_iter=60, tol=-1.0)
-    curve = torch.tensor(fitted.elbo_curve[13:])  # the noise is learned, axes are turned before
+    curve = torch.tensor(fitted.curve[13:])  # the noise is learned, axes are turned before
     assert float(curve.diff().min()) > -1e-9
     # The curve's value is at the noise before its last update, which can only have raised it.
     end = bound(data, fitted.posterior)
