@@ -169,7 +169,7 @@ def _of_rows(model: _FittedRows) -> tuple[Gap[RowPosterior], MatrixPosterior]:
     if not hasattr(model, "elbo_"):
         raise TypeError(
             f"solver={model.solver!r} has no variational posterior: invariance_gap takes fits "
-            "with solver='vi' or 'mean_field'."
+            "with solver='vi'."
         )
     # A diagonal covariance is diagonal along these axes only, and finite groups act along them.
     posterior = model.posterior_.turned(model.axes_)

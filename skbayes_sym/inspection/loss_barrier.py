@@ -23,17 +23,11 @@ _LEAST_POINTS = 3
 class LossBarrier:
     """The loss on the straight line between two weight vectors.
 
-    Parameters
-    ----------
-    share : ndarray of shape (n_points,)
-        Of the way, from 0 to 1.
-    before, after : ndarray of shape (n_points,)
-        Loss as the two are, and after the second was aligned with the first.
-    distance_before, distance_after : float
-        Between the ends, Euclidean.
+    ``before``, ``after`` (n_points,): loss as the two are, and after the second was aligned with
+    the first; ``distance_before``, ``distance_after``: between the ends, Euclidean.
     """
 
-    share: Array
+    share: Array  # (n_points,); of the way, from 0 to 1
     before: Array
     after: Array
     distance_before: float

@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.estimators.optimizers import VariationalAdam
 from skbayes_sym.models import ARD
 from skbayes_sym.symmetry.gaps.permanent_estimates import ExactUpTo, Importance, InfoNCE
 
@@ -70,7 +71,7 @@ def test_elbo_is_below_the_evidence_and_symmetry_closes_log_2():
     y = np.tanh(2 * x) + 0.1 * rng.standard_normal(12)
     reg = SymmetrizedVIRegressor(
         (1,), "tanh", noise_std=0.1, standardize=False, max_iter=1200,
-        n_weight_samples=4, tol=None, random_state=0,
+        optimizer=VariationalAdam(n_weight_samples=4), tol=None, random_state=0,
     ).fit(x[:, None], y)  # fmt: skip
     evidence = one_unit_evidence(x, y, 0.1)
     assert reg.elbo_ < evidence + 4 * reg.elbo_std_error_
@@ -374,7 +375,7 @@ def test_posterior_contract(fitted):
 @pytest.mark.long
 def test_learned_prior_scales_are_where_the_bound_is_highest(diabetes):
     """A fit at the scales found reaches the same bound; at twice or half of them, a lower one."""
-    settings = {"max_iter": 300, "init": "laplace"}
+    settings = {"max_iter": 300, "optimizer": VariationalAdam(init="laplace")}
     learned = quick(prior="learn", **settings).fit(*diabetes)
     assert learned.prior_groups_.tolist() == ["W1", "b1", "W2", "b2"]
     sizes = [40, 4, 4, 1]
@@ -393,6 +394,8 @@ def test_a_column_that_says_nothing_is_found_irrelevant():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((150, 2))
     y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.standard_normal(150)
-    reg = quick(prior=ARD(), init="laplace", max_iter=300, activation="tanh").fit(X, y)
+    reg = quick(
+        prior=ARD(), optimizer=VariationalAdam(init="laplace"), max_iter=300, activation="tanh"
+    ).fit(X, y)
     strong, weak = reg.relevance_
     assert strong > 2.0 * weak

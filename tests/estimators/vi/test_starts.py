@@ -9,8 +9,10 @@ from sklearn.datasets import load_iris
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.estimators.optimizers import VariationalAdam
 
-AS_GIVEN = {"standardize": False, "init": "laplace", "tol": None}
+AS_GIVEN = {"standardize": False, "tol": None}
+STILL = VariationalAdam(1e-12, init="laplace")
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +27,14 @@ def test_in_a_linear_model_the_start_is_the_mean_field_optimum(rows):
     """Mean of the exact posterior, and one over the diagonal of its precision."""
     X, y, weight = rows
     reg = SymmetrizedVIRegressor(
-        (), noise_std=0.4, prior=0.7, max_iter=1, learning_rate=1e-12, random_state=0,
+        (),
+        noise_std=0.4,
+        prior=0.7,
+        max_iter=1,
+        optimizer=STILL,
+        random_state=0,
         **AS_GIVEN,
-    ).fit(X, y, sample_weight=weight)  # fmt: skip
+    ).fit(X, y, sample_weight=weight)
     Z = np.column_stack([X, np.ones(30)])
     precision = (Z.T * weight) @ Z / 0.4**2 + np.eye(4) / 0.7**2
     layers = reg.network_.layers
@@ -54,7 +61,12 @@ def test_in_a_linear_model_the_start_is_the_mean_field_optimum(rows):
 def test_of_classes_the_start_is_stationary():
     X, y = load_iris(return_X_y=True)
     clf = SymmetrizedVIClassifier(
-        (3,), "tanh", max_iter=1, learning_rate=1e-12, init="laplace", tol=None, random_state=0
+        (3,),
+        "tanh",
+        max_iter=1,
+        optimizer=VariationalAdam(learning_rate=1e-12, init="laplace"),
+        tol=None,
+        random_state=0,
     ).fit(X[::2], y[::2])
     x = torch.as_tensor((X[::2] - clf.x_mean_) / clf.x_scale_)
 
@@ -73,7 +85,7 @@ def test_of_classes_the_start_is_stationary():
 def test_a_fit_from_a_mode_is_closer_at_a_lower_bound():
     X, y = make_sinusoidal(120, random_state=0)
     reg = SymmetrizedVIRegressor((20,), "tanh", max_iter=200, tol=None, random_state=0)
-    from_mode = clone(reg).set_params(init="laplace").fit(X, y)
+    from_mode = clone(reg).set_params(optimizer=VariationalAdam(init="laplace")).fit(X, y)
     reg.fit(X, y)
     assert from_mode.score(X, y) > reg.score(X, y)
     assert from_mode.elbo_ < reg.elbo_
@@ -85,12 +97,18 @@ def test_a_fit_from_a_mode_is_closer_at_a_lower_bound():
 def test_a_warm_start_goes_on_from_the_fit(rows):
     X, y, _ = rows
     reg = SymmetrizedVIRegressor(
-        (2,), "tanh", max_iter=1, learning_rate=1e-12, warm_start=True, random_state=0, **AS_GIVEN
+        (2,),
+        "tanh",
+        max_iter=1,
+        optimizer=STILL,
+        warm_start=True,
+        random_state=0,
+        **AS_GIVEN,
     ).fit(X, y)
     mode = reg.posterior_.loc
-    reg.set_params(learning_rate="auto", max_iter=50).fit(X, y)
+    reg.set_params(optimizer="adam", max_iter=50).fit(X, y)
     moved = reg.posterior_.loc
-    reg.set_params(learning_rate=1e-12, max_iter=1).fit(X, y)
+    reg.set_params(optimizer=STILL, max_iter=1).fit(X, y)
     np.testing.assert_allclose(reg.posterior_.loc, moved, rtol=1e-6)
     assert not np.allclose(mode, moved)
 
@@ -98,7 +116,13 @@ def test_a_warm_start_goes_on_from_the_fit(rows):
 def test_a_column_of_zeros_keeps_the_prior(rows):
     X, y, _ = rows
     reg = SymmetrizedVIRegressor(
-        (2,), "tanh", max_iter=1, learning_rate=1e-12, prior=0.5, random_state=0, **AS_GIVEN
+        (2,),
+        "tanh",
+        max_iter=1,
+        optimizer=STILL,
+        prior=0.5,
+        random_state=0,
+        **AS_GIVEN,
     ).fit(np.column_stack([X, np.zeros(30)]), y)
     mean, _ = reg.network_.layers(torch.as_tensor(reg.posterior_.loc))[0]
     std, _ = reg.network_.layers(torch.as_tensor(reg.posterior_.scale))[0]
