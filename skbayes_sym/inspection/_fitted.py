@@ -16,9 +16,9 @@ from skbayes_sym.numerics.arguments import shown
 def fitted_model(estimator: BaseEstimator) -> Innermost:
     """The fitted estimator inside a search or a pipeline."""
     check_is_fitted(estimator)
-    found = innermost(estimator)
-    check_is_fitted(found.model)
-    return found
+    inside = innermost(estimator)
+    check_is_fitted(inside.model)
+    return inside
 
 
 def regression_law(estimator: BaseEstimator, X: Any, display: str) -> tuple[Any, Any]:
