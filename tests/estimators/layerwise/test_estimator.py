@@ -181,7 +181,7 @@ def test_what_does_not_apply_says_what_to_do(kind, diabetes):
     n = fitted(kind).network_.layout.n_params
     with pytest.raises(ValueError, match=r"the same for all units of a layer: .*prior"):
         quick(**kind, prior=np.linspace(1, 2, n)).fit(X, y)
-    with pytest.raises(TypeError, match="permutation gap of a layerwise posterior isn't known"):
+    with pytest.raises(TypeError, match="no variational posterior with a known symmetry"):
         invariance_gap(fitted(kind))
 
 
