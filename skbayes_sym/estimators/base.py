@@ -53,7 +53,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Run with one thread, the log that ``verbose`` asks for, the previous fit if this fails."""
+        """Run with one thread, the log that ``verbose`` asks for, the old fit if this fails."""
         with (
             _unchanged_on_error(self), one_thread(), logging_to_stderr(self.verbose),
             memory_in_words(), decompositions_in_words(),
