@@ -324,6 +324,10 @@ MUTANTS = [
     Mutant("inference/modes/confined.py",
            "        self._spend(allowance, run)\n        return", "        return",
            "inference/modes/test_confined.py"),
+    Mutant("estimators/mcmc/method.py", "thinning=sampler.thinning", "thinning=1",
+           "estimators/mcmc/test_estimator.py"),
+    Mutant("estimators/mcmc/estimator.py", "return self.noise_std.scale if", "return 1.0 if",
+           "estimators/mcmc/test_evidence.py"),
 ]  # fmt: skip
 
 
