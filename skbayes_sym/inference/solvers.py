@@ -66,7 +66,7 @@ class Solver(Protocol):
         ...
 
     def group(self, model: FactorModel, n_rows: int) -> SymmetryGroup | None:
-        """What the posterior of n + m rows is averaged over; ValueError where it can't be."""
+        """Group that the posterior of n + m rows is averaged over; ValueError where it can't be."""
         ...
 
     def n_kept(self, max_iter: int) -> int:

@@ -120,7 +120,7 @@ def _numbers(given: Any, name: str) -> Array:
 
 
 def frame_labels(X: Any) -> tuple[Array | None, Array | None]:
-    """What a frame calls its rows and columns; None where it only numbers them."""
+    """Names of a frame's rows and columns; None where it only numbers them."""
     if not _names(X):
         return None, None
     return _names_or_none(X.index), _names_or_none(X.columns)

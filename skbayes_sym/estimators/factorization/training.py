@@ -47,7 +47,7 @@ class TakesMatrix(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MatrixTraining:
-    """What a factorisation is fitted to.
+    """Entries that a factorisation is fitted to.
 
     ``mean``, ``scale``: what the entries as given were centred and divided by; of counts and two
     classes ``mean`` is the best constant output. ``device``, ``dtype``: where and in which
@@ -138,7 +138,7 @@ class MatrixTraining:
 
     @cached_property
     def double_entries(self) -> Entries:
-        """Those by row in float64, for bounds; the places are shared."""
+        """Entries by row in float64, for bounds; the places are shared."""
         if self.dtype == torch.float64:
             return self.entries
         by_row, values = self.entries.by_row, torch.as_tensor(self.observed.values)

@@ -50,7 +50,7 @@ class Coordinates:
 
     @property
     def sides(self) -> tuple[Free, Free]:
-        """Of the rows, and of the columns."""
+        """Free coordinates of the rows, and of the columns."""
         k = self.n_components
         rows = (k,) if self.row_offsets else ()
         columns = (k + len(rows),) if self.column_offsets else ()
@@ -65,14 +65,14 @@ class Coordinates:
 
 
 class ToExplain(NamedTuple):
-    """What its entries leave for the free coordinates of each row."""
+    """Sums that entries leave for the free coordinates of each row."""
 
     sums: Sums  # of shapes (n, d, d) and (n, d)
     constant: Tensor  # (n,), what pinned ones alone add to the sum of squares beyond those of r
 
 
 def given_pinned(sums: PackedSums, side: Free) -> ToExplain:
-    """What is left for the free coordinates to explain."""
+    """Sums left for the free coordinates to explain."""
     second = sums.matrix(side.free, side.free)
     if not side.pinned:
         return ToExplain(Sums(second, sums.first), sums.first.new_zeros(len(sums.first)))

@@ -57,7 +57,7 @@ class FactorModel(NamedTuple):
 
 
 class FactorState(NamedTuple):
-    """What sweeps move, on their device: Gaussian rows, those of U before V's, and the noise.
+    """State that sweeps move, on their device: Gaussian rows, U's before V's, and the noise.
 
     A fit's result is a `skbayes_sym.inference.posteriors.MatrixPosterior`: in NumPy, a law of the
     factors alone. Beyond the factors, rows have offsets for further coordinates (`Coordinates`).
@@ -93,7 +93,7 @@ _PURPOSES = "start", "gap", "report", "gibbs"
 
 @dataclass(frozen=True, eq=False)
 class FactorProblem:
-    """What every solver gets.
+    """Input of every solver.
 
     ``warm``: where to go on from, with laws; by default sweeps begin at random.
     """
@@ -179,7 +179,7 @@ class FactorBounds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """What a solver has found (so far).
+    """Result of a solver, final or so far.
 
     ``curve``: what the sweeps raise, after each of them; empty where they raise nothing.
     """

@@ -49,12 +49,12 @@ class SettledGap(Protocol):
     def settled_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """As `Gap.value_and_gradients`, from many more draws."""
+        """Value and gradients as of `Gap.value_and_gradients`, from many more draws."""
         ...
 
 
 class _RunningGap(NamedTuple):
-    """What the looks at a gap have found so far."""
+    """Gap as the looks at it have found it so far."""
 
     mean: GapGradient  # of all looks if they are random, else the last
     last: int  # sweep of the last look
@@ -62,7 +62,7 @@ class _RunningGap(NamedTuple):
 
 
 class GapLooks:
-    """What sweeps are told of a gap."""
+    """Gap as sweeps see it."""
 
     def __init__(self, stream: GapStream) -> None:
         self._stream = stream
@@ -77,7 +77,7 @@ class GapLooks:
         return self._running.mean
 
     def forget(self) -> None:
-        """What was found so far, of a posterior that isn't there any more."""
+        """Forget what was found of a posterior that has been replaced."""
         self._running = None
 
     def begin_last(self, tol: float) -> int:

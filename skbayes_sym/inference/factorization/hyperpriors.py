@@ -38,7 +38,7 @@ _SHRINKAGE_RANGE = 1e-6, 1e8
 
 
 class Features(NamedTuple):
-    """What is known of the rows of a side: a constant, if means are learned, then features."""
+    """Features of the rows of a side: a constant, if means are learned, then those given."""
 
     forward: Tensor  # (n, g), float64, dense or sparse
     backward: Tensor  # (g, n)
@@ -56,7 +56,7 @@ class Features(NamedTuple):
 
     @property
     def is_penalised(self) -> Tensor:
-        """Whose coefficients are shrunk by a learned amount, (g,) bool."""
+        """Mask of coefficients that are shrunk by a learned amount, (g,) bool."""
         return torch.arange(len(self.gram), device=self.gram.device) >= self.n_constants
 
     @property
@@ -80,7 +80,7 @@ class SideMoments(NamedTuple):
     second: Tensor  # (d, d), sum of E[theta_i theta_i']
 
     def scaled(self, scales: Tensor) -> "SideMoments":
-        """Of rows whose coordinates are multiplied by these (d,)."""
+        """Moments of rows whose coordinates are multiplied by these (d,)."""
         second = scales.unsqueeze(-1) * self.second * scales
         return SideMoments(self.n, self.first * scales, second)
 
@@ -121,7 +121,7 @@ class SidePrior:
         return self.features.n_penalised > 0 or any(block.scale is None for block in self.blocks)
 
     def factor_dof(self, n_components: int) -> float | None:
-        """Of the Wisharts of the first coordinates; None where a scale of theirs is given."""
+        """Freedoms of the Wisharts of the first coordinates; None where a scale is given."""
         blocks = [block for block in self.blocks if min(block.coordinates) < n_components]
         given = any(block.scale is not None for block in blocks)
         return None if given else float(len(blocks[0].coordinates))
@@ -131,13 +131,13 @@ class SidePrior:
         return any(set(block.coordinates) >= set(range(n_components)) for block in self.blocks)
 
     def moments(self, mean: Tensor, cov: Tensor) -> SideMoments:
-        """Of rows with these means (n, d), whose covariances have this sum (d, d)."""
+        """Moments of rows with means (n, d), whose covariances have this sum (d, d)."""
         mean = mean.double()
         second = mean.mT @ mean + cov.double()
         return SideMoments(len(mean), self.features.backward @ mean, second)
 
     def held(self, variance: float) -> RowLaw:
-        """Where sweeps begin: mean zero; what is to be learned has this variance."""
+        """Law with which sweeps begin: mean zero; what is to be learned has this variance."""
         diagonal = torch.empty(self.n_free, dtype=torch.float64)
         for coordinates, scale in self.blocks:
             diagonal[list(coordinates)] = 1.0 / variance if scale is None else scale**-2
@@ -230,7 +230,7 @@ class SidePrior:
     def _drawn_precision(
         self, block: Block, rest: Tensor, n: int, generator: torch.Generator
     ) -> Tensor:
-        """From ``W(W_n, nu_n)`` by Bartlett's decomposition."""
+        """Draw from ``W(W_n, nu_n)`` by Bartlett's decomposition."""
         if block.scale is not None:
             return self._precision(block, rest, n)[0]
         b = len(rest)
@@ -260,7 +260,7 @@ class SidePrior:
 
 
 class FactorPrior(NamedTuple):
-    """What is believed of the rows of U and of V.
+    """Priors of the rows of U and of V.
 
     ``scale`` is the standard deviation of their entries, or "learn" (a mean and a full covariance
     a side) or "ard" (a mean and a scale a component and side).

@@ -58,7 +58,7 @@ class Incidence(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One factor's rows among those of both, ``[U | V]``, and the entries that tell of them."""
+    """Rows of one factor among those of both, ``[U | V]``, and the entries that tell of them."""
 
     entries: Incidence
     own: slice
@@ -135,7 +135,7 @@ def entries(
 
 
 class Sums(NamedTuple):
-    """What its entries say about the factor of each row."""
+    """Sums over entries that tell of the factor of each row."""
 
     second: Tensor  # (n, k, k), weighted sum over its entries of E[v v']
     first: Tensor  # (n, k), weighted sum over its entries of r E[v]

@@ -27,7 +27,7 @@ PERIOD, _ENOUGH = 10, 1e-5
 
 
 class GapModel(Protocol):
-    """What stands for a gap around the posterior that it was made at: a function, nats."""
+    """Model of a gap around the posterior that it was made at: a function, nats."""
 
     def at(self, posterior: RowPosterior) -> Tensor: ...
 
@@ -39,12 +39,12 @@ class ModelledGap(Protocol):
     """A gap that has such a model."""
 
     def settled_model(self, posterior: RowPosterior, *, generator: torch.Generator) -> GapModel:
-        """From so many draws that a posterior may be fitted to them."""
+        """Model from draws enough to fit a posterior to them."""
         ...
 
 
 class Reached(NamedTuple):
-    """Where a sweep ends."""
+    """Result of a sweep."""
 
     posterior: FactorState
     data: Entries  # as the likelihood's sites see them there
@@ -73,7 +73,7 @@ class MixedSweeps:
         self.bound, self.is_over = -inf, False
 
     def step(self, at: Reached, sweep: SweepFrom) -> Reached:
-        """One more sweep; ``at`` again, left as it is, if mixing led astray."""
+        """Make one more sweep; return ``at`` as it is if mixing led astray."""
         model, metric = self._renewed(at)
         is_mixed = bool(self._mixed)
         begin = self._mixed.pop() if is_mixed else _copy(at.posterior)
@@ -123,7 +123,7 @@ class _Metric:
         return torch.cat([part.flatten() for part in parts])
 
     def state(self, flat: Tensor, like: FactorState) -> FactorState:
-        """With the rest of another."""
+        """State of flat numbers, the rest as in ``like``."""
         mean, log_variance = flat.view(2, *like.mean.shape)
         variance = (sqrt(2.0) * log_variance).exp() * self._is_free
         return like._replace(mean=mean * self._scale, cov=torch.diag_embed(variance))

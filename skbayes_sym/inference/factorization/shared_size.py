@@ -31,7 +31,7 @@ _TRIES = 20
 
 
 class Shared(NamedTuple):
-    """What both sides' factors are multiplied by, (k, k) float64: ``U @ a`` and ``V @ inverse``."""
+    """Factors of both sides' rows, (k, k) float64: ``U @ a`` and ``V @ inverse``."""
 
     a: Tensor
     inverse: Tensor
@@ -44,7 +44,7 @@ def draw_shared(
     dtype: torch.dtype,
     generator: torch.Generator,
 ) -> Shared | None:
-    """One draw of A given factors and priors; None where a side's scales are given.
+    """Draw of A given factors and priors; None where a side's scales are given.
 
     A draw is made anew, or after twenty of them left out, under which a side's precision would have
     a condition number beyond ``eps ** -0.5``, before or after a whole row was seen: such rows
@@ -109,7 +109,7 @@ def _are_rotatable(priors: tuple[SidePrior, SidePrior], k: int) -> bool:
 
 
 def _power(matrix: Tensor, power: float) -> Tensor:
-    """Of a symmetric positive definite one."""
+    """Power of a symmetric positive definite matrix."""
     values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.mT))
     least = values[-1] * torch.finfo(values.dtype).eps
     return (vectors * values.clamp(min=least) ** power) @ vectors.mT

@@ -25,14 +25,14 @@ _HALVINGS = 3
 
 
 class ScaleSums(NamedTuple):
-    """What entries say of the size of a side's rows, float64."""
+    """Sums over entries that tell of the size of a side's rows, float64."""
 
     second: Tensor  # (d, d), H
     first: Tensor  # (d,), b
     gap: Tensor  # (k,), slope of the gap in log s
 
     def fit(self, scales: Tensor, n_components: int) -> float:
-        """What rows multiplied by these (d,) add to the expected squares beyond ``sum r^2``."""
+        """Expected squares that rows multiplied by these (d,) add beyond ``sum r^2``."""
         sums = torch.stack((scales @ self.second @ scales, self.first @ scales))
         by_second, by_first = sums.tolist()  # a GPU is waited for once
         return float(by_second / n_components - 2.0 * by_first / n_components**0.5)
@@ -88,7 +88,7 @@ def rescaled(
 
 
 class SideUpdate(NamedTuple):
-    """What updated rows of one side say of the bound."""
+    """Terms of the bound from updated rows of one side."""
 
     fit: float  # what they add to the expected squared error beyond ``sum r^2``
     entropy: float
@@ -163,7 +163,7 @@ class _Totals:
         self.by_row.append(cov[:, :k, :k].sum((-2, -1)))
 
     def read(self, ratio: Tensor) -> tuple[float, float]:
-        """What the side adds to the expected squared error, its covariances pooled, and the log
+        """Terms the side adds to the expected squared error, its covariances pooled, and the log
         determinants of its precisions: a GPU is waited for twice."""
         k, ones = len(self.sums.gap), torch.ones_like(self.sums.first)
         pooled = ((ratio - 1.0) * torch.cat(self.by_row)).sum().to(self.constant)

@@ -171,7 +171,7 @@ def _turned_to_axes(posterior: FactorState, problem: FactorProblem) -> FactorSta
 
 
 def sweeps_start(problem: FactorProblem) -> FactorState:
-    """Its own start, with means along the singular vectors of a complete matrix.
+    """Start of sweeps, with means along the singular vectors of a complete matrix.
 
     With every entry seen, one noise and one prior scale, the optimum of isotropic rows keeps them
     (Nakajima et al. 2013, without the symmetry). From a random start sweeps find them as a power

@@ -53,7 +53,7 @@ def learned_scales(
 
 
 class SymmetrizedElbo:
-    """Negative symmetrised ELBO and its gradient over one flat vector; an `Objective`.
+    """Negative symmetrised ELBO and its gradient over one flat vector; a `BufferedLoss`.
 
     ``batches``: rows of every step; the likelihood's noise comes from their generator, too.
     ``params`` (2 P + n_params,): see `pack`; read at every call. ``n_draws``: local
@@ -107,7 +107,7 @@ class SymmetrizedElbo:
         return loss
 
     def questions(self, step: int) -> Tensor:
-        """What the gap's gate wants to know; see `Asks`."""
+        """Numbers that the gap's gate wants to know; see `Asks`."""
         if self._gap is None:
             return self.params.new_zeros(0)
         with torch.no_grad():
