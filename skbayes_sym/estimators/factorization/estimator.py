@@ -379,7 +379,7 @@ class SymVIMatrixFactorization(PredictsEntries):
     def _warm(
         self, stream: Listed | None, data: MatrixTraining, model: FactorModel
     ) -> FactorState | None:
-        """Where sweeps over more entries go on from; None where they begin anew."""
+        """The state that sweeps over more entries go on from; None where they begin anew."""
         if stream is None:
             return None
         if data.classes is not None and list(data.classes) != list(self.classes_):
@@ -389,7 +389,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         return warm_state(self._predictor(), self._law_of_columns_, data, model, labels, unit)
 
     def _model(self, data: MatrixTraining) -> FactorModel:
-        """What is believed, in scaled units."""
+        """Choose k and state what is believed, in scaled units."""
         smaller, k = min(data.shape), self.n_components
         if isinstance(k, str):
             k = choose_components(data, lambda k: self._model_of(data, k), self._effort)
@@ -402,7 +402,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         return self._model_of(data, int(k))
 
     def _model_of(self, data: MatrixTraining, k: int) -> FactorModel:
-        """With that many components."""
+        """State what is believed with k components."""
         prior = self.prior
         if isinstance(prior, str) and not self._solver().learns_prior:
             prior = 1.0
@@ -428,7 +428,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         )
 
     def _entry_likelihood(self) -> Likelihood:
-        """By name or as given, at any parameters."""
+        """The likelihood by name, or the object, at any parameters."""
         if isinstance(self.likelihood, str):
             named = LIKELIHOODS[self.likelihood]
             if not named.scales_targets:
@@ -498,7 +498,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         return Factorization(self._solver(), self.max_iter, self.tol)
 
     def _set_columns(self, labels: Array) -> None:
-        """What `validate_data` sets for a matrix: the number of columns, names that are strings."""
+        """Set what `validate_data` sets for a matrix: the number of columns, names in words."""
         self.n_features_in_ = len(labels)
         if labels.dtype.kind == "U":
             self.feature_names_in_: Array = labels.astype(object)

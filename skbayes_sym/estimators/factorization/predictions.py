@@ -46,7 +46,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         raise NotImplementedError
 
     def _labels(self, side: str) -> Array | None:
-        """What the rows or the columns are called; None where they are numbered."""
+        """Labels of the rows or the columns; None where they are numbered."""
         labels: Array | None = vars(self).get(f"{side}_labels_")
         return labels
 

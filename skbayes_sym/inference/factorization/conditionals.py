@@ -13,14 +13,14 @@ from skbayes_sym.symmetry.gaps.gap import GapGradient
 
 
 class RowTerms(NamedTuple):
-    """What a gap adds to the conditionals of rows."""
+    """Terms that a gap adds to the conditionals of rows."""
 
     precision: Tensor  # (n, k, k), estimated: not always positive
     target: Tensor  # (n, k)
 
 
 class Noise(NamedTuple):
-    """Of an entry ``u . v / sqrt(k)``."""
+    """Noise of an entry ``u . v / sqrt(k)``."""
 
     n_components: int
     variance: float

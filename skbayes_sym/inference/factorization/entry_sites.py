@@ -116,8 +116,8 @@ def learned(
         low[0], high[0] = (0.5 * log(variance) for variance in noise_range)
     for _ in range(_HALVINGS):
         moved = likelihood.at((start + step.to(start)).clamp(low, high))
-        there = expected(moved, seen)
-        if seen.total(there.value) >= before:
-            return moved, there
+        after = expected(moved, seen)
+        if seen.total(after.value) >= before:
+            return moved, after
         step = 0.5 * step
     return likelihood, terms
