@@ -39,7 +39,7 @@ from skbayes_sym.models.networks.base import BaseNetwork, Network
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.predictive import CategoricalMixture
-from skbayes_sym.models.priors import BasePrior, GaussianPrior, Normal, UnboundPrior
+from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, UnboundPrior
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
@@ -238,7 +238,7 @@ class Softmax(Likelihood):
 
 
 @dataclass(frozen=True)
-class LaplacePrior(BasePrior):
+class LaplacePrior(Prior):
     """One's own prior: `log_prob` and `sample`, of as many parameters as there are."""
 
     width: float = 0.5

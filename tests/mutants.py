@@ -98,12 +98,12 @@ MUTANTS = [
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/gaussian.py", "d_variance = (-0.5 * precision)",
            "d_variance = (0.5 * precision)",
-           "models/likelihoods/test_expectations.py models/likelihoods/test_expectations.py "
+           "models/likelihoods/test_expectations.py "
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/base.py", "_OF_DENSITY = (\n    \"kind\", ",
            "_OF_DENSITY = (\n    ", "test_extension.py"),
-    Mutant("models/likelihoods/base.py", "\"constant_outputs\", \"given\",",
-           "\"constant_outputs\",", "test_extension.py"),
+    Mutant("models/likelihoods/base.py", "\"sites\", \"given\",",
+           "\"sites\",", "test_extension.py"),
     Mutant("models/likelihoods/student_t.py", "0.5 * (df + 1) * torch.log1p",
            "0.5 * df * torch.log1p", "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/student_t.py", "df / (df - 2.0)", "df / (df - 1.0)",

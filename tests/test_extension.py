@@ -20,13 +20,13 @@ from skbayes_sym.estimators.samplers import HMC, Chains, Info, State
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
     BaseNetwork,
-    BasePrior,
     Categorical,
     Gaussian,
     GaussianPrior,
     HalfWidth,
     Invariances,
     ParamLayout,
+    Prior,
     TargetLikelihood,
 )
 from skbayes_sym.symmetry import Estimate, GapGradient, Orthogonal, SignedPermutation
@@ -181,7 +181,7 @@ def test_a_density_over_that_of_a_known_law_is_refused_where_only_that_is_known(
 
 
 @dataclass(frozen=True, eq=False)
-class Logistic(BasePrior):
+class Logistic(Prior):
     """Independent logistic weights: tails that fall slower than a normal's."""
 
     scale: float

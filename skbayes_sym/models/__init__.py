@@ -7,7 +7,7 @@ inputs), `model` (the four nouns together, rows on the device, and minibatches).
 
 In: groups of `skbayes_sym.symmetry`, which networks declare. Out: log densities in nats and their
 derivatives. One's own likelihood inherits from `TargetLikelihood` or `Likelihood`, one's own
-network from `BaseNetwork`, one's own prior from `BasePrior`.
+network from `BaseNetwork`, one's own prior from `Prior`.
 """
 
 from skbayes_sym.models.augmentations.affine import Affine
@@ -44,7 +44,7 @@ from skbayes_sym.models.networks.convolutional import cnn, resnet
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
 from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, TargetMixture
-from skbayes_sym.models.priors import BasePrior, GaussianPrior, HalfNormal, Normal, Prior
+from skbayes_sym.models.priors import GaussianPrior, HalfNormal, Normal, Prior
 from skbayes_sym.numerics.layout import ParamLayout
 
 __all__ = [
@@ -61,7 +61,6 @@ __all__ = [
     "Augerino",
     "Augmentation",
     "BaseNetwork",
-    "BasePrior",
     "Bernoulli",
     "Blur",
     "Brightness",

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.priors import BasePrior, GaussianPrior, WeightMoments
+from skbayes_sym.models.priors import GaussianPrior, Prior, WeightMoments
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.machine import constant
 from skbayes_sym.numerics.random import normal_like
@@ -27,7 +27,7 @@ _INPUT_VARIANCE = 2.25
 
 
 @dataclass(frozen=True, eq=False)
-class ScalesByGroup(BasePrior):
+class ScalesByGroup(Prior):
     """Zero-mean normals with one learned scale a group of parameters; bound to a layout.
 
     ``hyper`` (*B, G): log precisions; with leading axes they are those of several weight vectors,
@@ -155,7 +155,7 @@ class ScalesByGroup(BasePrior):
 
 
 @dataclass(frozen=True, eq=False)
-class CollapsedScales(BasePrior):
+class CollapsedScales(Prior):
     r"""The law of the weights alone: every group a multivariate Student-t.
 
     .. math:: p(\theta_g) = \frac{\Gamma(a + n_g/2)}{\Gamma(a)}\,

@@ -32,50 +32,36 @@ class UnboundPrior(Protocol):
         ...
 
 
-class Prior(UnboundPrior, Protocol):
-    """Law of the flat parameters ``theta`` (P,) before any data."""
+class Prior:
+    """Law of the flat parameters ``theta`` (P,) before any data.
+
+    One's own brings `log_prob` and `sample`, and where these need the number of parameters `bind`
+    too. It is then no normal law and learns nothing.
+    """
+
+    def bind(self, layout: ParamLayout) -> "Prior":
+        return self
 
     def gaussian(self) -> "GaussianPrior | None":
         """Itself as independent zero-mean normals, which VI and Laplace need; else None."""
-        ...
+        return None
 
     @property
     def learned(self) -> "ScalesByGroup | None":
         """Scales that are learned with the weights, by themselves or integrated out."""
-        ...
+        return None
 
     def kernel(self, like: Tensor) -> PriorKernel | None:
         """Value and gradient at once, in dtype and on the device of ``like``; None by autograd."""
-        ...
+        return None
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Normalised log density in nats, (*B, P) -> (*B,)."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} needs `log_prob(theta)`.")
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P), on the generator's device."""
-        ...
-
-
-class BasePrior:
-    """Base of one's own prior: it fits any number of parameters, and isn't Gaussian.
-
-    Subclasses bring `log_prob` and `sample`. Where `sample` needs the number of parameters they
-    bring `bind` too.
-    """
-
-    def bind(self: Prior, layout: ParamLayout) -> Prior:
-        return self
-
-    def gaussian(self) -> "GaussianPrior | None":
-        return None
-
-    @property
-    def learned(self) -> "ScalesByGroup | None":
-        return None
-
-    def kernel(self, like: Tensor) -> PriorKernel | None:
-        return None
+        raise NotImplementedError(f"{type(self).__name__} needs `sample(n, generator=...)`.")
 
 
 class WeightMoments(NamedTuple):
@@ -112,7 +98,7 @@ class HalfNormal:
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianPrior(BasePrior):
+class GaussianPrior(Prior):
     """Independent zero-mean normals: ``theta_k ~ N(0, scale_k^2)``.
 
     Parameters

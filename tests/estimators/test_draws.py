@@ -21,7 +21,7 @@ from skbayes_sym import (
 )
 from skbayes_sym.estimators.samplers import HMC, Chains
 from skbayes_sym.model_selection._fits import has_posterior_draws
-from skbayes_sym.models import BaseNetwork, BasePrior, Normal, Poisson, StudentT, TargetLikelihood
+from skbayes_sym.models import BaseNetwork, Normal, Poisson, Prior, StudentT, TargetLikelihood
 from skbayes_sym.numerics.layout import ParamLayout
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -169,7 +169,7 @@ class LaplaceNoise(TargetLikelihood):
 
 
 @dataclass(frozen=True, eq=False)
-class LaplacePrior(BasePrior):
+class LaplacePrior(Prior):
     """A third party's, of any network."""
 
     n: int = 0

@@ -137,13 +137,6 @@ def test_gradient_at_ties_and_zeros(generator):
         assert torch.autograd.gradcheck(through_root, leaves)
 
 
-def test_resolvent_in_float32(generator):
-    arguments = gain_problem(generator)
-    exact, solved = resolvent(*arguments), resolvent(*(t.float() for t in arguments))
-    for value, expected in zip(solved, exact, strict=True):
-        assert_close(value, expected.float(), rtol=1e-4, atol=1e-4)
-
-
 shapes = pytest.mark.parametrize("shape", [(2, 4, 3), (2, 4, 4), (4, 7), (3, 2, 5, 1), (1, 3)])
 
 
@@ -216,14 +209,6 @@ def test_draws_have_the_posterior_moments(d, generator):
     assert bool(((draws.mean(0) - q.mean).abs() < 5 * sd / n**0.5).all())
     error = (draws.T.cov() - q.covariance_matrix).abs()
     assert bool((error < 5 * (2 / n) ** 0.5 * torch.outer(sd, sd)).all())
-
-
-@pytest.mark.parametrize("shape", [(2, 4, 7), (2, 4, 3)])
-def test_ridge_in_float32(shape, generator):
-    arguments = problem(shape, generator)
-    value = log_evidence(*(t.float() for t in arguments))
-    # Condition numbers here are below 1e3, the rounding of float32 6e-8.
-    assert_close(value, log_evidence(*arguments).float(), rtol=1e-4, atol=1e-4)
 
 
 def test_an_overwhelming_design_names_remedies():

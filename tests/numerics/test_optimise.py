@@ -64,17 +64,6 @@ def test_answers_come_with_the_loss(quadratic):
     assert 0.0 < curious.heard[20][0] < curious.heard[40][0]
 
 
-def test_equals_torch_adam(quadratic):
-    reference = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
-    adam = torch.optim.Adam([reference], lr=0.05)
-    for _ in range(40):
-        adam.zero_grad()
-        ((reference - quadratic.target) ** 2).sum().backward()
-        adam.step()
-    run(quadratic, max_iter=40, schedule=lambda progress: 1.0)
-    assert_close(quadratic.params, reference.detach(), rtol=1e-12, atol=1e-14)
-
-
 def test_memory_of_past_gradients_is_torch_adams_too():
     gradients = torch.tensor([100.0, 1.0, 1.0, -1.0, 1.0], dtype=torch.float64)
     reference = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))

@@ -32,9 +32,6 @@ ORACLES = {  # d: log permanent, Soules, Bethe
 }
 
 
-MARGINALS = [[0.9335, 0.0552, 0.0114], [0.0262, 0.2904, 0.6834], [0.0403, 0.6544, 0.3052]]
-
-
 def oracle_log_weights(d):
     i = torch.arange(d, dtype=torch.float64).unsqueeze(-1)
     return 2 * torch.sin(1 + 3 * i + 5 * i.T + i * i.T)
@@ -73,27 +70,12 @@ def test_value_and_bounds_equal_oracles(d):
     assert_close(bethe_bound(log_weights), bethe, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("d", [1, 7, 12])
-def test_equal_weights_give_log_factorial_plus_row_levels(d):
-    rows = random_log_weights(d, 1, scale=100.0)
-    expected = rows.sum() + math.lgamma(d + 1)
-    assert_close(log_permanent(rows.expand(d, d)), expected, rtol=1e-13, atol=1e-12)
-
-
 @pytest.mark.parametrize("level", [1e4, -1e4])
 def test_huge_entries_neither_overflow_nor_underflow(level):
     log_weights = random_log_weights(5, 5) + level
     # Tolerance: entries of 1e4 carry a rounding error of 2e-12 each.
     expected = log_permanent(random_log_weights(5, 5)) + 5 * level
     assert_close(log_permanent(log_weights), expected, rtol=0, atol=1e-10)
-
-
-def test_value_is_invariant_to_row_and_column_order_and_transposition():
-    log_weights = random_log_weights(8, 8, scale=3.0)
-    value = log_permanent(log_weights)
-    assert_close(log_permanent(log_weights.mT), value)
-    assert_close(log_permanent(log_weights.flip(0)), value)
-    assert_close(log_permanent(log_weights[:, torch.arange(8).roll(3)]), value)
 
 
 def test_batches_in_blocks_equal_single_matrices(monkeypatch):
@@ -120,11 +102,6 @@ def test_float32_is_as_accurate_as_float32_can_be(d):
     assert_close(gradient.double(), marginals, rtol=0, atol=1e-5)
 
 
-def test_gradient_equals_oracle_marginals():
-    _, gradient = value_and_gradient(oracle_log_weights(3))
-    assert_close(gradient, float64(MARGINALS), rtol=0, atol=6e-5)
-
-
 @pytest.mark.parametrize("d", [1, 2, 5])
 def test_gradient_equals_enumerated_marginals(d):
     log_weights = random_log_weights(d, d, scale=4.0).requires_grad_()
@@ -140,10 +117,6 @@ def test_gradient_is_doubly_stochastic(d, scale):
     ones = torch.ones(3, d, dtype=torch.float64)
     assert_close(gradient.sum(-1), ones, rtol=0, atol=1e-13)
     assert_close(gradient.sum(-2), ones, rtol=0, atol=1e-13)
-
-
-def test_gradcheck():
-    assert torch.autograd.gradcheck(log_permanent, random_log_weights(2, 4, 4).requires_grad_())
 
 
 def test_gradient_carries_no_graph():
@@ -226,12 +199,6 @@ def test_soules_is_exact_on_equal_and_on_separated_weights(d, tighten):
     assert_close(soules_bound(separated, tighten=tighten), float64(0.0), rtol=0, atol=1e-10)
 
 
-def test_soules_is_exact_on_blocks_of_equal_weights():
-    blocks = torch.block_diag(torch.ones(2, 2), torch.ones(3, 3)).double().log()
-    assert_close(soules_bound(blocks), float64(math.log(12.0)))
-    assert_close(soules_bound(blocks, tighten=True), float64(math.log(12.0)))
-
-
 @pytest.mark.parametrize("tighten", [False, True])
 def test_soules_gradcheck_and_huge_entries(tighten):
     log_weights = random_log_weights(2, 4, 4).requires_grad_()
@@ -267,13 +234,6 @@ def test_bethe_is_the_best_value_of_the_functional_and_close_to_the_permanent():
     assert (bethe >= gurvits_schrijver_bound(log_weights) - 1e-9).all()
     # Anari & Rezaei (2019): perm <= 2^(d/2) perm_Bethe.
     assert (log_permanent(log_weights) - bethe <= 3 * math.log(2.0) + 1e-6).all()
-
-
-def test_bethe_of_two_is_the_better_assignment():
-    log_weights = random_log_weights(200, 2, 2, scale=3.0)
-    diagonals = torch.stack([log_weights, log_weights.flip(-1)]).diagonal(dim1=-2, dim2=-1).sum(-1)
-    # Near a tie the messages move by the difference: it bounds the error of n rounds by 1/n.
-    assert_close(bethe_bound(log_weights, 1000), diagonals.amax(0), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("bound", [bethe_bound, gurvits_schrijver_bound])

@@ -1,6 +1,5 @@
 """Tables of whole groups hold every element once."""
 
-from itertools import permutations, product
 from math import exp
 
 import pytest
@@ -158,16 +157,6 @@ def test_volume_of_the_domain_under_an_invariant_density_is_one_over_the_order()
     assert abs(fraction - p) < 4.0 * (p * (1 - p) / n) ** 0.5
 
 
-def test_two_weights_by_hand():
-    """One unit behind tanh: F is the half plane on the side of the mean."""
-    network = MLP(1, (1,), 1, TANH)
-    mean = torch.tensor([1.0, 0.0, 2.0, 0.0], dtype=torch.float64)  # W1, b1, W2, b2
-    domain = FundamentalDomain(network.symmetry(), DiagonalReference(mean, torch.ones_like(mean)))
-    x = torch.tensor([[1.0, 9.0, 0.1, 5.0], [-1.0, 9.0, 0.1, 5.0]], dtype=torch.float64)
-    assert domain.contains(x).tolist() == [True, False]
-    assert_close(domain.enter(x)[0][1], torch.tensor([1.0, -9.0, -0.1, 5.0], dtype=torch.float64))
-
-
 @every_case
 def test_non_finite_positions_are_outside_and_stay(case):
     domain, x = domain_of(case), positions(case, 4)
@@ -177,34 +166,8 @@ def test_non_finite_positions_are_outside_and_stay(case):
     assert_close(domain.enter(x)[0], x, equal_nan=True, rtol=0, atol=0)
 
 
-def test_float32_positions():
-    case = CASES["3-tanh"]
-    domain, x = domain_of(case), positions(case, 200).float()
-    entered, _ = domain.enter(x)
-    assert entered.dtype == torch.float32
-    assert bool(domain.contains(entered).all())
-    assert_close(domain.contains(x), domain.contains(x.double()))
-
-
 def test_trivial_group_has_no_boundary():
     domain = FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(3), torch.ones(3)))
     x = normal(5, 4, seed=0)
     assert bool(domain.contains(x).all())
     assert_close(domain.enter(x), (x, ()))
-
-
-def test_signed_permutations_by_brute_force():
-    """Against log densities written out for one layer of three units."""
-    case = CASES["3-tanh"]
-    domain, x = domain_of(case), positions(case, 20)
-    index = case.group.factors[0].index
-    images = []
-    for order in permutations(range(3)):
-        for signs in product((1.0, -1.0), repeat=3):
-            y = x.clone()
-            for place, (unit, sign) in enumerate(zip(order, signs, strict=True)):
-                y[:, index[place]] = sign * x[:, index[unit]]
-            images.append(y)
-    score = torch.stack([log_density(domain, y) for y in images])
-    best = torch.stack(images)[score.argmax(dim=0), torch.arange(len(x))]
-    assert_close(domain.enter(x)[0], best, rtol=0, atol=0)

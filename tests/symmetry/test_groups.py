@@ -120,16 +120,6 @@ def test_align_reaches_the_orbit_point_nearest(case, generator):
     assert bool(((aligned - theta).norm(dim=-1) <= (moved - theta).norm(dim=-1) + 1e-12).all())
 
 
-@every_group
-def test_align_is_idempotent(case, generator):
-    theta, _ = draw(case, 20, generator)
-    reference = theta[0]
-    once, _ = case.group.align(theta, reference)
-    twice, g = case.group.align(once, reference)
-    assert_close(twice, once, rtol=0, atol=rounding(case))
-    assert_close(case.group.act(g, once), once, rtol=0, atol=rounding(case))
-
-
 EXACTLY_ALIGNED = ["permutation", "signed", "sign-flip", "orthogonal"]
 
 

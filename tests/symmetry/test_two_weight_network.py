@@ -3,7 +3,6 @@
 The scripts are run as the gallery runs them, and their functions and tables are looked at.
 """
 
-import math
 import runpy
 from pathlib import Path
 
@@ -24,24 +23,8 @@ pytestmark = [
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-# shared/oracles/symmetrized_vi.json, "two_weight_network", with the optima (|mu|, sd) that note
-# section 2 prints beside it. Both came from uniform rules that straddle the kinks of the
-# likelihood: a spacing of 3/800 for the evidence, 48 nodes in the noise for the gaps.
-ORACLE_EVIDENCE = {0.05: -234.803278, 0.15: -234.438416, 0.20: -234.464371}
-ORACLE_GAPS = [  # alpha, objective, gap, |mu|, sd
-    (0.05, "mean-field", 0.1368, 0.000, 0.101),
-    (0.05, "K = 2, iid", 0.1368, 0.000, 0.101),
-    (0.05, "exact", 0.0071, 0.069, 0.087),
-    (0.15, "mean-field", 0.5188, 0.034, 0.140),
-    (0.15, "K = 2, iid", 0.0363, 0.131, 0.110),
-    (0.15, "exact", 0.0197, 0.142, 0.102),
-    (0.20, "mean-field", 0.0298, 0.190, 0.105),
-    (0.20, "K = 2, iid", 0.0284, 0.192, 0.104),
-    (0.20, "exact", 0.0281, 0.193, 0.103),
-]
-
-# The same without the error of the kinks: python tests/oracles/two_weight_network.py, by quadrature
-# in each quadrant and moments of rectified normals.
+# By python tests/oracles/two_weight_network.py: quadrature in each quadrant, between the kinks of
+# the likelihood, and moments of rectified normals.
 EVIDENCE = {0.05: -234.8032765, 0.10: -234.5187870, 0.15: -234.4383777, 0.20: -234.4643483}
 GAPS = {  # mean-field, K = 2 iid, exact
     0.05: (0.137186, 0.113295, 0.006978),
@@ -67,40 +50,6 @@ def two_weights():
 @pytest.fixture(scope="module")
 def mode_seeking():
     return run("plot_mode_seeking.py")
-
-
-@pytest.mark.kept("0.15")
-@pytest.mark.parametrize("alpha", ORACLE_EVIDENCE)
-def test_log_evidence_is_the_oracles_under_the_oracles_rule(two_weights, alpha):
-    spacing = 3.0 / 800.0
-    axis = spacing * torch.arange(-200, 201, dtype=torch.float64)
-    chunks = torch.cartesian_prod(axis, axis).split(20_000)
-    log_joint = torch.cat([two_weights["log_joint"](theta, alpha) for theta in chunks])
-    log_evidence = torch.logsumexp(log_joint, 0) + 2.0 * math.log(spacing)
-    assert_close(float(log_evidence), ORACLE_EVIDENCE[alpha], rtol=0.0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("alpha", "objective", "gap", "loc", "scale"), ORACLE_GAPS)
-def test_gaps_are_the_oracles_under_the_oracles_rule(
-    two_weights, alpha, objective, gap, loc, scale
-):
-    """The coarse rule has several optima: the search starts at the one that the note prints."""
-    node = torch.linspace(-5.5, 5.5, 48, dtype=torch.float64)
-    noise = torch.cartesian_prod(node, node)
-    mass = torch.softmax(-0.5 * noise.square().sum(-1), 0)
-
-    def elbo(params, paid_back):
-        mean, std = params[:2], params[2:].exp()
-        theta = mean + std * noise
-        log_q, log_q_sym = two_weights["log_densities"](theta, mean, std)
-        joint = two_weights["log_joint"](theta, alpha)
-        return mass @ (joint - torch.lerp(log_q, log_q_sym, paid_back))
-
-    paid_back = two_weights["PAID_BACK"][objective]
-    start = (loc, -loc, math.log(scale), math.log(scale))
-    params, _ = two_weights["maximise"](lambda p: elbo(p, paid_back), [start])
-    found = ORACLE_EVIDENCE[alpha] - float(elbo(torch.from_numpy(params), 1.0))
-    assert_close(found, gap, rtol=0.0, atol=1e-4)  # printed to four digits
 
 
 @pytest.mark.parametrize("alpha", EVIDENCE)

@@ -166,7 +166,7 @@ LINEAR = Need("None: it is linear", "Use hidden_layer_sizes=().", ("layout",))
 
 ANY_PRIOR = Need(
     "Any",
-    "Inherit from skbayes_sym.models.BasePrior.",
+    "Inherit from skbayes_sym.models.Prior.",
     ("bind", "gaussian", "learned", "kernel", "log_prob", "sample"),
 )
 NORMAL_PRIOR = Need(

@@ -258,9 +258,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
         def make() -> LayerwisePredictor:
             # Drawn on the CPU whatever the device, so that predictions agree across them.
-            generator = generator_from(self._predict_seed_)
-            draws = self.posterior_.conditioned(n, generator=generator, device=like.device)
-            return LayerwisePredictor(self.posterior_, draws, self._observation.to(like))
+            generator, likelihood = generator_from(self._predict_seed_), self._observation.to(like)
+            return self.posterior_.predictor(n, likelihood, generator=generator)
 
         made: LayerwisePredictor = self._cached(f"{n} draws on {like.device}", make)
         return made

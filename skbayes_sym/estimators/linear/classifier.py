@@ -17,12 +17,10 @@ from skbayes_sym.estimators.linear.base import (
     likelihood_constraint,
 )
 from skbayes_sym.estimators.linear.method import SiteFit, scale_by_left_out
-from skbayes_sym.inference.linear.expectations import SoftmaxSites
 from skbayes_sym.inference.linear.predictor import LinearPredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
 from skbayes_sym.models.model import Model
-from skbayes_sym.numerics.gaussian import sobol_normal
 
 LIKELIHOODS: dict[str, Likelihood | None] = {
     "auto": None,  # by the number of classes
@@ -224,11 +222,9 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     def _predictor(self, like: Tensor) -> LinearPredictor:
         def make() -> LinearPredictor:
-            likelihood, rule = self._observation, None
-            if isinstance(likelihood, Categorical) and likelihood.kind == "softmax":
-                n_free = len(self.classes_) - 1
-                points = sobol_normal(likelihood.n_points, n_free, seed=self._predict_seed_)
-                rule = SoftmaxSites(points)
+            likelihood, n_classes = self._observation, len(self.classes_)
+            is_softmax = likelihood.kind == "softmax"
+            rule = likelihood.sites(n_classes, seed=self._predict_seed_) if is_softmax else None
             plain: LinearPredictor = super(BayesianLinearClassifier, self)._predictor(like)
             return replace(plain, variance_scale=self.variance_scale_, rule=rule)
 

@@ -28,7 +28,6 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     without_itself,
 )
 from skbayes_sym.inference.laplace.search.labels import LinearisedLogits, Terms
-from skbayes_sym.inference.linear.expectations import ScalarSites, SiteLikelihood, SoftmaxSites
 from skbayes_sym.inference.linear.hyperparameters import Learning, SitesFit, Until, fit_sites
 from skbayes_sym.inference.linear.sites import (
     LinearData,
@@ -40,9 +39,8 @@ from skbayes_sym.inference.linear.sites import (
     solve,
 )
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.site_rules import SiteLikelihood
 from skbayes_sym.models.model import Data, Model
-from skbayes_sym.numerics.gaussian import sobol_normal
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate, mean_and_error, spawn_seeds
@@ -189,11 +187,9 @@ class SiteInference:
 
     def _rules(self, likelihood: Likelihood, n_outputs: int, seed: int) -> list[SiteLikelihood]:
         """Rules of the updates, and of the bound if that takes others."""
-        if not isinstance(likelihood, Categorical):
-            return [ScalarSites(likelihood, self.learns_noise)]
-        seeds = spawn_seeds(seed, _REPLICATES + 1)
-        points = (sobol_normal(likelihood.n_points, n_outputs - 1, seed=s) for s in seeds)
-        return [SoftmaxSites(p) for p in points]
+        seeds = spawn_seeds(seed, _REPLICATES + 1)[: 1 if n_outputs == 1 else None]
+        rules = (likelihood.sites(n_outputs, seed=s, learn=self.learns_noise) for s in seeds)
+        return [rule for rule in rules if rule is not None]
 
     def _update(
         self, problem: LinearData, sites: SiteLikelihood, first: Sites, start: Start,

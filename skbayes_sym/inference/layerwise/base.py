@@ -13,6 +13,7 @@ column of ones. Its prior scale is one number, or one per input, (D + 1,).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy.typing as npt
@@ -35,13 +36,6 @@ class HiddenDraws(NamedTuple):
     weights: Sequence[Tensor]  # (S, D_l + 1, H_l)
     kl: Tensor  # (S,), averages to KL[q || p] of the hidden layers, nats
     inducing: Tensor  # last hidden activations of the inducing inputs, (S, M, H + 1); M may be 0
-
-
-class Moments(NamedTuple):
-    """Mean and variance of the outputs given the hidden layers, (S, N, T)."""
-
-    mean: Tensor
-    variance: Tensor
 
 
 class HiddenPosterior(Protocol):
@@ -73,17 +67,30 @@ class LayerInputs(NamedTuple):
     log_noise: Tensor  # (T,)
 
 
-class LastLayer(Protocol):
-    """Posterior of the last layer given the hidden ones; a Gaussian likelihood."""
+class LastLayer:
+    """Posterior of the last layer given the hidden ones, as ridge regressions; Gaussian noise.
+
+    ``prior_scale`` is the standard deviation of its weights: one number, or one per input and,
+    last, that of the biases.
+    """
+
+    prior_scale: Scale
 
     @property
-    def layout(self) -> ParamLayout: ...
+    def layout(self) -> ParamLayout:
+        """Its variational parameters."""
+        raise NotImplementedError
 
     def under(self, prior_scale: Scale) -> Self:
         """The same with another prior scale."""
-        ...
+        return replace(self, prior_scale=prior_scale)  # type: ignore[type-var]
 
-    def start(self, data: Data, *, generator: torch.Generator) -> Tensor: ...
+    def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
+        raise NotImplementedError
+
+    def ridge(self, inputs: LayerInputs) -> RidgePosterior:
+        """Regressions of all targets, (S, T), in units in which noise and prior are standard."""
+        raise NotImplementedError
 
     def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
         """Expected log likelihood, summed by weight, and own KL; (S,) each, nats.
@@ -91,15 +98,22 @@ class LastLayer(Protocol):
         Their difference is what counts: a layer that is integrated out gives its log evidence
         and 0.
         """
-        ...
+        raise NotImplementedError
 
     def condition(self, inputs: LayerInputs) -> "Conditional":
         """Its posterior given the hidden layers and the training data."""
-        ...
+        return self.conditional(self.ridge(inputs))
+
+    def conditional(self, ridge: RidgePosterior) -> "Conditional":
+        """The layer's posterior from its regressions."""
+        scale = self.prior_scale
+        mean = per_input(scale, ridge.y) * ridge.mean.mT
+        return Conditional(mean, ridge.root, as_tensor(scale, ridge.y), ridge.is_wide)
 
     def sample(self, inputs: LayerInputs, *, generator: torch.Generator) -> Tensor:
         """Last-layer weights (S, H + 1, T), one draw for each of the hidden layers."""
-        ...
+        drawn = self.ridge(inputs).draw(generator=generator).mT
+        return per_input(self.prior_scale, drawn) * drawn
 
 
 class Conditional(NamedTuple):
@@ -114,22 +128,13 @@ class Conditional(NamedTuple):
     prior_scale: Tensor  # () or (H + 1,)
     complement: bool
 
-    def moments(self, features: Tensor) -> Moments:
-        """Outputs at features (S, N, H + 1)."""
+    def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the outputs at features (S, N, H + 1), (S, N, T)."""
         scaled = features * self.prior_scale
         seen = ((self.root @ scaled.mT.unsqueeze(1)) ** 2).sum(-2).mT
         if self.complement:
             seen = ((scaled**2).sum(-1, keepdim=True) - seen).clamp_min(0.0)
-        return Moments(features @ self.mean, seen)
-
-
-def conditional(ridge: RidgePosterior, prior_scale: Scale) -> Conditional:
-    """The last layer's posterior from the regressions of all draws and targets, (S, T) of them.
-
-    Their features are those of the layer times ``prior_scale``.
-    """
-    mean = per_input(prior_scale, ridge.y) * ridge.mean.mT
-    return Conditional(mean, ridge.root, as_tensor(prior_scale, ridge.y), ridge.is_wide)
+        return features @ self.mean, seen
 
 
 def as_tensor(prior_scale: Scale, like: Tensor) -> Tensor:

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.layerwise.base import (
-    Conditional,
     HiddenDraws,
+    LastLayer,
     LayerInputs,
     Scale,
     as_tensor,
-    conditional,
     per_input,
     starting_scale,
 )
@@ -81,12 +80,8 @@ class MeanFieldHidden:
 
 
 @dataclass(frozen=True, eq=False)
-class CollapsedLast:
-    """The last layer given the hidden ones, exactly.
-
-    ``prior_scale``: prior standard deviation of its weights: one number, or one per input and,
-    last, that of the biases.
-    """
+class CollapsedLast(LastLayer):
+    """The last layer given the hidden ones, exactly."""
 
     prior_scale: Scale
 
@@ -94,29 +89,18 @@ class CollapsedLast:
     def layout(self) -> ParamLayout:
         return ParamLayout({})
 
-    def under(self, prior_scale: Scale) -> "CollapsedLast":
-        return replace(self, prior_scale=prior_scale)
-
     def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
         return data.x.new_zeros(0)
 
     def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
         # log N(y; 0, s^2 Phi Phi' + noise^2 / w) a target, copies of a row counted.
-        log_ratio = self._ridge(inputs).log_evidence()
+        log_ratio = self.ridge(inputs).log_evidence()
         constant = inputs.data.weight.sum() * (LOG_2PI + 2.0 * inputs.log_noise)
         total = (log_ratio - 0.5 * constant).sum(-1)
         return total, torch.zeros_like(total)
 
-    def _ridge(self, inputs: LayerInputs) -> RidgePosterior:
-        """Of all targets, (S, T) of them, in units in which noise and prior are standard."""
+    def ridge(self, inputs: LayerInputs) -> RidgePosterior:
         data = inputs.data
         root = data.weight.sqrt() * (-inputs.log_noise).exp().unsqueeze(-1)  # (T, N)
         scaled = inputs.features * as_tensor(self.prior_scale, root)
         return RidgePosterior(scaled.unsqueeze(1), root, root * data.y.T)
-
-    def condition(self, inputs: LayerInputs) -> Conditional:
-        return conditional(self._ridge(inputs), self.prior_scale)
-
-    def sample(self, inputs: LayerInputs, *, generator: torch.Generator) -> Tensor:
-        drawn = self._ridge(inputs).draw(generator=generator).mT
-        return per_input(self.prior_scale, drawn) * drawn

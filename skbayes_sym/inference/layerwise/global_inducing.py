@@ -15,18 +15,16 @@ eigendecomposition a layer and draw serves them all (`skbayes_sym.numerics.linal
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.inference.layerwise.base import (
-    Conditional,
     HiddenDraws,
+    LastLayer,
     LayerInputs,
     Scale,
     as_tensor,
-    conditional,
     per_input,
     starting_scale,
     with_ones,
@@ -39,13 +37,6 @@ from skbayes_sym.numerics.linalg import RidgePosterior, resolvent
 from skbayes_sym.numerics.random import float64_normal, normal_like
 
 
-class LayerDraw(NamedTuple):
-    """Weights of one layer (S, D, H), and the KL of their conditional, (S,) nats."""
-
-    weights: Tensor
-    kl: Tensor
-
-
 def draw_layer(
     inducing: Tensor,
     values: Tensor,
@@ -54,8 +45,8 @@ def draw_layer(
     prior_scale: Scale,
     *,
     generator: torch.Generator,
-) -> LayerDraw:
-    """Sample a layer's weights by Matheron's rule, and their KL in closed form.
+) -> tuple[Tensor, Tensor]:
+    """Sample a layer's weights (S, D, H) by Matheron's rule; the KL of their conditional, (S,).
 
     ``inducing`` (S, M, D): U, the sampled inputs of the layer at the inducing points; ``values``
     (M, H): v; ``log_gain`` (H,): a; ``log_precision`` (M,): b; ``prior_scale``: s, one number or
@@ -89,7 +80,7 @@ def draw_layer(
         moved, trace = gain.sqrt() * back, solved.trace + (d - m)
     shift, mean = moved.unbind(-2)
     kl = kl_from_standard(trace, mean.square().sum(-2), -solved.log_det, d).sum(-1)
-    return LayerDraw(per_input(prior_scale, inducing) * (prior + shift), kl)
+    return per_input(prior_scale, inducing) * (prior + shift), kl
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,21 +124,21 @@ class InducingHidden:
         u = with_ones(values["inputs"]).expand(n, -1, -1)
         weights, kl = [], params.new_zeros(n)
         for layer, scale in enumerate(self.prior_scale, start=1):
-            drawn = draw_layer(
+            weight, own_kl = draw_layer(
                 u, values[f"values{layer}"], values[f"log_gain{layer}"],
                 values[f"log_precision{layer}"], scale, generator=generator,
             )  # fmt: skip
-            weights.append(drawn.weights)
-            kl = kl + drawn.kl
-            u = with_ones(self.network.activation.function(u @ drawn.weights))
+            weights.append(weight)
+            kl = kl + own_kl
+            u = with_ones(self.network.activation.function(u @ weight))
         return HiddenDraws(weights, kl, u)
 
 
 @dataclass(frozen=True, eq=False)
-class InducingLast:
+class InducingLast(LastLayer):
     """Product-form sites for the last layer, its Gaussian expectation in closed form."""
 
-    prior_scale: Scale  # as of `CollapsedLast`
+    prior_scale: Scale
     n_inducing: int
     n_outputs: int
 
@@ -155,9 +146,6 @@ class InducingLast:
     def layout(self) -> ParamLayout:
         m, t = self.n_inducing, self.n_outputs
         return ParamLayout({"values": (m, t), "log_gain": (t,), "log_precision": (m,)})
-
-    def under(self, prior_scale: Scale) -> "InducingLast":
-        return replace(self, prior_scale=prior_scale)
 
     def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
         """Targets of the rows that `InducingHidden.start` takes with a generator of equal seed.
@@ -173,23 +161,15 @@ class InducingLast:
             "log_precision": values.new_full((self.n_inducing,), log(precision)),
         })  # fmt: skip
 
-    def _ridge(self, inputs: LayerInputs) -> RidgePosterior:
-        """Of all targets, (S, T) of them, in units in which sites and prior are standard."""
+    def ridge(self, inputs: LayerInputs) -> RidgePosterior:
         p = self.layout.unflatten(inputs.params)
         root = (0.5 * (p["log_precision"] + p["log_gain"].unsqueeze(-1))).exp()  # (T, M)
         scaled = inputs.draws.inducing * as_tensor(self.prior_scale, root)
         return RidgePosterior(scaled.unsqueeze(1), root, root * p["values"].T)
 
     def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
-        ridge, data = self._ridge(inputs), inputs.data
-        given = conditional(ridge, self.prior_scale).moments(inputs.features)
-        squares = (data.y - given.mean) ** 2 + given.variance
+        ridge = self.ridge(inputs)
+        mean, variance = self.conditional(ridge).moments(inputs.features)
+        squares = (inputs.data.y - mean) ** 2 + variance
         log_prob = log_normal(squares, inputs.log_noise)
-        return data.weight @ log_prob.sum(-1).mT, ridge.kl().sum(-1)
-
-    def condition(self, inputs: LayerInputs) -> Conditional:
-        return conditional(self._ridge(inputs), self.prior_scale)
-
-    def sample(self, inputs: LayerInputs, *, generator: torch.Generator) -> Tensor:
-        drawn = self._ridge(inputs).draw(generator=generator).mT
-        return per_input(self.prior_scale, drawn) * drawn
+        return inputs.data.weight @ log_prob.sum(-1).mT, ridge.kl().sum(-1)

@@ -1,5 +1,6 @@
 """A fitted layerwise posterior as plain arrays, with what it was conditioned on."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +10,8 @@ from torch import Tensor
 
 from skbayes_sym.inference.layerwise.base import (
     Conditional,
-    HiddenDraws,
     LayerInputs,
     Layerwise,
-    Moments,
     propagate,
 )
 from skbayes_sym.inference.predictor import BasePredictor
@@ -48,86 +47,63 @@ class LayerwisePosterior:
         data = Data(*(torch.as_tensor(a, device=device) for a in (self.x, self.y, self.weight)))
         return *self.parts.split(params), data
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws of all weights in the network's flat order, (n, P), float64."""
+    def _given(self, n: int, generator: torch.Generator) -> LayerInputs:
+        """``n`` draws of the hidden layers, and what they make of the training data."""
         hidden, last, log_noise, data = self._tensors(generator.device)
         draws = self.parts.hidden.draw(hidden, n, generator=generator)
         train = propagate(self.parts.network, draws.weights, data.x).expand(n, -1, -1)
-        given = LayerInputs(last, train, draws, data, log_noise)
+        return LayerInputs(last, train, draws, data, log_noise)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws of all weights in the network's flat order, (n, P), float64."""
+        given = self._given(n, generator)
         outer = self.parts.last.sample(given, generator=generator)
         values = {}
-        for layer, weight in enumerate([*draws.weights, outer], start=1):
+        for layer, weight in enumerate([*given.draws.weights, outer], start=1):
             values[f"W{layer}"], values[f"b{layer}"] = weight[:, :-1].mT, weight[:, -1]
         return self.parts.network.layout.flatten(values)
 
-    def conditioned(
-        self, n: int, *, generator: torch.Generator, device: torch.device
-    ) -> "ConditionedDraws":
-        """``n`` draws of the hidden layers and the last layer given them, for predictions.
+    def predictor(
+        self, n: int, likelihood: Likelihood, *, generator: torch.Generator
+    ) -> "LayerwisePredictor":
+        """Average over ``n`` draws of the hidden layers and the last layer given them.
 
         Drawn on the generator's device, so that predictions agree across devices.
         """
-        hidden, last, log_noise, data = self._tensors(generator.device)
-        draws = self.parts.hidden.draw(hidden, n, generator=generator)
-        train = propagate(self.parts.network, draws.weights, data.x).expand(n, -1, -1)
-        given = self.parts.last.condition(LayerInputs(last, train, draws, data, log_noise))
-        mean, root, prior_scale = (t.to(device) for t in given[:3])
-        given = Conditional(mean, root, prior_scale, given.complement)
-        return ConditionedDraws(self.parts, _moved(draws, device), given)
-
-
-def _moved(draws: HiddenDraws, device: torch.device) -> HiddenDraws:
-    return draws._replace(weights=[w.to(device) for w in draws.weights])
-
-
-@dataclass(frozen=True, eq=False)
-class ConditionedDraws:
-    """Draws of the hidden layers with the exact or variational last layer given each."""
-
-    parts: Layerwise
-    draws: HiddenDraws
-    last: Conditional
-
-    def moments(self, x: Tensor) -> Moments:
-        """Outputs (S, N, T) at inputs (N, D), draws taken in blocks."""
-        n = len(self.last.mean)
-        size = rows_within(_BLOCK_NUMBERS, len(x) * self.last.mean.shape[1])
-        parts = []
-        for start in range(0, n, size):
-            block = slice(start, start + size)
-            weights = [w[block] for w in self.draws.weights]
-            features = propagate(self.parts.network, weights, x)
-            given = self.last._replace(mean=self.last.mean[block], root=self.last.root[block])
-            parts.append(given.moments(features.expand(len(given.mean), -1, -1)))
-        return Moments(*(torch.cat(t) for t in zip(*parts, strict=True)))
-
-    def mean(self, x: Tensor) -> Tensor:
-        """Average output over the draws, (N, T)."""
-        n = len(self.last.mean)
-        size = rows_within(_BLOCK_NUMBERS, len(x) * self.last.mean.shape[1])
-        total = x.new_zeros(len(x), self.last.mean.shape[2])
-        for start in range(0, n, size):
-            block = slice(start, start + size)
-            features = propagate(self.parts.network, [w[block] for w in self.draws.weights], x)
-            total += (features @ self.last.mean[block]).sum(0)
-        return total / n
+        given, to = self._given(n, generator), likelihood.noise_scale.device
+        mean, root, prior_scale, complement = self.parts.last.condition(given)
+        last = Conditional(mean.to(to), root.to(to), prior_scale.to(to), complement)
+        return LayerwisePredictor(self, [w.to(to) for w in given.draws.weights], last, likelihood)
 
 
 @dataclass(frozen=True, eq=False)
 class LayerwisePredictor(BasePredictor):
-    """Averages over draws of the hidden layers, the last one integrated out."""
+    """Averages over S draws of the hidden layers, the last one integrated out."""
 
     posterior: LayerwisePosterior
-    draws: ConditionedDraws
+    weights: list[Tensor]  # of the hidden layers, (S, D + 1, H)
+    last: Conditional
     likelihood: Likelihood
 
     def law(self, x: Tensor) -> Predictive:
-        mean, variance = (t.to(x) for t in self.draws.moments(x.double()))
+        parts = [last.moments(features) for last, features in self._blocks(x.double())]
+        mean, variance = (torch.cat(t).to(x) for t in zip(*parts, strict=True))
         return NormalMixture(mean, variance, self.likelihood.noise_scale.square())
 
     def mean(self, x: Tensor) -> Tensor:
-        return self.draws.mean(x.double()).to(x)
+        sums = [(features @ last.mean).sum(0) for last, features in self._blocks(x.double())]
+        return (torch.stack(sums).sum(0) / len(self.last.mean)).to(x)
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         theta = self.posterior.sample(n, generator=generator).to(x)
         return self.likelihood.predictive(self.posterior.parts.network.forward(theta, x))
+
+    def _blocks(self, x: Tensor) -> Iterator[tuple[Conditional, Tensor]]:
+        """The last layer and its inputs (block, N, H + 1), block of draws by block of draws."""
+        n, network = len(self.last.mean), self.posterior.parts.network
+        size = rows_within(_BLOCK_NUMBERS, len(x) * self.last.mean.shape[1])
+        for start in range(0, n, size):
+            block = slice(start, start + size)
+            last = self.last._replace(mean=self.last.mean[block], root=self.last.root[block])
+            features = propagate(network, [w[block] for w in self.weights], x)
+            yield last, features.expand(len(last.mean), -1, -1)

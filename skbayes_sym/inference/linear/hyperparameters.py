@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.linear.expectations import SiteLikelihood
 from skbayes_sym.inference.linear.sites import (
     LinearData,
     Sites,
@@ -26,6 +25,7 @@ from skbayes_sym.inference.linear.sites import (
     update,
     weighted_precision,
 )
+from skbayes_sym.models.likelihoods.site_rules import SiteLikelihood
 from skbayes_sym.numerics.convergence import AndersonMixing
 from skbayes_sym.numerics.gaussian import kl_elementwise
 from skbayes_sym.numerics.optimise import DivergenceError, Loop, Stopped, by_autograd, lbfgs

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.linear.expectations import SoftmaxSites
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.expectations import N_NODES
+from skbayes_sym.models.likelihoods.site_rules import SiteLikelihood
 from skbayes_sym.models.predictive import NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
@@ -25,7 +25,7 @@ class LinearPredictor(BasePredictor):
     offset: Tensor  # (C,)
     likelihood: Likelihood
     variance_scale: float = 1.0  # factor on the variance of the outputs
-    rule: SoftmaxSites | None = None
+    rule: SiteLikelihood | None = None
 
     def law(self, x: Tensor) -> Predictive:
         mean, covariance = self.posterior.output_moments(x.double())

@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.linear.expectations import SiteLikelihood, SiteTerms
+from skbayes_sym.models.likelihoods.site_rules import SiteLikelihood, SiteTerms
 from skbayes_sym.numerics.convergence import AndersonMixing
 from skbayes_sym.numerics.gaussian import kl_elementwise, kl_from_standard
 from skbayes_sym.numerics.linalg import log_det, try_cholesky

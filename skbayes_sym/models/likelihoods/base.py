@@ -17,6 +17,7 @@ from skbayes_sym.models.likelihoods.expectations import (
     ExpectedLogProb,
     by_autograd,
 )
+from skbayes_sym.models.likelihoods.site_rules import ScalarSites, SiteLikelihood
 from skbayes_sym.models.predictive import (
     CategoricalMixture,
     Predictive,
@@ -31,7 +32,7 @@ Kind = Literal[
 # Members that are made of the density, and those that are made of the ``torch.distributions`` law.
 _OF_DENSITY = (
     "kind", "predictive", "n_noise", "expected_log_prob", "bound", "score", "hessian_root",
-    "constant_outputs", "given",
+    "constant_outputs", "sites", "given",
 )  # fmt: skip
 _OF_LAW = (*_OF_DENSITY, "log_prob", "mean", "variance", "cdf", "sample")
 
@@ -170,6 +171,13 @@ class Likelihood:
     ) -> npt.NDArray[np.float64] | None:
         """Outputs (O,) that fit the targets best without features; None where unknown."""
         return None
+
+    def sites(self, n_outputs: int, *, seed: int, learn: bool = True) -> SiteLikelihood | None:
+        """Rule of expectations over a row's correlated outputs; None where there is none.
+
+        ``learn``: whether scales of the likelihood are free; ``seed``: of the points of a rule.
+        """
+        return ScalarSites(self, learn) if n_outputs == 1 else None
 
     def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> DataTerm:
         """The log likelihood of targets that stay, as samplers evaluate it."""

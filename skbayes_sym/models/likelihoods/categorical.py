@@ -17,7 +17,9 @@ from skbayes_sym.models.likelihoods.expectations import (
     collapsed_weight,
     logistic_nodes,
 )
+from skbayes_sym.models.likelihoods.site_rules import SoftmaxSites
 from skbayes_sym.models.predictive import CategoricalMixture
+from skbayes_sym.numerics.gaussian import sobol_normal
 
 
 def log_class_probabilities(outputs: Tensor) -> Tensor:
@@ -95,6 +97,9 @@ class Categorical(LabelLikelihood):
         root = (0.5 * outputs.log_softmax(-1)).exp()
         columns = root.diag_embed() - p.unsqueeze(-1) * root.unsqueeze(-2)
         return columns.movedim(-1, 0)
+
+    def sites(self, n_outputs: int, *, seed: int, learn: bool = True) -> SoftmaxSites:
+        return SoftmaxSites(sobol_normal(self.n_points, n_outputs - 1, seed=seed))
 
     def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "CategoricalTerm":
         one_hot = torch.nn.functional.one_hot(y, n_outputs).T

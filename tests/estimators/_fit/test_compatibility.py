@@ -24,13 +24,13 @@ from skbayes_sym.models import (
     MLP,
     TANH,
     BaseNetwork,
-    BasePrior,
     Categorical,
     Gaussian,
     Likelihood,
     Model,
     NaturalHeteroscedastic,
     Normal,
+    Prior,
 )
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.symmetry import Trivial
@@ -175,7 +175,7 @@ class Plain(BaseNetwork):
         raise NotImplementedError
 
 
-class Heavy(BasePrior):
+class Heavy(Prior):
     def log_prob(self, theta):
         raise NotImplementedError
 

@@ -9,7 +9,7 @@ from cases import LaplaceNoise, Softmax
 from sklearn.base import clone
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor, invariance_gap
-from skbayes_sym.models import BasePrior, Normal, Poisson, StudentT
+from skbayes_sym.models import Normal, Poisson, Prior, StudentT
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.symmetry.base import Product, Trivial
 from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Exact, Importance
@@ -76,7 +76,7 @@ def test_a_likelihood_of_labels_is_the_softmax_written_again():
 
 
 @dataclass(frozen=True)
-class HeavyTails(BasePrior):
+class HeavyTails(Prior):
     def log_prob(self, theta):
         return -2.0 * torch.log1p(theta**2).sum(-1)
 

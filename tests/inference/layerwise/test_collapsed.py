@@ -72,8 +72,8 @@ def test_collapsed_layer_takes_weights_as_repetitions(width, generator):
         new
     )
     second = last.condition(LayerInputs(EMPTY, again, no_draws(), repeated, LOG_NOISE)).moments(new)
-    assert_close(first.mean, second.mean, rtol=1e-9, atol=1e-11)
-    assert_close(first.variance, second.variance, rtol=1e-8, atol=1e-11)
+    assert_close(first[0], second[0], rtol=1e-9, atol=1e-11)
+    assert_close(first[1], second[1], rtol=1e-8, atol=1e-11)
 
 
 @both_scales
@@ -93,9 +93,9 @@ def test_collapsed_layer_predicts_as_bayesian_regression(width, is_one, generato
         covariance = np.linalg.inv(np.diag(scale**-2) + phi.T @ phi / noise**2)
         mean = covariance @ phi.T @ data.y.numpy()[:, 0] / noise**2
         star = new[s].numpy()
-        np.testing.assert_allclose(moments.mean[s, :, 0], star @ mean, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(moments[0][s, :, 0], star @ mean, rtol=1e-9, atol=1e-11)
         variance = np.einsum("nd,de,ne->n", star, covariance, star)
-        np.testing.assert_allclose(moments.variance[s, :, 0], variance, rtol=1e-8)
+        np.testing.assert_allclose(moments[1][s, :, 0], variance, rtol=1e-8)
         sd = np.sqrt(np.diag(covariance))
         error = np.abs(draws[:, s, :, 0].mean(0).numpy() - mean)
         assert (error < 5 * sd / 1000**0.5).all()

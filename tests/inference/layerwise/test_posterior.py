@@ -16,6 +16,7 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.layerwise.base import HiddenDraws, LayerInputs, propagate
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
+from skbayes_sym.models import Gaussian
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 
@@ -40,8 +41,11 @@ def test_predictions_are_the_moments_of_draws(name, widths, generator):
     theta = posterior.sample(n, generator=generator)
     assert theta.shape == (n, network.layout.n_params)
     outputs = network.forward(theta, data.x)
-    conditioned = posterior.conditioned(n, generator=generator, device=torch.device("cpu"))
-    mean, variance = conditioned.moments(data.x)
+    noise = Gaussian(torch.zeros(1).double())
+    predictor = posterior.predictor(n, noise, generator=generator)
+    law = predictor.law(data.x)
+    mean, variance = law.loc, law.variance
+    assert_close(predictor.mean(data.x), mean.mean(0))
     spread = (mean.var(0) + variance.mean(0)).sqrt()
     assert bool(((outputs.mean(0) - mean.mean(0)).abs() < 5 * spread * (2 / n) ** 0.5).all())
     # Tails are heavier than a normal's: 15 % on a standard deviation of 6000 draws.
@@ -77,5 +81,5 @@ def test_draws_of_the_last_layer_have_the_covariance_of_its_law(name, under, gen
     error = ((cov**2 + torch.outer(sd, sd) ** 2) / n).sqrt()
     assert bool(((drawn.T.cov() - cov).abs() < 5 * error).all())
     features = propagate(parts.network, draw.weights, data.x)
-    moments = law.moments(features.expand(1, -1, -1))
-    assert_close(moments.variance[0, :, 0], (features[0] @ cov * features[0]).sum(-1))
+    _, variance = law.moments(features.expand(1, -1, -1))
+    assert_close(variance[0, :, 0], (features[0] @ cov * features[0]).sum(-1))

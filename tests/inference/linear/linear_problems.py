@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 
-from skbayes_sym.inference.linear.expectations import SoftmaxSites
 from skbayes_sym.inference.linear.sites import (
     LinearData,
     converge,
@@ -11,6 +10,7 @@ from skbayes_sym.inference.linear.sites import (
     full_covariance,
     solve,
 )
+from skbayes_sym.models.likelihoods.site_rules import SoftmaxSites
 from skbayes_sym.numerics.gaussian import sobol_normal
 
 

@@ -8,7 +8,6 @@ from inference.linear.linear_problems import class_data, fit, linear_data, probl
 from scipy import optimize, stats
 from torch.testing import assert_close
 
-from skbayes_sym.inference.linear.expectations import ScalarSites
 from skbayes_sym.inference.linear.sites import (
     Sites,
     converge,
@@ -21,6 +20,7 @@ from skbayes_sym.inference.linear.sites import (
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.site_rules import ScalarSites
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.numerics.convergence import AndersonMixing
 

@@ -55,17 +55,6 @@ def test_displacements_by_averaging_over_the_square():
                 assert abs(float((moves[i] * moves[j]).sum(0).mean())) < 1e-10
 
 
-def test_a_rotation_by_a_right_angle_moves_pixels_exactly(generator):
-    x = torch.rand(1, 1, 6, 6, generator=generator, dtype=torch.float64)
-    # The parameter whose capped half-width is pi / 2: l = r (1 + (r / pi)^4)^(-1/4).
-    r = (pi / 2) / (1 - 0.5**4) ** 0.25
-    eta = torch.zeros(6, dtype=torch.float64)
-    eta[2] = r
-    noise = torch.ones(1, 1, 6, dtype=torch.float64)
-    out = Affine(image_shape=(1, 6, 6)).transform(x, eta, noise)[:, 0]
-    assert_close(out, torch.rot90(x, 1, (2, 3)), rtol=1e-9, atol=1e-9)
-
-
 def test_a_rotation_of_a_wide_image_keeps_angles():
     """A quarter turn maps the middle of the right edge to that of the lower, in pixels."""
     z = torch.zeros(1, 6, dtype=torch.float64)

@@ -77,15 +77,6 @@ def test_one_output_with_few_rows_and_many(hidden, n_rows, generator):
     check_against_autograd(network, case.likelihood, data, position, 1e-12)
 
 
-@every_likelihood
-def test_float32(case, generator):
-    network, data, position = problem(NETWORKS["two-layers-tanh"], case, generator)
-    rounded = [t.float() if t.is_floating_point() else t for t in data]
-    check_against_autograd(network, case.likelihood, rounded, position.float(), 1e-5)
-    kernel = MLPChainLikelihood(network, case.likelihood, *rounded)
-    assert {t.dtype for t in evaluate(kernel, position.float())} == {torch.float32}
-
-
 def test_a_row_of_weight_two_is_two_rows(generator):
     case = LIKELIHOODS["gaussian-learned"]
     network, (x, y, _), position = problem(NETWORKS["one-layer-tanh"], case, generator)

@@ -131,17 +131,6 @@ every_order = pytest.mark.parametrize("k", [1, 2, 3, 4, 10, 20])
 
 @every_order
 @every_shape
-def test_gradient_against_central_differences(k, shape):
-    s = shape(k).double().requires_grad_()
-    (gradient,) = torch.autograd.grad(log_haar_integral(s), s)
-    h = 1e-5 * (1.0 + float(s.detach().max()))
-    steps = h * torch.eye(k, dtype=torch.float64)
-    up, down = (log_haar_integral(s.detach() + sign * steps) for sign in (1.0, -1.0))
-    assert_close(gradient, (up - down) / (2.0 * h), rtol=0, atol=1e-7)
-
-
-@every_order
-@every_shape
 def test_gradient_through_singular_values_of_any_matrix(k, shape, generator):
     """Finite and right where singular vectors are not defined."""
     left, right = random_orthogonal((2,), k, generator=generator)

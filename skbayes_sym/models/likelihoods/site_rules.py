@@ -1,16 +1,18 @@
-"""What a site needs to know of a likelihood: its expectations over correlated outputs."""
+"""Expectations of a likelihood over correlated outputs, which a Gaussian site is made of."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.expectations import ExpectedLogProb
 from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky
 from skbayes_sym.numerics.memory import rows_within
+
+if TYPE_CHECKING:
+    from skbayes_sym.models.likelihoods.base import Likelihood
 
 # Numbers of a block of outputs at the points: 1 MB, a core's L2 cache.
 _CACHE_NUMBERS = 1 << 17
@@ -40,46 +42,46 @@ class _Expectation(torch.autograd.Function):
         return slope * gradient, -0.5 * slope.unsqueeze(-1) * curvature, None
 
 
-class SiteLikelihood(Protocol):
-    """Likelihood of a row with C outputs ``f ~ N(mean, covariance)``."""
+class SiteLikelihood:
+    """Expectations of a row's log likelihood over its C outputs ``f ~ N(mean, covariance)``."""
 
     @property
     def params(self) -> Tensor:
-        """Log scales of the targets that may be learned (possibly none)."""
-        ...
+        """Log scales of the targets that may be learned, none by default."""
+        return torch.zeros(0, dtype=torch.float64)
 
     @property
     def noise_scale(self) -> Tensor:
         """Scale of additive noise (1,), learned or not; empty where there is none."""
-        ...
+        return torch.zeros(0, dtype=torch.float64)
 
-    def at(self, params: Tensor) -> "SiteLikelihood": ...
+    def at(self, params: Tensor) -> "SiteLikelihood":
+        return self
 
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
-        """``E[l]`` alone, (N,) nats, differentiable."""
-        ...
+        """``E[l]`` alone, (N,) nats, differentiable in the moments."""
+        with torch.no_grad():
+            terms = self(mean.detach(), covariance.detach(), y)
+        return cast(Tensor, _Expectation.apply(mean, covariance, terms))
 
     def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
         """(N, C), (N, C, C) and targets -> SiteTerms."""
-        ...
+        raise NotImplementedError
 
-
-def _expectation(likelihood: SiteLikelihood, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
-    """``E[l]`` of a likelihood without free parameters, differentiable."""
-    with torch.no_grad():
-        terms = likelihood(mean.detach(), covariance.detach(), y)
-    return cast(Tensor, _Expectation.apply(mean, covariance, terms))
+    def outputs(self, mean: Tensor, covariance: Tensor) -> Tensor:
+        """Outputs at the points of the rule, (S, N, C), up to a shift of all outputs of a row."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class ScalarSites:
+class ScalarSites(SiteLikelihood):
     """One output per row, by the likelihood's own expectations.
 
     Bonnet's and Price's theorems turn derivatives by mean and variance into ``E[l']`` and
     ``E[l''] / 2``.
     """
 
-    likelihood: Likelihood
+    likelihood: "Likelihood"
     learn: bool = True  # whether the likelihood's scale is a free parameter
 
     @property
@@ -96,7 +98,7 @@ class ScalarSites:
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
         if self.params.numel():
             return torch.cat([e.value for e in self._blocks(mean, covariance, y)])
-        return _expectation(self, mean, covariance, y)
+        return super().value(mean, covariance, y)
 
     def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
         blocks = list(self._blocks(mean, covariance, y))
@@ -113,7 +115,7 @@ class ScalarSites:
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxSites:
+class SoftmaxSites(SiteLikelihood):
     """``p(y = k | f) = softmax(f)_k`` by quasi-Monte Carlo, targets int64 (N,).
 
     ``points`` (S, C - 1): of ``N(0, I)`` (`skbayes_sym.numerics.gaussian.sobol_normal`), the same
@@ -128,20 +130,9 @@ class SoftmaxSites:
 
     points: Tensor
 
-    @property
-    def params(self) -> Tensor:
-        return self.points.new_zeros(0)
-
-    @property
-    def noise_scale(self) -> Tensor:
-        return self.points.new_zeros(0)
-
-    def at(self, params: Tensor) -> "SoftmaxSites":
-        return self
-
     def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
         if torch.is_grad_enabled():
-            return _expectation(self, mean, covariance, y)
+            return super().value(mean, covariance, y)
         blocks = self._blocks(mean, covariance)
         normaliser = torch.cat([f.logsumexp(1).mean(-1) for f, _ in blocks])
         # The points come in pairs z, -z: the mean of an output is exactly its own.
@@ -157,7 +148,6 @@ class SoftmaxSites:
         return SiteTerms(value, gradient, -(by_covariance + by_covariance.mT))
 
     def outputs(self, mean: Tensor, covariance: Tensor) -> Tensor:
-        """Outputs at the points, (S, N, C), up to a shift of all outputs of a row."""
         return torch.cat([f for f, _ in self._blocks(mean, covariance)]).movedim(-1, 0)
 
     def _blocks(self, mean: Tensor, covariance: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
