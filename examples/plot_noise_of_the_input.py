@@ -22,6 +22,7 @@ from skbayes_sym import (
     MCMCRegressor,
     SymmetrizedVIRegressor,
 )
+from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.estimators.samplers import Chains
 from skbayes_sym.models import NaturalHeteroscedastic
 
@@ -48,7 +49,7 @@ net = {"hidden_layer_sizes": (10,), "activation": "tanh", "random_state": 0}
 steps = {**net, "max_iter": 3000}
 two_heads = {"likelihood": "heteroscedastic"}
 models = {
-    "VI": SymmetrizedVIRegressor(**steps, **two_heads, learning_rate=0.03),
+    "VI": SymmetrizedVIRegressor(**steps, **two_heads, optimizer=Adam(learning_rate=0.03)),
     "ensemble": DeepEnsembleRegressor(**steps, **two_heads),
     "Laplace": LaplaceRegressor(**steps, **two_heads),
     "Laplace, natural": LaplaceRegressor(**steps, likelihood=NaturalHeteroscedastic()),

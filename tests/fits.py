@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
+from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, GaussNewton, Updates
 from skbayes_sym.estimators.samplers import HMC, NUTS, Annealing, Chains, Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import (
@@ -89,7 +89,7 @@ FITS: dict[str, FitCase] = {
         sk.DeepEnsembleRegressor(**_MEMBERS, noise_std="learn"), X, TWO_NUMBERS
     ),
     "ensemble-minibatches": FitCase(
-        sk.DeepEnsembleRegressor(**_MEMBERS, batch_size=10), X, NUMBERS
+        sk.DeepEnsembleRegressor(**_MEMBERS, optimizer=Adam(batch_size=10)), X, NUMBERS
     ),
     "bayesian-mlp-growing-noise": FitCase(
         sk.BayesianMLPRegressor((3,), n_modes=1, n_members=1, random_state=0), X, GROWING

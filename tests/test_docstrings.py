@@ -28,7 +28,6 @@ OF_NETWORKS = {
     "log_posterior_samples_": "members and draws, targets and labels",
     "n_members": "trained networks, or whatever completes an ensemble",
     "n_predict_samples": "of different things",
-    "n_weight_samples": "of different things",
     "network_": "of one posterior or of its modes",
     "noise_std_": "of one posterior or of several",
     "noise_std_samples_": "members and draws",
@@ -61,7 +60,6 @@ OF_ALL = OF_NETWORKS | {
 # Types of parameters that differ.
 OF_TYPES = {
     "hidden_layer_sizes": "'auto' where nothing has to be chosen",
-    "learning_rate": "'auto' where batches come in two kinds",
     "likelihood": "linear models have likelihoods by name",
     "max_iter": "'auto' where there are two optimisers",
     "network": "images have networks by name",

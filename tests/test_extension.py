@@ -15,7 +15,7 @@ import torch
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Updates, VariationalAdam
 from skbayes_sym.estimators.samplers import HMC, Chains, Info, State
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
@@ -123,14 +123,14 @@ class Wide(Gaussian):
 
 
 USE_TEMPERED = {
-    "vi": sk.SymmetrizedVIClassifier(**NET, **STEPS, init="random"),
+    "vi": sk.SymmetrizedVIClassifier(**NET, **STEPS, optimizer=VariationalAdam(init="random")),
     "mcmc": sk.MCMCClassifier(**NET, **CHAINS),
     "ensemble": sk.DeepEnsembleClassifier(**NET, **STEPS, n_members=2),
     "laplace": sk.LaplaceClassifier(**NET, **UPDATES),
     "lila": sk.LILAClassifier(**NET, **UPDATES, invariances=None),
 }
 USE_WIDE = {
-    "vi": sk.SymmetrizedVIRegressor(**NET, **STEPS, init="random"),
+    "vi": sk.SymmetrizedVIRegressor(**NET, **STEPS, optimizer=VariationalAdam(init="random")),
     "mcmc": sk.MCMCRegressor(**NET, **CHAINS),
     "ensemble": sk.DeepEnsembleRegressor(**NET, **STEPS, n_members=2),
     "laplace": sk.LaplaceRegressor(**NET, **UPDATES),
@@ -216,8 +216,11 @@ class ByLayer:
 
 
 TAKE_A_PRIOR = {
-    "vi": (sk.SymmetrizedVIRegressor(**NET, **STEPS, learning_rate=0.05), ByLayer),
-    "vi-classifier": (sk.SymmetrizedVIClassifier(**NET, **STEPS, learning_rate=0.05), ByLayer),
+    "vi": (sk.SymmetrizedVIRegressor(**NET, **STEPS, optimizer=Adam(learning_rate=0.05)), ByLayer),
+    "vi-classifier": (
+        sk.SymmetrizedVIClassifier(**NET, **STEPS, optimizer=Adam(learning_rate=0.05)),
+        ByLayer,
+    ),
     "mcmc": (sk.MCMCRegressor(**NET, **CHAINS), Logistic),
     "mcmc-classifier": (sk.MCMCClassifier(**NET, **CHAINS), Logistic),
     "ensemble": (sk.DeepEnsembleRegressor(**NET, **STEPS, n_members=2), Logistic),

@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.curvature import Kronecker
-from skbayes_sym.inference.laplace.jacobian import (
-    EmpiricalFisher,
-    ExactDirections,
-    SketchedDirections,
-)
+from skbayes_sym.inference.laplace.jacobian import Directions
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.training import (
     HyperAscent,
@@ -37,9 +33,9 @@ from skbayes_sym.numerics.random import generator_from
 SHAPES = {"mlp": (1, 28, 28), "cnn": (1, 28, 28)}
 COLOURED = (3, 32, 32)  # of the residual networks
 DIRECTIONS = {
-    "exact": ExactDirections(),
-    "sketch": SketchedDirections(),
-    "ef": EmpiricalFisher(),
+    "exact": Directions("exact"),
+    "sketch": Directions("sketch"),
+    "ef": Directions("fisher"),
 }
 RATES = HyperRates(half_width=0.05, likelihood=0.0, log_precision=0.05)
 

@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits
 from timing import cpu_times, median_ratio
 
 from skbayes_sym import SymmetrizedVIRegressor
+from skbayes_sym.estimators.optimizers import Adam
 
 FITS = {"T1k": (2_000, 10_000), "T100k": (1_000, 3_000)}  # steps
 LEARNING_RATE = 1e-3
@@ -34,7 +35,7 @@ def ours(case: Case, n_steps: int) -> None:
     X, y = (t.numpy() for t in random_data(case))
     SymmetrizedVIRegressor(
         case.hidden, "relu", symmetry=None, max_iter=n_steps, tol=None, random_state=0,
-        batch_size=case.batch_size, learning_rate=LEARNING_RATE,
+        optimizer=Adam(batch_size=case.batch_size, learning_rate=LEARNING_RATE),
     ).fit(X, y.ravel())  # fmt: skip
 
 

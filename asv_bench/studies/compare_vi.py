@@ -30,6 +30,7 @@ from timing import cpu_seconds, mean_and_error
 
 from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, predictive
 from skbayes_sym.datasets import load_dataset
+from skbayes_sym.estimators.optimizers import VariationalAdam
 from skbayes_sym.models import ARD
 
 SETS = ("diabetes", "yacht", "energy", "concrete")
@@ -37,7 +38,9 @@ SETS = ("diabetes", "yacht", "energy", "concrete")
 
 def starts() -> Mapping[str, Any]:
     def vi(init: str) -> Any:
-        return SymmetrizedVIRegressor((20,), "tanh", init=init, random_state=0)
+        return SymmetrizedVIRegressor(
+            (20,), "tanh", optimizer=VariationalAdam(init=init), random_state=0
+        )
 
     return {init: vi(init) for init in ("random", "laplace")}
 

@@ -26,7 +26,7 @@ import pretend_cuda
 from numpy.typing import NDArray
 
 import skbayes_sym as sk
-from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
+from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, GaussNewton, Updates
 from skbayes_sym.estimators.samplers import SMC, Chains
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, ColumnShift, Invariances, LogScale, Rotation2D
@@ -69,7 +69,7 @@ def _optimised() -> Iterator[tuple[str, Case]]:
         sk.DeepEnsembleRegressor, sk.SymmetrizedVIRegressor, sk.LayerwiseVIRegressor,
     )  # fmt: skip
     yield "ensemble", case(ensemble, NUMBERS)
-    yield "ensemble, minibatches", case(ensemble, NUMBERS, batch_size=50)
+    yield "ensemble, minibatches", case(ensemble, NUMBERS, optimizer=Adam(batch_size=50))
     yield "VI, 10 units", case(vi, NUMBERS, hidden_layer_sizes=(10,))
     yield "VI, 50 units", case(vi, NUMBERS)
     yield "VI, no symmetry", case(vi, NUMBERS, symmetry=None)

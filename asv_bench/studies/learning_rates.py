@@ -19,6 +19,7 @@ from sklearn.model_selection import train_test_split
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.datasets import load_dataset
+from skbayes_sym.estimators.optimizers import VariationalAdam
 
 RATES = (1.0, 2.0, 5.0, 10.0, 20.0)
 DEFAULT = RATES.index(5.0)
@@ -78,7 +79,11 @@ def fit(case: Case, rate: float, n_steps: int, seed: int) -> Result:
     """One fit on one split."""
     X_train, X_test, y_train, y_test = split(case.data, seed)
     model = case.make(
-        **case.parameters, log_variance_rate=rate, max_iter=n_steps, tol=None, random_state=seed
+        **case.parameters,
+        optimizer=VariationalAdam(log_variance_rate=rate),
+        max_iter=n_steps,
+        tol=None,
+        random_state=seed,
     )  # 500 steps are meant to be too few
     model.fit(X_train, y_train)
     return Result(model.elbo_, float(np.mean(log_density(model, X_test, y_test))))

@@ -53,6 +53,7 @@ from scipy.stats import binom
 
 from skbayes_sym import SymmetrizedVIClassifier
 from skbayes_sym.datasets import load_dataset
+from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.numerics.convergence import last_tenth_gain
 from skbayes_sym.symmetry.gaps.permanent_estimates import InfoNCE
 
@@ -152,8 +153,7 @@ def run_one(setting, width, method, seed):
         (width,),
         max_iter=setting.epochs * (setting.n_train // BATCH_SIZE),
         tol=None,
-        batch_size=BATCH_SIZE,
-        learning_rate=setting.learning_rate,
+        optimizer=Adam(batch_size=BATCH_SIZE, learning_rate=setting.learning_rate),
         prior=(X.shape[1] ** -0.5, width**-0.5) if setting.fan_in_prior else 1.0,
         standardize=False,
         random_state=seed,

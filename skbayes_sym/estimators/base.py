@@ -162,7 +162,7 @@ class RowEstimator(BayesianEstimator):
     def _flops_a_step(self, data: Training, model: Model) -> float:
         """Of all that a step computes together, about: what ``device="auto"`` judges by."""
         given, n = getattr(self, "optimizer", None), data.n_rows
-        asked = given.batch_size if isinstance(given, Adam) else getattr(self, "batch_size", "auto")
+        asked = given.batch_size if isinstance(given, Adam) else "auto"
         n_rows = automatic_batch(n) if isinstance(asked, str) else min(int(asked), n)
         return gradient_flops(
             model.network, n_rows, self._networks_at_once(model.network.layout.n_params)

@@ -22,7 +22,7 @@ class Evaluation(NamedTuple):
 
 
 class LogDensity(Protocol):
-    """What a kernel needs of a target."""
+    """A target as a kernel sees it."""
 
     @property
     def n_dims(self) -> int:

@@ -152,7 +152,7 @@ class NetworkPosterior:
 
     @cached_property
     def _minus_precision(self) -> Tensor:
-        """By coordinate; 0 where the prior isn't normal, as at the noise.
+        """Minus the prior's precision by coordinate; 0 where it isn't normal, as at the noise.
 
         (D,), or (C, D) of chains with priors of their own.
         """

@@ -29,21 +29,8 @@ class Display:
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw it.
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            New ones by default; several panels divide the place it has.
-        **kwargs : dict
-            For the curve, points or bars, as in ``from_estimator``.
-
-        Returns
-        -------
-        self : Display
-
-        Raises
-        ------
-        ImportError
-            Without matplotlib.
+        ``ax``: new ones by default; several panels divide the place it has. ``**kwargs``: for the
+        curve, points or bars, as in ``from_estimator``. Raises ImportError without matplotlib.
         """
         self.ax_, self.figure_ = open_axes(ax, self, self._size())
         self._draw(kwargs)
@@ -60,12 +47,8 @@ class Display:
 def open_axes(ax: Any, display: Any, size: tuple[float, float] = _SIZE) -> tuple[Any, Any]:
     """The axes to draw on and their figure: those given, or new ones.
 
-    Raises
-    ------
-    ImportError
-        Without matplotlib, saying how to install it.
-    TypeError
-        If ``ax`` is none.
+    Raises ImportError without matplotlib, saying how to install it. Raises TypeError if ``ax`` is
+    none.
     """
     if ax is not None and not hasattr(ax, "figure"):
         raise TypeError(f"ax must be matplotlib Axes or None, got {shown(ax)}.")
@@ -81,13 +64,8 @@ def open_axes(ax: Any, display: Any, size: tuple[float, float] = _SIZE) -> tuple
 def split_axes(ax: Any, widths: Sequence[float], *, gap: float = 0.1) -> list[Any]:
     """Panels side by side within the frame of ``ax``, which itself is no longer drawn.
 
-    Parameters
-    ----------
-    ax : matplotlib Axes
-    widths : sequence of float
-        Relative widths of the panels.
-    gap : float, default=0.1
-        Between two of them, as a share of the whole width.
+    ``widths``: relative widths of the panels; ``gap``: between two of them, as a share of the whole
+    width.
     """
     ax.set_axis_off()
     scale = (1.0 - gap * (len(widths) - 1)) / sum(widths)
@@ -117,15 +95,8 @@ def next_series(ax: Any) -> dict[str, Any]:
 def legend_on_top(ax: Any, n_columns: int, *, share: float = 0.1, **kwargs: Any) -> None:
     """A legend that covers no data and no title: in one line, for which the axis is lengthened.
 
-    Parameters
-    ----------
-    ax : matplotlib Axes
-        Its vertical limits must be those of the data.
-    n_columns : int
-    share : float, default=0.1
-        Of the axis that the legend takes.
-    **kwargs : dict
-        For ``Axes.legend``.
+    ``ax``: its vertical limits must be those of the data; ``share``: of the axis that the legend
+    takes; ``**kwargs``: for ``Axes.legend``.
     """
     bottom, top = ax.get_ylim()
     ax.set_ylim(bottom, top + share / (1.0 - share) * (top - bottom))

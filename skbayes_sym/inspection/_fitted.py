@@ -14,28 +14,17 @@ from skbayes_sym.numerics.arguments import shown
 
 
 def fitted_model(estimator: BaseEstimator) -> Innermost:
-    """The fitted estimator inside a search or a pipeline.
-
-    Raises
-    ------
-    NotFittedError
-        Naming the estimator.
-    """
+    """The fitted estimator inside a search or a pipeline."""
     check_is_fitted(estimator)
-    found = innermost(estimator)
-    check_is_fitted(found.model)
-    return found
+    inside = innermost(estimator)
+    check_is_fitted(inside.model)
+    return inside
 
 
 def regression_law(estimator: BaseEstimator, X: Any, display: str) -> tuple[Any, Any]:
     """The regressor inside, and its predictive distribution at ``X``.
 
-    Raises
-    ------
-    NotFittedError
-        Naming the estimator.
-    TypeError
-        Naming it and what is needed.
+    Raises TypeError that names it and what is needed.
     """
     model = fitted_model(estimator).model
     if is_classifier(model) or not predicts_distribution(estimator):
@@ -47,13 +36,7 @@ def regression_law(estimator: BaseEstimator, X: Any, display: str) -> tuple[Any,
 
 
 def require(model: Any, attributes: Sequence[str], display: str, need: str) -> None:
-    """Check that a fitted estimator has what a picture shows.
-
-    Raises
-    ------
-    TypeError
-        Naming the estimator and what is needed.
-    """
+    """Check that a fitted estimator has what a picture shows."""
     missing = [name for name in attributes if not hasattr(model, name)]
     if missing:
         raise TypeError(f"{display} needs {need}; {type(model).__name__} has no `{missing[0]}`.")

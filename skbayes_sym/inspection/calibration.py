@@ -74,12 +74,12 @@ class IntervalCalibrationDisplay(Display):
     def __init__(
         self, nominal: Array, observed: Array, n_rows: int, error: float, *, name: str = "model"
     ) -> None:
-        given = check_arrays(
+        arrays = check_arrays(
             "IntervalCalibrationDisplay", {"nominal": "c", "observed": "c"}, nominal=nominal,
             observed=observed,
         )  # fmt: skip
-        self.nominal = given["nominal"]
-        self.observed = given["observed"]
+        self.nominal = arrays["nominal"]
+        self.observed = arrays["observed"]
         self.n_rows = check_count("n_rows", n_rows)
         self.error = check_number("error", error, 0.0)
         self.name = name

@@ -64,12 +64,12 @@ class ELBODisplay(Display):
         iteration_name: str = "iteration",
         curve_name: str = "training ELBO",
     ) -> None:
-        given = check_arrays(
+        arrays = check_arrays(
             "ELBODisplay", {"iterations": "n", "curve": "n", "elbo_mean_field": "?", "elbo": "?"},
             iterations=iterations, curve=curve, elbo_mean_field=elbo_mean_field, elbo=elbo,
         )  # fmt: skip
-        self.iterations = given["iterations"]
-        self.curve = given["curve"]
+        self.iterations = arrays["iterations"]
+        self.curve = arrays["curve"]
         self.elbo_mean_field = elbo_mean_field
         self.elbo = elbo
         self.iteration_name = iteration_name

@@ -89,14 +89,14 @@ class InvarianceDisplay(Display):
         *,
         images: Array | None = None,
     ) -> None:
-        given = check_arrays(
+        arrays = check_arrays(
             "InvarianceDisplay", {"half_widths": "k", "images": "ntchw?"}, half_widths=half_widths,
             images=images,
         )  # fmt: skip
-        self.half_widths = given["half_widths"]
+        self.half_widths = arrays["half_widths"]
         self.names = check_names("InvarianceDisplay", "names", names, len(self.half_widths))
         self.units = check_names("InvarianceDisplay", "units", units, len(self.half_widths))
-        self.images = given.get("images")
+        self.images = arrays.get("images")
 
     @classmethod
     def from_estimator(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from numbers import Integral
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 import torch
 from sklearn.base import BaseEstimator
@@ -10,15 +10,12 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.estimators.base import BayesianEstimator
-from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
 from skbayes_sym.inference.posteriors import MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.numerics.arguments import seed_of, shown
 from skbayes_sym.numerics.random import Estimate, generator_from
-from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Exact,
@@ -29,7 +26,6 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
 from skbayes_sym.symmetry.gaps.rows import row_gap
 from skbayes_sym.symmetry.gaps.translations import TranslationGap
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
-from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import unit_layers
 
 _EXACT_WIDTH = 10  # units of a layer whose permanents are computed in full
@@ -121,42 +117,13 @@ def invariance_gap(
     generator = generator_from(seed_of(random_state))
     with one_thread(), torch.no_grad():
         gap, posterior = known(model)
-        given = None if isinstance(n_draws, str) else int(n_draws)
-        found = gap.estimate(posterior, given, generator=generator)
+        number = None if isinstance(n_draws, str) else int(n_draws)
+        estimate = gap.estimate(posterior, number, generator=generator)
     kind = "difference of optima" if known is _of_weights else "KL at this posterior"
-    return Bunch(**found._asdict(), kind=kind, side=gap.side)
+    return Bunch(**estimate._asdict(), kind=kind, side=gap.side)
 
 
-class _FittedUnits(Protocol):
-    posterior_: MeanFieldGaussian
-
-    @property
-    def symmetry_(self) -> SymmetryGroup: ...
-
-
-class _FittedRows(Protocol):
-    solver: object
-    posterior_: MatrixPosterior
-
-    @property
-    def symmetry_(self) -> SymmetryGroup: ...
-
-    @property
-    def axes_(self) -> Array: ...
-
-
-class _FittedLinear(Protocol):
-    posterior_: LowRankGaussian
-    symmetry_gap_: float
-
-    @property
-    def symmetry_(self) -> Translation: ...
-
-    @property
-    def symmetry_gap_std_error_(self) -> float: ...
-
-
-def _of_units(model: _FittedUnits) -> tuple[UnitGap, MeanFieldGaussian]:
+def _of_units(model: Any) -> tuple[UnitGap, MeanFieldGaussian]:
     group = model.symmetry_
     widest = max((layer.n_units for layer in unit_layers(group)), default=0)
     permanent: PermanentEstimate = Exact()
@@ -165,11 +132,11 @@ def _of_units(model: _FittedUnits) -> tuple[UnitGap, MeanFieldGaussian]:
     return UnitGap(group, permanent), model.posterior_
 
 
-def _of_rows(model: _FittedRows) -> tuple[Gap[RowPosterior], MatrixPosterior]:
+def _of_rows(model: Any) -> tuple[Gap[RowPosterior], MatrixPosterior]:
     if not hasattr(model, "elbo_"):
         raise TypeError(
             f"solver={model.solver!r} has no variational posterior: invariance_gap takes fits "
-            "with solver='vi' or 'mean_field'."
+            "with solver='vi'."
         )
     # A diagonal covariance is diagonal along these axes only, and finite groups act along them.
     posterior = model.posterior_.turned(model.axes_)
@@ -177,18 +144,11 @@ def _of_rows(model: _FittedRows) -> tuple[Gap[RowPosterior], MatrixPosterior]:
     return row_gap(model.symmetry_, **kind), posterior
 
 
-def _of_weights(model: _FittedLinear) -> tuple[TranslationGap, LowRankGaussian]:
+def _of_weights(model: Any) -> tuple[TranslationGap, LowRankGaussian]:
     optima = None
     if not hasattr(model, "log_evidence_"):  # only with a normal likelihood the posterior tells
         optima = Estimate(model.symmetry_gap_, model.symmetry_gap_std_error_)
     return TranslationGap(model.symmetry_, optima), model.posterior_
-
-
-def _of_layers(model: object) -> NoReturn:
-    raise TypeError(
-        "the permutation gap of a layerwise posterior isn't known: invariance_gap takes "
-        "SymmetrizedVIRegressor."
-    )
 
 
 # By the posterior's kind; the group, ``symmetry_``, tells more within it.
@@ -196,5 +156,4 @@ _KNOWN: dict[type, Callable[[Any], tuple[Gap[Any], Any]]] = {
     MeanFieldGaussian: _of_units,
     MatrixPosterior: _of_rows,
     LowRankGaussian: _of_weights,
-    LayerwisePosterior: _of_layers,
 }

@@ -23,17 +23,11 @@ _LEAST_POINTS = 3
 class LossBarrier:
     """The loss on the straight line between two weight vectors.
 
-    Parameters
-    ----------
-    share : ndarray of shape (n_points,)
-        Of the way, from 0 to 1.
-    before, after : ndarray of shape (n_points,)
-        Loss as the two are, and after the second was aligned with the first.
-    distance_before, distance_after : float
-        Between the ends, Euclidean.
+    ``before``, ``after`` (n_points,): loss as the two are, and after the second was aligned with
+    the first; ``distance_before``, ``distance_after``: between the ends, Euclidean.
     """
 
-    share: Array
+    share: Array  # (n_points,); of the way, from 0 to 1
     before: Array
     after: Array
     distance_before: float
@@ -106,8 +100,8 @@ def loss_barrier(
     >>> X, y = make_sinusoidal(60, random_state=0)
     >>> reg = MCMCRegressor((2,), sampler=Chains(n_warmup=100), n_chains=2, mode_weights=None,
     ...                     random_state=0).fit(X, y)
-    >>> found = loss_barrier(reg, (0, -1), (1, -1))
-    >>> found.distance_after <= found.distance_before
+    >>> barrier = loss_barrier(reg, (0, -1), (1, -1))
+    >>> barrier.distance_after <= barrier.distance_before
     True
     """
     inner = fitted_model(model).model
@@ -131,15 +125,15 @@ def loss_barrier(
         )  # fmt: skip
 
 
-def _place(name: str, given: Any, samples: Array) -> tuple[int, ...]:
+def _place(name: str, place: Any, samples: Array) -> tuple[int, ...]:
     """A chain and a draw that are there."""
     sizes = samples.shape[:-1]
-    is_place = isinstance(given, tuple | list) and len(given) == len(sizes)
+    is_place = isinstance(place, tuple | list) and len(place) == len(sizes)
     if not is_place or not all(
-        isinstance(i, Integral) and -n <= i < n for i, n in zip(given, sizes, strict=True)
+        isinstance(i, Integral) and -n <= i < n for i, n in zip(place, sizes, strict=True)
     ):
         raise ValueError(
             f"{name} must be the places of a chain and a draw among {sizes} of samples_, got "
-            f"{given!r}."
+            f"{place!r}."
         )
-    return tuple(int(i) for i in given)
+    return tuple(int(i) for i in place)

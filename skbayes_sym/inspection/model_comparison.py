@@ -72,8 +72,8 @@ class ModelComparisonDisplay:
             if not isinstance(columns, Mapping):
                 kind = "a dict of columns of the table"
                 raise TypeError(f"{_NAME}: {name} must be {kind}, got {shown(columns)}.")
-        given = check_arrays(_NAME, {"is_bound": "m"}, is_bound=is_bound)
-        self.is_bound = given["is_bound"].astype(bool)
+        arrays = check_arrays(_NAME, {"is_bound": "m"}, is_bound=is_bound)
+        self.is_bound = arrays["is_bound"].astype(bool)
         n = len(self.is_bound)
         self.models = check_names(_NAME, "models", models, n)
         shapes = {str(name): n for name in (*values, *errors)}

@@ -84,16 +84,16 @@ class ModesDisplay(Display):
         n_particles: Array | None = None,
     ) -> None:
         columns = ("weight", "log_evidence", "std_error", "n_explorers", "n_particles")
-        given = check_arrays(
+        arrays = check_arrays(
             "ModesDisplay", {**dict.fromkeys(columns, "m"), "n_particles": "m?"}, weight=weight,
             log_evidence=log_evidence,
             std_error=std_error, n_explorers=n_explorers, n_particles=n_particles,
         )  # fmt: skip
-        self.weight = given["weight"]
-        self.log_evidence = given["log_evidence"]
-        self.std_error = given["std_error"]
-        self.n_explorers = given["n_explorers"]
-        self.n_particles = given.get("n_particles")
+        self.weight = arrays["weight"]
+        self.log_evidence = arrays["log_evidence"]
+        self.std_error = arrays["std_error"]
+        self.n_explorers = arrays["n_explorers"]
+        self.n_particles = arrays.get("n_particles")
 
     @classmethod
     def from_estimator(

@@ -107,21 +107,21 @@ class PredictiveDisplay(Display):
     ) -> None:
         if not isinstance(kind, str) or kind not in _SHAPES:
             raise ValueError(f"kind must be one of {sorted(_SHAPES)}, got {kind!r}.")
-        given = check_arrays(
+        arrays = check_arrays(
             "PredictiveDisplay", _SHAPES[kind], x=x, values=values, levels=levels,
             x_observed=x_observed, y_observed=None if kind == "probabilities" else y_observed,
         )  # fmt: skip
         needed = {"probabilities": [], "intervals": ["levels", "y_observed"], "fan": ["levels"]}
         for name in needed[kind]:
-            if name not in given:
+            if name not in arrays:
                 raise ValueError(f"PredictiveDisplay: kind={kind!r} needs {name}.")
-        self.x = given["x"]
-        self.values = given["values"]
+        self.x = arrays["x"]
+        self.values = arrays["values"]
         self.kind = kind
-        self.levels = given.get("levels")
+        self.levels = arrays.get("levels")
         self.classes = classes
-        self.x_observed = given.get("x_observed")
-        self.y_observed = y_observed if kind == "probabilities" else given.get("y_observed")
+        self.x_observed = arrays.get("x_observed")
+        self.y_observed = y_observed if kind == "probabilities" else arrays.get("y_observed")
         self.x_name = x_name
         self.y_name = y_name
 
@@ -226,17 +226,18 @@ class PredictiveDisplay(Display):
 
         """
         shapes = {"y_true": "n", "quantiles": "nq", "levels": "l"}
-        observed, values, at = check_arrays(
+        observed, values, fractions = check_arrays(
             cls.__name__, shapes, y_true=y_true, quantiles=quantiles, levels=levels
         ).values()
-        if not np.allclose(at + at[::-1], 1.0) or len(at) % 2 == 0 or values.shape[1] != len(at):
+        n_levels, is_symmetric = len(fractions), np.allclose(fractions + fractions[::-1], 1.0)
+        if not is_symmetric or n_levels % 2 == 0 or values.shape[1] != n_levels:
             raise ValueError(
                 "levels must be symmetric about 0.5, which must be one of them, with a column of "
                 f"quantiles each; got {levels!r} for {values.shape[1]} columns."
             )
-        median = values[:, len(at) // 2]
+        median = values[:, n_levels // 2]
         display = cls(
-            median, values, kind="intervals", levels=at, x_observed=median,
+            median, values, kind="intervals", levels=fractions, x_observed=median,
             y_observed=observed.astype(float), x_name="predicted median", y_name=y_name,
         )  # fmt: skip
         return display.plot(ax=ax, **kwargs)
@@ -312,10 +313,10 @@ class PredictiveDisplay(Display):
             )
             if self.x_observed is None:
                 continue
-            here = self.x_observed[self.y_observed == name]
-            height = np.full(len(here), -0.04 * (i + 1))  # a line of marks a class, below 0
-            own = {**style, "color": colour, "marker": MARKERS[i % len(MARKERS)], "ms": 4}
-            self.points_ += self.ax_.plot(here, height, **own)
+            x = self.x_observed[self.y_observed == name]
+            height = np.full(len(x), -0.04 * (i + 1))  # a line of marks a class, below 0
+            marks = {**style, "color": colour, "marker": MARKERS[i % len(MARKERS)], "ms": 4}
+            self.points_ += self.ax_.plot(x, height, **marks)
         self.ax_.legend(frameon=False, fontsize="small", title="class")
         self.ax_.set_yticks(np.linspace(0, 1, 6))
         self.ax_.margins(x=0.02)

@@ -73,13 +73,13 @@ class SymmetryDisplay(Display):
         before_name: str = "before",
         after_name: str = "after",
     ) -> None:
-        given = check_arrays(
+        arrays = check_arrays(
             "SymmetryDisplay", {"before": "nd2", "after": "nd2", "labels": "nd"}, before=before,
             after=after, labels=labels,
         )  # fmt: skip
-        self.before = given["before"]
-        self.after = given["after"]
-        self.labels = given["labels"]
+        self.before = arrays["before"]
+        self.after = arrays["after"]
+        self.labels = arrays["labels"]
         self.label_names = label_names
         self.weight_names = tuple(check_names("SymmetryDisplay", "weight_names", weight_names, 2))
         self.before_name = before_name

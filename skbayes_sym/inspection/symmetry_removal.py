@@ -159,38 +159,39 @@ def remove_symmetries(
            [0, 1]]), array([[-1,  1],
            [ 1,  1]], dtype=int8))
     """
-    given = {"hidden_layer_sizes": hidden_layer_sizes, "activation": activation,
+    described = {"hidden_layer_sizes": hidden_layer_sizes, "activation": activation,
              "n_features_in": n_features_in}  # fmt: skip
     if hasattr(draws, "get_params"):
-        given["n_outputs"] = n_outputs if n_outputs != 1 else None
-        draws, network = _fitted_draws(draws, given)
+        described["n_outputs"] = n_outputs if n_outputs != 1 else None
+        draws, network = _fitted_draws(draws, described)
     else:
-        network = _network(given, n_outputs)
+        network = _network(described, n_outputs)
     values = _check_draws(draws, network)
     group = network.symmetry()
     flat = torch.from_numpy(values.reshape(-1, values.shape[-1]).astype(np.float64))
     generator = generator_from(_seed(random_state))
     with one_thread(), torch.no_grad():
-        found = relabel(
+        relabelled = relabel(
             flat, group, n_starts=int(n_starts), max_sweeps=int(max_sweeps), generator=generator
         )
-        margin = label_margin(found.theta, group)
-    _warn_if_unfinished(found, max_sweeps)
-    return _bunch(found, margin, values)
+        margin = label_margin(relabelled.theta, group)
+    _warn_if_unfinished(relabelled, max_sweeps)
+    return _bunch(relabelled, margin, values)
 
 
-def _network(given: dict[str, Any], n_outputs: int) -> MLP:
-    missing = [name for name, value in given.items() if value is None]
+def _network(described: dict[str, Any], n_outputs: int) -> MLP:
+    missing = [name for name, value in described.items() if value is None]
     if missing:
         raise TypeError(
             f"draws are an array, so {', '.join(missing)} must say what network they are of; a "
             "fitted estimator in its place brings its own."
         )
-    sizes, activation = as_sizes(given["hidden_layer_sizes"]), ACTIVATIONS[given["activation"]]
-    return MLP(int(given["n_features_in"]), sizes, int(n_outputs), activation)
+    sizes = as_sizes(described["hidden_layer_sizes"])
+    activation = ACTIVATIONS[described["activation"]]
+    return MLP(int(described["n_features_in"]), sizes, int(n_outputs), activation)
 
 
-def _fitted_draws(estimator: BaseEstimator, given: dict[str, Any]) -> tuple[Array, MLP]:
+def _fitted_draws(estimator: BaseEstimator, described: dict[str, Any]) -> tuple[Array, MLP]:
     """Draws and network of a fitted sampler or ensemble, bare or wrapped."""
     check_is_fitted(estimator)
     model = innermost(estimator).model
@@ -199,7 +200,7 @@ def _fitted_draws(estimator: BaseEstimator, given: dict[str, Any]) -> tuple[Arra
             f"{type(model).__name__} has no draws of a network's weights (samples_): give a fitted "
             "MCMCRegressor, MCMCClassifier or deep ensemble, or an array of draws."
         )
-    told = [name for name, value in given.items() if value is not None]
+    told = [name for name, value in described.items() if value is not None]
     if told:
         raise ValueError(f"{told[0]} is the fitted estimator's own: leave it out.")
     return model.samples_, fully_connected(model.network_)
@@ -254,25 +255,25 @@ def _seed(random_state: Any) -> int:
     return seed_of(random_state)
 
 
-def _warn_if_unfinished(found: Relabelled, max_sweeps: int) -> None:
-    if found.n_changing:
+def _warn_if_unfinished(relabelled: Relabelled, max_sweeps: int) -> None:
+    if relabelled.n_changing:
         warn_user(
-            f"{found.n_changing} of {len(found.theta)} draws still changed their labels in the "
-            f"last of max_sweeps={max_sweeps} sweeps: functions are right, labels may not be. Look "
-            "at margin; raise max_sweeps if labels matter.",
+            f"{relabelled.n_changing} of {len(relabelled.theta)} draws still changed their labels "
+            f"in the last of max_sweeps={max_sweeps} sweeps: functions are right, labels may not "
+            "be. Look at margin; raise max_sweeps if labels matter.",
             ConvergenceWarning,
         )
 
 
-def _bunch(found: Relabelled, margin: Tensor, values: Array) -> Bunch:
+def _bunch(relabelled: Relabelled, margin: Tensor, values: Array) -> Bunch:
     shape = values.shape[:-1]
 
     def shaped(labels: Tensor) -> Array:
         return labels.numpy().reshape(*shape, labels.shape[-1])
 
     return Bunch(
-        draws=found.theta.numpy().astype(values.dtype).reshape(values.shape),
-        permutations=[shaped(g.permutation) for g in found.elements],
-        signs=[shaped(g.sign) for g in found.elements],
+        draws=relabelled.theta.numpy().astype(values.dtype).reshape(values.shape),
+        permutations=[shaped(g.permutation) for g in relabelled.elements],
+        signs=[shaped(g.sign) for g in relabelled.elements],
         margin=margin.numpy().reshape(shape),
     )

@@ -109,7 +109,7 @@ def _sum_over_counts(law: HasCdf, y: Tensor, low: Tensor, high: Tensor) -> Tenso
         return beyond + below + _integral(lambda x: (1.0 - law.cdf(x)).square(), inside, high)
     total = torch.zeros_like(y)
     for step in range(int((high - low).max()) + 1):
-        at = low + step
-        counted = (law.cdf(at) - (at >= inside).to(y)).square()
-        total += torch.where(at <= high, counted, torch.zeros_like(y))
+        count = low + step
+        counted = (law.cdf(count) - (count >= inside).to(y)).square()
+        total += torch.where(count <= high, counted, torch.zeros_like(y))
     return beyond + total

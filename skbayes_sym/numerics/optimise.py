@@ -53,6 +53,12 @@ OnStep = Callable[[int, Mapping[str, float]], bool]
 Stopped = Literal["max_iter", "tol", "callback", "interrupted"]
 
 
+def gravest(reasons: Sequence[Stopped]) -> Stopped:
+    """Gravest of several searches' reasons to stop."""
+    order: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter")
+    return next((reason for reason in order if reason in reasons), "tol")
+
+
 class ParamGroup(NamedTuple):
     """A stretch of the parameter vector with its own step size and range."""
 

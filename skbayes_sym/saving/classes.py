@@ -31,7 +31,7 @@ ESTIMATORS = {
 
 # Objects that constructors of these take, made of their own parameters.
 _SETTINGS = {
-    "optimizers": "Adam EvidenceAdam GaussNewton Updates",
+    "optimizers": "Adam EvidenceAdam GaussNewton Updates VariationalAdam",
     "samplers": "Chains SMC Evidence",
 }
 

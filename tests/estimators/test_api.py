@@ -25,12 +25,10 @@ ESTIMATORS = {
 SEVERAL_DEFAULTS = {
     "activation": {"relu", "tanh"},  # curvature and chains want a smooth one
     "hidden_layer_sizes": {"auto", (50,), (20,)},  # 20 where curvatures or chains are to be had
-    "learning_rate": {"auto", 0.03},  # of other objectives
     "likelihood": {"auto", "gaussian"},  # of labels, of numbers
     # Steps of either optimiser, of Adam, of a finetuned one, updates, sweeps.
     "max_iter": {"auto", 2000, 1000, 500, 300},
     "n_modes": {10, 4},
-    "n_weight_samples": {1, 2},  # 2 where a draw of the hidden layers conditions the last one
     "noise_std": {"learn", "effective"},  # of members whose weights take freedoms from it
     "prior": {1.0, "learn", "auto"},  # learned where there is an evidence; "auto" of chains
     "optimizer": {"auto", "adam"},  # Gauss-Newton where it can be

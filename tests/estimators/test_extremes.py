@@ -15,6 +15,7 @@ from skbayes_sym import (
     SymmetrizedVIRegressor,
 )
 from skbayes_sym.estimators._fit.rows import column_scaling
+from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.optimise import DivergenceError
 
@@ -94,7 +95,7 @@ def _judge_far(model, far):
 )
 def test_the_last_step_is_checked(kind, rate):
     y = NUMBERS if kind is SymmetrizedVIRegressor else LABELS
-    model = kind(**{**QUICK, "max_iter": 1, "learning_rate": rate})
+    model = kind(**{**QUICK, "max_iter": 1, "optimizer": Adam(rate)})
     with pytest.raises((DivergenceError, NotPositiveDefiniteError, ValueError)):
         model.fit(X, y).predict(X)
 
@@ -118,7 +119,7 @@ EVERY = pytest.mark.parametrize("name", ["vi-regressor", "vi-classifier"])
 def test_a_batch_larger_than_the_data_warns_and_fits(name):
     case = FITS[name]
     with pytest.warns(UserWarning, match="batch_size=500 exceeds the 24 distinct"):
-        large = clone(case.estimator).set_params(batch_size=500).fit(case.X, case.y)
+        large = clone(case.estimator).set_params(optimizer=Adam(batch_size=500)).fit(case.X, case.y)
     assert np.array_equal(large.posterior_.loc, fitted(name).posterior_.loc)
 
 

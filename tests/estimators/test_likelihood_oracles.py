@@ -11,7 +11,7 @@ from scipy import optimize, stats
 from scipy.special import gammaln, logsumexp
 
 import skbayes_sym as sk
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Updates
 from skbayes_sym.estimators.samplers import Chains
 from skbayes_sym.models import (
     Gaussian,
@@ -239,7 +239,7 @@ def test_elbo_is_below_the_evidence(name, quadrature):
     case = CASES[name]
     reg = sk.SymmetrizedVIRegressor(
         **LINE, likelihood=case.likelihood, max_iter=1500 if case.n_weights == 4 else 600, tol=None,
-        learning_rate=0.03,
+        optimizer=Adam(learning_rate=0.03),
     ).fit(X, case.y)  # fmt: skip
     below = at_what_was_learned(name, quadrature, reg).log_evidence - reg.elbo_
     # A diagonal normal of correlated parameters loses what their correlation says.

@@ -7,7 +7,7 @@ import pytest
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Updates
 from skbayes_sym.estimators.samplers import HMC, Chains
 from skbayes_sym.inspection import IntervalCalibrationDisplay, PredictiveDisplay
 from skbayes_sym.model_selection import log_predictive_density_scorer
@@ -23,7 +23,7 @@ CHAINS = {
 STEPS = {**NET, "max_iter": 300, "tol": None}
 UPDATES = {"optimizer": EvidenceAdam(updates=Updates(30, learning_rate=0.3))}
 TAKES_NUMBERS = {
-    "vi": sk.SymmetrizedVIRegressor(**STEPS, learning_rate=0.03),
+    "vi": sk.SymmetrizedVIRegressor(**STEPS, optimizer=Adam(learning_rate=0.03)),
     "mcmc": sk.MCMCRegressor(**NET, **CHAINS),
     "ensemble": sk.DeepEnsembleRegressor(**STEPS, n_members=3),
     "laplace": sk.LaplaceRegressor(**STEPS, **UPDATES),

@@ -17,6 +17,7 @@ from scipy.special import expit
 from torch import Tensor
 
 import skbayes_sym as sk
+from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.estimators.samplers import Chains
 
 pytestmark = [
@@ -199,7 +200,8 @@ def test_elbo_is_below_the_evidence(name):
     """
     case = CASES[name]
     model = case.estimators[1](
-        (1,), "tanh", likelihood=name, max_iter=600, tol=None, learning_rate=0.03, **case.settings
+        (1,), "tanh", likelihood=name, max_iter=600, tol=None,
+        optimizer=Adam(0.03), **case.settings
     ).fit(X, case.y)
     exact, mean = quadrature(name, case.own and case.own(model.likelihood_))
     assert -3.0 * model.elbo_std_error_ < exact - model.elbo_ < 2.5

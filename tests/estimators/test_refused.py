@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 import skbayes_sym as sk
+from skbayes_sym.estimators.optimizers import Adam, VariationalAdam
 from skbayes_sym.estimators.samplers import SMC, Evidence
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models import (
@@ -63,22 +64,30 @@ OF_COUNTS_OF_NOTHING: list[tuple[Mapping[str, Any], str]] = [
     ({"n_modes": 0, "hidden_layer_sizes": (3,)}, r"hidden_layer_sizes=\(3,\) does not apply"),
 ]
 
+FROM_A_MODE = VariationalAdam(init="laplace")
 REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     sk.SymmetrizedVIRegressor: [
         *OF_NOISE,
         *OF_PRIORS,
         *OF_GAPS,
-        ({"init": "laplace", "likelihood": "poisson"}, "likelihood=Poisson.*init='random'"),
+        ({"optimizer": FROM_A_MODE, "likelihood": "poisson"}, "likelihood=Poisson.*init='random'"),
     ],
     sk.SymmetrizedVIClassifier: [
         *OF_PRIORS,
         *OF_GAPS,
-        ({"init": "laplace", "likelihood": "bernoulli"}, "likelihood=Bernoulli.*init='random'"),
+        (
+            {"optimizer": FROM_A_MODE, "likelihood": "bernoulli"},
+            "likelihood=Bernoulli.*init='random'",
+        ),
     ],
     sk.LayerwiseVIRegressor: [
         *OF_PRIORS,
         ({"n_inducing": 5}, "n_inducing=5 is for hidden_posterior='global_inducing'"),
-        ({"batch_size": 4}, "batch_size=4, but last_layer='collapsed' needs all 12"),
+        ({"optimizer": FROM_A_MODE}, "init='laplace' is not for Layerwise"),
+        (
+            {"optimizer": Adam(batch_size=4)},
+            "batch_size=4, but last_layer='collapsed' needs all 12",
+        ),
         ({"last_layer": "variational"}, "last_layer='variational' .*use it with hidden_posterior"),
     ],
     sk.MCMCRegressor: [

@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions, callback_context
+from skbayes_sym.estimators.optimizers import Adam, VariationalAdam
 from skbayes_sym.numerics.optimise import (
     Asks,
     Objective,
@@ -91,11 +92,8 @@ class FitTask:
 
 STEP_CONSTRAINTS: dict[str, list[Any]] = {
     "max_iter": [Interval(Integral, 1, None, closed="left")],
-    "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
-    "learning_rate": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
-    "log_variance_rate": [Interval(Real, 0, None, closed="neither")],
-    "n_weight_samples": [Interval(Integral, 1, None, closed="left")],
+    "optimizer": [StrOptions({"adam"}), Adam],
     "n_predict_samples": [Interval(Integral, 1, None, closed="left")],
     "tol": [Interval(Real, 0, None, closed="left"), None],
     "random_state": ["random_state"],
@@ -111,6 +109,15 @@ class Steps(NamedTuple):
     learning_rate: float | str
     log_variance_rate: float  # of the log variances' step size, relative to the others'
     n_weight_samples: int  # draws a step
+
+    @classmethod
+    def of(
+        cls, adam: VariationalAdam, max_iter: int, tol: float | None, *, n_draws: int
+    ) -> "Steps":
+        """Steps as an optimiser says; ``n_draws`` by default."""
+        given = adam.n_weight_samples
+        n = n_draws if isinstance(given, str) else given
+        return cls(max_iter, tol, adam.batch_size, adam.learning_rate, adam.log_variance_rate, n)
 
     def rate(self, auto: float) -> float:
         """``learning_rate``, with ``auto`` by default."""

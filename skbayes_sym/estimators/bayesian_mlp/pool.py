@@ -37,11 +37,9 @@ from skbayes_sym.models.networks.activations import IDENTITY, RELU
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive import NormalMixture
 from skbayes_sym.models.priors import Normal, UnboundPrior
-from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.optimise import Stopped, gravest
 from skbayes_sym.symmetry.base import Trivial
 
-# Of the parts' reasons to stop the pool's, the first that one of them had.
-_GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter")
 # Fitted attributes of a part's own method, and how a pool calls them.
 _MEMBERS = {"samples_": "samples_", "noise_std_samples_": "noise_std_samples_",
             "refitted_members_": "refitted_members_",
@@ -132,13 +130,13 @@ class Parts(NamedTuple):
         return 0 if self.members is None else len(self.members.theta)
 
     @property
-    def stop_reasons(self) -> list[Stopped]:
-        return [fit.stop_reason for fit in self if fit is not None]
+    def stop_reason(self) -> Stopped:
+        return gravest([fit.stop_reason for fit in self if fit is not None])
 
     @property
     def were_stopped(self) -> bool:
         """Whether a part was told to end, and with it the whole fit."""
-        return not {"interrupted", "callback"}.isdisjoint(self.stop_reasons)
+        return self.stop_reason in ("interrupted", "callback")
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +155,7 @@ class PoolFit:
 
     @property
     def stop_reason(self) -> Stopped:
-        return next((one for one in _GRAVEST if one in self.parts.stop_reasons), "tol")
+        return self.parts.stop_reason
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         weights, (modes, members, linear) = self.weights._asdict(), self.parts

@@ -21,6 +21,7 @@ from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
+from skbayes_sym.estimators.optimizers import Adam, Optimizer, as_adam
 from skbayes_sym.inference.effective_noise import NoiseNodes, noise_nodes
 from skbayes_sym.inference.laplace.member_refit import RefittedMembers
 from skbayes_sym.inference.laplace.predictors import RefittedPredictor
@@ -31,15 +32,16 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import UnboundPrior
 
+_RATE = 0.03  # learning_rate="auto"
+
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
     **OBJECT_CONSTRAINTS,
     "n_members": [Interval(Integral, 1, None, closed="left")],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
-    "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     "standardize": ["boolean"],
-    "learning_rate": [Interval(Real, 0, None, closed="neither")],
+    "optimizer": [StrOptions({"adam"}), Adam],
     "tol": [Interval(Real, 0, None, closed="left"), None],
     "warm_start": ["boolean"],
     "random_state": ["random_state"],
@@ -54,9 +56,8 @@ class _DeepEnsemble(WeightedDraws):
 
     n_members: int
     noise_prior_scale: float = 1.0  # a classifier has none
-    learning_rate: float
+    optimizer: str | Optimizer
     max_iter: int
-    batch_size: int | str
     tol: float | None
     warm_start: bool
 
@@ -73,13 +74,14 @@ class _DeepEnsemble(WeightedDraws):
         return float(self.n_members)
 
     def _method(self) -> DeepEnsemble:
+        adam = as_adam(self.optimizer, Adam)
         return DeepEnsemble(
             self.n_members,
             self.noise_prior_scale,
-            self.learning_rate,
+            _RATE if isinstance(adam.learning_rate, str) else adam.learning_rate,
             self.max_iter,
             self.tol,
-            self.batch_size,
+            adam.batch_size,
             self._has_effective_noise(),
             self._learns_noise(),
             start=self._previous() if self.warm_start and hasattr(self, "samples_") else None,
@@ -149,14 +151,12 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         a noise that is learned.
     max_iter : int, default=2000
         Largest number of optimiser steps.
-    batch_size : int or "auto", default="auto"
-        Rows per step. "auto" is all of them up to 2000 distinct rows, 500 beyond; learning rates
-        of minibatches are 0.3 times as large.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Everything reported is in the units of ``y``.
-    learning_rate : float, default=0.03
-        Adam's step size. Constant over the first half of the steps, then falling linearly.
+    optimizer : "adam" or Adam, default="adam"
+        Step size, "auto" is 0.03, and rows per step: "auto" is all of them up to 2000 distinct
+        rows, 500 beyond; learning rates of minibatches are 0.3 times as large.
     tol : float or None, default=0.001
         Training stops when the members' mean log posterior gains less than this many nats per
         unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
@@ -279,9 +279,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         noise_std: Any = "effective",
         noise_prior_scale: float = 1.0,
         max_iter: int = 2000,
-        batch_size: int | str = "auto",
         standardize: bool | str = True,
-        learning_rate: float = 0.03,
+        optimizer: str | Optimizer = "adam",
         tol: float | None = 1e-3,
         warm_start: bool = False,
         device: str = "auto",
@@ -297,9 +296,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.noise_std = noise_std
         self.noise_prior_scale = noise_prior_scale
         self.max_iter = max_iter
-        self.batch_size = batch_size
         self.standardize = standardize
-        self.learning_rate = learning_rate
+        self.optimizer = optimizer
         self.tol = tol
         self.warm_start = warm_start
         self.device = device
@@ -389,13 +387,11 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         standard error worse than the best's.
     max_iter : int, default=2000
         Largest number of optimiser steps.
-    batch_size : int or "auto", default="auto"
-        Rows per step. "auto" is all of them up to 2000 distinct rows, 500 beyond; learning rates
-        of minibatches are 0.3 times as large.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
-    learning_rate : float, default=0.03
-        Adam's step size. Constant over the first half of the steps, then falling linearly.
+    optimizer : "adam" or Adam, default="adam"
+        Step size, "auto" is 0.03, and rows per step: "auto" is all of them up to 2000 distinct
+        rows, 500 beyond; learning rates of minibatches are 0.3 times as large.
     tol : float or None, default=0.001
         Training stops when the members' mean log posterior gains less than this many nats per
         unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
@@ -521,9 +517,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         correction: str | None = "auto",
         variance_scale: str | float = "loo",
         max_iter: int = 2000,
-        batch_size: int | str = "auto",
         standardize: bool = True,
-        learning_rate: float = 0.03,
+        optimizer: str | Optimizer = "adam",
         tol: float | None = 1e-3,
         warm_start: bool = False,
         device: str = "auto",
@@ -539,9 +534,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         self.correction = correction
         self.variance_scale = variance_scale
         self.max_iter = max_iter
-        self.batch_size = batch_size
         self.standardize = standardize
-        self.learning_rate = learning_rate
+        self.optimizer = optimizer
         self.tol = tol
         self.warm_start = warm_start
         self.device = device

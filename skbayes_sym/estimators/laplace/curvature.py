@@ -6,12 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.curvature import Diagonal, Full, Kronecker, Structure
-from skbayes_sym.inference.laplace.jacobian import (
-    Directions,
-    EmpiricalFisher,
-    ExactDirections,
-    SketchedDirections,
-)
+from skbayes_sym.inference.laplace.jacobian import Directions
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.precision import (
     Precision,
@@ -55,5 +50,5 @@ def curvature_of(name: str, model: AveragedNetwork, learns_half_widths: bool) ->
 def _directions(name: str, model: AveragedNetwork, learns_half_widths: bool) -> Directions:
     many = model.network.n_outputs > _EXACT_OUTPUTS
     if name == "kron-sketch" or (name == "auto" and many and learns_half_widths):
-        return SketchedDirections()
-    return EmpiricalFisher() if is_empirical(name) else ExactDirections()
+        return Directions("sketch")
+    return Directions("fisher") if is_empirical(name) else Directions("exact")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from skbayes_sym.estimators.laplace.alternation import Point
 from skbayes_sym.inference.laplace.curvature import Spectrum
-from skbayes_sym.inference.laplace.jacobian import Directions, ExactDirections, SketchedDirections
+from skbayes_sym.inference.laplace.jacobian import Directions
 from skbayes_sym.inference.laplace.marginal_likelihood import Evidence, LaplaceEvidence
 
 EVALUATION_SAMPLES = 32  # transformations per row of the reported evidence and of predictions
@@ -39,9 +39,9 @@ class Evaluation:
         model = evidence.model
         n_samples = max(model.n_samples, EVALUATION_SAMPLES) if model.n_half_widths else 1
         rows = max(1, evidence.batch_size * model.n_samples // n_samples)
-        directions: Directions = evidence.directions
-        if isinstance(directions, SketchedDirections):
-            directions = ExactDirections()
+        directions = evidence.directions
+        if directions.kind == "sketch":
+            directions = Directions("exact")
         model = replace(model, n_samples=n_samples)
         return cls(replace(evidence, model=model, directions=directions, batch_size=rows), seed)
 

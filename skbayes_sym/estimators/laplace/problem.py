@@ -16,11 +16,7 @@ from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit, as_arr
 from skbayes_sym.estimators.laplace.invariances import LearnedInvariances
 from skbayes_sym.estimators.laplace.predict import averaging_is_negligible, predict_seeds
 from skbayes_sym.inference.laplace.curvature import Kronecker
-from skbayes_sym.inference.laplace.jacobian import (
-    EmpiricalFisher,
-    SketchedDirections,
-    parameter_positions,
-)
+from skbayes_sym.inference.laplace.jacobian import Directions, parameter_positions
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.models.model import Data
@@ -122,7 +118,7 @@ class Problem:
         rows = torch.linspace(0, n_rows - 1, min(n_rows, _ROWS_OF_TRACES)).long()
         data = Data(*(t[rows.to(t.device)] for t in self.data.data))
         found = []
-        for directions in (EmpiricalFisher(), SketchedDirections()):
+        for directions in (Directions("fisher"), Directions("sketch")):
             evidence = replace(
                 self.evidence, data=data, structure=Kronecker(self.model.layers),
                 directions=directions,

@@ -24,6 +24,7 @@ from skbayes_sym.estimators.layerwise.method import (
     Parts,
 )
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
+from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_adam
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior, LayerwisePredictor
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -31,7 +32,7 @@ from skbayes_sym.numerics.random import generator_from
 
 RandomState = int | np.random.RandomState | None
 
-_LOG_VARIANCE_RATE = 5.0  # relative to the means': they travel from narrow to the prior
+_N_DRAWS = 2  # of the hidden layers a step: each conditions the last one
 
 
 class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
@@ -75,16 +76,12 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         target. "learn" estimates it.
     max_iter : int, default=2000
         Largest number of optimiser steps, from each of two starts.
-    batch_size : int or "auto", default="auto"
-        Rows per step. "auto" is all of them with ``last_layer="collapsed"``, else all up to 1000
-        distinct rows and 200 beyond.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Everything reported is in the units of ``y``.
-    learning_rate : float or "auto", default="auto"
-        Adam's step size: "auto" is 0.03. It falls like a half cosine.
-    n_weight_samples : int, default=2
-        Draws of the hidden layers averaged per step.
+    optimizer : "adam" or Adam, default="adam"
+        `~skbayes_sym.estimators.optimizers.VariationalAdam` says the step size, rows and draws per
+        step, and where training starts.
     n_predict_samples : int, default=200
         Draws of the hidden layers that predictions average; the same ones for every row.
     tol : float or None, default=0.001
@@ -174,9 +171,6 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     n_inducing: int | str
     noise_std: str | float | Sequence[float]
     max_iter: int
-    batch_size: int | str
-    learning_rate: float | str
-    n_weight_samples: int
     n_predict_samples: int
     tol: float | None
     _closing = ("elbo_", "elbo_std_error_")
@@ -189,7 +183,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         **RUN_CONSTRAINTS,
         **NETWORK_CONSTRAINTS,
         **NOISE_CONSTRAINTS,
-        **{k: v for k, v in STEP_CONSTRAINTS.items() if k != "log_variance_rate"},
+        **STEP_CONSTRAINTS,
         "last_layer": [StrOptions(LAST_LAYERS)],
         "hidden_posterior": [StrOptions(HIDDEN_POSTERIORS)],
         "n_inducing": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -209,10 +203,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         likelihood: str | Likelihood = "auto",
         noise_std: str | float | Sequence[float] = "learn",
         max_iter: int = 2000,
-        batch_size: int | str = "auto",
         standardize: bool | str = True,
-        learning_rate: float | str = "auto",
-        n_weight_samples: int = 2,
+        optimizer: str | Optimizer = "adam",
         n_predict_samples: int = 200,
         tol: float | None = 1e-3,
         device: str = "auto",
@@ -228,10 +220,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         self.likelihood = likelihood
         self.noise_std = noise_std
         self.max_iter = max_iter
-        self.batch_size = batch_size
         self.standardize = standardize
-        self.learning_rate = learning_rate
-        self.n_weight_samples = n_weight_samples
+        self.optimizer = optimizer
         self.n_predict_samples = n_predict_samples
         self.tol = tol
         self.device = device
@@ -243,13 +233,14 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     def _networks_at_once(self, n_weights: int) -> float:
         """Draws of a step."""
-        return float(self.n_weight_samples)
+        given = as_adam(self.optimizer, VariationalAdam).n_weight_samples
+        return _N_DRAWS if isinstance(given, str) else float(given)
 
     def _method(self) -> LayerwiseVI:
-        steps = Steps(
-            self.max_iter, self.tol, self.batch_size, self.learning_rate, _LOG_VARIANCE_RATE,
-            self.n_weight_samples,
-        )  # fmt: skip
+        adam = as_adam(self.optimizer, VariationalAdam)
+        if adam.init != "random":
+            raise ValueError(f"init={adam.init!r} is not for LayerwiseVIRegressor.")
+        steps = Steps.of(adam, self.max_iter, self.tol, n_draws=_N_DRAWS)
         return LayerwiseVI(Parts(self.last_layer, self.hidden_posterior, self.n_inducing), steps)
 
     def _predictor(self, like: Tensor) -> LayerwisePredictor:

@@ -216,7 +216,7 @@ def affordable(setting: SamplingSetting, chains: ChainDraws) -> int:
 
 
 def allowance_for_evidence(setting: SamplingSetting, explored: Explored) -> Allowance:
-    """What finding the evidence may still cost: its part less what replicates have."""
+    """Work left for finding the evidence: its part less what replicates have."""
     particles = 0.0
     for run in explored.replicates:
         n = len(run.particles)

@@ -1,4 +1,4 @@
-"""Where exploring chains start, and what warm-up does to their metric: ``init=``.
+"""Starts of exploring chains, and what warm-up does to their metric: ``init=``.
 
 Chains of networks of hundreds of weights and more (``init="ensemble"``) each start as a member of a
 deep ensemble does, are annealed to a wide basin (`skbayes_sym.inference.sampling.annealing`) and
@@ -56,7 +56,7 @@ _WIDEST = 4.0
 
 
 class ChainInit(NamedTuple):
-    """One way to start."""
+    """A way to start."""
 
     needs: Needs
     blocks: Callable[[SamplingSetting], list[Block]]

@@ -119,7 +119,7 @@ class SampledEstimator(WeightedDraws):
         return self._as_sampled(super()._model(data), data.n_rows)
 
     def _as_sampled(self, model: Model, n_rows: int) -> Model:
-        """With given scales where ``prior="auto"`` says so: of chains that come from afar."""
+        """Give scales where ``prior="auto"`` says so: to chains that come from afar."""
         is_open = isinstance(self.prior, str) and self.prior == "auto"
         if not is_open or self._method().init_for(model, n_rows) != "ensemble":
             return model
@@ -482,7 +482,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         return self._bounded(super()._observation, self._training_data_[2])
 
     def _bounded(self, likelihood: Likelihood, weight: Array) -> Likelihood:
-        """With a least noise where rows of ``weight`` repeat, if it was asked for by name."""
+        """Bound the noise where rows of ``weight`` repeat, if it was asked for by name."""
         by_name = isinstance(self.likelihood, str) and hasattr(likelihood, "least")
         if by_name and weight.max() > 1.0:
             return replace(likelihood, least=_LEAST_NOISE)  # type: ignore[type-var]

@@ -152,7 +152,7 @@ def made(chains: ChainDraws) -> tuple[Array, Array]:
 
 
 def on_reference_set(setting: SamplingSetting, theta: Tensor, value: Array) -> Array:
-    """One representative of every draw's orbit, (C, S, P) -> (C, S, P).
+    """Representatives of the draws' orbits, (C, S, P) -> (C, S, P).
 
     Units are labelled alike; what else the group moves is moved towards the draw of the highest
     density, ``value`` (C, S).

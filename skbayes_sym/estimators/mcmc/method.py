@@ -96,7 +96,7 @@ class Sampling:
         return sampled
 
     def init_for(self, model: Model, n_rows: int) -> str:
-        """Where chains start, by its name in `INITS`."""
+        """Name in `INITS` of where chains start."""
         if not isinstance(self.sampler, Chains):
             return "prior"
         if not isinstance(self.sampler.init, str):

@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
 
 class SamplingSeeds(NamedTuple):
-    """One seed a purpose."""
+    """Seeds, by purpose."""
 
     start: int
     chains: int
@@ -77,7 +77,7 @@ class SamplingSetting:
 
     @cached_property
     def posterior(self) -> NetworkPosterior:
-        """As chains see it: in the working precision, on the device."""
+        """The posterior as chains see it: in the working precision, on the device."""
         return self._posterior_of(self.data.data)
 
     @cached_property

@@ -181,7 +181,7 @@ def doubtful_chains(acceptance: Array, rhat_within: Array, effort: SamplingEffor
 
 
 def no_evidence(problems: tuple[str, ...], *, decided: bool, shared: bool = False) -> list[str]:
-    """One warning of what is missing, if anything is.
+    """Warning of what is missing, if anything is.
 
     Whether the modes' weights are ``decided``; if not, whether those that may matter have
     ``shared`` the chains among them.
@@ -219,6 +219,6 @@ def disagreement(
 
 
 def stuck_chains(stuck: Array) -> list[str]:
-    """One warning of chains that never moved, if there are any."""
+    """Warning of chains that never moved, if there are any."""
     n, remedy = int(stuck.sum()), "raise n_warmup, or give X as float64."
     return [f"{n} of {len(stuck)} chains never moved while drawing: {remedy}"] if n else []

@@ -21,9 +21,10 @@ from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
+from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_adam
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.vi.gaps import GAPS, GivenGap, has_a_group
-from skbayes_sym.estimators.vi.method import INITS, MeanFieldVI
+from skbayes_sym.estimators.vi.method import MeanFieldVI
 from skbayes_sym.inference.mean_field.predictor import MeanFieldPredictor
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.base import Likelihood
@@ -45,7 +46,6 @@ CONSTRAINTS: dict[str, list[Any]] = {
         None,
     ],
     "gap": [StrOptions(set(GAPS)), callable, HasMethods(["estimate", "value_and_gradients"])],
-    "init": [StrOptions(set(INITS))],
     "warm_start": ["boolean"],
 }
 
@@ -55,12 +55,8 @@ class _SymmetrizedVI(NetworkEstimator):
 
     symmetry: str | SymmetryGroup | None
     gap: GivenGap
-    init: str
+    optimizer: str | Optimizer
     max_iter: int
-    batch_size: int | str
-    learning_rate: float | str
-    log_variance_rate: float
-    n_weight_samples: int
     n_predict_samples: int
     tol: float | None
     warm_start: bool
@@ -89,15 +85,14 @@ class _SymmetrizedVI(NetworkEstimator):
 
     def _networks_at_once(self, n_weights: int) -> float:
         """Draws of a step."""
-        return float(self.n_weight_samples)
+        given = as_adam(self.optimizer, VariationalAdam).n_weight_samples
+        return 1.0 if isinstance(given, str) else float(given)
 
     def _method(self) -> MeanFieldVI:
-        steps = Steps(
-            self.max_iter, self.tol, self.batch_size, self.learning_rate, self.log_variance_rate,
-            self.n_weight_samples,
-        )  # fmt: skip
+        adam = as_adam(self.optimizer, VariationalAdam)
+        steps = Steps.of(adam, self.max_iter, self.tol, n_draws=1)
         start = self.posterior_ if self._goes_on else None
-        return MeanFieldVI(self.gap, steps, self.init, start)
+        return MeanFieldVI(self.gap, steps, adam.init, start)
 
     @property
     def _goes_on(self) -> bool:
@@ -154,10 +149,6 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         beyond. "infonce" is the paper's estimator with permutations drawn without replacement,
         "soules" a deterministic lower bound. Objects set more: ``ExactUpTo(14, Importance(64))``,
         ``InfoNCE(20, replacement=True)`` (the paper's own draws), or one of yours.
-    init : {"random", "laplace"}, default="random"
-        Where training starts. "random": at random weights, narrow. "laplace": at a mode found by
-        Gauss-Newton steps, as wide as its curvature lets independent weights be; of normal noise
-        only. It mostly predicts better at a lower `elbo_`, which doesn't choose between the two.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
@@ -173,19 +164,12 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         target. "learn" estimates it.
     max_iter : int, default=2000
         Largest number of optimiser steps.
-    batch_size : int or "auto", default="auto"
-        Rows per step. "auto" is all of them up to 1000 distinct rows, 200 beyond.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Everything reported is in the units of ``y``.
-    learning_rate : float or "auto", default="auto"
-        Adam's step size for the means: "auto" is 0.01 on full batches and 0.003 on minibatches.
-        Constant over the first half of the steps, then falling linearly.
-    log_variance_rate : float, default=5.0
-        Step size of the log variances relative to ``learning_rate``: they have to travel about 8
-        units from a narrow start to the prior.
-    n_weight_samples : int, default=1
-        Draws averaged per step, of the hidden units and of the weights in the gap.
+    optimizer : "adam" or Adam, default="adam"
+        `~skbayes_sym.estimators.optimizers.VariationalAdam` says the step size, rows and draws per
+        step, and where training starts.
     n_predict_samples : int, default=200
         Draws of the hidden units that predictions average; the same ones for every row.
     tol : float or None, default=0.001
@@ -307,16 +291,12 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         *,
         symmetry: str | SymmetryGroup | None = "auto",
         gap: GivenGap = "auto",
-        init: str = "random",
         likelihood: str | Likelihood = "auto",
         prior: GivenPrior = 1.0,
         noise_std: str | float | Sequence[float] = "learn",
         max_iter: int = 2000,
-        batch_size: int | str = "auto",
         standardize: bool | str = True,
-        learning_rate: float | str = "auto",
-        log_variance_rate: float = 5.0,
-        n_weight_samples: int = 1,
+        optimizer: str | Optimizer = "adam",
         n_predict_samples: int = 200,
         tol: float | None = 1e-3,
         warm_start: bool = False,
@@ -328,16 +308,12 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         self.activation = activation
         self.symmetry = symmetry
         self.gap = gap
-        self.init = init
         self.likelihood = likelihood
         self.prior = prior
         self.noise_std = noise_std
         self.max_iter = max_iter
-        self.batch_size = batch_size
         self.standardize = standardize
-        self.learning_rate = learning_rate
-        self.log_variance_rate = log_variance_rate
-        self.n_weight_samples = n_weight_samples
+        self.optimizer = optimizer
         self.n_predict_samples = n_predict_samples
         self.tol = tol
         self.warm_start = warm_start
@@ -379,10 +355,6 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         beyond. "infonce" is the paper's estimator with permutations drawn without replacement,
         "soules" a deterministic lower bound. Objects set more: ``ExactUpTo(14, Importance(64))``,
         ``InfoNCE(20, replacement=True)`` (the paper's own draws), or one of yours.
-    init : {"random", "laplace"}, default="random"
-        Where training starts. "random": at random weights, narrow. "laplace": at a mode found by
-        Gauss-Newton steps, as wide as its curvature lets independent weights be; of the softmax
-        only. It mostly predicts better at a lower `elbo_`, which doesn't choose between the two.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
         per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
@@ -394,18 +366,11 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         of ``X`` besides: `relevance_`.
     max_iter : int, default=2000
         Largest number of optimiser steps.
-    batch_size : int or "auto", default="auto"
-        Rows per step. "auto" is all of them up to 1000 distinct rows, 200 beyond.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
-    learning_rate : float or "auto", default="auto"
-        Adam's step size for the means: "auto" is 0.01 on full batches and 0.003 on minibatches.
-        Constant over the first half of the steps, then falling linearly.
-    log_variance_rate : float, default=5.0
-        Step size of the log variances relative to ``learning_rate``: they have to travel about 8
-        units from a narrow start to the prior.
-    n_weight_samples : int, default=1
-        Draws averaged per step, of the hidden units and of the weights in the gap.
+    optimizer : "adam" or Adam, default="adam"
+        `~skbayes_sym.estimators.optimizers.VariationalAdam` says the step size, rows and draws per
+        step, and where training starts.
     n_predict_samples : int, default=200
         Draws of the hidden units that predictions average; the same ones for every row.
     tol : float or None, default=0.001
@@ -513,15 +478,11 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         *,
         symmetry: str | SymmetryGroup | None = "auto",
         gap: GivenGap = "auto",
-        init: str = "random",
         likelihood: str | Likelihood = "auto",
         prior: GivenPrior = 1.0,
         max_iter: int = 2000,
-        batch_size: int | str = "auto",
         standardize: bool = True,
-        learning_rate: float | str = "auto",
-        log_variance_rate: float = 5.0,
-        n_weight_samples: int = 1,
+        optimizer: str | Optimizer = "adam",
         n_predict_samples: int = 200,
         tol: float | None = 1e-3,
         warm_start: bool = False,
@@ -533,15 +494,11 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         self.activation = activation
         self.symmetry = symmetry
         self.gap = gap
-        self.init = init
         self.likelihood = likelihood
         self.prior = prior
         self.max_iter = max_iter
-        self.batch_size = batch_size
         self.standardize = standardize
-        self.learning_rate = learning_rate
-        self.log_variance_rate = log_variance_rate
-        self.n_weight_samples = n_weight_samples
+        self.optimizer = optimizer
         self.n_predict_samples = n_predict_samples
         self.tol = tol
         self.warm_start = warm_start

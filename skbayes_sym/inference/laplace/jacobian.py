@@ -19,7 +19,7 @@ for the hidden layer, and r for the last one. All K directions then share one me
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,14 +35,6 @@ class LayerSamples(NamedTuple):
     layer: WeightLayer
     inputs: Tensor  # (N, S, *I)
     gradients: list[Tensor]  # K times d(f_hat . r_k)/dz, (N, S, *Z)
-
-
-class LayerProducts(NamedTuple):
-    """A weight layer on a minibatch, at every sample and position R of a row."""
-
-    layer: WeightLayer
-    inputs: Tensor  # (N, R, D)
-    gradients: Tensor  # (K, N, R, G)
 
 
 class LayerAverages(NamedTuple):
@@ -135,74 +127,32 @@ class AveragedJacobian:
         return [mean * (directions @ self._fixed(self.recording.head)), directions]
 
 
-class Directions(Protocol):
-    r"""Output directions r whose squares sum to the curvature of the likelihood."""
-
-    def columns(
-        self,
-        likelihood: Likelihood,
-        outputs: Tensor,
-        y: Tensor,
-        *,
-        generator: torch.Generator,
-    ) -> Tensor:
-        """Directions (K, N, O) at the averaged outputs (N, O), differentiable in them."""
-        ...
-
-
 @dataclass(frozen=True)
-class ExactDirections:
-    r"""All columns of a root of :math:`\Lambda`, K = O: the Gauss-Newton curvature itself."""
+class Directions:
+    r"""Output directions r whose squares sum to the curvature :math:`\Lambda` of the likelihood.
 
-    def columns(
-        self,
-        likelihood: Likelihood,
-        outputs: Tensor,
-        y: Tensor,
-        *,
-        generator: torch.Generator,
-    ) -> Tensor:
-        return likelihood.hessian_root(outputs, y)
-
-
-@dataclass(frozen=True)
-class SketchedDirections:
-    r"""Random signs times the columns, :math:`r = R\varepsilon`: unbiased, K = ``n_sketches``.
-
-    :math:`E[rr'] = RR' = \Lambda`. Unlike labels drawn from the model, the directions stay
-    differentiable.
+    "exact": all columns of a root R of it, K = O: the Gauss-Newton curvature itself. "sketch":
+    random signs times the columns, :math:`r = R\varepsilon`, unbiased as :math:`E[rr'] = RR'`, K =
+    ``n_sketches``; unlike labels drawn from the model they stay differentiable. "fisher": the score
+    itself, K = 1: cheap, and no approximation of the curvature away from a fit.
     """
 
+    kind: Literal["exact", "sketch", "fisher"]
     n_sketches: int = 1
 
     def columns(
-        self,
-        likelihood: Likelihood,
-        outputs: Tensor,
-        y: Tensor,
-        *,
-        generator: torch.Generator,
+        self, likelihood: Likelihood, outputs: Tensor, y: Tensor, *, generator: torch.Generator
     ) -> Tensor:
+        """Directions (K, N, O) at the averaged outputs (N, O), differentiable in them."""
+        if self.kind == "fisher":
+            return likelihood.score(outputs, y).unsqueeze(0)
         root = likelihood.hessian_root(outputs, y)
+        if self.kind == "exact":
+            return root
         shape = (self.n_sketches, *root.shape[:2])
         signs = torch.randint(0, 2, shape, generator=generator, device=generator.device)
         signs = (2 * signs - 1).to(root)
         return torch.einsum("jkn,kno->jno", signs, root) / self.n_sketches**0.5
-
-
-@dataclass(frozen=True)
-class EmpiricalFisher:
-    """The score itself, K = 1: cheap, and no approximation of the curvature away from a fit."""
-
-    def columns(
-        self,
-        likelihood: Likelihood,
-        outputs: Tensor,
-        y: Tensor,
-        *,
-        generator: torch.Generator,
-    ) -> Tensor:
-        return likelihood.score(outputs, y).unsqueeze(0)
 
 
 def dense_jacobian(jacobian: AveragedJacobian, layout: ParamLayout) -> Tensor:
@@ -212,22 +162,16 @@ def dense_jacobian(jacobian: AveragedJacobian, layout: ParamLayout) -> Tensor:
     samples is exact: :math:`J = \sum_s g_s a_s'`. Memory is O(K N P').
     """
     pieces: dict[str, Tensor] = {}
-    for layer, inputs, gradients in layer_products(jacobian):
-        pieces[layer.weight] = (gradients.mT @ inputs).flatten(2)
-        if layer.bias is not None:
-            pieces[layer.bias] = gradients.sum(2)
-    return torch.cat([pieces[name] for name in layout.shapes if name in pieces], -1)
-
-
-def layer_products(jacobian: AveragedJacobian) -> Iterator[LayerProducts]:
-    """The derivatives in a layer's weights are ``sum_r g_r a_r'``, in its biases ``sum_r g_r``."""
     for layer, inputs, gradients in jacobian.samples:
         n, s = inputs.shape[:2]
         patches = layer.patches(inputs.flatten(0, 1)).unflatten(0, (n, s)).flatten(1, 2)
-        at_positions = [
+        slopes = torch.stack([
             layer.positions(g.flatten(0, 1)).unflatten(0, (n, s)).flatten(1, 2) for g in gradients
-        ]
-        yield LayerProducts(layer, patches, torch.stack(at_positions))
+        ])  # fmt: skip
+        pieces[layer.weight] = (slopes.mT @ patches).flatten(2)
+        if layer.bias is not None:
+            pieces[layer.bias] = slopes.sum(2)
+    return torch.cat([pieces[name] for name in layout.shapes if name in pieces], -1)
 
 
 def parameter_positions(layers: Sequence[WeightLayer], layout: ParamLayout) -> Tensor:

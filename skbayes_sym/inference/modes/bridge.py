@@ -196,7 +196,7 @@ def _compare(
     chains: Tensor,
     generator: torch.Generator,
 ) -> BridgeRatio:
-    """One half's draws against the other half's proposal."""
+    """Compare one half's draws with the other half's proposal."""
     proposed = proposal.h.sample(_PROPOSALS_PER_DRAW * len(draws), generator=generator)
     at_proposed = proposed.new_full((len(proposed),), -inf, dtype=torch.float64)
     counts = torch.ones(len(proposed), dtype=torch.bool, device=draws.device)

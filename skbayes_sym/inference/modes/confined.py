@@ -69,7 +69,7 @@ class ModeRun(NamedTuple):
 
     @property
     def n_calls(self) -> float:
-        """What a chain takes, about, in gradients, if it thins no further than it must."""
+        """Gradients that a chain takes, about, if it thins no further than it must."""
         return (_WITH_METRIC * _GRADIENTS_A_MOVE + A_MOVE) * (self.n_warmup + self.n_draws)
 
 

@@ -78,7 +78,7 @@ class DrawModes(NamedTuple):
 
 
 class ModeWeights(NamedTuple):
-    """What the modes' evidences say of their shares and of the whole."""
+    """Shares of the modes and evidence of the whole."""
 
     weights: Tensor  # (K,), sum 1; 0 where the evidence isn't known
     standard_error: Tensor  # (K,), of the weights
@@ -202,7 +202,7 @@ def _neighbors(draws: Tensor, values: Tensor, chain: Tensor, asked: Tensor) -> T
 
 
 def _fit_regions(draws: Tensor, labels: Tensor, group: SymmetryGroup) -> Regions:
-    """One Gaussian a cluster; few draws borrow the spread that clusters have on average."""
+    """Fit a Gaussian a cluster; few draws borrow the spread that clusters have on average."""
     clusters = [draws[labels == k] for k in range(int(labels.max()) + 1)]
     spread = torch.stack([c.var(dim=0, correction=0) for c in clusters])
     size = torch.tensor([len(c) for c in clusters]).unsqueeze(-1)

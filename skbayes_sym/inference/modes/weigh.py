@@ -1,4 +1,4 @@
-"""What the modes of a posterior weigh, from draws that found them.
+"""Weights of a posterior's modes, from draws that found them.
 
 Chains end where their starts lead them, and particles where a few ancestors were: neither weighs
 modes by posterior mass. Here the draws of both are put on one representative of their orbits,
@@ -199,7 +199,7 @@ def _spread(
 
 
 def _apart(a: BridgeEstimate, b: BridgeEstimate) -> float:
-    """By how much two estimates differ beyond two standard errors of their difference."""
+    """Difference of two estimates beyond two standard errors of it."""
     error = (a.standard_error**2 + b.standard_error**2) ** 0.5
     return max(0.0, abs(a.log_evidence - b.log_evidence) - 2.0 * error)
 

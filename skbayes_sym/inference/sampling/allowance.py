@@ -21,11 +21,11 @@ class Allowance:
     left: float = inf  # below zero once overdrawn: what has begun is finished
 
     def work(self, n_calls: float, n_chains: float) -> float:
-        """Of as many gradient calls of so many chains each."""
+        """Multiplications of gradient calls of ``n_chains`` chains each."""
         return n_calls * (_CALL + n_chains * self.per_gradient)
 
     def of_moves(self, n_gradients: Tensor, n_moves: Tensor, block_size: int) -> float:
-        """Of chains that made so many gradients (C,) in so many moves (C,), in blocks."""
+        """Multiplications of chains' gradients (C,) and moves (C,), made in blocks."""
         by_block = zip(n_gradients.split(block_size), n_moves.split(block_size), strict=True)
         n_calls = sum(float(made.max() + A_MOVE * moves.max()) for made, moves in by_block)
         return self.work(n_calls, 0.0) + float(n_gradients.sum()) * self.per_gradient

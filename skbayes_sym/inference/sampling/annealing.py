@@ -220,7 +220,7 @@ class EnergyErrorAdaptation(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an approach ends."""
+    """End of an approach."""
 
     state: State
     preconditioner: Preconditioner
@@ -228,7 +228,7 @@ class Place(NamedTuple):
 
 
 class Approach(Protocol):
-    """What chains do before they warm up."""
+    """Moves that chains make before they warm up."""
 
     @property
     def n_steps(self) -> int:

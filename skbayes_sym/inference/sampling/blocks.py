@@ -1,4 +1,4 @@
-"""One block of chains: warm-up, then draws.
+"""A block of chains: warm-up, then draws.
 
 A block has its own random stream, pools scales and trajectory lengths within itself only, and
 computes in one thread, so that its draws depend on nothing but where it started: they are the same
@@ -68,7 +68,7 @@ class Sampler:
 
 
 class Tally(NamedTuple):
-    """What the moves of C chains came to, one number a chain."""
+    """Counts and sums of the moves of C chains, one number a chain."""
 
     n_moves: Tensor  # (C,), int64
     acceptance: Tensor  # (C,), float64, summed over moves
@@ -109,7 +109,7 @@ class Tally(NamedTuple):
 
 
 def _square(info: Info) -> Tensor:
-    """Of the energy errors, (C,), as multiples of 2^-30."""
+    """Squared energy errors (C,), as multiples of 2^-30."""
     if info.energy_error is None:
         return torch.full_like(info.acceptance, torch.nan, dtype=torch.float64)
     error = info.energy_error.double().nan_to_num(_MOST_ERROR, _MOST_ERROR, _MOST_ERROR)
@@ -117,7 +117,7 @@ def _square(info: Info) -> Tensor:
 
 
 class BlockDraws(NamedTuple):
-    """What `run_block` leaves behind."""
+    """Draws of a block, and where it stopped."""
 
     draws: Array  # (C, n_draws made, D)
     log_density: Array  # (C, n_draws made), nats
@@ -174,7 +174,7 @@ class _StopRequested(Exception):
 
 
 class _BlockMoves:
-    """One block on its way."""
+    """A block on its way."""
 
     def __init__(
         self, sampler: Sampler, block: Block, n_draws: int, on_step: OnStep | None
@@ -261,7 +261,7 @@ class _BlockMoves:
                 self._report(figures[0])
 
     def _foreseen(self, n_left: int) -> Tensor:
-        """What says how long the next moves are; asked of a GPU for several of them at once."""
+        """Numbers that set the next moves' lengths; asked of a GPU for several of them at once."""
         kernel, device = self._sampler.kernel, self._generator.device
         if not isinstance(kernel, HMC) or device.type == "cpu":
             return torch.zeros(0, device=device)
@@ -269,7 +269,7 @@ class _BlockMoves:
         return kernel.foreseen(n_moves, self._state, self._step_size, self._generator)
 
     def _lengths(self, foreseen: Tensor) -> Iterable[Mapping[str, int]]:
-        """What the next moves are told of their lengths."""
+        """Lengths of the next moves, as keywords."""
         kernel = self._sampler.kernel
         if not isinstance(kernel, HMC) or not len(foreseen):
             return repeat({})

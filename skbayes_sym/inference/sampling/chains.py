@@ -151,7 +151,7 @@ def sample_chains(
 
 @dataclass(frozen=True, eq=False)
 class _BlockRun:
-    """What every block does. Jobs are objects, not functions of arrays: Dask would hand those to
+    """Run any block. Jobs are objects, not functions of arrays: Dask would hand those to
     one worker, and a worker that is lost could not be replaced."""
 
     sampler: Sampler

@@ -83,12 +83,12 @@ class KroneckerPreconditioner:
 
     @cached_property
     def _scale(self) -> Tensor:
-        """Of all coordinates, (C, D)."""
+        """Scales of all coordinates, (C, D)."""
         return torch.cat([*(root.scale.flatten(1) for root in self._roots), self.own], 1)
 
     @cached_property
     def _order(self) -> tuple[Tensor, Tensor]:
-        """Where in a position the coordinates are, and where in them a position is, (D,)."""
+        """Places of the coordinates in a position, and the other way round, (D,)."""
         parts, start = [], 0
         for root in self._roots:
             n_out, n_in = root.scale.shape[1], root.scale.shape[2] - 1
@@ -192,7 +192,7 @@ class KroneckerAdaptation:
     def fit(
         self, preconditioner: Preconditioner, moments: RunningMoments, *, position: Tensor
     ) -> KroneckerPreconditioner:
-        """Of the curvature at ``position``, averaged with what ``preconditioner`` knew."""
+        """Take the curvature at ``position``, averaged with what ``preconditioner`` knew."""
         network = cast(MLP, self.posterior.network)
         layers = curvature_at(self.posterior, position)
         before: Sequence[LayerCurvature] | None = getattr(preconditioner, "layers", None)

@@ -87,7 +87,7 @@ class SMCStage(NamedTuple):
     correlation: float  # of the log likelihood before and after the moves
 
     def figures(self) -> dict[str, float]:
-        """By name, as progress reports want them."""
+        """Figures by name, as progress reports want them."""
         return {name: float(value) for name, value in self._asdict().items()}
 
 
@@ -315,7 +315,7 @@ class Stages:
         return cloud, next_tuning(tuning, reference, stage), stage
 
     def align(self, position: Tensor, tuning: Tuning) -> tuple[Tensor, DiagonalReference]:
-        """One representative of each orbit, from the last stage's reference and fresh ones."""
+        """Align the copies of a mode, from the last stage's reference and fresh ones."""
         n_starts = 0 if tuning.n_stages % _RESTART_EVERY else _N_RESTARTS
         return align_particles(
             position, self.group, tuning.reference, n_starts=n_starts, generator=self.generator

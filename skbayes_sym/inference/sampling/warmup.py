@@ -1,4 +1,4 @@
-"""What chains learn while they warm up: a step size each, and the scale of every coordinate.
+"""Warm-up: chains learn a step size each, and the scale of every coordinate.
 
 The schedule is Stan's: a fast window where only the step size adapts, slow windows of doubling
 length that each estimate the scales afresh, and a last fast window. Step sizes are never pooled
@@ -109,12 +109,12 @@ class RunningMoments(NamedTuple):
 
     @classmethod
     def empty(cls, like: Tensor) -> "RunningMoments":
-        """Of no draws of the shape of ``like`` (C, D)."""
+        """Begin with no draws, of the shape of ``like`` (C, D)."""
         zeros = torch.zeros_like(like, dtype=torch.float64)
         return cls(0, zeros, zeros)
 
     def add(self, position: Tensor) -> "RunningMoments":
-        """With one more draw of every chain."""
+        """Take in a draw of every chain."""
         n, x = self.n_draws + 1, position.double()
         before = x - self.mean
         mean = self.mean.add(before, alpha=1.0 / n)
@@ -133,7 +133,7 @@ class Window(NamedTuple):
 
 
 class PreconditionerAdaptation(Protocol):
-    """What becomes of the preconditioner during warm-up."""
+    """Changes of the preconditioner during warm-up."""
 
     def windows(self, n_warmup: int) -> list[Window]:
         """Lengths that sum to ``n_warmup``; each begins with a fresh search of the step size."""

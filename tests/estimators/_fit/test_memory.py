@@ -23,7 +23,7 @@ from skbayes_sym import (
     SymVIMatrixFactorization,
 )
 from skbayes_sym.estimators.base import is_fitted_name
-from skbayes_sym.estimators.optimizers import EvidenceAdam
+from skbayes_sym.estimators.optimizers import EvidenceAdam, VariationalAdam
 from skbayes_sym.estimators.samplers import Evidence
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.numerics import memory
@@ -63,7 +63,8 @@ ABSURD = {
     "vi": (SymmetrizedVIRegressor(HUGE), X, NUMBERS, "hidden_layer_sizes"),
     "vi-classifier": (SymmetrizedVIClassifier(HUGE), X, LABELS, "hidden_layer_sizes"),
     "vi-laplace": (
-        SymmetrizedVIRegressor((10**5,), init="laplace"), X, NUMBERS, "init='random'",
+        SymmetrizedVIRegressor((10**5,), optimizer=VariationalAdam(init="laplace")),
+        X, NUMBERS, "init='random'",
     ),
     "vi-collapsed": (
         LayerwiseVIRegressor(HUGE), X, NUMBERS, "hidden_layer_sizes",

@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from skbayes_sym import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.ensemble import method
+from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.inference.map import MapObjective
 
 FAST = {
@@ -260,7 +261,7 @@ def test_warm_start_goes_on(estimator, data):
         model.set_params(noise_std="learn")  # what training left, not corrected afterwards
     model.fit(*data)
     first = model.log_posterior_samples_
-    model.set_params(learning_rate=1e-9).fit(*data)
+    model.set_params(optimizer=Adam(1e-9)).fit(*data)
     np.testing.assert_allclose(model.log_posterior_samples_, first, rtol=1e-5)
     with pytest.raises(ValueError, match=r"warm_start=True.*changed"):
         model.set_params(n_members=3).fit(*data)
@@ -284,7 +285,7 @@ def test_not_converged_is_a_warning_with_the_figure():
     ("parameter", "value"),
     [
         ("hidden_layer_sizes", 0), ("activation", "selu"), ("n_members", 0), ("prior", 0.0),
-        ("prior", [1.0, 2.0, 3.0]), ("max_iter", 0), ("learning_rate", -1.0), ("tol", -1.0),
+        ("prior", [1.0, 2.0, 3.0]), ("max_iter", 0), ("optimizer", "sgd"), ("tol", -1.0),
         ("device", "tpu9"), ("random_state", "today"),
     ],
 )  # fmt: skip
@@ -334,11 +335,12 @@ def test_effective_noise_counts_the_freedoms_that_weights_have_taken():
 def test_minibatches_reach_what_all_rows_reach():
     X, y = make_sinusoidal(random_state=0)
     whole, parts = (
-        quick(max_iter=800, batch_size=size, noise_std="learn").fit(X, y) for size in ("auto", 40)
+        quick(max_iter=800, optimizer=Adam(batch_size=size), noise_std="learn").fit(X, y)
+        for size in ("auto", 40)
     )
     assert abs(parts.noise_std_samples_.mean() / whole.noise_std_samples_.mean() - 1.0) < 0.1
     with pytest.warns(UserWarning, match="batch_size=1000 exceeds"):
-        quick(max_iter=2, batch_size=1000).fit(X, y)
+        quick(max_iter=2, optimizer=Adam(batch_size=1000)).fit(X, y)
 
 
 def overlapping(n=260):

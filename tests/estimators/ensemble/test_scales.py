@@ -10,6 +10,7 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.estimators.ensemble import method
+from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.inference import member_scales
 from skbayes_sym.inference.laplace.member_refit import LinearisedMember, refit
 from skbayes_sym.inference.map import MapObjective
@@ -170,7 +171,7 @@ def test_warm_start_goes_on_from_the_scales():
 def test_minibatches_and_float32_find_them_too():
     X, y = bent(300)
     whole = quick(prior=ARD(), max_iter=1000).fit(X, y)
-    parts = quick(prior=ARD(), max_iter=1000, batch_size=100).fit(X, y)
+    parts = quick(prior=ARD(), max_iter=1000, optimizer=Adam(batch_size=100)).fit(X, y)
     single = quick(prior=ARD(), max_iter=1000).fit(X.astype(np.float32), y)
     for other in (parts, single):
         ratio = other.relevance_.mean(0) / whole.relevance_.mean(0)

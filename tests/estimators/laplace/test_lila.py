@@ -106,7 +106,7 @@ def test_toy_rotation_is_found_however_it_is_written():
 def full_evidence(fitted, X, y):
     """Laplace evidence of a fitted model with the full Gauss-Newton matrix."""
     from skbayes_sym.inference.laplace.curvature import Full
-    from skbayes_sym.inference.laplace.jacobian import ExactDirections
+    from skbayes_sym.inference.laplace.jacobian import Directions
     from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
     from skbayes_sym.models.likelihoods.categorical import Categorical
     from skbayes_sym.models.model import Data
@@ -115,7 +115,7 @@ def full_evidence(fitted, X, y):
     model = AveragedNetwork(fitted.network_, fitted.augmentation_, Categorical(), n_samples)
     data = Data(torch.as_tensor(X), torch.as_tensor(y), torch.ones(len(y), dtype=torch.float64))
     full = Full(model.layers, model.network.layout)
-    evidence = LaplaceEvidence(model, data, full, ExactDirections(), 50)
+    evidence = LaplaceEvidence(model, data, full, Directions("exact"), 50)
     hyper = torch.as_tensor(np.concatenate([fitted.eta_, -2 * np.log(fitted.prior_scale_)]))
     theta = torch.as_tensor(fitted.posterior_.loc)
     with torch.no_grad():

@@ -13,6 +13,7 @@ from sklearn.model_selection import train_test_split
 
 from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, invariance_gap
 from skbayes_sym.datasets import load_dataset, make_sinusoidal
+from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.models import ARD, LayerScales, Normal
 
 KINDS = {
@@ -207,12 +208,12 @@ def test_bad_parameters_are_named(diabetes):
         with pytest.raises(ValueError, match=parameter):
             quick(**{parameter: value}).fit(X, y)
     with pytest.raises(ValueError, match=r"batch_size=16.*needs all 60.*'global_inducing'"):
-        quick(batch_size=16).fit(X, y)
+        quick(optimizer=Adam(batch_size=16)).fit(X, y)
     with pytest.raises(ValueError, match=r"n_inducing=20 is for .*'global_inducing'"):
         quick(n_inducing=20).fit(X, y)
     with pytest.raises(ValueError, match=r"'variational'.*'global_inducing'.*SymmetrizedVI"):
         quick(last_layer="variational").fit(X, y)
-    small = quick(**KINDS["inducing"], batch_size=16).fit(X, y)
+    small = quick(**KINDS["inducing"], optimizer=Adam(batch_size=16)).fit(X, y)
     assert np.isfinite(small.elbo_)
 
 

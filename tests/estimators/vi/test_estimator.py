@@ -1,6 +1,7 @@
 """SymmetrizedVIRegressor and SymmetrizedVIClassifier: what they report and what they promise."""
 
 import logging
+import warnings
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.estimators.optimizers import VariationalAdam
+from skbayes_sym.estimators.vi import method
+from skbayes_sym.estimators.vi.method import noise_excess
 from skbayes_sym.models import ARD
 from skbayes_sym.symmetry.gaps.permanent_estimates import ExactUpTo, Importance, InfoNCE
 
@@ -70,7 +74,7 @@ def test_elbo_is_below_the_evidence_and_symmetry_closes_log_2():
     y = np.tanh(2 * x) + 0.1 * rng.standard_normal(12)
     reg = SymmetrizedVIRegressor(
         (1,), "tanh", noise_std=0.1, standardize=False, max_iter=1200,
-        n_weight_samples=4, tol=None, random_state=0,
+        optimizer=VariationalAdam(n_weight_samples=4), tol=None, random_state=0,
     ).fit(x[:, None], y)  # fmt: skip
     evidence = one_unit_evidence(x, y, 0.1)
     assert reg.elbo_ < evidence + 4 * reg.elbo_std_error_
@@ -116,8 +120,6 @@ def test_symmetrisation_helps_where_units_overlap(diabetes):
     symmetrised = SymmetrizedVIRegressor((10,), "tanh", **kwargs).fit(X, y)
     assert symmetrised.elbo_ > mean_field.elbo_ + 1.0
     assert symmetrised.elbo_mean_field_ < mean_field.elbo_mean_field_ + 1.0
-
-
 GAPS = ["auto", "exact", "importance", "infonce", "soules", InfoNCE(4, replacement=True),
         Importance(8), ExactUpTo(2, Importance(8))]  # fmt: skip
 
@@ -374,7 +376,7 @@ def test_posterior_contract(fitted):
 @pytest.mark.long
 def test_learned_prior_scales_are_where_the_bound_is_highest(diabetes):
     """A fit at the scales found reaches the same bound; at twice or half of them, a lower one."""
-    settings = {"max_iter": 300, "init": "laplace"}
+    settings = {"max_iter": 300, "optimizer": VariationalAdam(init="laplace")}
     learned = quick(prior="learn", **settings).fit(*diabetes)
     assert learned.prior_groups_.tolist() == ["W1", "b1", "W2", "b2"]
     sizes = [40, 4, 4, 1]
@@ -393,6 +395,57 @@ def test_a_column_that_says_nothing_is_found_irrelevant():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((150, 2))
     y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.standard_normal(150)
-    reg = quick(prior=ARD(), init="laplace", max_iter=300, activation="tanh").fit(X, y)
+    reg = quick(
+        prior=ARD(), optimizer=VariationalAdam(init="laplace"), max_iter=300, activation="tanh"
+    ).fit(X, y)
     strong, weak = reg.relevance_
     assert strong > 2.0 * weak
+
+
+rng = np.random.default_rng(0)
+X = rng.uniform(-2.0, 2.0, (60, 1))
+Y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.standard_normal(60)
+REG = SymmetrizedVIRegressor((3,), activation="tanh", max_iter=600, random_state=0)
+
+
+@pytest.mark.long
+def test_the_excess_is_noise_over_residuals_of_the_mean(monkeypatch):
+    seen = {}
+
+    def keep(*args):
+        seen["excess"] = noise_excess(*args)
+        return seen["excess"]
+
+    monkeypatch.setattr("skbayes_sym.estimators.vi.method.noise_excess", keep)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        reg = REG.fit(X, Y)
+    residual = Y - reg.predict(X)
+    expected = reg.noise_std_ / np.sqrt(np.mean(residual**2))
+    assert float(seen["excess"]) == pytest.approx(expected, rel=0.02)
+    assert 1.0 < float(seen["excess"]) < method.MOST_EXCESS
+
+
+def test_a_converged_fit_with_more_noise_than_residuals_says_so(monkeypatch):
+    monkeypatch.setattr(
+        "skbayes_sym.estimators.vi.method.noise_excess", lambda *args: torch.tensor([1.0, 1.5])
+    )
+    with pytest.warns(UserWarning, match=r"1\.50 times the spread.*take LayerwiseVIRegressor"):
+        SymmetrizedVIRegressor((2,), tol=1e9, max_iter=40, random_state=0).fit(X, Y)
+    # Not converged: the noise may still fall.
+    SymmetrizedVIRegressor((2,), tol=None, max_iter=40, random_state=0).fit(X, Y)
+    # A noise that was given isn't learned.
+    SymmetrizedVIRegressor((2,), noise_std=1.0, tol=1e9, max_iter=40, random_state=0).fit(X, Y)
+
+
+@pytest.mark.parametrize("max_iter", [250, 700])
+def test_no_collapse_is_told_of_a_fit_on_its_way(max_iter):
+    """Noise 1.5 times the residuals, neither converged nor surely not; 1.05 times at the end."""
+    local = np.random.default_rng(0)
+    x = local.uniform(-2.0, 2.0, (60, 1))
+    y = np.sin(x[:, 0]) + 0.2 * local.standard_normal(60)
+    reg = SymmetrizedVIRegressor((2,), activation="tanh", max_iter=max_iter, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        assert reg.fit(x, y).noise_std_ > 1.5 * 0.2

@@ -14,9 +14,7 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.laplace.jacobian import (
     AveragedJacobian,
-    EmpiricalFisher,
-    ExactDirections,
-    SketchedDirections,
+    Directions,
     dense_jacobian,
     parameter_layers,
     parameter_positions,
@@ -113,9 +111,9 @@ def test_exact_directions_are_the_root_and_the_empirical_ones_the_score(generato
     outputs = torch.randn(6, 3, generator=generator, dtype=torch.float64)
     y = torch.randint(0, 3, (6,), generator=generator)
     lik = Categorical()
-    exact = ExactDirections().columns(lik, outputs, y, generator=generator)
+    exact = Directions("exact").columns(lik, outputs, y, generator=generator)
     assert torch.equal(exact, lik.hessian_root(outputs, y))
-    fisher = EmpiricalFisher().columns(lik, outputs, y, generator=generator)
+    fisher = Directions("fisher").columns(lik, outputs, y, generator=generator)
     assert torch.equal(fisher[0], lik.score(outputs, y))
 
 
@@ -125,7 +123,7 @@ def test_the_sketch_is_unbiased(generator):
     lik = Categorical()
     root = lik.hessian_root(outputs, y)
     n_draws = 4000
-    columns = SketchedDirections(n_draws).columns(lik, outputs, y, generator=generator)
+    columns = Directions("sketch", n_draws).columns(lik, outputs, y, generator=generator)
     squares = n_draws * torch.einsum("kno,knp->knop", columns, columns)
     error = squares.mean(0) - torch.einsum("kno,knp->nop", root, root)
     standard_error = squares.std(0) / n_draws**0.5

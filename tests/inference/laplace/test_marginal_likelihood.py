@@ -14,19 +14,15 @@ from inference.laplace.laplace_problems import (
 from inference.laplace.test_curvature import STRUCTURES, every_structure
 from torch.testing import assert_close
 
-from skbayes_sym.inference.laplace.jacobian import (
-    EmpiricalFisher,
-    ExactDirections,
-    SketchedDirections,
-)
+from skbayes_sym.inference.laplace.jacobian import Directions
 from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
 from skbayes_sym.models.networks.convolutional import resnet
 
 DIRECTIONS = {
-    "exact": ExactDirections(),
-    "sketch": SketchedDirections(1),
-    "sketch-3": SketchedDirections(3),
-    "fisher": EmpiricalFisher(),
+    "exact": Directions("exact"),
+    "sketch": Directions("sketch", 1),
+    "sketch-3": Directions("sketch", 3),
+    "fisher": Directions("fisher"),
 }
 PROBLEMS = {
     "classes": problem("classes", n=8),

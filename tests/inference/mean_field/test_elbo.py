@@ -10,6 +10,7 @@ from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, 
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.learned_scales import ARD
+from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.activations import RELU, TANH
@@ -17,7 +18,9 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior, WeightMoments
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
+    DoublyStochastic,
     Exact,
+    Importance,
     Soules,
 )
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
@@ -238,3 +241,164 @@ def test_an_average_of_gradients_varies_as_with_noise_drawn_anew(n_steps, genera
     ratio = float(variances[1] / variances[0])
     print(f"variance of an average of {n_steps}, rotated / drawn: {ratio:.3f}")
     assert 0.8 < ratio < 1.0 + 1 / 6
+
+
+def test_expected_log_likelihood_counts_weights_as_repetitions(generator):
+    network = MLP(2, (3,), 2, RELU)
+    x = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+    y = torch.tensor([0, 1, 0, 1, 1])
+    repeats = torch.tensor([1, 2, 1, 3, 1])
+    posterior = MeanFieldGaussian(
+        network.init(1, generator=generator)[0].numpy(), np.full(network.layout.n_params, 0.2)
+    )
+    weighted, repeated = (
+        expected_log_likelihood(
+            network, Categorical(), posterior, data, n_draws=20_000, generator=generator
+        )
+        for data in (
+            Data(x, y, repeats.double()),
+            Data(
+                x.repeat_interleave(repeats, 0),
+                y.repeat_interleave(repeats),
+                torch.ones(8, dtype=torch.float64),
+            ),
+        )
+    )
+    error = np.hypot(weighted.standard_error, repeated.standard_error)
+    assert abs(weighted.value - repeated.value) < 4 * error
+
+
+@pytest.mark.long
+def test_reported_gap_bounds_enclose_the_truth(generator):
+    network = MLP(2, (6,), 1, TANH)
+    loc = network.init(1, generator=generator)[0].numpy()
+    posterior = MeanFieldGaussian(loc, np.full(len(loc), 0.5))
+    lower, exact, upper = (
+        UnitGap(network.symmetry(), permanent, bound)
+        .estimate(posterior, 3000, generator=generator_from(1))
+        .value
+        for permanent, bound in (
+            (Importance(8), "lower"), (Exact(), "lower"), (DoublyStochastic(), "upper")
+        )
+    )  # fmt: skip
+    assert lower <= exact + 1e-3 < upper
+    assert 0.0 < exact < network.symmetry().log_order
+
+
+def test_expected_log_likelihood_of_a_linear_model_is_exact(generator):
+    """``-[(y - m)^2 + x' S x] / 2 s^2 - log(2 pi s^2) / 2`` a row, whatever the draws."""
+    network, noise = MLP(2, (), 1, TANH), 0.7
+    loc, scale = np.array([0.5, -1.0, 0.2]), np.array([0.3, 0.6, 0.4])  # two slopes, an intercept
+    x = torch.randn(6, 2, generator=generator, dtype=torch.float64)
+    y = torch.randn(6, 1, generator=generator, dtype=torch.float64)
+    found = expected_log_likelihood(
+        network, Gaussian(torch.tensor([np.log(noise)])), MeanFieldGaussian(loc, scale),
+        Data(x, y, torch.ones(6, dtype=torch.float64)), n_draws=4, generator=generator,
+    )  # fmt: skip
+    design = np.column_stack([x.numpy(), np.ones(6)])
+    off = (y[:, 0].numpy() - design @ loc) ** 2 + design**2 @ scale**2
+    expected = np.sum(-0.5 * off / noise**2 - 0.5 * np.log(2 * np.pi * noise**2))
+    np.testing.assert_allclose(found.value, expected, rtol=1e-12)
+
+
+class TestGate:
+    network = MLP(2, (4,), 1, RELU)
+
+    def run(self, loc, scale, n_steps, change=None, block=10):
+        gap = GatedGap(
+            UnitGap(self.network.symmetry(), Exact()),
+            UnitGap(self.network.symmetry(), Soules()),
+            generator=generator_from(0),
+        )
+        log_variance = torch.full_like(loc, 2 * np.log(scale))
+        gradient, norms = torch.zeros(2 * len(loc), dtype=torch.float64), []
+        for step in range(n_steps):
+            if change is not None and step == change[0]:
+                log_variance.fill_(2 * np.log(change[1]))
+            gradient.zero_()
+            gap.add_gradient(loc, log_variance, gradient, step)
+            norms.append(float(gradient.norm()))
+            if (step + 1) % block == 0:
+                gap.told(step + 1, gap.questions(loc, log_variance, step + 1).tolist())
+        return gap, np.array(norms)
+
+    @pytest.fixture
+    def loc(self, generator):
+        return torch.randn(self.network.layout.n_params, generator=generator, dtype=torch.float64)
+
+    def test_closed_when_saturated(self, loc):
+        gap, norms = self.run(loc, 1e-3, 400)
+        assert gap.n_skipped == 400
+        assert not norms.any()
+
+    def test_open_when_units_overlap(self, loc):
+        gap, norms = self.run(loc, 1.0, 60)
+        assert gap.n_skipped == 0
+        assert (norms > 0).all()
+
+    def test_never_latches(self, loc):
+        """Units that come to overlap open it again, within the longest period."""
+        gap, norms = self.run(loc, 1e-3, 600, change=(300, 1.0))
+        assert not norms[:300].any()
+        assert norms[400:].all()
+        assert gap.n_skipped <= 400
+
+    @pytest.mark.parametrize(
+        ("block", "at"), [(10, [0, 50, 150, 250, 350]), (30, [0, 60, 180, 300]), (401, [0])]
+    )
+    def test_checks_back_off(self, block, at, loc, monkeypatch):
+        """At the first end of a block that isn't sooner than the period says."""
+        checked = []
+        original = GatedGap.told
+
+        def spy(self, step, answers):
+            checked.extend(step for _ in answers)
+            original(self, step, answers)
+
+        monkeypatch.setattr(GatedGap, "told", spy)
+        self.run(loc, 1e-3, 400, block=block)
+        assert checked == at
+
+    def test_a_check_at_the_end_of_a_block_doesn_t_wait(self, loc, cuda):
+        """Its answer comes with the block's loss; the first of all is waited for."""
+        there, generator = loc.to("cuda"), generator_from(0, torch.device("cuda"))
+        group = self.network.symmetry()
+        gap = GatedGap(UnitGap(group, Soules()), UnitGap(group, Soules()), generator=generator)
+        gradient = torch.zeros(2 * len(loc), dtype=torch.float64, device="cuda")
+        narrow = torch.full_like(there, 2 * np.log(1e-3))
+        with cuda.trace() as seen:
+            gap.add_gradient(there, narrow, gradient, 0)
+        assert sum(seen.waits.values()) == 1
+        with cuda.trace() as seen:
+            question = gap.questions(there, narrow, 60)
+            gap.add_gradient(there, narrow, gradient, 60)
+        assert len(question) == 1
+        assert not seen.waits
+        assert float(question) == pytest.approx(group.log_order)
+
+    def test_what_is_skipped_is_negligible(self, loc):
+        """At the certified saturation the exact gap's own gradient is below the tolerance."""
+        leaf = loc.clone().requires_grad_()
+        noise = torch.randn(50, len(loc), generator=generator_from(1), dtype=torch.float64)
+        values = UnitGap(self.network.symmetry(), Exact()).values(
+            leaf, torch.full_like(loc, 0.05), noise, generator=generator_from(0)
+        )
+        gap, _ = self.run(loc, 0.05, 1)
+        (slope,) = torch.autograd.grad(values.mean(), leaf)
+        assert gap.n_skipped == 1
+        assert float(slope.norm()) < 1e-2 / 0.05  # tol nats per posterior sd
+
+    def test_without_a_certificate_nothing_is_skipped(self, loc):
+        gap = GatedGap(UnitGap(self.network.symmetry(), Exact()), generator=generator_from(0))
+        gradient = torch.zeros(2 * len(loc), dtype=torch.float64)
+        for step in range(3):
+            value = gap.add_gradient(loc, torch.full_like(loc, -14.0), gradient, step)
+            assert float(value) == pytest.approx(self.network.symmetry().log_order)
+        assert gap.n_skipped == 0
+
+    def test_refuses_an_upper_bound(self):
+        with pytest.raises(ValueError, match="lower bound"):
+            GatedGap(
+                UnitGap(self.network.symmetry(), DoublyStochastic(), "upper"),
+                generator=generator_from(0),
+            )

@@ -18,7 +18,7 @@ from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, s
 from skbayes_sym.inference.laplace.search.problem import EvidenceProblem, Hyper, Rows, evaluated
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.numerics.optimise import Loop, Stopped
+from skbayes_sym.numerics.optimise import Loop, Stopped, gravest
 
 HYPER_START = 8  # iterations before scales and noise move: the weights first
 _SELDOM = 3  # steps a hyperparameters' update where weights are many
@@ -27,7 +27,6 @@ _SELDOM = 3  # steps a hyperparameters' update where weights are many
 # scales drift and predictions get worse as often as better.
 _STEEP, _OVER = 0.01, 10
 # Reasons to stop, the first that a restart had being the whole search's.
-_GRAVEST: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter", "tol")
 
 Batch = TypeVar("Batch")  # a NamedTuple of tensors (R, ...), nested or not
 
@@ -76,8 +75,8 @@ class Search(NamedTuple):
 
     @property
     def stop_reason(self) -> Stopped:
-        """The gravest reason of all restarts."""
-        return next(reason for reason in _GRAVEST if reason in self.stopped)
+        """Gravest reason of all restarts."""
+        return gravest(self.stopped)
 
     @property
     def has_ended(self) -> bool:

@@ -12,7 +12,7 @@ _Nested = TypeVar("_Nested", bound=tuple[Any, ...])
 
 
 class State(NamedTuple):
-    """What the next move of C chains needs."""
+    """Places of C chains, as the next move needs them."""
 
     position: Tensor  # (C, D)
     value: Tensor  # (C,), log density there, nats
@@ -95,7 +95,7 @@ class DensePreconditioner:
 
 
 class Kernel(Protocol):
-    """One Markov move of C independent chains that leaves ``exp(log_density)`` invariant.
+    """A Markov move of C independent chains that leaves ``exp(log_density)`` invariant.
 
     Kernels keep no state: everything adaptive is an argument, and must not depend on the state
     within the move.

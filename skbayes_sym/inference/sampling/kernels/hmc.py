@@ -97,7 +97,7 @@ class HMC:
     def foreseen(
         self, n_moves: int, state: State, step_size: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """What `lengths` needs to know of the next moves with these step sizes, (n_moves, 3).
+        """Numbers from which `lengths` has the next moves with these step sizes, (n_moves, 3).
 
         Nothing that a move draws depends on where chains are, so a copy of the generator runs
         ahead of them; ``generator`` is left as it is. On the device: nothing waits for it.
@@ -209,7 +209,7 @@ def metropolis(
 
 
 def _uniforms(like: Tensor, generator: torch.Generator) -> Tensor:
-    """One number a chain of ``like`` (C,), that a probability is compared with."""
+    """Uniform numbers, one a chain of ``like`` (C,), that probabilities are compared with."""
     return torch.rand(len(like), generator=generator, device=like.device, dtype=torch.float64)
 
 

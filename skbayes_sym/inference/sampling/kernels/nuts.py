@@ -47,7 +47,7 @@ def turns_at_seam(before: Segment, after: Segment) -> Tensor:
 
 
 class _Leaf(NamedTuple):
-    """What is remembered of an even leaf."""
+    """Memory of an even leaf."""
 
     momentum: Tensor  # (C, D)
     previous: Tensor  # momentum of the leaf before
@@ -95,7 +95,7 @@ class Checkpoints:
 
 
 def _slot(leaf: int) -> int:
-    """Where an even leaf is kept.
+    """Place where an even leaf is kept.
 
     Of the segments that are open at a time, each begins at a leaf with one more bit than that of
     the segment around it, so none overwrites another.
@@ -104,7 +104,7 @@ def _slot(leaf: int) -> int:
 
 
 class _Point(NamedTuple):
-    """One point of every chain's trajectory."""
+    """A point of every chain's trajectory."""
 
     state: State
     momentum: Tensor  # (C, D), in preconditioned coordinates, where its mass is the identity
@@ -138,7 +138,7 @@ class _Trajectory(NamedTuple):
 
 
 class _Move(NamedTuple):
-    """What stays fixed in a move."""
+    """Constants of a move."""
 
     log_density: LogDensity
     preconditioner: Preconditioner
@@ -265,7 +265,7 @@ def _subtree(
 
 
 def _counted(tally: _Tally, log_weight: Tensor, growing: Tensor) -> _Tally:
-    """With one more point of the chains that still grow."""
+    """Add a point of the chains that still grow."""
     return _Tally(
         tally.acceptance + torch.where(growing, log_weight.clamp(max=0.0).exp(), 0.0),
         tally.n_gradients + growing,
@@ -274,7 +274,7 @@ def _counted(tally: _Tally, log_weight: Tensor, growing: Tensor) -> _Tally:
 
 
 def _leapfrog(point: _Point, growing: Tensor, move: _Move, n_growing: int) -> _Point:
-    """One step of the chains that still grow; the others stay where they are."""
+    """Step of the chains that still grow; the others stay where they are."""
     step_size = torch.where(growing, move.step_size, 0.0)
     density = move.log_density
     if move.skip_finished and n_growing < len(growing):

@@ -1,4 +1,4 @@
-"""What a cloud of particles says about scales: labels first, then variances and covariances.
+"""Scales of a cloud of particles: labels first, then variances and covariances.
 
 Raw particles sit in all |G| copies of a mode, so their spread is the distance between copies. One
 representative of each orbit has the spread of the mode itself, from one draw a particle.
@@ -27,7 +27,7 @@ def align_particles(
     n_starts: int,  # fresh starts besides; the labels with the smallest objective win
     generator: torch.Generator,
 ) -> tuple[Tensor, DiagonalReference]:
-    """One representative of every particle's orbit, by Stephens' relabelling.
+    """Move every particle to a representative of its orbit, by Stephens' relabelling.
 
     Returns
     -------
