@@ -1,4 +1,4 @@
-"""What a scikit-learn user meets: the first floor that knows both scikit-learn and torch.
+"""Estimators, the first floor that knows both scikit-learn and torch.
 
 Reading order: `base` (what `fit` says, in four lines, and how state is kept), `regressor` and
 `classifier` (predictions as arrays, in the user's units), `networks` and `draws` (what estimators

@@ -1,4 +1,4 @@
-"""What every estimator shares: how a fit runs, how its state is kept, and the fit on rows."""
+"""Base of every estimator: how a fit runs, how its state is kept, and the fit on rows."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -53,7 +53,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """One thread, the log where ``verbose`` asks for it, and the previous fit if this fails."""
+        """Run with one thread, the log that ``verbose`` asks for, the old fit if this fails."""
         with (
             _unchanged_on_error(self), one_thread(), logging_to_stderr(self.verbose),
             memory_in_words(), decompositions_in_words(),
@@ -152,7 +152,7 @@ class RowEstimator(BayesianEstimator):
         return self
 
     def _model(self, data: Training) -> Model:
-        """What is believed: network, likelihood, prior and their symmetry."""
+        """Network, likelihood, prior and their symmetry."""
         raise NotImplementedError
 
     def _method(self) -> Method:
@@ -160,7 +160,7 @@ class RowEstimator(BayesianEstimator):
         raise NotImplementedError
 
     def _flops_a_step(self, data: Training, model: Model) -> float:
-        """Of all that a step computes together, about: what ``device="auto"`` judges by."""
+        """Floating-point operations of a step, about: what ``device="auto"`` judges by."""
         given, n = getattr(self, "optimizer", None), data.n_rows
         asked = given.batch_size if isinstance(given, Adam) else "auto"
         n_rows = automatic_batch(n) if isinstance(asked, str) else min(int(asked), n)
@@ -169,7 +169,7 @@ class RowEstimator(BayesianEstimator):
         )
 
     def _networks_at_once(self, n_weights: int) -> float:
-        """Whose gradients a step takes."""
+        """Number of networks whose gradients a step takes."""
         return 1.0
 
     def _run(self, data: Training, model: Model) -> Run:
@@ -200,7 +200,7 @@ class RowEstimator(BayesianEstimator):
             yield torch.as_tensor(block).to(self._predict_device(), getattr(torch, self.dtype_))
 
     def _predictor(self, like: Tensor) -> Predictor:
-        """What predicts, on the device and in the precision of ``like``; made once."""
+        """Predictor on the device and in the precision of ``like``; made once."""
         raise NotImplementedError
 
     def _by_block(
@@ -256,7 +256,7 @@ def numbers(columns: list[Array]) -> list[Array]:
 
 @contextmanager
 def prediction() -> Iterator[None]:
-    """One thread, no gradients, and errors of memory and of decompositions in words."""
+    """Run with one thread, no gradients, and errors of memory and of decompositions in words."""
     with one_thread(), torch.no_grad(), memory_in_words(), decompositions_in_words():
         yield
 

@@ -1,4 +1,4 @@
-"""What a scikit-learn user may ask of a classifier: its `Predictor`, in the user's labels."""
+"""Classifiers for a scikit-learn user: their `Predictor`, in the user's labels."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar

@@ -68,7 +68,7 @@ class WeightedDraws(NetworkEstimator):
             return from_dict({"posterior": draws, "sample_stats": stats})
 
     def _draw_weights(self) -> Array | None:
-        """What each of all draws counts for, (S,); None where all count alike by definition."""
+        """Weight of each of all draws, (S,); None where all count alike by definition."""
         n_draws = int(np.prod(self.samples_.shape[1:-1]))
         return np.repeat(self.chain_weights_ / n_draws, n_draws)
 
@@ -123,6 +123,7 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
         """
         found = self._reduce(X, lambda p, y: [p.log_prob_of_draws(y).T], self._observed_targets(y))
         return found[0].T.reshape(*self.samples_.shape[:-1], -1)
+
 
 class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
     """Draws of functions whose outputs are logits."""

@@ -1,4 +1,4 @@
-"""What estimators of networks share: how their constructor becomes a model."""
+"""Base of estimators of networks: how their constructor becomes a model."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -86,12 +86,12 @@ class NetworkEstimator(RowEstimator):
         return chosen
 
     def _default_likelihood(self, data: Training) -> Likelihood:
-        """What ``likelihood="auto"`` stands for."""
+        """Likelihood that "auto" stands for."""
         return self._named_likelihoods["auto"]
 
     @property
     def _chosen_likelihood(self) -> Likelihood:
-        """By name or as an object."""
+        """Likelihood by name or as an object."""
         if not isinstance(self.likelihood, str):
             return self.likelihood
         if self.likelihood not in self._named_likelihoods:
@@ -103,7 +103,7 @@ class NetworkEstimator(RowEstimator):
         return self._named_likelihoods[self.likelihood]
 
     def _learned_scales(self, network: Network) -> UnboundPrior:
-        """What ``prior="learn"`` stands for."""
+        """Prior that "learn" stands for."""
         return LayerScales()
 
     def _prior(self, network: Network) -> Prior:

@@ -1,4 +1,4 @@
-"""One predictive distribution, whatever the model and however it is wrapped."""
+"""Predictive distributions, whatever the model and however it is wrapped."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -34,7 +34,7 @@ class PredictiveDistribution(Protocol):
         ...
 
     def var(self) -> Array:
-        """Its square."""
+        """Variances, the squares of `std`."""
         ...
 
     def quantile(self, q: Any) -> Array:
@@ -79,7 +79,7 @@ class Components(NamedTuple):
 
 
 class _Regression:
-    """What every predictive distribution of numbers derives from the rest."""
+    """Members that every predictive distribution of numbers derives from the rest."""
 
     def std(self) -> Array:
         raise NotImplementedError
@@ -137,7 +137,7 @@ class PosteriorPredictive(_Regression):
 
 
 class NormalPredictive(_Regression):
-    """Of any regressor that returns a mean and a standard deviation: independent normals."""
+    """Predictions of a regressor that returns mean and standard deviation: independent normals."""
 
     def __init__(self, mean: Array, std: Array) -> None:
         self._mean, self._std = np.asarray(mean, dtype=float), np.asarray(std, dtype=float)
@@ -199,7 +199,7 @@ _STEP = 1e-5  # of the transformation's derivative, relative to the spread of th
 
 
 class TransformedPredictive(_Regression):
-    """Of a `TransformedTargetRegressor`: the law of an increasing or decreasing function.
+    """Predictions of a `TransformedTargetRegressor`: the law of a monotone function.
 
     Quantiles, intervals, draws, cdf and density are exact (the density up to the transformation's
     numerical derivative); mean, standard deviation and CRPS are averages over 1,000 quantiles.
@@ -226,7 +226,7 @@ class TransformedPredictive(_Regression):
         )
 
     def _outward(self, values: Array) -> Array:
-        """From the inner model's targets to the user's."""
+        """Turn the inner model's targets into the user's."""
         return self._each(values, self._transformer.inverse_transform)
 
     def _inward(self, values: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What a scikit-learn user may ask of a regressor: its `Predictor`, in the units of ``y``."""
+"""Regressors for a scikit-learn user: their `Predictor`, in the units of ``y``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
@@ -72,7 +72,7 @@ def _warn_of_constant(y: Array) -> None:
 
 
 def quantile_levels(quantiles: Any) -> Array:
-    """As numbers; NaN where they are none, which lies between no limits."""
+    """Levels as numbers; NaN where they are none, which lies between no limits."""
     try:
         return np.atleast_1d(np.asarray(quantiles, dtype=float))
     except (TypeError, ValueError):
@@ -135,7 +135,7 @@ class BayesianRegressorMixin(RegressorMixin):
         return Gaussian(log_noise, learn=isinstance(noise_std, str | HalfNormal))
 
     def _learned_params(self) -> Array:
-        """Of the likelihood, (n_params,), or (S, 1, n_params) of draws."""
+        """Parameters of the likelihood, (n_params,), or (S, 1, n_params) of draws."""
         return self._likelihood_params_
 
     def _noise(self) -> Array:

@@ -1,4 +1,4 @@
-"""What the Displays share in drawing: axes and colours. matplotlib is imported on demand."""
+"""Axes and colours of the Displays. matplotlib is imported on demand."""
 
 from collections.abc import Sequence
 from typing import Any, Self

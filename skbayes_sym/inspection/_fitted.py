@@ -1,4 +1,4 @@
-"""What the Displays ask of an estimator, alone or at the end of a pipeline or a search."""
+"""Questions of the Displays to an estimator, alone or in a pipeline or a search."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a picture of predictions is made of: the arguments of a `PredictiveDisplay`."""
+"""Arrays of a picture of predictions: the arguments of a `PredictiveDisplay`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -129,7 +129,7 @@ def slice_of(X: Any, position: int, points: Array) -> Any:
 
 
 def _columns(X: Any) -> list[Any]:
-    """Of a frame or of an array."""
+    """Columns of a frame or of an array."""
     if hasattr(X, "columns"):
         return [X[name] for name in X.columns]
     with numbers_due("X"):

@@ -221,7 +221,7 @@ def _transformed(model: Any, X: Array, n: int, seed: int) -> Array:
 
 
 def _mosaic(images: Array) -> Array:
-    """One grey or coloured image of all, a pixel of nothing between two and two after the first."""
+    """Grey or coloured image of all, a pixel of nothing between two and two after the first."""
     n_rows, n_columns, channels, height, width = images.shape
     pixels = np.moveaxis(images, 2, -1) if channels == 3 else images.mean(axis=2)[..., None]
     left = [column * (width + 1) + (column > 0) for column in range(n_columns)]

@@ -1,4 +1,4 @@
-"""One function for what ignoring a symmetry loses, whatever the symmetry."""
+"""Loss by ignoring a symmetry, whatever the symmetry."""
 
 from collections.abc import Callable
 from numbers import Integral

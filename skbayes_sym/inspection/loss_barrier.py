@@ -1,4 +1,4 @@
-"""What lies between two draws of a network: a barrier of the loss, before and after alignment."""
+"""Barrier of the loss between two draws of a network, before and after alignment."""
 
 from dataclasses import dataclass
 from numbers import Integral

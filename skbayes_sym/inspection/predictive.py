@@ -1,4 +1,4 @@
-"""What an estimator predicts, over one feature or row by row."""
+"""Predictions of an estimator, over one feature or row by row."""
 
 from collections.abc import Sequence
 from typing import Any, Self

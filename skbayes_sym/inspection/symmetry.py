@@ -206,7 +206,7 @@ def _labels(model: Any, chains: Array, n_units: int, color_by: str) -> tuple[Arr
 
 
 def _colours(n: int) -> Array:
-    """One a label, (n, 3) or (n, 4)."""
+    """Colours, one a label, (n, 3) or (n, 4)."""
     from matplotlib import colormaps, colors
 
     if n <= _MOST_NAMED:

@@ -88,7 +88,7 @@ class Predictive:
         return self._sample(torch.as_tensor(chosen, device=self._like.device), rng)
 
     def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
-        """One data set of every draw, (S, N, T)."""
+        """Data set of every draw, (S, N, T)."""
         return self._sample(torch.arange(len(self._like), device=self._like.device), rng)
 
     def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:

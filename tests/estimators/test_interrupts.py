@@ -86,7 +86,7 @@ def interrupted_fit(name):
 
 STEPS = [
     "vi-regressor", "vi-classifier", "ensemble-regressor", "laplace-kronecker", "lila-table",
-    "linear-counts", "mcmc-regressor", "factors",
+    "linear-counts", "mcmc-regressor", "factors", "laplace-modes", "laplace-classes",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What every fit shares, one noun a file.
+"""Parts that every fit shares, one noun a file.
 
 Reading order: `training` (checked, scaled rows on the device; made of `rows`), `model` (constructor
 parameters as network, likelihood, prior and group), `compatibility` (what finds a posterior, and

@@ -184,7 +184,7 @@ NORMAL_OR_LEARNED = Need(
 
 
 class Fitted(Protocol):
-    """What a method found, or has found so far: arrays and numbers, in scaled units."""
+    """Result of a method, final or so far: arrays and numbers, in scaled units."""
 
     @property
     def stop_reason(self) -> Stopped:
@@ -206,7 +206,7 @@ class Method(Protocol):
 
     @property
     def needs(self) -> Needs:
-        """What it asks of a likelihood, a network and a prior."""
+        """Requirements on a likelihood, a network and a prior."""
         ...
 
     def fit(self, data: Training, model: Model, run: Run) -> Fitted:

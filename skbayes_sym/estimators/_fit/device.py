@@ -1,4 +1,4 @@
-"""Where and in which precision a fit computes."""
+"""Device and precision of a fit."""
 
 import logging
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def worthwhile(asked: str, device: torch.device, flops: Callable[[], float]) -> 
 
 
 def gradient_flops(network: Network, n_rows: int, n_networks: float = 1.0) -> float:
-    """Of the gradients of so many networks at so many rows, about.
+    """Floating-point operations of a gradient of ``n_networks`` networks at ``n_rows`` rows, about.
 
     A weight is used once a row, one of a convolution at every pixel of it.
     """

@@ -1,4 +1,4 @@
-"""What every fit takes at least, and draws of functions, from sizes alone; methods add parts.
+"""Memory of fits and of draws of functions, from sizes alone; methods add parts.
 
 Every formula is a lower bound: it counts what is certainly held at the same time (a prior, the
 optimiser's copies, the draws that were asked for, a curvature matrix) and leaves out the rest, so
@@ -23,7 +23,7 @@ def rows_part(context: Training) -> Part:
 
 
 def prior_part(n_params: int) -> Part:
-    """One double-precision scale per weight."""
+    """Bytes of a double-precision scale per weight."""
     return Part(
         f"the prior of {n_params:,} weights", n_params * _DOUBLE, "Lower hidden_layer_sizes."
     )

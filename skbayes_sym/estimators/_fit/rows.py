@@ -53,7 +53,7 @@ class Scaling(NamedTuple):
             return scaled
 
     def largest(self, ends: Array) -> Array:
-        """Of the absolute scaled values, column by column: one of two `column_ends`."""
+        """Largest absolute scaled values, column by column: one of two `column_ends`."""
         return np.asarray(np.abs(self.apply(ends)).max(axis=0))
 
 

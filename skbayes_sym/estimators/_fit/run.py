@@ -1,4 +1,4 @@
-"""One fit seen from outside: its method's blocks for callbacks, its log, why it stopped."""
+"""A fit seen from outside: its method's blocks for callbacks, its log, why it stopped."""
 
 import logging
 import sys
@@ -28,7 +28,7 @@ Reconstruct = Callable[[], Mapping[str, Any]]
 
 
 class FitTask:
-    """One fit as scikit-learn's callbacks see it: a task with one subtask a block of steps.
+    """A fit as scikit-learn's callbacks see it: a task with one subtask a block of steps.
 
     ``X``, ``y``, ``metadata``: training data as given to ``fit``, handed to the callbacks;
     ``n_blocks``: most subtasks there can be.
@@ -128,7 +128,6 @@ class Steps(NamedTuple):
         return None if self.tol is None else self.tol * total_weight
 
 
-
 FLOATS = (np.float64, np.float32)  # inputs of these dtypes are taken as they are
 
 # Rows a prediction handles at once: with the draws taken in blocks too, the hidden layers of a
@@ -155,7 +154,7 @@ class Schedule(NamedTuple):
 
 
 class Run:
-    """What a method tells the outside while it works.
+    """Reports of a method while it works.
 
     ``begin``: opens the callbacks' task; ``attributes``: fitted attributes of what has been found,
     for callbacks that ask for the model in the middle of a fit.
@@ -259,7 +258,7 @@ class Run:
 
 
 class Stage(Run):
-    """One of several methods in a fit: its blocks count as a share of the whole fit's.
+    """Run of one of several methods in a fit: its blocks are a share of the whole fit's.
 
     ``whole``: begun and ended by whoever makes the stages; ``share``: of the hundred blocks of
     ``whole``; ``as_whole``: of what this stage keeps in case of an interrupt.
@@ -293,7 +292,7 @@ class Stage(Run):
             self._whole.keep(lambda: as_whole(found()))
 
     def end(self, found: Any = None) -> None:
-        """Nothing: the whole fit goes on."""
+        """End a stage, while the whole fit goes on."""
 
 
 def steps_per_block(max_iter: int) -> int:

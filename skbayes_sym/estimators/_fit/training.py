@@ -62,7 +62,7 @@ class TakesRows(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """What a method fits.
+    """Data that a method fits.
 
     ``device``, ``dtype``: where and in which precision it computes.
     """
@@ -252,7 +252,7 @@ def _warn_of_one(rows: Rows) -> None:
 
 
 def automatic_batch(n_rows: int) -> int:
-    """What ``batch_size="auto"`` is where nothing else is said."""
+    """Rows of a minibatch for ``batch_size="auto"``."""
     return n_rows if n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
 
 

@@ -1,4 +1,4 @@
-"""What a fitted factorisation answers: factors of rows, entries, draws, scores."""
+"""Predictions of a fitted factorisation: factors of rows, entries, draws, scores."""
 
 from typing import Any
 

@@ -92,7 +92,7 @@ class Alternation:
         self.best: tuple[float, Point] | None = None
 
     def point(self) -> Point:
-        """Where training stands."""
+        """Point that training has reached."""
         self._move_eta()
         return Point(self._theta.clone(), self._hyper.clone())
 
@@ -167,7 +167,7 @@ class Alternation:
         eta.copy_(torch.where(eta.abs() < floor, sign * floor, eta))
 
     def _move_eta(self) -> None:
-        """Where eta is trained with the weights, copy it to the hyperparameters."""
+        """Copy eta to the hyperparameters if it is trained with the weights."""
         trained = self._objective.params[len(self._theta) :]
         if trained.numel():
             self._eta.copy_(trained)

@@ -1,4 +1,4 @@
-"""What the Laplace and LILA estimators share: constructor to model and method, and predictions."""
+"""Base of the Laplace and LILA estimators: constructor to model and method, and predictions."""
 
 from numbers import Integral, Real
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What a user should know after a Laplace fit: collapse, and missing convergence."""
+"""Warnings after a Laplace fit: collapse, and missing convergence."""
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning

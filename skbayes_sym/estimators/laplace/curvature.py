@@ -1,4 +1,4 @@
-"""What ``curvature`` stands for: the part of H that is kept, and how the likelihood's is taken."""
+"""Values of ``curvature``: the part of H that is kept, and how the likelihood's is taken."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -89,7 +89,7 @@ class ChoosesOptimizer(LaplaceEstimator):
         )
 
     def _units(self, data: Training, n_outputs: int) -> int:
-        """What "auto" is by Gauss-Newton steps."""
+        """Hidden units of "auto" for Gauss-Newton steps."""
         raise NotImplementedError
 
     def _most_steps(self, network: MLP) -> int:
@@ -162,7 +162,7 @@ class ChoosesOptimizer(LaplaceEstimator):
         return bound
 
     def _networks_at_once(self, n_weights: int) -> float:
-        """Of Gauss-Newton steps all restarts, and a gradient a weight for the curvature."""
+        """Number of restarts times weights in Gauss-Newton steps, for the curvature."""
         if self.optimizer_ == "adam":
             return 1.0
         return float(self._restarts_at_most * n_weights)

@@ -35,7 +35,7 @@ class Evaluation:
 
     @classmethod
     def of_training(cls, evidence: LaplaceEvidence, seed: int) -> "Evaluation":
-        """From the evidence as training takes it."""
+        """Evaluation by the evidence as training takes it."""
         model = evidence.model
         n_samples = max(model.n_samples, EVALUATION_SAMPLES) if model.n_half_widths else 1
         rows = max(1, evidence.batch_size * model.n_samples // n_samples)
@@ -46,7 +46,7 @@ class Evaluation:
         return cls(replace(evidence, model=model, directions=directions, batch_size=rows), seed)
 
     def at(self, point: Point) -> Evaluated:
-        """One pass over the data."""
+        """Evaluate a point in one pass over the data."""
         sums = self.evidence.one_pass(point.theta, point.hyper, self.seed)
         spectrum = self.evidence.spectrum(sums.factors)
         terms, _ = self.evidence.evidence(*point, sums.log_likelihood, spectrum)

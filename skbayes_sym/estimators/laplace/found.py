@@ -1,4 +1,4 @@
-"""What a Laplace fit has found (so far), and the fitted attributes made of it."""
+"""Result of a Laplace fit, final or so far, and the fitted attributes made of it."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What ``invariances`` and ``image_shape`` stand for, and what was learned, as users read it."""
+"""Values of ``invariances`` and ``image_shape``, and half-widths learned, as users read them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class Families:
 
     @classmethod
     def of(cls, given: Invariances | None, image_shape: ImageShape | None) -> "Families":
-        """What the constructor's object stands for; None: nothing.
+        """Families that the constructor's object stands for; None: nothing.
 
         Raises
         ------
@@ -95,7 +95,7 @@ class Families:
         return cls(families, image_shape, given.n_augmentations)
 
     def bind(self, data: Training) -> Augmentation:
-        """One family that acts on scaled inputs."""
+        """Bind all families as one that acts on scaled inputs."""
         if not self.families:
             return Identity()
         rows = data.rows

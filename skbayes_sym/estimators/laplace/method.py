@@ -223,7 +223,7 @@ class Laplace:
     def _ascent(
         self, problem: Problem, density: JointDensity, hyper: Tensor, pace: Pace
     ) -> HyperAscent | None:
-        """What moves the hyperparameters; None where nothing is learned by the evidence."""
+        """Ascent of the hyperparameters; None where nothing is learned by the evidence."""
         learns_prior = self.learn_prior and self.objective.learns_prior
         given = self._updates.learning_rate
         rate = self.effort.hyper_rate if isinstance(given, str) else given

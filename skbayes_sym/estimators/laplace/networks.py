@@ -1,4 +1,4 @@
-"""What ``network`` stands for, and the prior of its layers."""
+"""Values of ``network``, and the prior of its layers."""
 
 from math import prod
 from typing import Any

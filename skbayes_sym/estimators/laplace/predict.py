@@ -30,7 +30,7 @@ class Transformations(NamedTuple):
     n: int = EVALUATION_SAMPLES  # that predictions average over; 1: inputs as they are
 
     def noise(self, seed: int) -> Tensor:
-        """What the transformations are drawn from, (S, k) on the host: the same for all rows."""
+        """Noise that the transformations are made of, (S, k) on the host: equal for all rows."""
         k = self.augmentation.half_width.n_noise
         if self.n == 1 or not k:
             return torch.zeros(1, k)
@@ -63,7 +63,7 @@ def linearised(
 
 
 def predict_seeds(seed: int) -> tuple[int, int]:
-    """Of the transformations averaged over, and of draws of the outputs."""
+    """Seeds of the transformations averaged over, and of draws of the outputs."""
     transformations, draws = spawn_seeds(seed, 2)
     return transformations, draws
 

@@ -1,4 +1,4 @@
-"""One fit in one value: averaged network, evidence, starting point, and what becomes of it."""
+"""A fit as a value: averaged network, evidence, starting point, and its result."""
 
 from dataclasses import dataclass, replace
 from math import prod
@@ -39,7 +39,7 @@ class Seeds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is trained.
+    """Network, data and evidence that are trained.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Problem:
 
     @property
     def evidence(self) -> LaplaceEvidence:
-        """As training takes it."""
+        """Evidence as training takes it."""
         structure, directions, _ = self.curvature
         return LaplaceEvidence(self.model, self.data.data, structure, directions, self.batch_size)
 
@@ -109,7 +109,7 @@ class Problem:
         return averaging_is_negligible(evaluation.evidence, theta, hyper, seed)
 
     def traces(self, point: Point) -> tuple[float, float]:
-        """Of the empirical Fisher and of the sketched Gauss-Newton matrix, from some rows.
+        """Traces of the empirical Fisher and of the sketched Gauss-Newton matrix, from some rows.
 
         Of the Kronecker-factored ones, whose trace is that of the matrix where inputs and gradients
         of a layer aren't correlated.

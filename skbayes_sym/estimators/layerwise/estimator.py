@@ -244,7 +244,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         return LayerwiseVI(Parts(self.last_layer, self.hidden_posterior, self.n_inducing), steps)
 
     def _predictor(self, like: Tensor) -> LayerwisePredictor:
-        """With draws of the hidden layers and the last layer given them."""
+        """Predictor made of draws of the hidden layers and the last layer given them."""
         n = self.n_predict_samples
 
         def make() -> LayerwisePredictor:

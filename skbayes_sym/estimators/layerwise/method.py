@@ -96,7 +96,7 @@ _EVALUATION_NUMBERS = 1 << 22  # of the features of a block of draws
 
 
 class Seeds(NamedTuple):
-    """One seed a purpose."""
+    """Seeds, one for each purpose."""
 
     start: int
     training: int
@@ -105,7 +105,7 @@ class Seeds(NamedTuple):
 
 
 class Climb(NamedTuple):
-    """Where one start led."""
+    """Result of one start."""
 
     result: OptimiseResult
     reached: float  # of what it was trained on: the ELBO, or a heuristic, and the hyperprior
@@ -114,7 +114,7 @@ class Climb(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LayerwiseFit:
-    """What layerwise training has found (so far), in scaled units."""
+    """Result of layerwise training, final or so far, in scaled units."""
 
     posterior: LayerwisePosterior
     noise_std: Array  # (T,)
@@ -144,7 +144,7 @@ class LayerwiseFit:
 
 
 class Setting(NamedTuple):
-    """What stays the same through a fit: forms of posterior and prior, rows in float64, seeds."""
+    """Constants of a fit: forms of posterior and prior, rows in float64, seeds."""
 
     posterior: Layerwise
     prior: PriorOfLayers
@@ -165,7 +165,7 @@ class Setting(NamedTuple):
         return torch.cat([hidden, last, log_noise, self.prior.start.to(rows.x)]).clone()
 
     def climb(self, result: OptimiseResult) -> Climb:
-        """What a start has reached, by fresh draws."""
+        """Bound that a start has reached, by fresh draws."""
         elbo = self._bound(result.params)
         log_hyperprior = self.prior.log_hyperprior(self.prior.split(result.params)[1])
         return Climb(result, elbo.value + float(log_hyperprior), elbo)
@@ -189,7 +189,7 @@ class Setting(NamedTuple):
     def found(
         self, params: Tensor, best: Climb | None = None, stopped: Stopped = "max_iter"
     ) -> LayerwiseFit:
-        """As arrays, in the middle of training (for callbacks) or at its end."""
+        """Result as arrays, in the middle of training (for callbacks) or at its end."""
         own, hyper = (t.cpu() for t in self.prior.split(params.detach()))
         scales = [scale.numpy() for scale in self.prior.of_layers(hyper)]
         arrays = [t.cpu().numpy().copy() for t in (own, *self.rows)]
@@ -285,7 +285,7 @@ class LayerwiseVI:
         )
 
     def _groups(self, setting: Setting, model: Model, data: Training) -> list[ParamGroup]:
-        """One group a named parameter: variances have further to travel than the others."""
+        """Groups, one a named parameter: variances have further to travel than the others."""
         rate, posterior = self.steps.rate(_RATE), setting.posterior
         groups, start = [], 0
         for layout in (posterior.hidden.layout, posterior.last.layout):

@@ -1,4 +1,4 @@
-"""What the two linear estimators share: parameters, coefficients and outputs."""
+"""Base of the two linear estimators: parameters, coefficients and outputs."""
 
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -43,7 +43,7 @@ LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
 
 
 def likelihood_constraint(names: Mapping[str, object]) -> list[Any]:
-    """One of the names, or an object with a density."""
+    """Constraint: one of the names, or an object with a density."""
     return [StrOptions(set(names)), HasMethods("log_prob")]
 
 
@@ -79,7 +79,7 @@ class LinearEstimator(RowEstimator):
         raise NotImplementedError
 
     def _prior(self, network: MLP) -> GaussianPrior:
-        """Of the coefficients; where their scale is learned, in its unit. Intercepts have none."""
+        """Prior of the coefficients; a learned scale is its unit. Intercepts have none."""
         scale, layout = self._given_scale(network.n_inputs), network.layout
         scales = np.full(layout.n_params, np.inf)
         rows = scales[layout.slices["W1"]].reshape(layout.shapes["W1"])
@@ -94,7 +94,7 @@ class LinearEstimator(RowEstimator):
         return np.asarray(self.prior, float)
 
     def _flops_a_step(self, data: Training, model: Model) -> float:
-        """Of the normal equations in the smaller dimension."""
+        """Floating-point operations of the normal equations in the smaller dimension."""
         size = model.network.n_outputs * min(data.n_rows, data.n_features)
         return 2.0 * data.n_rows * size**2
 
@@ -108,7 +108,7 @@ class LinearEstimator(RowEstimator):
         )
 
     def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
-        """With coefficients in place of a network."""
+        """Fitted attributes, with coefficients in place of a network."""
         attributes = super()._attributes(data, model, found)
         del attributes["network_"]
         return attributes

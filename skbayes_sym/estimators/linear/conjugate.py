@@ -41,7 +41,7 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ConjugateFit:
-    """What `ConjugateRegression` has found."""
+    """Result of `ConjugateRegression`."""
 
     design: Design
     solution: Solution

@@ -48,7 +48,7 @@ class Design(NamedTuple):
         return LinearData(self.features, y, weight, n_outputs, self.inputs.shape[1], fit_intercept)
 
     def posterior(self, loc: Array, covariance: Array, prior_variance: float) -> LowRankGaussian:
-        """Of the coefficients of scaled inputs and targets; from that in the row space."""
+        """Posterior of the coefficients of scaled data, from that in the row space."""
         basis = None
         if self.basis is not None:
             basis = self.basis.cpu().numpy()
@@ -81,7 +81,7 @@ _AT_THE_END = 1e-3  # a log scale this close to an end has reached it
 
 
 class Start(NamedTuple):
-    """Where the updates begin."""
+    """Beginning of the updates."""
 
     log_prior_variance: float
     learning: Learning

@@ -56,7 +56,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SiteFit:
-    """What `SiteInference` has found (so far)."""
+    """Result of `SiteInference`, final or so far."""
 
     design: Design
     state: State
@@ -255,7 +255,7 @@ def is_conjugate(likelihood: Likelihood) -> bool:
 
 
 def _estimate(values: Array) -> Estimate:
-    """Of independent rules; one is deterministic."""
+    """Mean and error of independent rules; one is deterministic."""
     found = mean_and_error(torch.as_tensor(values))
     return found if len(values) > 1 else found._replace(standard_error=0.0)
 

@@ -51,7 +51,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 
 
 class _SymmetrizedVI(NetworkEstimator):
-    """What the two share: the method, the group and the predictor."""
+    """Base of the two: the method, the group and the predictor."""
 
     symmetry: str | SymmetryGroup | None
     gap: GivenGap

@@ -81,7 +81,7 @@ class SymmetryGap:
 
     @property
     def n_entries(self) -> int:
-        """Of the units' matrix of the widest layer; 1 where the gap isn't one of units."""
+        """Entries of the units' matrix of the widest layer; 1 where the gap isn't one of units."""
         return 1 if self._own else max(unit.n_units for unit in unit_layers(self.group)) ** 2
 
     @property
@@ -93,7 +93,7 @@ class SymmetryGap:
         return cast(PermanentEstimate, GAPS.get(cast(str, self.given), self.given))
 
     def trained(self, n_draws: int) -> Gap[MeanField]:
-        """What training adds to the ELBO, from ``n_draws`` draws a step."""
+        """Gap that training adds to the ELBO, from ``n_draws`` draws a step."""
         return self._own or UnitGap(self.group, self._permanent, n_draws=n_draws)
 
     @property

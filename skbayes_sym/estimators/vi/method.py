@@ -52,7 +52,7 @@ class Bounds(NamedTuple):
     log_order: float
 
     def attributes(self, log_jacobian: float) -> dict[str, float]:
-        """Of targets as given."""
+        """Bounds of targets as given."""
         mean_field, gap = self.mean_field.value + log_jacobian, self.gap.value
         errors = self.mean_field.standard_error, self.gap.standard_error
         return {
@@ -72,7 +72,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MeanFieldFit:
-    """What mean-field training has found (so far), in scaled units."""
+    """Result of mean-field training, final or so far, in scaled units."""
 
     loc: Array  # (P,), as is the next, in the working precision
     log_variance: Array
@@ -156,7 +156,7 @@ def laplace_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
 
 
 class Init(NamedTuple):
-    """One way to start."""
+    """A way to start."""
 
     needs: Needs
     position: Callable[[GaussianMLP, Training, int], Tensor]  # see `pack`
@@ -164,9 +164,7 @@ class Init(NamedTuple):
 
 # By the name that ``init=`` takes.
 INITS: dict[str, Init] = {
-    "random": Init(
-        Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED), random_start
-    ),
+    "random": Init(Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED), random_start),
     "laplace": Init(Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), laplace_start),
 }
 
@@ -222,7 +220,7 @@ _EVALUATION_ENTRIES = 1 << 17  # of the units' matrices: draws of the gap times 
 
 
 class _Seeds(NamedTuple):
-    """One seed a purpose, so that runs that differ in one share all other random numbers."""
+    """Seeds, one for each purpose: runs that differ in one share all other random numbers."""
 
     start: int
     gap: int

@@ -1,4 +1,4 @@
-"""What q says of the entries and of the rows, and the mean-field bound that they make."""
+"""Expectations of entries and rows under q, and the mean-field bound that they make."""
 
 from math import log, pi, sqrt
 

@@ -142,7 +142,7 @@ class Seen(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What one look at all data leaves: sums over rows."""
+    """Sums over rows of one look at all data."""
 
     log_likelihood: Tensor
     factors: Factors

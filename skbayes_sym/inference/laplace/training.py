@@ -252,7 +252,7 @@ class HyperAscent:
         )
 
     def update(self, theta: Tensor, factor: float) -> Evidence:
-        """One step of every rate times ``factor``; returns the evidence before it.
+        """Make one step of every rate times ``factor``; return the evidence before it.
 
         The evidence is that of the noise drawn here (or, online, gathered on the way).
         """

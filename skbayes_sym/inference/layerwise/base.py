@@ -43,7 +43,7 @@ class HiddenPosterior(Protocol):
 
     @property
     def layout(self) -> ParamLayout:
-        """Its variational parameters."""
+        """Layout of the variational parameters."""
         ...
 
     def under(self, prior_scale: tuple[Scale, ...]) -> Self:
@@ -58,7 +58,7 @@ class HiddenPosterior(Protocol):
 
 
 class LayerInputs(NamedTuple):
-    """What the last layer's posterior is made from."""
+    """Inputs of the last layer's posterior."""
 
     params: Tensor  # its variational parameters
     features: Tensor  # inputs of the layer at the data, (S, N, H + 1)
@@ -78,7 +78,7 @@ class LastLayer:
 
     @property
     def layout(self) -> ParamLayout:
-        """Its variational parameters."""
+        """Layout of the variational parameters."""
         raise NotImplementedError
 
     def under(self, prior_scale: Scale) -> Self:
@@ -101,7 +101,7 @@ class LastLayer:
         raise NotImplementedError
 
     def condition(self, inputs: LayerInputs) -> "Conditional":
-        """Its posterior given the hidden layers and the training data."""
+        """Posterior given the hidden layers and the training data."""
         return self.conditional(self.ridge(inputs))
 
     def conditional(self, ridge: RidgePosterior) -> "Conditional":
@@ -153,7 +153,7 @@ def with_ones(h: Tensor) -> Tensor:
 
 
 def starting_scale(network: MLP, n_inputs: int, prior_scale: Tensor) -> Tensor:
-    """Of a layer's weights at the start: the prior's, unless that saturates the units."""
+    """Scale of a layer's weights at the start: the prior's, unless that saturates the units."""
     return prior_scale.clamp_max(network.activation.gain / (n_inputs + 1) ** 0.5)
 
 

@@ -41,7 +41,7 @@ _GRID = 64  # places where an optimum is looked for before it is found to 1e-10
 
 
 class Statistics(NamedTuple):
-    """What the rows say."""
+    """Sufficient statistics of the rows."""
 
     weight: float  # n
     rest: float  # of c, what no coefficients explain
@@ -55,7 +55,7 @@ class Statistics(NamedTuple):
     def of(
         cls, features: Tensor, y: Tensor, weight: Tensor | None, diagonal: Tensor | None
     ) -> Self:
-        """From rows (N, r), targets (N,) and weights (N,), centred; O(N r^2 + r^3).
+        """Statistics of rows (N, r), targets (N,) and weights (N,), centred; O(N r^2 + r^3).
 
         Without ``weight`` all are 1. ``diagonal`` (K,) where the features are coordinates in a
         subspace.
@@ -122,7 +122,7 @@ class Statistics(NamedTuple):
         return self.vectors @ (variance * self.projection / s2), half @ half.T
 
     def gap(self, log_variance: float, log_noise: float) -> float:
-        """What independence of the K weights costs the bound, nats, at least 0.
+        """Loss of the bound by independence of the K weights, nats, at least 0.
 
         The best mean-field posterior has the same mean and the inverse diagonal of the precision P:
         :math:`\tfrac12 (\\sum_k \\log P_{kk} - \\log |P|)`.

@@ -43,7 +43,7 @@ _NOISE_GRID = np.array([0.0, -1.2, -3.0])
 
 
 class Hyper(NamedTuple):
-    """What may be learned beside the posterior."""
+    """Hyperparameters that may be learned beside the posterior."""
 
     log_prior_variance: float
     log_noise: tuple[float, ...]  # the likelihood's params
@@ -100,7 +100,7 @@ class ElboAtSites:
 
     @property
     def highest_log_variance(self) -> float:
-        """Where the sites' product with the prior stops being normalisable; inf if nowhere."""
+        """Log variance beyond which sites times prior aren't normalisable; inf if nowhere."""
         lowest = float(self._values[0])
         return -log(-lowest) - _MARGIN if lowest < 0.0 else inf
 
@@ -149,7 +149,7 @@ def learn_at_sites(
 def _starts(
     hyper: Hyper, ranges: list[Range], *, learn_prior: bool, explore: bool
 ) -> list[np.ndarray]:
-    """Where `learn_at_sites` looks first, within the ranges: where it is, and the grid."""
+    """Points at which `learn_at_sites` begins, within the ranges: the current one, and the grid."""
     start = np.array([hyper.log_prior_variance] * learn_prior + list(hyper.log_noise))
     starts = [start]
     if explore:

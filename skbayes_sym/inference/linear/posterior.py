@@ -63,7 +63,7 @@ class LowRankGaussian:
         return self.scale**2 * self._diagonal(self._blocks, self.prior_variance)
 
     def _diagonal(self, blocks: Floats, free: float) -> Floats:
-        """Of ``Q blocks Q'`` and ``free`` in the directions the data don't see, (C, K)."""
+        """Diagonal of ``Q blocks Q'`` and ``free`` in the directions the data don't see, (C, K)."""
         rows = [blocks[c, :, c] for c in range(len(self.loc))]
         if self.basis is None:
             return np.array([np.diag(row) for row in rows])

@@ -63,7 +63,7 @@ class Sites(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """What the family of posteriors adds to a mean."""
+    """Spread that the family of posteriors adds to a mean."""
 
     covariance: Tensor  # of the outputs, (N, C, C)
     kl: Tensor  # KL[q || p] without the term of the mean, nats
@@ -217,7 +217,7 @@ def first_sites(data: LinearData, likelihood: SiteLikelihood, intercept: Tensor)
 
 
 def target_sites(state: State) -> Sites:
-    """Where a natural gradient step of length 1 leads."""
+    """Sites to which a natural gradient step of length 1 leads."""
     curvature = state.terms.curvature
     shift = state.terms.gradient + torch.einsum("ncd,nd->nc", curvature, state.mean)
     return Sites(shift, curvature)
@@ -245,7 +245,7 @@ def update(
     family: Family = full_covariance,
     acceleration: AndersonMixing | None = None,
 ) -> Update:
-    """One natural gradient step that doesn't lower the ELBO.
+    """Make a natural gradient step that doesn't lower the ELBO.
 
     The accelerated one if there is one and it passes; else of the first length 1, 1/2, 1/4, ...
     that does. (Where data separate, plain ones close a few per cent of the distance a step.) Costs

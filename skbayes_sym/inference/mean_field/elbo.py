@@ -107,7 +107,7 @@ class SymmetrizedElbo:
         return loss
 
     def questions(self, step: int) -> Tensor:
-        """What the gap's gate wants to know; see `Asks`."""
+        """Numbers that the gap's gate wants to know; see `Asks`."""
         if self._gap is None:
             return self.params.new_zeros(0)
         with torch.no_grad():

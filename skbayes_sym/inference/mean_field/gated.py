@@ -64,7 +64,7 @@ class GatedGap:
         return found.value.to(gradient.dtype)
 
     def questions(self, loc: Tensor, log_variance: Tensor, step: int) -> Tensor:
-        """What the certificate says after ``step`` steps, (1,), where it is due; else (0,)."""
+        """Certificate after ``step`` steps, (1,), where it is due; else (0,)."""
         if self.certificate is None or step < self._next_check:
             return loc.new_zeros(0, dtype=torch.float64)
         mean, scale = loc.double(), (0.5 * log_variance.double()).exp()

@@ -75,7 +75,7 @@ class SiteLikelihood:
 
 @dataclass(frozen=True)
 class ScalarSites(SiteLikelihood):
-    """One output per row, by the likelihood's own expectations.
+    """Sites of one output per row, by the likelihood's own expectations.
 
     Bonnet's and Price's theorems turn derivatives by mean and variance into ``E[l']`` and
     ``E[l''] / 2``.

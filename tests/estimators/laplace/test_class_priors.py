@@ -65,12 +65,3 @@ def steep_iris():
 def test_separated_classes_keep_the_steep_one(own):
     own.set_params(random_state=0).fit(*load_iris(return_X_y=True))
     np.testing.assert_allclose(own.log_evidence_, steep_iris(), atol=1.0)
-
-
-def test_where_every_label_is_explained_no_second_is_tried():
-    rng = np.random.default_rng(0)
-    X = np.r_[rng.normal(-3.0, 0.3, (30, 2)), rng.normal(3.0, 0.3, (30, 2))]
-    y = np.repeat([0, 1], 30)
-    one = LaplaceClassifier(optimizer=GaussNewton(1), random_state=0).fit(X, y)
-    steep = LaplaceClassifier(optimizer=GaussNewton(1), prior=STEEP, random_state=0).fit(X, y)
-    np.testing.assert_array_equal(one.posterior_.loc, steep.posterior_.loc)

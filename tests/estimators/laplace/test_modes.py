@@ -223,27 +223,6 @@ def test_a_callback_stops_the_fit(kind):
     assert model.predict(X).shape == y.shape
 
 
-@pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
-def test_an_interrupt_keeps_a_marked_usable_model(kind, monkeypatch):
-    original, calls = modes.step, []
-
-    def struck(*args, **how):
-        calls.append(0)
-        if len(calls) == 15:
-            raise KeyboardInterrupt
-        return original(*args, **how)
-
-    monkeypatch.setattr(modes, "step", struck)
-    y, model = data_and_model(kind)
-    with (
-        pytest.warns(ConvergenceWarning, match="interrupted after 14 steps"),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        model.fit(X, y)
-    assert (model.stop_reason_, model.n_iter_) == ("interrupted", 14)
-    assert model.predict(X).shape == y.shape
-
-
 def test_a_constant_target_is_learned_as_one():
     reg = LaplaceRegressor((2,), optimizer=GaussNewton(2), max_iter=30, random_state=0)
     with pytest.warns(UserWarning, match=r"^y is constant \(7\)"):
