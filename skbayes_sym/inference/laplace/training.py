@@ -274,7 +274,7 @@ class HyperAscent:
         self._adam.step(factor)
         if not bool(torch.isfinite(self._hyper).all()):
             raise DivergenceError(
-                "a hyperparameter stopped being finite: lower hyper_learning_rate or "
+                "a hyperparameter stopped being finite: lower Updates.learning_rate or "
                 "Invariances.learning_rate, standardize the data or give X as float64."
             )
         return terms
