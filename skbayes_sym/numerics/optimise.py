@@ -16,7 +16,7 @@ Step = TypeVar("Step")
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # Kingma & Ba 2014, section 2
 
 
-class Objective(Protocol):
+class BufferedLoss(Protocol):
     """A loss over the buffers ``params`` and ``gradient`` it was built on."""
 
     @property
@@ -126,7 +126,7 @@ def half_constant_half_linear(progress: float, *, floor: float = 0.02) -> float:
 
 
 def minimise(
-    objective: Objective,
+    objective: BufferedLoss,
     *,
     groups: Sequence[ParamGroup],
     max_iter: int,
@@ -140,7 +140,7 @@ def minimise(
 
     Parameters
     ----------
-    objective : Objective
+    objective : BufferedLoss
         Loss and gradient; its ``params`` are the starting point.
     groups : sequence of ParamGroup
         Step size and range of every stretch of ``params``.

@@ -15,7 +15,7 @@ from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions, callb
 from skbayes_sym.estimators.optimizers import Adam, VariationalAdam
 from skbayes_sym.numerics.optimise import (
     Asks,
-    Objective,
+    BufferedLoss,
     OptimiseResult,
     ParamGroup,
     half_constant_half_linear,
@@ -226,7 +226,7 @@ class Run:
 
     def minimise(
         self,
-        objective: Objective,
+        objective: BufferedLoss,
         groups: Sequence[ParamGroup],
         schedule: Schedule,
         report: Callable[[float], tuple[str, float]],

@@ -22,7 +22,7 @@ from skbayes_sym.inference.factorization.vi import fit_factors
 
 @dataclass(frozen=True)
 class ComponentsEffort:
-    """How many components "auto" tries, and how hard."""
+    """Numbers of components that "auto" tries, and how hard."""
 
     candidates: tuple[int, ...] = (2, 5, 10, 20)  # until one is worse than the one before
     share: float = 0.1  # of the entries, held out to judge by

@@ -38,7 +38,7 @@ _MOST_ENTRIES = 1000  # that the draws' fit is looked at for
 
 @dataclass(frozen=True, eq=False)
 class FactorFit:
-    """Result of a solver, in the units of the matrix as given."""
+    """A solver's result, in the units of the matrix as given."""
 
     factors: Factors
 

@@ -38,7 +38,7 @@ from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error
 
 LAST_LAYERS = {"collapsed", "variational"}
 HIDDEN_POSTERIORS = {"mean_field", "global_inducing"}
-_N_INDUCING = 100  # n_inducing="auto"
+_N_INDUCING = 100  # hidden_posterior="global_inducing"
 
 
 @dataclass(frozen=True)
@@ -49,22 +49,16 @@ class LayerwiseParts:
     """
 
     last_layer: str
-    hidden_posterior: str
-    n_inducing: int | str
+    hidden_posterior: str | int  # a number: of inducing points
 
     def __post_init__(self) -> None:
-        if self.hidden_posterior == "global_inducing":
+        if self.hidden_posterior != "mean_field":
             return
         if self.last_layer == "variational":
             raise ValueError(
                 "last_layer='variational' is made of sites at inducing points: use it with "
                 "hidden_posterior='global_inducing'. Independent weights in all layers are "
                 "SymmetrizedVIRegressor's."
-            )
-        if not isinstance(self.n_inducing, str):
-            raise ValueError(
-                f"n_inducing={self.n_inducing} is for hidden_posterior='global_inducing': with "
-                f"hidden_posterior={self.hidden_posterior!r} there are no inducing points."
             )
 
     @property
@@ -78,11 +72,12 @@ class LayerwiseParts:
         Under the scales at which a prior that learns them starts.
         """
         network = prior.network
-        asked = _N_INDUCING if isinstance(self.n_inducing, str) else int(self.n_inducing)
+        given = self.hidden_posterior
+        asked = _N_INDUCING if isinstance(given, str) else given
         m = min(asked, n_rows)
         *hidden_scales, last_scale = prior.of_layers(prior.start)
         hidden: HiddenPosterior = MeanFieldHidden(network, tuple(hidden_scales))
-        if self.hidden_posterior == "global_inducing":
+        if self.hidden_posterior != "mean_field":
             hidden = InducingHidden(network, tuple(hidden_scales), m)
         last: LastLayer = CollapsedLast(last_scale)
         if self.last_layer == "variational":

@@ -259,7 +259,7 @@ class _AskedRows(NamedTuple):
         return cls(side.mean.numpy()[distinct], root, place)
 
     def draw(self, rng: np.random.Generator) -> Array:
-        """Draw of the row of every entry, (E, D)."""
+        """Draw the row of every entry, (E, D)."""
         noise = rng.standard_normal((*self.mean.shape, 1))
         return np.asarray((self.mean + (self.root @ noise)[..., 0])[self.place])
 

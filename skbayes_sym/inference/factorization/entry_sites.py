@@ -48,18 +48,22 @@ def noise_variance(likelihood: Likelihood) -> float:
     return float(likelihood.noise_scale.double()[0]) ** 2 if is_normal(likelihood) else 1.0
 
 
-def rescaled_noise(likelihood: Likelihood, ratio: float) -> Likelihood:
-    """The likelihood of entries in another unit, with its learned scale multiplied by ``ratio``."""
-    params = likelihood.params.clone()
-    if not len(params) or not likelihood.scales_targets:
+def learns_scale(likelihood: Likelihood) -> bool:
+    """Whether the first free parameter is the log scale of additive noise."""
+    if not likelihood.n_params or not likelihood.scales_targets:
+        return False
+    moved = likelihood.at(likelihood.params + 1.0).noise_scale
+    return len(moved) > 0 and not torch.equal(moved, likelihood.noise_scale)
+
+
+def with_scale(likelihood: Likelihood, scale: float, *, learn: bool = True) -> Likelihood:
+    """The likelihood with this scale of the noise, if it learns one; held unless ``learn``."""
+    if not learns_scale(likelihood):
         return likelihood
-    params[0] += log(ratio)
-    return likelihood.at(params)
-
-
-def unlearned(likelihood: Likelihood) -> Likelihood:
-    """The likelihood with its scale held."""
-    return replace(likelihood, learn=False)  # type: ignore[type-var]
+    params = likelihood.params.double().clone()
+    params[0] = log(scale)
+    likelihood = likelihood.at(params)
+    return likelihood if learn else replace(likelihood, learn=False)  # type: ignore[type-var]
 
 
 def is_of_classes(likelihood: Likelihood) -> bool:
@@ -115,12 +119,12 @@ def learned(
     step = torch.linalg.solve(curvature, gradient).clamp(-1.0, 1.0)
     before, start = seen.total(terms.value), likelihood.params
     low, high = torch.full_like(start, -_PARAMS), torch.full_like(start, _PARAMS)
-    if likelihood.scales_targets:
+    if learns_scale(likelihood):
         low[0], high[0] = (0.5 * log(variance) for variance in noise_range)
     for _ in range(_HALVINGS):
         moved = likelihood.at((start + step.to(start)).clamp(low, high))
-        there = expected(moved, seen)
-        if seen.total(there.value) >= before:
-            return moved, there
+        after = expected(moved, seen)
+        if seen.total(after.value) >= before:
+            return moved, after
         step = 0.5 * step
     return likelihood, terms

@@ -197,7 +197,7 @@ class Layerwise(NamedTuple):
 
 
 class LayerwiseElbo:
-    """Negative ELBO and its gradient over one flat vector; an `Objective`.
+    """Negative ELBO and its gradient over one flat vector; a `BufferedLoss`.
 
     The log density of scales that are learned takes part in the gradient only.
 

@@ -53,7 +53,7 @@ def learned_scales(
 
 
 class SymmetrizedElbo:
-    """Negative symmetrised ELBO and its gradient over one flat vector; an `Objective`.
+    """Negative symmetrised ELBO and its gradient over one flat vector; a `BufferedLoss`.
 
     ``batches``: rows of every step; the likelihood's noise comes from their generator, too.
     ``params`` (2 P + n_params,): see `pack`; read at every call. ``n_draws``: local

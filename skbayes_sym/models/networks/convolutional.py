@@ -58,7 +58,7 @@ def resnet(image_shape: tuple[int, int, int], n_outputs: int, width: int = 8) ->
     with torch.device("meta"):  # no storage, and no draw from the global random state
         stem = nn.Conv2d(image_shape[0], width, 3, padding=1, bias=False)
         pairs = pairwise([width, *widths])
-        blocks = [_Block(a, b, 1 + (i > 0)) for i, (a, b) in enumerate(pairs)]
+        blocks = [_PlainBlock(a, b, 1 + (i > 0)) for i, (a, b) in enumerate(pairs)]
         module = _ResNet(stem, blocks, nn.Linear(widths[-1], n_outputs))
     return _with_fixup(module, image_shape, f"resnet-8-{width}")
 
@@ -125,7 +125,7 @@ class _Branch(nn.Module):
         self.multiplier = _Multiplier()
 
 
-class _Block(_Branch):
+class _PlainBlock(_Branch):
     """relu(x + multiplier * conv(relu(conv(x)))), with scalar biases; relu(x) at the start."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:

@@ -86,7 +86,7 @@ class MLPChainLikelihood:
             return values[0] if len(values) == 1 else torch.cat(values)
 
     def gradient(self, position: Tensor, out: Tensor) -> Tensor:
-        """The same; the gradient overwrites ``out`` (C, D).
+        """Value, (C,); the gradient overwrites ``out`` (C, D).
 
         Cost ``6 N P`` multiplications and about 5 passes over its hidden units a chain.
         """

@@ -13,7 +13,6 @@ from skbayes_sym.estimators.ensemble import method
 from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.inference import member_scales
 from skbayes_sym.inference.laplace.member_refit import LinearisedMember, refit
-from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.models import ARD, LayerScales, StudentT
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import WeightMoments
@@ -179,22 +178,6 @@ def test_minibatches_and_float32_find_them_too():
     assert single.prior_scale_samples_.dtype == np.float64
 
 
-def test_an_interrupt_keeps_the_scales(monkeypatch):
-    original = MapObjective.__call__
-
-    def call(self, step):
-        if step == 133:
-            raise KeyboardInterrupt
-        return original(self, step)
-
-    monkeypatch.setattr(MapObjective, "__call__", call)
-    reg = quick(prior=ARD())
-    with pytest.raises(KeyboardInterrupt):
-        reg.fit(*DIABETES)
-    assert reg.relevance_.shape == (3, 10)
-    assert reg.predict(DIABETES[0]).shape == (100,)
-
-
 @pytest.mark.parametrize("scale", [1.0, "learn"])
 def test_memory_for_the_curvature_is_asked_for_in_advance(scale, monkeypatch):
     asked = []
@@ -202,15 +185,3 @@ def test_memory_for_the_curvature_is_asked_for_in_advance(scale, monkeypatch):
     quick(prior=scale, max_iter=2).fit(*DIABETES)
     curvature = [part.n_bytes for part in asked if "curvature of a member" in part.what]
     assert curvature == ([8 * (100 * 49 + 49**2)] if scale == "learn" else [])
-
-
-def test_weights_are_repetitions_bit_for_bit():
-    X, y = DIABETES
-    rng = np.random.default_rng(1)
-    weight = rng.integers(0, 4, size=len(y))
-    repeated = rng.permutation(np.repeat(np.arange(len(y)), weight))
-    weighted = quick(prior=ARD(), max_iter=60).fit(X, y, sample_weight=weight)
-    assert np.array_equal(
-        weighted.prior_scale_samples_,
-        quick(prior=ARD(), max_iter=60).fit(X[repeated], y[repeated]).prior_scale_samples_,
-    )

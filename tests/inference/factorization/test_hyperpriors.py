@@ -11,7 +11,7 @@ N, LIKE = 6, torch.zeros(1, dtype=torch.float64)
 
 
 def known(given=None, is_centred=False):
-    return Features.of(N, is_centred=is_centred, like=LIKE, given=given)
+    return Features.of(N, is_centred=is_centred, like=LIKE, columns=given)
 
 
 def points(generator, d):
