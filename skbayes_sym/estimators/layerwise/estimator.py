@@ -20,8 +20,8 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.layerwise.method import (
     HIDDEN_POSTERIORS,
     LAST_LAYERS,
+    LayerwiseParts,
     LayerwiseVI,
-    Parts,
 )
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_adam
@@ -238,7 +238,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         if adam.init != "random":
             raise ValueError(f"init={adam.init!r} is not for LayerwiseVIRegressor.")
         steps = Steps.of(adam, self.max_iter, self.tol, n_draws=_N_DRAWS)
-        return LayerwiseVI(Parts(self.last_layer, self.hidden_posterior), steps)
+        return LayerwiseVI(LayerwiseParts(self.last_layer, self.hidden_posterior), steps)
 
     def _predictor(self, like: Tensor) -> LayerwisePredictor:
         """Predictor made of draws of the hidden layers and the last layer given them."""

@@ -42,7 +42,7 @@ _N_INDUCING = 100  # hidden_posterior="global_inducing"
 
 
 @dataclass(frozen=True)
-class Parts:
+class LayerwiseParts:
     """Posteriors of the layers, in the words of the constructor.
 
     Raises ValueError if they don't go together: the message says what does.
@@ -90,7 +90,7 @@ _EVALUATION_DRAWS = 128
 _EVALUATION_NUMBERS = 1 << 22  # of the features of a block of draws
 
 
-class Seeds(NamedTuple):
+class LayerwiseSeeds(NamedTuple):
     """Seeds, one for each purpose."""
 
     start: int
@@ -144,7 +144,7 @@ class Setting(NamedTuple):
     posterior: Layerwise
     prior: PriorOfLayers
     rows: Data
-    seeds: Seeds
+    seeds: LayerwiseSeeds
 
     def start(self, likelihood: Likelihood, *, at_prior: bool) -> Tensor:
         """Starting point: concentrated, or as wide as the prior."""
@@ -219,14 +219,14 @@ class LayerwiseVI:
 
     needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
-    parts: Parts
+    parts: LayerwiseParts
     steps: Steps
 
     def fit(self, data: Training, model: Model, run: Run) -> LayerwiseFit:
         batch_size = self._batch_size(data.n_rows)
         prior = PriorOfLayers(fully_connected(model.network), scales_by_group(model.prior))
         posterior = self.parts.posterior(prior, data.n_rows)
-        seeds = Seeds(*spawn_seeds(data.seed, len(Seeds._fields)))
+        seeds = LayerwiseSeeds(*spawn_seeds(data.seed, len(LayerwiseSeeds._fields)))
         setting = Setting(posterior, prior, data.double_data, seeds)
         climbs: list[Climb] = []
         with torch.no_grad():
