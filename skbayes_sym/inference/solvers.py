@@ -58,7 +58,7 @@ _GIBBS_SCATTER = 1.0
 
 
 class Solver(Protocol):
-    """How the posterior of the factors is found; third parties may bring their own."""
+    """A way to the posterior of the factors; third parties may bring their own."""
 
     @property
     def learns_prior(self) -> bool:
@@ -140,13 +140,13 @@ class VI:
                 group, is_isotropic=family.is_isotropic, is_elementwise=family.is_elementwise
             )
         stream = None if gap is None else GapStream(gap, problem.generator("gap"))
-        found = _by_sweeps(problem, family, stream, on_sweep)
-        posterior, report = found.posterior.to(torch.float64), Estimate(0.0, 0.0)
+        result = _by_sweeps(problem, family, stream, on_sweep)
+        posterior, report = result.posterior.to(torch.float64), Estimate(0.0, 0.0)
         if gap is not None:
             factors = posterior.factors(problem.model.n_components)
             report = gap.estimate(factors, generator=problem.generator("report"))
         bound = mean_field_elbo(problem.precise, posterior, problem.model)
-        return replace(found, bounds=FactorBounds(bound, report))
+        return replace(result, bounds=FactorBounds(bound, report))
 
 
 @dataclass(frozen=True)

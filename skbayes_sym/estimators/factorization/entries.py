@@ -28,7 +28,7 @@ class Observed(NamedTuple):
     column_labels: Array | None = None  # (m,)
 
     def part(self, kept: Array) -> "Observed":
-        """Some of them, by a mask; rows and columns stay."""
+        """Entries chosen by a mask; rows and columns stay."""
         return self._replace(
             rows=self.rows[kept],
             columns=self.columns[kept],
@@ -41,8 +41,8 @@ class Observed(NamedTuple):
         rows, columns = (torch.as_tensor(a, device=device) for a in (self.rows, self.columns))
         values = torch.as_tensor(self.values, device=device).to(dtype)
         weights = self.weights
-        given = None if weights is None else torch.as_tensor(weights, device=device).to(dtype)
-        return entries(rows, columns, values, self.shape, given)
+        tensor = None if weights is None else torch.as_tensor(weights, device=device).to(dtype)
+        return entries(rows, columns, values, self.shape, tensor)
 
 
 def is_listed(X: Any) -> bool:
@@ -89,8 +89,8 @@ def listed_entries(X: Any) -> Observed:
     )  # fmt: skip
 
 
-def _labels(given: Any, name: str) -> Array:
-    labels = np.asarray(given)
+def _labels(raw: Any, name: str) -> Array:
+    labels = np.asarray(raw)
     if labels.ndim != 1:
         raise ValueError(f"{name}s of a list of entries must be 1D, got shape {labels.shape}.")
     if labels.dtype.kind == "O":
@@ -112,10 +112,10 @@ def _coded(labels: Array) -> tuple[Array, Array]:
     return distinct, place.astype(np.int32)
 
 
-def _numbers(given: Any, name: str) -> Array:
-    numbers = np.asarray(given)
+def _numbers(raw: Any, name: str) -> Array:
+    numbers = np.asarray(raw)
     if numbers.ndim != 1 or numbers.dtype.kind not in "fiub":
-        raise ValueError(f"{name} of a list of entries must be numbers, 1D; got {given!r}.")
+        raise ValueError(f"{name} of a list of entries must be numbers, 1D; got {raw!r}.")
     return numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
 
 
@@ -145,8 +145,8 @@ def observed_entries(X: Any) -> Observed:
         table.sum_duplicates()  # sorts the columns of each row as well
         coordinates = table.tocoo()
         rows, columns, values = coordinates.row, coordinates.col, coordinates.data
-        there = ~np.isnan(values)
-        rows, columns, values = rows[there], columns[there], values[there]
+        is_seen = ~np.isnan(values)
+        rows, columns, values = rows[is_seen], columns[is_seen], values[is_seen]
     else:
         rows, columns = np.nonzero(~np.isnan(X))
         values = X[rows, columns]
@@ -162,9 +162,9 @@ def with_entries(X: Any, kept: Array) -> Any:
     rows, columns, values = rows[kept], columns[kept], values[kept]
     if sp.issparse(X):
         return sp.csr_array((values, (rows, columns)), shape=shape)
-    left = np.full(shape, np.nan, dtype=values.dtype)
-    left[rows, columns] = values
-    return left
+    emptied = np.full(shape, np.nan, dtype=values.dtype)
+    emptied[rows, columns] = values
+    return emptied
 
 
 def scaling(
@@ -207,13 +207,13 @@ def warn_of_empty(observed: Observed) -> None:
         )
 
 
-def positions(given: Any, n: int, name: str, labels: Array | None = None) -> Tensor:
+def positions(raw: Any, n: int, name: str, labels: Array | None = None) -> Tensor:
     """Checked positions in a side of length ``n``, of labels if the side has them."""
     if labels is not None:
-        return _of_labels(given, labels, name)
-    array = np.atleast_1d(np.asarray(given))
+        return _of_labels(raw, labels, name)
+    array = np.atleast_1d(np.asarray(raw))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(f"{name} must be a list of integers, got {given!r}.")
+        raise ValueError(f"{name} must be a list of integers, got {raw!r}.")
     outside = array[(array < 0) | (array >= n)]
     if outside.size:
         raise ValueError(
@@ -223,19 +223,19 @@ def positions(given: Any, n: int, name: str, labels: Array | None = None) -> Ten
     return torch.as_tensor(array.astype(np.int64))
 
 
-def _of_labels(given: Any, labels: Array, name: str) -> Tensor:
-    array = np.atleast_1d(np.asarray(given))
+def _of_labels(raw: Any, labels: Array, name: str) -> Tensor:
+    array = np.atleast_1d(np.asarray(raw))
     if array.ndim != 1:
-        raise ValueError(f"{name} must be a list of labels, got {given!r}.")
+        raise ValueError(f"{name} must be a list of labels, got {raw!r}.")
     if labels.dtype.kind == "U":
         array = array.astype(str)
     order = np.argsort(labels)
     place = np.searchsorted(labels, array, sorter=order).clip(max=len(labels) - 1)
-    found = order[place] if len(array) else np.zeros(0, dtype=np.int64)
-    unknown = array[labels[found] != array]
+    chosen = order[place] if len(array) else np.zeros(0, dtype=np.int64)
+    unknown = array[labels[chosen] != array]
     if unknown.size:
         raise ValueError(
             f"{name} has {unknown[0].item()!r}, a label that was not there in fit. For new rows "
             "use predict_new_rows."
         )
-    return torch.as_tensor(found.astype(np.int64))
+    return torch.as_tensor(chosen.astype(np.int64))

@@ -19,7 +19,7 @@ from skbayes_sym.estimators.factorization.predictions import PredictsEntries
 from skbayes_sym.estimators.factorization.stream import Listed, joined, warm_state
 from skbayes_sym.estimators.factorization.training import MatrixTraining, observe
 from skbayes_sym.inference.factorization.coordinates import Coordinates
-from skbayes_sym.inference.factorization.entry_sites import unlearned
+from skbayes_sym.inference.factorization.entry_sites import is_normal, with_scale
 from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState, rows_group
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, Solver
@@ -379,7 +379,7 @@ class SymVIMatrixFactorization(PredictsEntries):
     def _warm(
         self, stream: Listed | None, data: MatrixTraining, model: FactorModel
     ) -> FactorState | None:
-        """State from which sweeps over more entries go on; None where they begin anew."""
+        """The state that sweeps over more entries go on from; None where they begin anew."""
         if stream is None:
             return None
         if data.classes is not None and list(data.classes) != list(self.classes_):
@@ -389,7 +389,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         return warm_state(self._predictor(), self._law_of_columns_, data, model, labels, unit)
 
     def _model(self, data: MatrixTraining) -> FactorModel:
-        """Likelihood, priors and group, in scaled units."""
+        """Choose k and state what is believed, in scaled units."""
         smaller, k = min(data.shape), self.n_components
         if isinstance(k, str):
             k = choose_components(data, lambda k: self._model_of(data, k), self._effort)
@@ -402,7 +402,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         return self._model_of(data, int(k))
 
     def _model_of(self, data: MatrixTraining, k: int) -> FactorModel:
-        """Model of ``k`` components."""
+        """State what is believed with k components."""
         prior = self.prior
         if isinstance(prior, str) and not self._solver().learns_prior:
             prior = 1.0
@@ -428,7 +428,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         )
 
     def _entry_likelihood(self) -> Likelihood:
-        """Likelihood of entries by name or as given, at any parameters."""
+        """The likelihood by name, or the object, at any parameters."""
         if isinstance(self.likelihood, str):
             named = LIKELIHOODS[self.likelihood]
             if not named.scales_targets:
@@ -463,17 +463,12 @@ class SymVIMatrixFactorization(PredictsEntries):
             return Ordinal.of_shares(codes, weights, max(len(data.classes), 2), _LATENT_NOISE**0.5)
         if data.classes is not None and len(data.classes):
             likelihood.n_outputs(len(data.classes))  # may refuse them
-        if not likelihood.scales_targets or not likelihood.n_params:
-            return likelihood
-        noise, learns = self.noise_std, len(data.observed.values) > 0
-        if isinstance(noise, str):
-            noise = (_INITIAL_NOISE_LEARNED if learns_prior else _INITIAL_NOISE) * data.spread
-        else:
-            noise, learns = noise / data.scale, False
-        params = likelihood.params.double().clone()
-        params[0] = np.log(noise)
-        likelihood = likelihood.at(params)
-        return likelihood if learns else unlearned(likelihood)
+        if not isinstance(self.noise_std, str):
+            return with_scale(likelihood, self.noise_std / data.scale, learn=False)
+        start = (_INITIAL_NOISE_LEARNED if learns_prior else _INITIAL_NOISE) * data.spread
+        # With nothing to learn from normal noise stays where it starts.
+        learns = len(data.observed.values) > 0 or not is_normal(likelihood)
+        return with_scale(likelihood, start, learn=learns)
 
     def _fitted_likelihood(self) -> Likelihood:
         """The likelihood of the entries, at any parameters of the right number."""
@@ -481,8 +476,7 @@ class SymVIMatrixFactorization(PredictsEntries):
             return Ordinal(torch.zeros(len(self.classes_) - 1).double(), _LATENT_NOISE**0.5)
         likelihood = self._entry_likelihood()
         if likelihood.n_params and not len(self._predictor_["params"]):  # its scale was given
-            log_noise = torch.tensor([np.log(self.noise_std_ / self.scale_)])
-            return unlearned(likelihood.at(torch.cat([log_noise, likelihood.params[1:]])))
+            return with_scale(likelihood, self.noise_std_ / self.scale_, learn=False)
         return likelihood
 
     def _solver(self) -> Solver:
@@ -498,7 +492,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         return Factorization(self._solver(), self.max_iter, self.tol)
 
     def _set_columns(self, labels: Array) -> None:
-        """Set what `validate_data` sets for a matrix: number of columns, names that are strings."""
+        """Set what `validate_data` sets for a matrix: the number of columns, names in words."""
         self.n_features_in_ = len(labels)
         if labels.dtype.kind == "U":
             self.feature_names_in_: Array = labels.astype(object)

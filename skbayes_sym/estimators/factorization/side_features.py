@@ -22,15 +22,15 @@ class SideFeatures:
     scaling: Array  # (h,); what the columns as given were divided by
 
     @classmethod
-    def open(cls, given: Any, n: int, name: str) -> "SideFeatures | None":
+    def open(cls, raw: Any, n: int, name: str) -> "SideFeatures | None":
         """Check features as given to `fit`; None if there are none.
 
         Raises ValueError if there isn't one row for each row of the side, a number is missing, or
         there are more than 5,000.
         """
-        if given is None:
+        if raw is None:
             return None
-        values = checked(given, name)
+        values = checked(raw, name)
         if len(values) != n:
             raise ValueError(f"{name} has {len(values)} rows, but the matrix has {n} of them.")
         if values.shape[1] > MOST_FEATURES:
@@ -47,25 +47,25 @@ class SideFeatures:
         return torch.as_tensor(self.values, device=device)
 
 
-def checked(given: Any, name: str) -> Array:
+def checked(raw: Any, name: str) -> Array:
     """Features as a dense float64 array."""
     with numbers_due(name, ENCODE):
-        array = check_array(given, accept_sparse=True, dtype=np.float64, input_name=name)
+        array = check_array(raw, accept_sparse=True, dtype=np.float64, input_name=name)
     return np.asarray(array.toarray() if sp.issparse(array) else array)
 
 
-def scaled(given: Any, scaling: Array | None, n: int, name: str) -> Tensor:
+def scaled(raw: Any, scaling: Array | None, n: int, name: str) -> Tensor:
     """Features of new rows in the units of those of `fit`, (n, h).
 
     Raises ValueError if the model has none and some are given, or the other way round.
     """
     if scaling is None:
-        if given is not None:
+        if raw is not None:
             raise ValueError(f"{name} was not given to fit, so the model has no use for it.")
         return torch.zeros(n, 0, dtype=torch.float64)
-    if given is None:
+    if raw is None:
         raise ValueError(f"{name} was given to fit: give that of the new rows too.")
-    values = checked(given, name)
+    values = checked(raw, name)
     if values.shape != (n, len(scaling)):
         raise ValueError(f"{name} must be of shape {(n, len(scaling))}, got {values.shape}.")
     return torch.as_tensor(values / scaling)

@@ -7,7 +7,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.factorization.entries import Observed
 from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor, law_cov
-from skbayes_sym.inference.factorization.entry_sites import rescaled_noise
+from skbayes_sym.inference.factorization.entry_sites import with_scale
 from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 
@@ -68,5 +68,7 @@ def warm_state(
         covs.append(cov)
         held.append(RowLaw(law.precision.to(data.device), law.coefficients.to(data.device)))
     mean, cov = (torch.cat(parts).to(data.device, data.dtype) for parts in (means, covs))
-    likelihood = rescaled_noise(fitted.likelihood, ratio)
+    likelihood, scale = fitted.likelihood, fitted.likelihood.noise_scale
+    if len(scale):
+        likelihood = with_scale(likelihood, float(scale[0]) * ratio)
     return FactorState(mean, cov, likelihood, (held[0], held[1]))

@@ -47,7 +47,7 @@ class TakesMatrix(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MatrixTraining:
-    """Entries that a factorisation is fitted to.
+    """The entries that a factorisation is fitted to.
 
     ``mean``, ``scale``: what the entries as given were centred and divided by; of counts and two
     classes ``mean`` is the best constant output. ``device``, ``dtype``: where and in which
@@ -127,7 +127,7 @@ class MatrixTraining:
 
     @cached_property
     def weights(self) -> Array:
-        """How often each entry counts, (N,)."""
+        """Weights of the entries, (N,)."""
         weights = self.observed.weights
         return np.ones(len(self.observed.values)) if weights is None else weights
 
@@ -138,7 +138,7 @@ class MatrixTraining:
 
     @cached_property
     def double_entries(self) -> Entries:
-        """Entries by row in float64, for bounds; the places are shared."""
+        """The entries by row in float64, for bounds; the places are shared."""
         if self.dtype == torch.float64:
             return self.entries
         by_row, values = self.entries.by_row, torch.as_tensor(self.observed.values)

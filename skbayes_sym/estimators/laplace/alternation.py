@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.run import logger
-from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, Evidence
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, EvidenceParts
 from skbayes_sym.inference.laplace.training import HyperAscent
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.numerics.convergence import gain
@@ -126,7 +126,7 @@ class Alternation:
 
     def _update(self, ascent: HyperAscent, factor: float) -> None:
         before = self.point()
-        terms: Evidence = ascent.update(self._theta, factor)
+        terms: EvidenceParts = ascent.update(self._theta, factor)
         if factor == 1.0:
             self._keep_half_widths_alive()
         self.evidence_curve.append(terms.value)

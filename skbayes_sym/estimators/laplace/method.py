@@ -25,7 +25,7 @@ from skbayes_sym.estimators.laplace.convergence import (
     warn_unless_evidence_converged,
 )
 from skbayes_sym.estimators.laplace.curvature import curvature_of, is_empirical
-from skbayes_sym.estimators.laplace.evaluation import Evaluation
+from skbayes_sym.estimators.laplace.evaluation import TrainingEvaluation
 from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit
 from skbayes_sym.estimators.laplace.invariances import Families
 from skbayes_sym.estimators.laplace.networks import layer_precisions, recording
@@ -41,7 +41,7 @@ from skbayes_sym.inference.laplace.training import (
 )
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.models.augmentations.base import Identity
-from skbayes_sym.models.augmentations.invariances import OBJECTIVES, Objective
+from skbayes_sym.models.augmentations.invariances import OBJECTIVES, TransformObjective
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.numerics.optimise import ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -104,7 +104,7 @@ class Laplace:
     max_iter: int
     tol: float | None
     effort: AdamEffort
-    objective: Objective = OBJECTIVES["evidence"]
+    objective: TransformObjective = OBJECTIVES["evidence"]
     invariances: Families | None = None
     half_width_rate: float | str = "auto"
 
@@ -112,7 +112,7 @@ class Laplace:
         problem = self._problem(data, model)
         problem.require_memory(self.adam.curvature)
         with torch.no_grad():
-            evaluation = Evaluation.of_training(problem.evidence, problem.seeds.evaluation)
+            evaluation = TrainingEvaluation.of_training(problem.evidence, problem.seeds.evaluation)
             training = self._training(problem)
             run.begin(
                 training.pace.n_blocks,

@@ -11,7 +11,7 @@ from skbayes_sym.estimators._fit.memory import rows_part
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.alternation import Alternation, Point
 from skbayes_sym.estimators.laplace.curvature import Curvature
-from skbayes_sym.estimators.laplace.evaluation import Evaluated, Evaluation
+from skbayes_sym.estimators.laplace.evaluation import Evaluated, TrainingEvaluation
 from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit, as_array
 from skbayes_sym.estimators.laplace.invariances import LearnedInvariances
 from skbayes_sym.estimators.laplace.predict import averaging_is_negligible, predict_seeds
@@ -105,7 +105,7 @@ class Problem:
     def _predicts_plainly(self, theta: Tensor, hyper: Tensor) -> bool:
         """Whether the learned half-widths are too small for predictions to be averages."""
         seed, _ = predict_seeds(self.seeds.predict)
-        evaluation = Evaluation.of_training(self.evidence, self.seeds.evaluation)
+        evaluation = TrainingEvaluation.of_training(self.evidence, self.seeds.evaluation)
         return averaging_is_negligible(evaluation.evidence, theta, hyper, seed)
 
     def traces(self, point: Point) -> tuple[float, float]:

@@ -50,7 +50,7 @@ class Coordinates:
 
     @property
     def sides(self) -> tuple[Free, Free]:
-        """Free coordinates of the rows, and of the columns."""
+        """Coordinates of the rows, and of the columns."""
         k = self.n_components
         rows = (k,) if self.row_offsets else ()
         columns = (k + len(rows),) if self.column_offsets else ()
@@ -65,14 +65,14 @@ class Coordinates:
 
 
 class ToExplain(NamedTuple):
-    """Sums that entries leave for the free coordinates of each row."""
+    """Sums that its entries leave for the free coordinates of each row to explain."""
 
     sums: Sums  # of shapes (n, d, d) and (n, d)
     constant: Tensor  # (n,), what pinned ones alone add to the sum of squares beyond those of r
 
 
 def given_pinned(sums: PackedSums, side: Free) -> ToExplain:
-    """Sums left for the free coordinates to explain."""
+    """Take what pinned coordinates explain off the sums."""
     second = sums.matrix(side.free, side.free)
     if not side.pinned:
         return ToExplain(Sums(second, sums.first), sums.first.new_zeros(len(sums.first)))
@@ -89,19 +89,19 @@ def free_part(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
         return mean, cov
     d = len(side.free)
     free_mean, free_cov = mean.new_empty(len(mean), d), cov.new_empty(len(cov), d, d)
-    for i, at in side.runs:
-        free_mean[:, i] = mean[:, at]
+    for i, place in side.runs:
+        free_mean[:, i] = mean[:, place]
         for j, beside in side.runs:
-            free_cov[:, i, j] = cov[:, at, beside]
+            free_cov[:, i, j] = cov[:, place, beside]
     return free_mean, free_cov
 
 
-def put_free(mean: Tensor, cov: Tensor, found: tuple[Tensor, Tensor], side: Free) -> None:
+def put_free(mean: Tensor, cov: Tensor, part: tuple[Tensor, Tensor], side: Free) -> None:
     """Set the free coordinates of means (n, D) and covariances (n, D, D), in place."""
-    for i, at in side.runs:
-        mean[:, at] = found[0][:, i]
+    for i, place in side.runs:
+        mean[:, place] = part[0][:, i]
         for j, beside in side.runs:
-            cov[:, at, beside] = found[1][:, i, j]
+            cov[:, place, beside] = part[1][:, i, j]
 
 
 def with_pinned(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:

@@ -58,7 +58,7 @@ class DiagonalCovariance(CovarianceFamily):
 
 
 class RowCovariance(CovarianceFamily):
-    """Covariance with one variance a row, ``S_i = k / tr P_i``."""
+    """A variance a row, ``S_i = k / tr P_i``."""
 
     is_isotropic = True
 
@@ -69,7 +69,7 @@ class RowCovariance(CovarianceFamily):
 
 
 class IsotropicCovariance(RowCovariance):
-    """Covariance with one variance for all rows of a side: the harmonic mean of theirs."""
+    """The same variance for all rows of a side: the harmonic mean of theirs."""
 
     def pool(self, cov: Tensor) -> Tensor:
         variance = cov[:, 0, 0]

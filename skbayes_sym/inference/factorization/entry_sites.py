@@ -25,7 +25,7 @@ _PARAMS = 12.0  # logarithms beyond which no parameter is learned
 _HALVINGS = 8
 
 
-class Seen(NamedTuple):
+class SeenEntries(NamedTuple):
     """Entries, and the moments of their outputs under q; (N,) each."""
 
     value: Tensor
@@ -48,18 +48,22 @@ def noise_variance(likelihood: Likelihood) -> float:
     return float(likelihood.noise_scale.double()[0]) ** 2 if is_normal(likelihood) else 1.0
 
 
-def rescaled_noise(likelihood: Likelihood, ratio: float) -> Likelihood:
-    """The likelihood of entries in another unit, with its learned scale multiplied by ``ratio``."""
-    params = likelihood.params.clone()
-    if not len(params) or not likelihood.scales_targets:
+def learns_scale(likelihood: Likelihood) -> bool:
+    """Whether the first free parameter is the log scale of additive noise."""
+    if not likelihood.n_params or not likelihood.scales_targets:
+        return False
+    moved = likelihood.at(likelihood.params + 1.0).noise_scale
+    return len(moved) > 0 and not torch.equal(moved, likelihood.noise_scale)
+
+
+def with_scale(likelihood: Likelihood, scale: float, *, learn: bool = True) -> Likelihood:
+    """The likelihood with this scale of the noise, if it learns one; held unless ``learn``."""
+    if not learns_scale(likelihood):
         return likelihood
-    params[0] += log(ratio)
-    return likelihood.at(params)
-
-
-def unlearned(likelihood: Likelihood) -> Likelihood:
-    """The likelihood with its scale held."""
-    return replace(likelihood, learn=False)  # type: ignore[type-var]
+    params = likelihood.params.double().clone()
+    params[0] = log(scale)
+    likelihood = likelihood.at(params)
+    return likelihood if learn else replace(likelihood, learn=False)  # type: ignore[type-var]
 
 
 def is_of_classes(likelihood: Likelihood) -> bool:
@@ -72,7 +76,7 @@ def as_targets(likelihood: Likelihood, value: Tensor) -> Tensor:
     return value.long() if is_of_classes(likelihood) else value.unsqueeze(-1)
 
 
-def expected(likelihood: Likelihood, seen: Seen) -> ExpectedLogProb:
+def expected(likelihood: Likelihood, seen: SeenEntries) -> ExpectedLogProb:
     """Bounds of all entries with their slopes, float64: (N,), (N, 1), (N, 1), (N, n_params)."""
     mean, variance = (t.double().unsqueeze(-1) for t in (seen.mean, seen.variance))
     y, likelihood = as_targets(likelihood, seen.value.double()), likelihood.to(mean)
@@ -83,7 +87,7 @@ def expected(likelihood: Likelihood, seen: Seen) -> ExpectedLogProb:
     return ExpectedLogProb(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def sites(seen: Seen, terms: ExpectedLogProb, sweep: int) -> tuple[Tensor, Tensor]:
+def sites(seen: SeenEntries, terms: ExpectedLogProb, sweep: int) -> tuple[Tensor, Tensor]:
     """Values and weights of Gaussian entries of variance one with these slopes, (N,) each.
 
     In early sweeps entries far off weigh more instead of lying farther away.
@@ -96,7 +100,10 @@ def sites(seen: Seen, terms: ExpectedLogProb, sweep: int) -> tuple[Tensor, Tenso
 
 
 def learned(
-    likelihood: Likelihood, seen: Seen, terms: ExpectedLogProb, noise_range: tuple[float, float]
+    likelihood: Likelihood,
+    seen: SeenEntries,
+    terms: ExpectedLogProb,
+    noise_range: tuple[float, float],
 ) -> tuple[Likelihood, ExpectedLogProb]:
     """A step in the likelihood's parameters that doesn't lower the bound, and the terms there.
 
@@ -112,12 +119,12 @@ def learned(
     step = torch.linalg.solve(curvature, gradient).clamp(-1.0, 1.0)
     before, start = seen.total(terms.value), likelihood.params
     low, high = torch.full_like(start, -_PARAMS), torch.full_like(start, _PARAMS)
-    if likelihood.scales_targets:
+    if learns_scale(likelihood):
         low[0], high[0] = (0.5 * log(variance) for variance in noise_range)
     for _ in range(_HALVINGS):
         moved = likelihood.at((start + step.to(start)).clamp(low, high))
-        there = expected(moved, seen)
-        if seen.total(there.value) >= before:
-            return moved, there
+        after = expected(moved, seen)
+        if seen.total(after.value) >= before:
+            return moved, after
         step = 0.5 * step
     return likelihood, terms

@@ -57,7 +57,7 @@ class FactorModel(NamedTuple):
 
 
 class FactorState(NamedTuple):
-    """State that sweeps move, on their device: Gaussian rows, U's before V's, and the noise.
+    """State of the sweeps, on their device: Gaussian rows, those of U before V's, and the noise.
 
     A fit's result is a `skbayes_sym.inference.posteriors.MatrixPosterior`: in NumPy, a law of the
     factors alone. Beyond the factors, rows have offsets for further coordinates (`Coordinates`).
@@ -93,7 +93,7 @@ _PURPOSES = "start", "gap", "report", "gibbs"
 
 @dataclass(frozen=True, eq=False)
 class FactorProblem:
-    """Input of every solver.
+    """A matrix to factorise, and for how long.
 
     ``warm``: where to go on from, with laws; by default sweeps begin at random.
     """
@@ -145,11 +145,11 @@ class FactorProblem:
         """Means drawn from the prior, and narrower than it: away from the saddle at 0."""
         if self.warm is not None:
             return self.warm
-        model, like, given = self.model, self.data.by_row.value, self.model.prior.scale
+        model, like, prior_scale = self.model, self.data.by_row.value, self.model.prior.scale
         network, n, k, pin = model.network, sum(self.shape), model.n_components, model.network.pin
         scale, variance = _START_SCALE * pin, _START_SCALE**2 / 9.0 * pin**2
-        if not isinstance(given, str):
-            scale, variance = given, 0.1 * given**2
+        if not isinstance(prior_scale, str):
+            scale, variance = prior_scale, 0.1 * prior_scale**2
         mean = like.new_zeros(n, network.n_coordinates)
         drawn = float64_normal((n, k), generator=self.generator("start"))
         mean[:, :k] = (scale * drawn).to(like)
@@ -179,7 +179,7 @@ class FactorBounds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """Result of a solver, final or so far.
+    """Result of a solver, or of its sweeps until now.
 
     ``curve``: what the sweeps raise, after each of them; empty where they raise nothing.
     """

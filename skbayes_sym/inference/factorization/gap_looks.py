@@ -49,12 +49,12 @@ class SettledGap(Protocol):
     def settled_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
-        """Value and gradients as of `Gap.value_and_gradients`, from many more draws."""
+        """Compute `Gap.value_and_gradients` from many more draws."""
         ...
 
 
 class _RunningGap(NamedTuple):
-    """Gap as the looks at it have found it so far."""
+    """Running mean of the looks at a gap."""
 
     mean: GapGradient  # of all looks if they are random, else the last
     last: int  # sweep of the last look
@@ -62,7 +62,7 @@ class _RunningGap(NamedTuple):
 
 
 class GapLooks:
-    """Gap as sweeps see it."""
+    """Gradients of a gap, as sweeps are told them."""
 
     def __init__(self, stream: GapStream) -> None:
         self._stream = stream
@@ -77,11 +77,11 @@ class GapLooks:
         return self._running.mean
 
     def forget(self) -> None:
-        """Forget what was found of a posterior that has been replaced."""
+        """Drop the running mean: the posterior has been turned."""
         self._running = None
 
     def begin_last(self, tol: float) -> int:
-        """How many more sweeps a bound that has stalled is worth."""
+        """Number of sweeps that a bound that has stalled is worth."""
         if tol > WORTH or not self._stream.gap.is_random:
             return 0
         gap, generator = self._stream

@@ -91,8 +91,8 @@ def _draw_side(
     others, size = values[side.other], values.shape[1]
     none = others.new_zeros(1, 1, 1)
     if prior.is_learned:
-        own = values[side.own][:, positions(free.free, values)]
-        moments = prior.moments(own, own.new_zeros(own.shape[1], own.shape[1]))
+        rows = values[side.own][:, positions(free.free, values)]
+        moments = prior.moments(rows, rows.new_zeros(rows.shape[1], rows.shape[1]))
         laws[index], _ = prior.learned(moments, laws[index], generator)
     packed = packed_second_moments(others, none.expand(len(others), size, size))
     means, noise = prior.means(laws[index]), Noise(problem.model.n_components, state.noise_variance)
@@ -103,8 +103,8 @@ def _draw_side(
         # With P = L L': mean L'^-1 (L^-1 target), noise L'^-1 z.
         half = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
         drawn = torch.linalg.solve_triangular(factor.mT, half + normal.unsqueeze(-1), upper=True)
-        for i, at in free.runs:
-            values[side.own.start + begin : side.own.start + end, at] = drawn[:, i, 0]
+        for i, place in free.runs:
+            values[side.own.start + begin : side.own.start + end, place] = drawn[:, i, 0]
     return state._replace(laws=(laws[0], laws[1]))
 
 

@@ -46,26 +46,26 @@ class Features(NamedTuple):
     n_constants: int  # 0 or 1
 
     @classmethod
-    def of(cls, n: int, *, is_centred: bool, like: Tensor, given: Tensor | None) -> "Features":
+    def of(cls, n: int, *, is_centred: bool, like: Tensor, columns: Tensor | None) -> "Features":
         """A constant for means that are learned, and what is given (n, g), dense or sparse."""
         forward = torch.ones(n, 0 if is_centred else 1, dtype=torch.float64, device=like.device)
         n_constants = forward.shape[1]
-        if given is not None:
-            forward = torch.cat([forward, given.to_dense().to(forward)], dim=1)
+        if columns is not None:
+            forward = torch.cat([forward, columns.to_dense().to(forward)], dim=1)
         return cls(forward, forward.mT, forward.mT @ forward, n_constants)
 
     @property
     def is_penalised(self) -> Tensor:
-        """Mask of coefficients that are shrunk by a learned amount, (g,) bool."""
+        """Features with coefficients that are shrunk by a learned amount, (g,) bool."""
         return torch.arange(len(self.gram), device=self.gram.device) >= self.n_constants
 
     @property
     def n_penalised(self) -> int:
-        """Their number."""
+        """Number of shrunken coefficients."""
         return max(0, len(self.gram) - self.n_constants)
 
 
-class Block(NamedTuple):
+class LawBlock(NamedTuple):
     """Coordinates that share a prior: ``scale`` is its standard deviation, or None: learned."""
 
     coordinates: tuple[int, ...]  # positions among the free ones
@@ -80,7 +80,7 @@ class SideMoments(NamedTuple):
     second: Tensor  # (d, d), sum of E[theta_i theta_i']
 
     def scaled(self, scales: Tensor) -> "SideMoments":
-        """Moments of rows whose coordinates are multiplied by these (d,)."""
+        """Sums over rows with coordinates multiplied by these (d,)."""
         second = scales.unsqueeze(-1) * self.second * scales
         return SideMoments(self.n, self.first * scales, second)
 
@@ -106,7 +106,7 @@ class _Regression(NamedTuple):
 class SidePrior:
     """The prior of one side."""
 
-    blocks: tuple[Block, ...]  # every free coordinate in one of them
+    blocks: tuple[LawBlock, ...]  # every free coordinate in one of them
     features: Features
     scatter: float  # ``w``: the prior knows a variance of this much of one row
 
@@ -121,23 +121,23 @@ class SidePrior:
         return self.features.n_penalised > 0 or any(block.scale is None for block in self.blocks)
 
     def factor_dof(self, n_components: int) -> float | None:
-        """Freedoms of the Wisharts of the first coordinates; None where a scale is given."""
+        """Degrees of freedom of the first coordinates' Wisharts; None where a scale is given."""
         blocks = [block for block in self.blocks if min(block.coordinates) < n_components]
-        given = any(block.scale is not None for block in blocks)
-        return None if given else float(len(blocks[0].coordinates))
+        is_given = any(block.scale is not None for block in blocks)
+        return None if is_given else float(len(blocks[0].coordinates))
 
     def is_rotatable(self, n_components: int) -> bool:
         """Whether the first coordinates share a block: turning them leaves the prior as it is."""
         return any(set(block.coordinates) >= set(range(n_components)) for block in self.blocks)
 
     def moments(self, mean: Tensor, cov: Tensor) -> SideMoments:
-        """Moments of rows with means (n, d), whose covariances have this sum (d, d)."""
+        """Sums over rows with these means (n, d) and this sum (d, d) of covariances."""
         mean = mean.double()
         second = mean.mT @ mean + cov.double()
         return SideMoments(len(mean), self.features.backward @ mean, second)
 
     def held(self, variance: float) -> RowLaw:
-        """Law with which sweeps begin: mean zero; what is to be learned has this variance."""
+        """The law that sweeps begin with: mean zero; what is to be learned has this variance."""
         diagonal = torch.empty(self.n_free, dtype=torch.float64)
         for coordinates, scale in self.blocks:
             diagonal[list(coordinates)] = 1.0 / variance if scale is None else scale**-2
@@ -192,11 +192,11 @@ class SidePrior:
             n_shared[list(block.coordinates)] = float(len(block.coordinates))
         return self.scatter * law.precision.diagonal() - n_shared
 
-    def _has_mean(self, block: Block) -> Tensor:
+    def _has_mean(self, block: LawBlock) -> Tensor:
         """Which features a block is regressed on: a given scale means a given mean of zero."""
         return self.features.is_penalised | (block.scale is None)
 
-    def _regression(self, block: Block, moments: SideMoments, shrinkage: float) -> _Regression:
+    def _regression(self, block: LawBlock, moments: SideMoments, shrinkage: float) -> _Regression:
         uses = self._has_mean(block).double()
         where = positions(block.coordinates, moments.second)
         is_penalised = self.features.is_penalised
@@ -215,7 +215,7 @@ class SidePrior:
             log_ratio = 0.5 * len(where) * float(prior.log().sum() - log_det(factor))
         return _Regression(coefficients, factor, 0.5 * (rest + rest.mT), log_ratio)
 
-    def _precision(self, block: Block, rest: Tensor, n: int) -> tuple[Tensor, float]:
+    def _precision(self, block: LawBlock, rest: Tensor, n: int) -> tuple[Tensor, float]:
         """``E[Lambda]`` of a block and the log normaliser that its Wishart leaves."""
         b, identity = len(rest), torch.eye(len(rest), dtype=rest.dtype, device=rest.device)
         base = -0.5 * n * b * log(2.0 * pi)
@@ -228,7 +228,7 @@ class SidePrior:
         return dof * inverse, base + value - _log_wishart(b, b * log(self.scatter), b)
 
     def _drawn_precision(
-        self, block: Block, rest: Tensor, n: int, generator: torch.Generator
+        self, block: LawBlock, rest: Tensor, n: int, generator: torch.Generator
     ) -> Tensor:
         """Draw from ``W(W_n, nu_n)`` by Bartlett's decomposition."""
         if block.scale is not None:
@@ -260,7 +260,7 @@ class SidePrior:
 
 
 class FactorPrior(NamedTuple):
-    """Priors of the rows of U and of V.
+    """Prior of the rows of U and of V.
 
     ``scale`` is the standard deviation of their entries, or "learn" (a mean and a full covariance
     a side) or "ard" (a mean and a scale a component and side).
@@ -280,16 +280,16 @@ class FactorPrior(NamedTuple):
     ) -> tuple[SidePrior, SidePrior]:
         """Priors of the rows and of the columns of a matrix of that shape."""
         priors = []
-        for n, side, given in zip(shape, network.sides, self.features, strict=True):
+        for n, side, columns in zip(shape, network.sides, self.features, strict=True):
             k, every = network.n_components, tuple(range(len(side.free)))
-            blocks: tuple[Block, ...] = tuple(Block((i,)) for i in every)  # "ard"
+            blocks: tuple[LawBlock, ...] = tuple(LawBlock((i,)) for i in every)  # "ard"
             if self.scale == "learn":
-                blocks = (Block(every),)
+                blocks = (LawBlock(every),)
             elif not isinstance(self.scale, str):
-                parts = Block(every[:k], float(self.scale)), Block(every[k:])
+                parts = LawBlock(every[:k], float(self.scale)), LawBlock(every[k:])
                 blocks = parts if len(every) > k else parts[:1]
             is_centred = all(block.scale is not None for block in blocks)
-            features = Features.of(n, is_centred=is_centred, like=like, given=given)
+            features = Features.of(n, is_centred=is_centred, like=like, columns=columns)
             priors.append(SidePrior(blocks, features, self.scatter * side.pin**2))
         return priors[0], priors[1]
 

@@ -88,7 +88,7 @@ class Entries(NamedTuple):
 
     @property
     def n_observed(self) -> int:
-        """Their number N."""
+        """Number N of entries."""
         return len(self.by_row.value)
 
     @property
@@ -135,7 +135,7 @@ def entries(
 
 
 class Sums(NamedTuple):
-    """Sums over entries that tell of the factor of each row."""
+    """Sums over the entries of each row."""
 
     second: Tensor  # (n, k, k), weighted sum over its entries of E[v v']
     first: Tensor  # (n, k), weighted sum over its entries of r E[v]
@@ -150,8 +150,8 @@ class PackedSums(NamedTuple):
     def matrix(self, rows: Sequence[int], columns: Sequence[int]) -> Tensor:
         """Part of the second sums, (n, r, c)."""
         _, place = _triangle(self.first.shape[1], self.second.device)
-        at, beside = (positions(tuple(part), self.second) for part in (rows, columns))
-        return self.second[:, place[at][:, beside]]
+        i, j = (positions(tuple(part), self.second) for part in (rows, columns))
+        return self.second[:, place[i][:, j]]
 
 
 @lru_cache(maxsize=8)
@@ -175,7 +175,7 @@ def packed_second_moments(mean: Tensor, cov: Tensor) -> Tensor:
 
 
 def packed_multiplicity(mean: Tensor) -> Tensor:
-    """How often each number of a packed triangle stands in the matrix, (k (k + 1) / 2,)."""
+    """Multiplicity of each number of a packed triangle in the matrix, (k (k + 1) / 2,)."""
     k = mean.shape[1]
     row, column = torch.tril_indices(k, k, device=mean.device)
     return 2.0 - (row == column).to(mean)

@@ -27,7 +27,7 @@ PERIOD, _ENOUGH = 10, 1e-5
 
 
 class GapModel(Protocol):
-    """Model of a gap around the posterior that it was made at: a function, nats."""
+    """A function that stands for a gap around the posterior that it was made at, nats."""
 
     def at(self, posterior: RowPosterior) -> Tensor: ...
 
@@ -39,12 +39,12 @@ class ModelledGap(Protocol):
     """A gap that has such a model."""
 
     def settled_model(self, posterior: RowPosterior, *, generator: torch.Generator) -> GapModel:
-        """Model from draws enough to fit a posterior to them."""
+        """Make a model of draws enough to fit a posterior to."""
         ...
 
 
 class Reached(NamedTuple):
-    """Result of a sweep."""
+    """The state at the end of a sweep."""
 
     posterior: FactorState
     data: Entries  # as the likelihood's sites see them there
@@ -72,36 +72,36 @@ class MixedSweeps:
         self._mixing, self._mixed = AndersonMixing(), list[FactorState]()
         self.bound, self.is_over = -inf, False
 
-    def step(self, at: Reached, sweep: SweepFrom) -> Reached:
-        """Make one more sweep; return ``at`` as it is if mixing led astray."""
-        model, metric = self._renewed(at)
+    def step(self, reached: Reached, sweep: SweepFrom) -> Reached:
+        """Sweep once more; ``reached`` comes back as it is if mixing led astray."""
+        model, metric = self._renewed(reached)
         is_mixed = bool(self._mixed)
-        begin = self._mixed.pop() if is_mixed else _copy(at.posterior)
+        begin = self._mixed.pop() if is_mixed else _copy(reached.posterior)
         was, added = metric.flat(begin), model.gradients(begin.factors(self._k))
-        ended = sweep(begin, at.data, added)
+        ended = sweep(begin, reached.data, added)
         bound = ended.elbo + float(model.at(ended.posterior.factors(self._k)))
         self._n_sweeps += 1
         if is_mixed and not bound >= self.bound:
             self._mixing = AndersonMixing()
-            ended = at
+            ended = reached
         else:
             self.bound = bound
-            found = self._mixing.propose(was, metric.flat(ended.posterior))
-            if found is not None and bool(found.isfinite().all()):
-                self._mixed.append(metric.state(found, ended.posterior))
+            proposed = self._mixing.propose(was, metric.flat(ended.posterior))
+            if proposed is not None and bool(proposed.isfinite().all()):
+                self._mixed.append(metric.state(proposed, ended.posterior))
         if self._n_sweeps % PERIOD == 0:
             self.is_over = self.bound - self._begun_at < self._enough
         return ended
 
-    def _renewed(self, at: Reached) -> tuple[GapModel, "_Metric"]:
+    def _renewed(self, reached: Reached) -> tuple[GapModel, "_Metric"]:
         """The model and the metric, made at the first sweep; the model again every period."""
         if self._metric is None:
-            self._metric = _Metric(at.posterior)
+            self._metric = _Metric(reached.posterior)
         if self._model is None or self._n_sweeps % PERIOD == 0:
-            posterior = at.posterior.factors(self._k)
+            posterior = reached.posterior.factors(self._k)
             generator = generator_from(self._seed, posterior.mean.device)
             self._model = self._gap.settled_model(posterior, generator=generator)
-            self.bound = self._begun_at = at.elbo + float(self._model.at(posterior))
+            self.bound = self._begun_at = reached.elbo + float(self._model.at(posterior))
         return self._model, self._metric
 
 
@@ -123,7 +123,7 @@ class _Metric:
         return torch.cat([part.flatten() for part in parts])
 
     def state(self, flat: Tensor, like: FactorState) -> FactorState:
-        """State of flat numbers, the rest as in ``like``."""
+        """The posterior of a flat vector, with the rest of another."""
         mean, log_variance = flat.view(2, *like.mean.shape)
         variance = (sqrt(2.0) * log_variance).exp() * self._is_free
         return like._replace(mean=mean * self._scale, cov=torch.diag_embed(variance))

@@ -31,7 +31,7 @@ _TRIES = 20
 
 
 class Shared(NamedTuple):
-    """Factors of both sides' rows, (k, k) float64: ``U @ a`` and ``V @ inverse``."""
+    """Multipliers of both sides' factors, (k, k) float64: ``U @ a`` and ``V @ inverse``."""
 
     a: Tensor
     inverse: Tensor
@@ -44,7 +44,7 @@ def draw_shared(
     dtype: torch.dtype,
     generator: torch.Generator,
 ) -> Shared | None:
-    """Draw of A given factors and priors; None where a side's scales are given.
+    """Draw A given factors and priors; None where a side's scales are given.
 
     A draw is made anew, or after twenty of them left out, under which a side's precision would have
     a condition number beyond ``eps ** -0.5``, before or after a whole row was seen: such rows
@@ -58,8 +58,9 @@ def draw_shared(
     if dofs[0] is None or dofs[1] is None:
         return None
     like, rng = laws[0].precision, numpy_generator(generator)
-    own = torch.stack([law.precision[:k, :k] for law in laws])
-    known = torch.cat([own, own + torch.stack(told).to(own)]).cpu().numpy()  # a GPU waits once
+    prior = torch.stack([law.precision[:k, :k] for law in laws])
+    # A GPU waits once.
+    known = torch.cat([prior, prior + torch.stack(told).to(prior)]).cpu().numpy()
     basis = (
         ortho_group.rvs(k, random_state=rng) if k > 1 and _are_rotatable(priors, k) else np.eye(k)
     )
@@ -72,8 +73,8 @@ def draw_shared(
         drawn = geninvgauss.rvs(0.5 * (dofs[1] - dofs[0]), np.sqrt(row * column), random_state=rng)
         c = np.sqrt(np.sqrt(row / column) * drawn)
         a, inverse = (basis * c) @ basis.T, (basis / c) @ basis.T
-        there = np.concatenate([inverse @ known[::2] @ inverse, a @ known[1::2] @ a])
-        if np.linalg.cond(there).max() < most:
+        turned = np.concatenate([inverse @ known[::2] @ inverse, a @ known[1::2] @ a])
+        if np.linalg.cond(turned).max() < most:
             return Shared(*torch.as_tensor(np.stack([a, inverse])).to(like))
     return None
 
@@ -89,8 +90,8 @@ def balancing(priors: tuple[SidePrior, SidePrior], rows: Tensor, columns: Tensor
     if any(prior.factor_dof(k) is None for prior in priors):
         return None
     first, second = (
-        (prior.scatter * _identity(own) + own.mT @ own) / (len(own) + 1.0)
-        for prior, own in zip(priors, (rows.double(), columns.double()), strict=True)
+        (prior.scatter * _identity(factors) + factors.mT @ factors) / (len(factors) + 1.0)
+        for prior, factors in zip(priors, (rows.double(), columns.double()), strict=True)
     )
     if not _are_rotatable(priors, k):
         c = (second.diagonal() / first.diagonal()) ** 0.25

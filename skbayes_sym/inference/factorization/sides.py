@@ -32,7 +32,7 @@ class ScaleSums(NamedTuple):
     gap: Tensor  # (k,), slope of the gap in log s
 
     def fit(self, scales: Tensor, n_components: int) -> float:
-        """Expected squares that rows multiplied by these (d,) add beyond ``sum r^2``."""
+        """Expected squares beyond ``sum r^2`` of rows multiplied by these (d,)."""
         sums = torch.stack((scales @ self.second @ scales, self.first @ scales))
         by_second, by_first = sums.tolist()  # a GPU is waited for once
         return float(by_second / n_components - 2.0 * by_first / n_components**0.5)
@@ -78,17 +78,17 @@ def rescaled(
     for _ in range(_HALVINGS):
         scales = sums.first.new_ones(d)
         scales[:k] = step.exp()
-        found = moments.scaled(scales)
-        law_there, value = prior.learned(found, law)
+        resized = moments.scaled(scales)
+        law_there, value = prior.learned(resized, law)
         after = value - 0.5 * sums.fit(scales, k) / noise.variance
         if after + float((moments.n + sums.gap) @ step) > before:
-            return Rescaled(scales, found, law_there, value)
+            return Rescaled(scales, resized, law_there, value)
         step = 0.5 * step
     return stay
 
 
 class SideUpdate(NamedTuple):
-    """Terms of the bound from updated rows of one side."""
+    """Parts of the bound by updated rows of one side."""
 
     fit: float  # what they add to the expected squared error beyond ``sum r^2``
     entropy: float
@@ -163,8 +163,10 @@ class _Totals:
         self.by_row.append(cov[:, :k, :k].sum((-2, -1)))
 
     def read(self, ratio: Tensor) -> tuple[float, float]:
-        """Terms the side adds to the expected squared error, its covariances pooled, and the log
-        determinants of its precisions: a GPU is waited for twice."""
+        """Fit of the side with its covariances pooled, and log determinants of its precisions.
+
+        A GPU is waited for twice.
+        """
         k, ones = len(self.sums.gap), torch.ones_like(self.sums.first)
         pooled = ((ratio - 1.0) * torch.cat(self.by_row)).sum().to(self.constant)
         numbers = torch.stack((pooled, self.constant, self.log_det_precision))

@@ -171,7 +171,7 @@ def _turned_to_axes(posterior: FactorState, problem: FactorProblem) -> FactorSta
 
 
 def sweeps_start(problem: FactorProblem) -> FactorState:
-    """Start of sweeps, with means along the singular vectors of a complete matrix.
+    """The problem's start, with means along the singular vectors of a complete matrix.
 
     With every entry seen, one noise and one prior scale, the optimum of isotropic rows keeps them
     (Nakajima et al. 2013, without the symmetry). From a random start sweeps find them as a power
@@ -183,16 +183,16 @@ def sweeps_start(problem: FactorProblem) -> FactorState:
     start, (n, m), model = problem.start, problem.shape, problem.model
     k = model.n_components
     is_plain = is_normal(model.likelihood) and model.network.n_coordinates == k
-    has_features = any(given is not None for given in model.prior.features)
+    has_features = any(feature is not None for feature in model.prior.features)
     if (
         problem.warm is not None or not problem.is_complete or not is_plain or has_features
         or isinstance(model.prior.scale, str) or min(n, m) > _MOST_ROWS
     ):  # fmt: skip
         return start
     matrix = problem.data.by_row.value.view(n, m).double()
-    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    vectors, values, right = torch.linalg.svd(matrix, full_matrices=False)
     kept = min(k, len(values))
     size = (values[:kept] * k**0.5).sqrt().clamp(min=float(model.prior.scale))
     mean = start.mean.clone()
-    mean[:n, :kept], mean[n:, :kept] = left[:, :kept] * size, right.mT[:, :kept] * size
+    mean[:n, :kept], mean[n:, :kept] = vectors[:, :kept] * size, right.mT[:, :kept] * size
     return start._replace(mean=mean)

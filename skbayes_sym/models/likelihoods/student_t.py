@@ -115,12 +115,16 @@ class StudentT(TargetLikelihood):
 
     def bound(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
         """Density at ``sqrt((y - m)^2 + v)``: t is a mixture of normals over precisions."""
-        if self._learns_df:
-            return super().bound(mean, variance, y)
-        df, precision = self._df, (-2.0 * self.log_noise).exp()
+        df, precision = torch.as_tensor(self._df).to(mean), (-2.0 * self.log_noise).exp()
         squares = (y - mean).square() + variance
-        weight = (df + 1) / (df + squares * precision) * precision
-        d_params = weight * squares - 1.0 if self.learn else squares[:, :0]
+        z = squares * precision / df
+        weight = (df + 1) / (df * (1.0 + z)) * precision
+        slopes = [weight * squares - 1.0] if self.learn else []
+        if self._learns_df:  # by the log of 4 / df
+            digamma = torch.digamma(0.5 * (df + 1)) - torch.digamma(0.5 * df)
+            by_df = 0.5 * (digamma - 1.0 / df - torch.log1p(z) + (df + 1) / df * z / (1.0 + z))
+            slopes.append((-df * by_df).sum(-1, keepdim=True))
+        d_params = torch.cat(slopes, -1) if slopes else squares[:, :0]
         value = self._log_prob(squares.sqrt()).sum(-1)
         return ExpectedLogProb(value, weight * (y - mean), -0.5 * weight, d_params)
 

@@ -458,6 +458,14 @@ def test_likelihoods_that_have_no_place_are_refused():
         clone(MODEL).set_params(likelihood="poisson").fit(X)
 
 
+def test_tails_are_learned_with_a_scale_or_without():
+    for learn in (True, False):
+        likelihood = StudentT(torch.tensor([-0.9]).double(), "learn", learn)
+        model = clone(MODEL).set_params(likelihood=likelihood, max_iter=40, tol=None).fit(X)
+        assert (model.noise_std_ == pytest.approx(np.exp(-0.9) * model.scale_)) == (not learn)
+        assert error(model) < 0.5
+
+
 def test_a_scale_that_is_given_stays():
     model = clone(MODEL).set_params(noise_std=0.4, likelihood="student_t").fit(X)
     assert model.noise_std_ == pytest.approx(0.4)

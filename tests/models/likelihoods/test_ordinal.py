@@ -67,8 +67,10 @@ def test_start_has_the_shares_of_the_classes():
         start.n_outputs(4)
 
 
-def test_a_student_t_is_bounded_by_its_density_at_the_root_mean_square(generator):
-    likelihood, none = StudentT(torch.tensor([-0.4]).double(), 3.0), torch.empty(20, 0)
+@pytest.mark.parametrize("df", [3.0, "learn"])
+def test_a_student_t_is_bounded_by_its_density_at_the_root_mean_square(df, generator):
+    params = torch.tensor([-0.4] + [0.3] * (df == "learn")).double()
+    likelihood, none = StudentT(df=df).at(params), torch.empty(20, 0)
     mean, y = torch.randn(2, 20, 1, generator=generator).double()
     for spread in (0.0, 0.5):
         variance = spread * torch.rand(20, 1, generator=generator).double()
@@ -76,8 +78,8 @@ def test_a_student_t_is_bounded_by_its_density_at_the_root_mean_square(generator
         exact = likelihood.expected_log_prob(mean, variance, y, none)
         assert bool((bound.value <= exact.value + 1e-9).all())
         assert spread or torch.allclose(bound.value, exact.value)
-        leaves = [t.clone().requires_grad_() for t in (mean, variance, likelihood.log_noise)]
-        again = StudentT(leaves[2], 3.0).bound(*leaves[:2], y).value.sum()
+        leaves = [t.clone().requires_grad_() for t in (mean, variance, params)]
+        again = likelihood.at(leaves[2]).bound(*leaves[:2], y).value.sum()
         slopes = torch.autograd.grad(again, leaves)
         for by_hand, slope in zip((*bound[1:3], bound.d_params.sum(0)), slopes, strict=True):
             assert_close(by_hand, slope)
