@@ -77,7 +77,7 @@ FITS: dict[str, FitCase] = {
     ),
     "vi-inducing": FitCase(
         sk.LayerwiseVIRegressor(**_STEPS, last_layer="variational",
-                                hidden_posterior="global_inducing", n_inducing=5,
+                                hidden_posterior=5,
                                 n_predict_samples=20),
         X, NUMBERS,
     ),

@@ -180,7 +180,7 @@ BY_NAME: dict[str, list[Any]] = {
     "tol": [None, 0.0, 1e-12, 1e3, 1e300],
     "n_members": [1, 2, HUGE], "n_chains": [1, 2, HUGE],
     "n_predict_samples": [1, 3, HUGE], "n_draws": [1, 2, HUGE], "n_modes": [0, 1],
-    "n_inducing": [1, 2, 500],
+    "hidden_posterior": ["mean_field", "global_inducing", 1, 2, 500],
     "optimizer": ["auto", "adam", "gauss-newton", GaussNewton(1), GaussNewton(HUGE), Adam(1e-300),
                   Adam(1e10), Adam(batch_size=1), VariationalAdam(1e300, 5, 3, 1e10),
                   VariationalAdam(n_weight_samples=HUGE, init="laplace"),

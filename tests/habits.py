@@ -105,7 +105,7 @@ _FROM_THE_PRIOR = {
 }  # fmt: skip
 _LAYERWISE = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 40, "tol": None,
               "n_predict_samples": 40, "random_state": 0}  # fmt: skip
-_INDUCING = {"hidden_posterior": "global_inducing", "n_inducing": 20}
+_INDUCING = {"hidden_posterior": 20}
 CHECKED = [
     SymmetrizedVIRegressor(**_VARIATIONAL), SymmetrizedVIClassifier(**_VARIATIONAL),
     LayerwiseVIRegressor(**_LAYERWISE),

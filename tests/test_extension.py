@@ -17,6 +17,7 @@ from sklearn.base import clone
 import skbayes_sym as sk
 from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Updates, VariationalAdam
 from skbayes_sym.estimators.samplers import HMC, Chains, Info, State
+from skbayes_sym.estimators.vi.gaps import Symmetrized
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
     BaseNetwork,
@@ -448,13 +449,14 @@ def test_a_gap_in_the_training_bound():
     """The package knows this one too, as the flip of a single unit: the same fit."""
     group = Reflection(HIDDEN)
     base = sk.SymmetrizedVIRegressor(**NET, **STEPS)
-    own = clone(base).set_params(gap=ReflectionGap(group)).fit(X, Y)
+    own = clone(base).set_params(symmetry=Symmetrized(gap=ReflectionGap(group))).fit(X, Y)
     ours = clone(base).set_params(symmetry=group).fit(X, Y)
     assert 0.0 < own.symmetry_gap_ <= math.log(2.0) + 1e-9
     assert own.elbo_ == own.elbo_upper_ == own.elbo_mean_field_ + own.symmetry_gap_
     assert own.elbo_ == pytest.approx(ours.elbo_, abs=1.0)
     labels = clone(sk.SymmetrizedVIClassifier(**NET, **STEPS))
-    labels.set_params(gap=ReflectionGap(Reflection(torch.arange(15)[None]))).fit(X, LABELS)
+    gap = ReflectionGap(Reflection(torch.arange(15)[None]))
+    labels.set_params(symmetry=Symmetrized(gap=gap)).fit(X, LABELS)
 
 
 def test_a_group_and_its_gap_in_a_factorisation():

@@ -27,8 +27,26 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from skbayes_sym.symmetry.translation import Floats, Site, marginal_site
+Floats = npt.NDArray[np.float64]
+
+
+class Site(NamedTuple):
+    """Gaussian factor ``exp(-(x' w - location)^2 / (2 variance))`` of one row."""
+
+    location: float
+    variance: float
+
+
+def marginal_site(loc: Floats, variance: Floats, x: Floats) -> Site:
+    """Marginalise ``N(w; loc, diag(variance))`` over all translations orthogonal to ``x``.
+
+    Kurle et al. (2022), eqs. 14 and 72. Of the 2 K numbers two remain, ``x' loc`` and
+    ``sum_k x_k^2 variance_k``. The limit of the density itself is 0 everywhere (eq. 14 holds up to
+    a factor), and no component of ``x`` need be different from 0 (the paper's B divides by one).
+    """
+    return Site(float(x @ loc), float(x**2 @ variance))
 
 
 class MeanFieldLikelihood(NamedTuple):

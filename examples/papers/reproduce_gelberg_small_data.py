@@ -52,6 +52,7 @@ from joblib import Parallel, delayed
 
 from skbayes_sym import SymmetrizedVIRegressor
 from skbayes_sym.datasets import load_dataset
+from skbayes_sym.estimators.vi.gaps import Symmetrized
 from skbayes_sym.numerics.convergence import last_tenth_gain
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, InfoNCE
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
@@ -59,7 +60,7 @@ from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 TRAINING_ROWS = {"diabetes": 50, "energy": 100, "concrete": 100}
 FIRST_SEED = 1000  # of the splits
 GAP_DRAWS = 512
-INFONCE = {"gap": InfoNCE(20, replacement=True)}
+INFONCE = {"symmetry": Symmetrized(gap=InfoNCE(20, replacement=True))}
 METHODS = {
     "mean-field": {"symmetry": None},
     "exact, exchanges and flips": {"symmetry": "auto"},

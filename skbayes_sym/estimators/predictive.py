@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -18,7 +18,7 @@ from skbayes_sym.estimators.regressor import BayesianRegressorMixin, quantile_le
 from skbayes_sym.numerics.arguments import check_random_state
 
 
-class PredictiveDistribution(Protocol):
+class PredictiveDistribution:
     """Distribution of a new target at every row, in the units of ``y``.
 
     Shapes are those of scikit-learn: ``(n_samples,)``, or ``(n_samples, n_targets)`` where the
@@ -27,47 +27,49 @@ class PredictiveDistribution(Protocol):
 
     def mean(self) -> Array:
         """Expected target."""
-        ...
+        raise NotImplementedError
 
     def std(self) -> Array:
         """Standard deviation, observation noise included."""
-        ...
+        raise NotImplementedError
 
     def var(self) -> Array:
         """Variances, the squares of `std`."""
-        ...
+        return np.asarray(self.std() ** 2)
 
     def quantile(self, q: Any) -> Array:
         """Quantiles: one axis more if ``q`` is a sequence."""
-        ...
+        raise NotImplementedError
 
     def interval(self, coverage: float = 0.9) -> Array:
         """Ends of the central interval that holds a new target with probability ``coverage``."""
-        ...
+        if not 0.0 < coverage < 1.0:
+            raise ValueError(f"coverage must lie strictly between 0 and 1, got {coverage!r}.")
+        return self.quantile([0.5 * (1.0 - coverage), 0.5 * (1.0 + coverage)])
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
         """Draws, ``(n_samples, n)`` or ``(n_samples, n_targets, n)``."""
-        ...
+        raise NotImplementedError
 
     def log_prob(self, y: Any) -> Array:
         """Log density of observed targets, ``(n_samples,)`` nats, joint over a row's targets."""
-        ...
+        raise NotImplementedError
 
     def cdf(self, y: Any) -> Array:
         """Probability of a target at or below the observed one, each by itself."""
-        ...
+        raise NotImplementedError
 
     def crps(self, y: Any) -> Array:
         """Continuous ranked probability score, in target units; less is better."""
-        ...
+        raise NotImplementedError
 
     def uncertainty(self) -> Bunch:
         """Variance by its source: ``total``, ``epistemic``, ``aleatoric``."""
-        ...
+        raise NotImplementedError
 
     def components(self) -> "Components":
         """Means and standard deviations of the mixture's components, and their weights."""
-        ...
+        raise NotImplementedError
 
 
 class Components(NamedTuple):
@@ -78,25 +80,7 @@ class Components(NamedTuple):
     scale: Array  # the same; standard deviations, observation noise included
 
 
-class _Regression:
-    """Members that every predictive distribution of numbers derives from the rest."""
-
-    def std(self) -> Array:
-        raise NotImplementedError
-
-    def quantile(self, q: Any) -> Array:
-        raise NotImplementedError
-
-    def var(self) -> Array:
-        return np.asarray(self.std() ** 2)
-
-    def interval(self, coverage: float = 0.9) -> Array:
-        if not 0.0 < coverage < 1.0:
-            raise ValueError(f"coverage must lie strictly between 0 and 1, got {coverage!r}.")
-        return self.quantile([0.5 * (1.0 - coverage), 0.5 * (1.0 + coverage)])
-
-
-class PosteriorPredictive(_Regression):
+class PosteriorPredictive(PredictiveDistribution):
     """A window on the law of a regressor of this package."""
 
     def __init__(self, model: BayesianRegressorMixin, X: Any) -> None:
@@ -136,7 +120,7 @@ class PosteriorPredictive(_Regression):
         return self._model.predict_uncertainty(self._X)
 
 
-class NormalPredictive(_Regression):
+class NormalPredictive(PredictiveDistribution):
     """Predictions of a regressor that returns mean and standard deviation: independent normals."""
 
     def __init__(self, mean: Array, std: Array) -> None:
@@ -198,7 +182,7 @@ _LEVELS = (np.arange(1000) + 0.5) / 1000.0  # of the quantiles that moments are 
 _STEP = 1e-5  # of the transformation's derivative, relative to the spread of the predictions
 
 
-class TransformedPredictive(_Regression):
+class TransformedPredictive(PredictiveDistribution):
     """Predictions of a `TransformedTargetRegressor`: the law of a monotone function.
 
     Quantiles, intervals, draws, cdf and density are exact (the density up to the transformation's

@@ -33,6 +33,7 @@ ESTIMATORS = {
 _SETTINGS = {
     "optimizers": "Adam EvidenceAdam GaussNewton Updates VariationalAdam",
     "samplers": "Chains SMC Evidence",
+    "vi.gaps": "Symmetrized",
 }
 
 # Modules of scikit-learn, and in them the steps whose fitted state is arrays, numbers, strings and

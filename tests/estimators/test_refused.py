@@ -10,6 +10,7 @@ from torch import nn
 import skbayes_sym as sk
 from skbayes_sym.estimators.optimizers import Adam, VariationalAdam
 from skbayes_sym.estimators.samplers import SMC, Evidence
+from skbayes_sym.estimators.vi.gaps import Symmetrized
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models import (
     Affine,
@@ -47,10 +48,13 @@ OF_SAMPLED_NOISE: list[tuple[Mapping[str, Any], str]] = [
     ({"noise_std": 1.0, "noise_prior_scale": 2.0}, "noise_prior_scale=2.0 does not apply"),
 ]
 OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
-    ({"symmetry": None, "gap": Soules()}, r"gap=Soules\(.*\) does not apply: symmetry=None"),
-    ({"gap": DoublyStochastic()}, r"gap=DoublyStochastic\(.* from above: train on a lower"),
+    ({"symmetry": Symmetrized(None, Soules())}, r"gap=Soules\(.*\) does not apply: symmetry=None"),
     (
-        {"gap": UnitGap(Trivial(), Soules()), "symmetry": "permutation"},
+        {"symmetry": Symmetrized(gap=DoublyStochastic())},
+        r"gap=DoublyStochastic\(.* from above: train on a lower",
+    ),
+    (
+        {"symmetry": Symmetrized("permutation", UnitGap(Trivial(), Soules()))},
         "symmetry='permutation', but gap=UnitGap has a group of its own: leave symmetry='auto'",
     ),
 ]
@@ -82,7 +86,6 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     ],
     sk.LayerwiseVIRegressor: [
         *OF_PRIORS,
-        ({"n_inducing": 5}, "n_inducing=5 is for hidden_posterior='global_inducing'"),
         ({"optimizer": FROM_A_MODE}, "init='laplace' is not for Layerwise"),
         (
             {"optimizer": Adam(batch_size=4)},
@@ -105,7 +108,6 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     sk.DeepEnsembleClassifier: OF_NETWORKS
     + OF_PRIORS
     + [
-        ({"correction": None, "variance_scale": 1.0}, "variance_scale=1.0 does not apply"),
         ({"network": nn.Linear(3, 2), "correction": "gaussian"}, "only members of network='mlp'"),
         ({"likelihood": Categorical(), "correction": "gaussian"}, "only members with the softmax"),
     ],

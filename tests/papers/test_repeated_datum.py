@@ -7,6 +7,7 @@ from repeated_datum import (
     RankOneGaussian,
     RepeatedDatum,
     constant_ratio_gap,
+    marginal_site,
 )
 from scipy import optimize, stats
 
@@ -197,3 +198,18 @@ def test_mean_never_collapses_variance_does():
     assert q_0.output_variance == pytest.approx(1.0, rel=1e-3)
     assert model.gap(theta) == pytest.approx(a**2 / 4e5, rel=1e-3)
     assert q_0.kl(model.prior) == pytest.approx(model.posterior().output_mean ** 2 / 2, rel=3e-3)
+
+
+def test_marginal_site_by_quadrature():
+    """Two weights: the marginal over the line orthogonal to x, up to a factor."""
+    loc, variance, x = np.array([0.3, -1.0]), np.array([0.5, 2.0]), np.array([2.0, 1.0])
+    site = marginal_site(loc, variance, x)
+    shift = np.linspace(-40, 40, 40_001)[:, None] * np.array([1.0, -2.0])
+
+    def marginal(w):
+        return np.exp(-0.5 * ((w - loc + shift) ** 2 / variance).sum(axis=1)).sum()
+
+    outputs = np.array([-1.0, 0.0, 0.5, 3.0])
+    values = np.array([marginal(np.array([0.0, f])) for f in outputs])
+    expected = np.exp(-0.5 * (outputs - site.location) ** 2 / site.variance)
+    np.testing.assert_allclose(values / values[1], expected / expected[1], rtol=1e-10)

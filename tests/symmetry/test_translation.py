@@ -1,11 +1,10 @@
 """Translations of a linear model's weights that its inputs don't see."""
 
-import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.symmetry.translation import Translation, marginal_site
+from skbayes_sym.symmetry.translation import Translation
 
 
 @pytest.fixture
@@ -66,18 +65,3 @@ def test_enough_rows_leave_nothing_free(generator):
     assert group.is_compact
     assert group.log_order == 0.0
     assert group.generators() == []
-
-
-def test_marginal_site_by_quadrature():
-    """Two weights: the marginal over the line orthogonal to x, up to a factor."""
-    loc, variance, x = np.array([0.3, -1.0]), np.array([0.5, 2.0]), np.array([2.0, 1.0])
-    site = marginal_site(loc, variance, x)
-    shift = np.linspace(-40, 40, 40_001)[:, None] * np.array([1.0, -2.0])
-
-    def marginal(w):
-        return np.exp(-0.5 * ((w - loc + shift) ** 2 / variance).sum(axis=1)).sum()
-
-    outputs = np.array([-1.0, 0.0, 0.5, 3.0])
-    values = np.array([marginal(np.array([0.0, f])) for f in outputs])
-    expected = np.exp(-0.5 * (outputs - site.location) ** 2 / site.variance)
-    np.testing.assert_allclose(values / values[1], expected / expected[1], rtol=1e-10)

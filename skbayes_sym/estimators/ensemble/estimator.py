@@ -377,14 +377,12 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         ``LayerScales(8.0, 64.0)``: one scale per layer's weights and one per layer's biases, every
         member's own, by the evidence. ``ARD(8.0, 64.0)`` learns one per column of ``X`` besides:
         `relevance_`.
-    correction : {"auto", "gaussian"} or None, default="auto"
+    correction : {"auto", "gaussian"}, float or None, default="auto"
         Whether members are refitted: "gaussian" for all of a "mlp" with the softmax of
         ``likelihood="auto"`` and a normal prior; "auto" where that is so and takes some seconds (up
         to 700 rows times classes, with ten members of many weights); None leaves them as trained.
-    variance_scale : "loo" or float, default="loo"
-        Factor on the variance of the logits in predictions; "loo" takes the largest of
-        0.1, 0.3, 1, 3 and 10 whose predictions of left-out rows are, approximately, no more than a
-        standard error worse than the best's.
+        A number is "gaussian" with that factor on the variance of the logits, which leave-one-out
+        densities choose otherwise: 0 predicts with the refitted means alone.
     max_iter : int, default=2000
         Largest number of optimiser steps.
     standardize : bool, default=True
@@ -494,15 +492,17 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     ((2, 3), (5, 27))
     """
 
-    correction: str | None
-    variance_scale: str | float
+    correction: str | float | None
     refitted_members_: RefittedMembers | None = None
     variance_scale_: float
 
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
-        "correction": [StrOptions({"auto", "gaussian"}), None],
-        "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
+        "correction": [
+            StrOptions({"auto", "gaussian"}),
+            Interval(Real, 0, None, closed="left"),
+            None,
+        ],
     }
 
     def __init__(
@@ -514,8 +514,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: GivenPrior = 1.0,
-        correction: str | None = "auto",
-        variance_scale: str | float = "loo",
+        correction: str | float | None = "auto",
         max_iter: int = 2000,
         standardize: bool = True,
         optimizer: str | Optimizer = "adam",
@@ -532,7 +531,6 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         self.likelihood = likelihood
         self.prior = prior
         self.correction = correction
-        self.variance_scale = variance_scale
         self.max_iter = max_iter
         self.standardize = standardize
         self.optimizer = optimizer
@@ -549,9 +547,11 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     def _refitting(self) -> Refitting | None:
         why = self._why_as_trained()
         if not why:
-            return Refitting(self.variance_scale, is_optional=self.correction == "auto")
-        names = ("variance_scale",) if self.correction is None else ("correction", "variance_scale")
-        refuse(self, names, why, "correction='gaussian'")
+            given = self.correction
+            scale = "loo" if given is None or isinstance(given, str) else given
+            return Refitting(scale, is_optional=given == "auto")
+        if self.correction is not None:
+            refuse(self, ("correction",), why, "correction=None")
         return None
 
     def _why_as_trained(self) -> str:

@@ -13,7 +13,7 @@ import torch
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.inference.factorization.covariance import FullCovariance
-from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor, Rows
+from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
@@ -60,7 +60,9 @@ def choose_components(
                 on_sweep=lambda posterior, elbo: False,
             ).posterior  # fmt: skip
             mean, cov = state.mean.double().cpu(), state.cov.double().cpu()
-            rows, columns = (Rows(mean[s], cov[s]) for s in (slice(n_rows), slice(n_rows, None)))
+            rows, columns = (
+                EntryRows(mean[s], cov[s]) for s in (slice(n_rows), slice(n_rows, None))
+            )
             no_law = RowLaw(mean[:0], mean[:0])
             predictor = FactorPredictor(
                 rows, columns, model.network, no_law, state.likelihood, model.shift

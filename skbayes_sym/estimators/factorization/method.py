@@ -14,7 +14,7 @@ from skbayes_sym.estimators._fit.warnings import warn_unconverged, warn_user
 from skbayes_sym.estimators.factorization.entries import warn_of_empty
 from skbayes_sym.estimators.factorization.training import MatrixTraining
 from skbayes_sym.inference.diagnostics import rank_rhat
-from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor, Rows
+from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor
 from skbayes_sym.inference.factorization.factor_model import (
     FactorModel,
     FactorProblem,
@@ -47,7 +47,7 @@ class FactorFit:
         axes = canonical_rotation(state.factors(k), n)
         turn = _whole_turn(axes, model.network.n_coordinates).to(state.mean)
         mean, cov = (state.mean @ turn).cpu(), _turned(state.cov, turn).cpu()
-        rows, columns = (Rows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
+        rows, columns = (EntryRows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
         laws = list[RowLaw]()
         for law in state.laws or ():
             whole = _whole_turn(axes, len(law.precision)).to(law.precision)

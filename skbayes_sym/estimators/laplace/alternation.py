@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.run import logger
-from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, Evidence
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, EvidenceParts
 from skbayes_sym.inference.laplace.training import HyperAscent
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.numerics.convergence import gain
@@ -55,25 +55,11 @@ class Point(NamedTuple):
 class Alternation:
     """Training, and its records.
 
-    Parameters
-    ----------
-    model : AveragedNetwork
-    objective : MapObjective
-        Of one position: the weights, and eta where it is trained with them.
-    hyper : Tensor
-        Hyperparameters, changed in place.
-    ascent : HyperAscent, optional
-        Moves them; without it they stay, and the loss says when training has converged.
-    pace : Pace
-
-    Attributes
-    ----------
-    evidence_curve : list of float
-        Log evidence at every update, scaled targets, nats.
-    eta_curve : list of Tensor
-        eta after every block of steps.
-    best : (float, Point) or None
-        The highest of ``evidence_curve``, and where it was.
+    ``objective``: of one position: the weights, and eta where it is trained with them. ``hyper``:
+    hyperparameters, changed in place. ``ascent``: moves them; without it they stay, and the loss
+    says when training has converged. ``evidence_curve``: log evidence at every update, scaled
+    targets, nats; ``eta_curve``: eta after every block of steps; ``best``: the highest of
+    ``evidence_curve``, and where it was.
     """
 
     def __init__(
@@ -126,7 +112,7 @@ class Alternation:
 
     def _update(self, ascent: HyperAscent, factor: float) -> None:
         before = self.point()
-        terms: Evidence = ascent.update(self._theta, factor)
+        terms: EvidenceParts = ascent.update(self._theta, factor)
         if factor == 1.0:
             self._keep_half_widths_alive()
         self.evidence_curve.append(terms.value)

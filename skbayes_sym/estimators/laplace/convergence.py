@@ -67,7 +67,7 @@ def warn_if_fisher_vanished(problem: Problem, mode: Evaluated) -> None:
         f"the empirical Fisher matrix has vanished: its trace is {empirical / expected:.1%} of the "
         "Gauss-Newton matrix's, since the network fits its labels. The evidence then prefers small "
         "prior precisions, and learns half-widths no more. Use curvature='kron-sketch', "
-        "which costs the same, or leave n_hyper_updates and burn_in at their defaults.",
+        "which costs the same, or leave Updates.n and Updates.burn_in at 'auto'.",
         UserWarning,
     )
 
@@ -80,6 +80,6 @@ def warn_unless_evidence_converged(curve: Array, tol: float | None, total_weight
     warn_user(
         f"not converged: the last tenth of the {len(curve)} hyperparameter updates still raised "
         f"the log evidence by {gain.value / total_weight:.2g} nats per row (tol={tol:g}). Raise "
-        "max_iter, learning_rate or hyper_learning_rate.",
+        "max_iter, learning_rate or Updates.learning_rate.",
         ConvergenceWarning,
     )

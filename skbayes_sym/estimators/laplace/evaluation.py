@@ -6,7 +6,7 @@ from typing import NamedTuple
 from skbayes_sym.estimators.laplace.alternation import Point
 from skbayes_sym.inference.laplace.curvature import Spectrum
 from skbayes_sym.inference.laplace.jacobian import Directions
-from skbayes_sym.inference.laplace.marginal_likelihood import Evidence, LaplaceEvidence
+from skbayes_sym.inference.laplace.marginal_likelihood import EvidenceParts, LaplaceEvidence
 
 EVALUATION_SAMPLES = 32  # transformations per row of the reported evidence and of predictions
 
@@ -15,26 +15,19 @@ class Evaluated(NamedTuple):
     """A point with its evidence, and the curvature there."""
 
     point: Point
-    terms: Evidence
+    terms: EvidenceParts
     spectrum: Spectrum
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Evidence of points on the way and at the end, comparable with each other.
-
-    Parameters
-    ----------
-    evidence : LaplaceEvidence
-    seed : int
-        Of the transformations.
-    """
+class TrainingEvaluation:
+    """Evidence of points on the way and at the end, comparable with each other."""
 
     evidence: LaplaceEvidence
-    seed: int
+    seed: int  # of the transformations
 
     @classmethod
-    def of_training(cls, evidence: LaplaceEvidence, seed: int) -> "Evaluation":
+    def of_training(cls, evidence: LaplaceEvidence, seed: int) -> "TrainingEvaluation":
         """Evaluation by the evidence as training takes it."""
         model = evidence.model
         n_samples = max(model.n_samples, EVALUATION_SAMPLES) if model.n_half_widths else 1

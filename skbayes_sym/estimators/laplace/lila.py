@@ -34,7 +34,7 @@ from skbayes_sym.estimators.laplace.networks import NAMES
 from skbayes_sym.estimators.laplace.predict import Transformations
 from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Optimizer, Updates, as_adam
 from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
-from skbayes_sym.models.augmentations.invariances import OBJECTIVES, Objective
+from skbayes_sym.models.augmentations.invariances import OBJECTIVES, TransformObjective
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.numerics.random import Estimate, spawn_seeds
@@ -50,7 +50,7 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-def given_objective(adam: EvidenceAdam) -> Objective:
+def given_objective(adam: EvidenceAdam) -> TransformObjective:
     """``objective`` by name, or one's own."""
     value = (adam.updates or Updates()).objective
     if isinstance(value, str) and value in OBJECTIVES:

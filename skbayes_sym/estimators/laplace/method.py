@@ -25,7 +25,7 @@ from skbayes_sym.estimators.laplace.convergence import (
     warn_unless_evidence_converged,
 )
 from skbayes_sym.estimators.laplace.curvature import curvature_of, is_empirical
-from skbayes_sym.estimators.laplace.evaluation import Evaluation
+from skbayes_sym.estimators.laplace.evaluation import TrainingEvaluation
 from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit
 from skbayes_sym.estimators.laplace.invariances import Families
 from skbayes_sym.estimators.laplace.networks import layer_precisions, recording
@@ -41,7 +41,7 @@ from skbayes_sym.inference.laplace.training import (
 )
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.models.augmentations.base import Identity
-from skbayes_sym.models.augmentations.invariances import OBJECTIVES, Objective
+from skbayes_sym.models.augmentations.invariances import OBJECTIVES, TransformObjective
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.numerics.optimise import ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -77,42 +77,24 @@ class AdamEffort:
 
 @dataclass(frozen=True, eq=False)
 class Laplace:
-    """Laplace's approximation (MacKay 1992), learned invariances included (Immer et al. 2022).
-
-    Parameters
-    ----------
-    adam : EvidenceAdam
-    learn_prior : bool
-        Whether the scales of the prior may move, if ``objective`` moves them.
-    max_iter : int
-    tol : float or None
-        Nats per unit of sample weight; None never stops.
-    effort : AdamEffort
-        What "auto" is.
-    objective : Objective, optional
-        By default the evidence.
-    invariances : Families, optional
-        By default no transformations, and none are reported.
-    half_width_rate : float or "auto"
-        Adam's step size for half-widths.
-    """
+    """Laplace's approximation (MacKay 1992), learned invariances included (Immer et al. 2022)."""
 
     needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, RECORDED, NORMAL_PRIOR)
 
     adam: EvidenceAdam
-    learn_prior: bool
+    learn_prior: bool  # whether the scales of the prior may move, if ``objective`` moves them
     max_iter: int
-    tol: float | None
-    effort: AdamEffort
-    objective: Objective = OBJECTIVES["evidence"]
-    invariances: Families | None = None
-    half_width_rate: float | str = "auto"
+    tol: float | None  # nats per unit of sample weight; None never stops
+    effort: AdamEffort  # what "auto" is
+    objective: TransformObjective = OBJECTIVES["evidence"]  # by default the evidence
+    invariances: Families | None = None  # by default no transformations, and none are reported
+    half_width_rate: float | str = "auto"  # Adam's step size for half-widths
 
     def fit(self, data: Training, model: Model, run: Run) -> LaplaceFit:
         problem = self._problem(data, model)
         problem.require_memory(self.adam.curvature)
         with torch.no_grad():
-            evaluation = Evaluation.of_training(problem.evidence, problem.seeds.evaluation)
+            evaluation = TrainingEvaluation.of_training(problem.evidence, problem.seeds.evaluation)
             training = self._training(problem)
             run.begin(
                 training.pace.n_blocks,

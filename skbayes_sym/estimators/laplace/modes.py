@@ -37,7 +37,7 @@ from skbayes_sym.inference.laplace.search.beginnings import (
 )
 from skbayes_sym.inference.laplace.search.held_out import (
     MODES_A_FOLD,
-    HeldOut,
+    HeldOutFold,
     cross_validated,
     folds,
     is_better,
@@ -183,7 +183,7 @@ def _require_memory(data: Training, network: MLP, n: int, matrices: int) -> None
 
 
 # Modes of a number of units, each without a fold, and what they say of it (None if stopped).
-Validate = Callable[[int], tuple[NumbersFit, HeldOut | None]]
+Validate = Callable[[int], tuple[NumbersFit, HeldOutFold | None]]
 
 
 class Widths(NamedTuple):
@@ -256,7 +256,7 @@ class EvidenceLaplace:
         with torch.no_grad():
             if asks:
 
-                def validate(width: int) -> tuple[NumbersFit, HeldOut | None]:
+                def validate(width: int) -> tuple[NumbersFit, HeldOutFold | None]:
                     return searches.validate(self._resized(model, width, LayerScales()))
 
                 _, y, weight = data.double_data
@@ -313,7 +313,7 @@ class _Searches(NamedTuple):
         how, on_step = self._how(model), self._on_step(model)
         return self._fit(model, search_numbers(how, self.problem(model), draw, n, on_step))
 
-    def validate(self, model: Model) -> tuple[NumbersFit, HeldOut | None]:
+    def validate(self, model: Model) -> tuple[NumbersFit, HeldOutFold | None]:
         """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""
         effort, how = self.method.effort, self._how(model)
         tol = how.tol

@@ -11,7 +11,7 @@ from skbayes_sym.estimators._fit.memory import rows_part
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.alternation import Alternation, Point
 from skbayes_sym.estimators.laplace.curvature import Curvature
-from skbayes_sym.estimators.laplace.evaluation import Evaluated, Evaluation
+from skbayes_sym.estimators.laplace.evaluation import Evaluated, TrainingEvaluation
 from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit, as_array
 from skbayes_sym.estimators.laplace.invariances import LearnedInvariances
 from skbayes_sym.estimators.laplace.predict import averaging_is_negligible, predict_seeds
@@ -41,24 +41,13 @@ class Seeds(NamedTuple):
 class Problem:
     """Network, data and evidence that are trained.
 
-    Parameters
-    ----------
-    data : Training
-    model : AveragedNetwork
-        With the number of transformations used in training.
-    curvature : Curvature
-    batch_size : int
-        Rows per step.
-    precisions : Tensor of shape (n_layers,)
-        Of the priors of all weight layers at the start, covered or not.
-    reports_invariances : bool
-    seeds : Seeds
+    ``precisions`` (n_layers,): of the priors of all weight layers at the start, covered or not.
     """
 
     data: Training
-    model: AveragedNetwork
+    model: AveragedNetwork  # with the number of transformations used in training
     curvature: Curvature
-    batch_size: int
+    batch_size: int  # rows per step
     precisions: Tensor
     reports_invariances: bool
     seeds: Seeds
@@ -105,7 +94,7 @@ class Problem:
     def _predicts_plainly(self, theta: Tensor, hyper: Tensor) -> bool:
         """Whether the learned half-widths are too small for predictions to be averages."""
         seed, _ = predict_seeds(self.seeds.predict)
-        evaluation = Evaluation.of_training(self.evidence, self.seeds.evaluation)
+        evaluation = TrainingEvaluation.of_training(self.evidence, self.seeds.evaluation)
         return averaging_is_negligible(evaluation.evidence, theta, hyper, seed)
 
     def traces(self, point: Point) -> tuple[float, float]:

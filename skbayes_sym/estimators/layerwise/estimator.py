@@ -20,8 +20,8 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.layerwise.method import (
     HIDDEN_POSTERIORS,
     LAST_LAYERS,
+    LayerwiseParts,
     LayerwiseVI,
-    Parts,
 )
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_adam
@@ -58,11 +58,9 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         "collapsed" integrates the last layer exactly, given sampled hidden layers, and needs all
         rows at every step. "variational" makes it of sites at the inducing points, as
         ``hidden_posterior="global_inducing"`` makes the others, and takes minibatches.
-    hidden_posterior : {"mean_field", "global_inducing"}, default="mean_field"
-        "global_inducing" makes the posterior of a layer's weights of ``n_inducing`` sites at the
-        activations sampled below it, so that layers are correlated.
-    n_inducing : int or "auto", default="auto"
-        Inducing points of "global_inducing", at most one per row. "auto" is 100.
+    hidden_posterior : {"mean_field", "global_inducing"} or int, default="mean_field"
+        "global_inducing" makes the posterior of a layer's weights of 100 sites (an int is another
+        number) at the activations sampled below it, so that layers are correlated.
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number, one per layer or one per parameter, the same for all units of a layer; or an
@@ -167,8 +165,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     """
 
     last_layer: str
-    hidden_posterior: str
-    n_inducing: int | str
+    hidden_posterior: str | int
     noise_std: str | float | Sequence[float]
     max_iter: int
     n_predict_samples: int
@@ -185,8 +182,10 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         **NOISE_CONSTRAINTS,
         **STEP_CONSTRAINTS,
         "last_layer": [StrOptions(LAST_LAYERS)],
-        "hidden_posterior": [StrOptions(HIDDEN_POSTERIORS)],
-        "n_inducing": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "hidden_posterior": [
+            StrOptions(HIDDEN_POSTERIORS),
+            Interval(Integral, 1, None, closed="left"),
+        ],
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
         "standardize": STANDARDIZE,
     }
@@ -197,8 +196,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         activation: str = "relu",
         *,
         last_layer: str = "collapsed",
-        hidden_posterior: str = "mean_field",
-        n_inducing: int | str = "auto",
+        hidden_posterior: str | int = "mean_field",
         prior: GivenPrior = "learn",
         likelihood: str | Likelihood = "auto",
         noise_std: str | float | Sequence[float] = "learn",
@@ -215,7 +213,6 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         self.activation = activation
         self.last_layer = last_layer
         self.hidden_posterior = hidden_posterior
-        self.n_inducing = n_inducing
         self.prior = prior
         self.likelihood = likelihood
         self.noise_std = noise_std
@@ -241,7 +238,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         if adam.init != "random":
             raise ValueError(f"init={adam.init!r} is not for LayerwiseVIRegressor.")
         steps = Steps.of(adam, self.max_iter, self.tol, n_draws=_N_DRAWS)
-        return LayerwiseVI(Parts(self.last_layer, self.hidden_posterior, self.n_inducing), steps)
+        return LayerwiseVI(LayerwiseParts(self.last_layer, self.hidden_posterior), steps)
 
     def _predictor(self, like: Tensor) -> LayerwisePredictor:
         """Predictor made of draws of the hidden layers and the last layer given them."""

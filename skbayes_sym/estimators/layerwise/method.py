@@ -38,33 +38,27 @@ from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error
 
 LAST_LAYERS = {"collapsed", "variational"}
 HIDDEN_POSTERIORS = {"mean_field", "global_inducing"}
-_N_INDUCING = 100  # n_inducing="auto"
+_N_INDUCING = 100  # hidden_posterior="global_inducing"
 
 
 @dataclass(frozen=True)
-class Parts:
+class LayerwiseParts:
     """Posteriors of the layers, in the words of the constructor.
 
     Raises ValueError if they don't go together: the message says what does.
     """
 
     last_layer: str
-    hidden_posterior: str
-    n_inducing: int | str
+    hidden_posterior: str | int  # a number: of inducing points
 
     def __post_init__(self) -> None:
-        if self.hidden_posterior == "global_inducing":
+        if self.hidden_posterior != "mean_field":
             return
         if self.last_layer == "variational":
             raise ValueError(
                 "last_layer='variational' is made of sites at inducing points: use it with "
                 "hidden_posterior='global_inducing'. Independent weights in all layers are "
                 "SymmetrizedVIRegressor's."
-            )
-        if not isinstance(self.n_inducing, str):
-            raise ValueError(
-                f"n_inducing={self.n_inducing} is for hidden_posterior='global_inducing': with "
-                f"hidden_posterior={self.hidden_posterior!r} there are no inducing points."
             )
 
     @property
@@ -78,11 +72,12 @@ class Parts:
         Under the scales at which a prior that learns them starts.
         """
         network = prior.network
-        asked = _N_INDUCING if isinstance(self.n_inducing, str) else int(self.n_inducing)
+        given = self.hidden_posterior
+        asked = _N_INDUCING if isinstance(given, str) else given
         m = min(asked, n_rows)
         *hidden_scales, last_scale = prior.of_layers(prior.start)
         hidden: HiddenPosterior = MeanFieldHidden(network, tuple(hidden_scales))
-        if self.hidden_posterior == "global_inducing":
+        if self.hidden_posterior != "mean_field":
             hidden = InducingHidden(network, tuple(hidden_scales), m)
         last: LastLayer = CollapsedLast(last_scale)
         if self.last_layer == "variational":
@@ -95,7 +90,7 @@ _EVALUATION_DRAWS = 128
 _EVALUATION_NUMBERS = 1 << 22  # of the features of a block of draws
 
 
-class Seeds(NamedTuple):
+class LayerwiseSeeds(NamedTuple):
     """Seeds, one for each purpose."""
 
     start: int
@@ -149,7 +144,7 @@ class Setting(NamedTuple):
     posterior: Layerwise
     prior: PriorOfLayers
     rows: Data
-    seeds: Seeds
+    seeds: LayerwiseSeeds
 
     def start(self, likelihood: Likelihood, *, at_prior: bool) -> Tensor:
         """Starting point: concentrated, or as wide as the prior."""
@@ -224,14 +219,14 @@ class LayerwiseVI:
 
     needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
-    parts: Parts
+    parts: LayerwiseParts
     steps: Steps
 
     def fit(self, data: Training, model: Model, run: Run) -> LayerwiseFit:
         batch_size = self._batch_size(data.n_rows)
         prior = PriorOfLayers(fully_connected(model.network), scales_by_group(model.prior))
         posterior = self.parts.posterior(prior, data.n_rows)
-        seeds = Seeds(*spawn_seeds(data.seed, len(Seeds._fields)))
+        seeds = LayerwiseSeeds(*spawn_seeds(data.seed, len(LayerwiseSeeds._fields)))
         setting = Setting(posterior, prior, data.double_data, seeds)
         climbs: list[Climb] = []
         with torch.no_grad():

@@ -32,7 +32,7 @@ from skbayes_sym.inference.linear.hyperparameters import Learning, SitesFit, Unt
 from skbayes_sym.inference.linear.sites import (
     LinearData,
     Sites,
-    State,
+    SiteState,
     converge,
     first_sites,
     mean_field,
@@ -46,7 +46,7 @@ from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate, mean_and_error, spawn_seeds
 
 
-class Bounds(NamedTuple):
+class LinearBounds(NamedTuple):
     """At the optimum, of scaled targets, nats; equal rules make them comparable."""
 
     full: Estimate
@@ -59,9 +59,9 @@ class SiteFit:
     """Result of `SiteInference`, final or so far."""
 
     design: Design
-    state: State
+    state: SiteState
     prior_scale: Array | None  # () or (K,), or None; as given; None if it is learned
-    bounds: Bounds | None = None  # once the updates have ended
+    bounds: LinearBounds | None = None  # once the updates have ended
     elbo_curve: list[float] | None = None  # of scaled targets
     n_iter: int = 0
     stop_reason: Stopped = "max_iter"
@@ -106,7 +106,7 @@ class SiteFit:
         return {"site_location_": locations, "site_variance_": variances}
 
 
-def _moments_of_sites(state: State) -> tuple[Array, Array]:
+def _moments_of_sites(state: SiteState) -> tuple[Array, Array]:
     """Locations (n, C) and variances (n, C, C), scaled units."""
     precision, shift = (t.cpu().numpy() for t in (state.sites.precision, state.sites.shift))
     n_outputs = precision.shape[-1]
@@ -125,7 +125,7 @@ def _moments_of_sites(state: State) -> tuple[Array, Array]:
 _MOST_ROWS = 5000  # that are left out, evenly spaced
 
 
-def scale_by_left_out(state: State, data: Data) -> float:
+def scale_by_left_out(state: SiteState, data: Data) -> float:
     """The scale whose predictions of left-out rows are best; as of Laplace's approximations.
 
     ``state``: at the optimum: a row's site is its own gradient and curvature there, so that leaving
@@ -195,9 +195,9 @@ class SiteInference:
         self, problem: LinearData, sites: SiteLikelihood, first: Sites, start: Start,
         design: Design, run: Run,
     ) -> SitesFit:  # fmt: skip
-        last: list[State] = []
+        last: list[SiteState] = []
 
-        def on_step(state: State) -> bool:
+        def on_step(state: SiteState) -> bool:
             last[:] = [state]
             return run.end_block()
 
@@ -210,8 +210,12 @@ class SiteInference:
         return fitted
 
     def _bounds(
-        self, design: Design, problem: LinearData, state: State, replicates: list[SiteLikelihood]
-    ) -> Bounds:
+        self,
+        design: Design,
+        problem: LinearData,
+        state: SiteState,
+        replicates: list[SiteLikelihood],
+    ) -> LinearBounds:
         """The bound at the optimum, that of the best mean-field posterior, and their difference."""
         family = mean_field(design.inputs)
         start = solve(problem, state.sites, state.prior_variance, state.likelihood, family)
@@ -223,15 +227,17 @@ class SiteInference:
         tol = self.tol or 0.0
         best = converge(problem, start, family, tol=tol, max_iter=_MEAN_FIELD_UPDATES).state
 
-        def bound(rule: SiteLikelihood, at: State) -> float:
+        def bound(rule: SiteLikelihood, at: SiteState) -> float:
             value = rule.value(at.mean, at.output_covariance, problem.y)
             return float(at.elbo + (value - at.terms.value) @ problem.weight)
 
         rules = replicates or [state.likelihood]
         full, independent = np.array([[bound(rule, s) for s in (state, best)] for rule in rules]).T
-        return Bounds(_estimate(full), _estimate(independent), _estimate(full - independent))
+        return LinearBounds(_estimate(full), _estimate(independent), _estimate(full - independent))
 
-    def _report(self, fitted: SitesFit, bounds: Bounds, learning: Learning, offset: float) -> None:
+    def _report(
+        self, fitted: SitesFit, bounds: LinearBounds, learning: Learning, offset: float
+    ) -> None:
         """Log a summary; warn of what didn't converge or has no optimum inside its range."""
         logger.info(
             "ELBO %.6g (mean-field %.6g, gap %.4g), stopped by %s after %d updates",

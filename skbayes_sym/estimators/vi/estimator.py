@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
@@ -23,7 +22,7 @@ from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_adam
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
-from skbayes_sym.estimators.vi.gaps import GAPS, GivenGap, has_a_group
+from skbayes_sym.estimators.vi.gaps import Symmetrized, symmetrized
 from skbayes_sym.estimators.vi.method import MeanFieldVI
 from skbayes_sym.inference.mean_field.predictor import MeanFieldPredictor
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
@@ -43,9 +42,9 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "symmetry": [
         StrOptions({"auto", "permutation", "signed_permutation", "sign_flip"}),
         HasMethods(["act", "generators"]),
+        Symmetrized,
         None,
     ],
-    "gap": [StrOptions(set(GAPS)), callable, HasMethods(["estimate", "value_and_gradients"])],
     "warm_start": ["boolean"],
 }
 
@@ -53,8 +52,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 class _SymmetrizedVI(NetworkEstimator):
     """Base of the two: the method, the group and the predictor."""
 
-    symmetry: str | SymmetryGroup | None
-    gap: GivenGap
+    symmetry: str | SymmetryGroup | Symmetrized | None
     optimizer: str | Optimizer
     max_iter: int
     n_predict_samples: int
@@ -71,16 +69,9 @@ class _SymmetrizedVI(NetworkEstimator):
 
     def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
         """A gap with a group of its own says which, unless ``symmetry`` does."""
-        if has_a_group(self.gap) and self.symmetry != "auto":
-            raise ValueError(
-                f"symmetry={self.symmetry!r}, but gap={type(self.gap).__name__} has a group of its "
-                "own: leave symmetry='auto'."
-            )
-        if self.symmetry is None:
-            instead = "symmetry='auto'"
-            refuse(self, ["gap"], "symmetry=None averages over nothing", instead)
-        own = getattr(self.gap, "group", None)
-        group = self.symmetry if own is None else own
+        given = symmetrized(self.symmetry)
+        own = getattr(given.gap, "group", None)
+        group = given.group if own is None else own
         return declared_group(group, fully_connected(network), prior)
 
     def _networks_at_once(self, n_weights: int) -> float:
@@ -92,7 +83,7 @@ class _SymmetrizedVI(NetworkEstimator):
         adam = as_adam(self.optimizer, VariationalAdam)
         steps = Steps.of(adam, self.max_iter, self.tol, n_draws=1)
         start = self.posterior_ if self._goes_on else None
-        return MeanFieldVI(self.gap, steps, adam.init, start)
+        return MeanFieldVI(symmetrized(self.symmetry).gap, steps, adam.init, start)
 
     @property
     def _goes_on(self) -> bool:
@@ -113,7 +104,7 @@ class _SymmetrizedVI(NetworkEstimator):
     def symmetry_(self) -> SymmetryGroup:
         """The model's group of hidden units; all of it where ``symmetry=None``."""
         prior = self._prior(self.network_)
-        if self.symmetry is None:
+        if symmetrized(self.symmetry).group is None:
             return declared_group("auto", self.network_, prior)
         return self._group(self.network_, prior)
 
@@ -138,17 +129,11 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
         Activation of the hidden layers. With an odd one (tanh, identity) the signs of hidden
         units are symmetries too.
-    symmetry : str, SymmetryGroup or None, default="auto"
+    symmetry : str, SymmetryGroup, Symmetrized or None, default="auto"
         Group the posterior is averaged over: "permutation" of hidden units, "sign_flip" of odd
         ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
         plain mean-field variational inference. A group of one's own, made of `Units`, must leave
         the prior and the network's function as they are: both are checked.
-    gap : str, PermanentEstimate or Gap, default="auto"
-        How the symmetry gap is computed in training. "auto": "exact" (a permanent, O(d 2^d)) up
-        to 10 units a layer, "importance" (a lower bound from K = 16 permutations, O(K d^2))
-        beyond. "infonce" is the paper's estimator with permutations drawn without replacement,
-        "soules" a deterministic lower bound. Objects set more: ``ExactUpTo(14, Importance(64))``,
-        ``InfoNCE(20, replacement=True)`` (the paper's own draws), or one of yours.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
@@ -289,8 +274,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         hidden_layer_sizes: int | Sequence[int] = (50,),
         activation: str = "relu",
         *,
-        symmetry: str | SymmetryGroup | None = "auto",
-        gap: GivenGap = "auto",
+        symmetry: str | SymmetryGroup | Symmetrized | None = "auto",
         likelihood: str | Likelihood = "auto",
         prior: GivenPrior = 1.0,
         noise_std: str | float | Sequence[float] = "learn",
@@ -307,7 +291,6 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.symmetry = symmetry
-        self.gap = gap
         self.likelihood = likelihood
         self.prior = prior
         self.noise_std = noise_std
@@ -344,17 +327,11 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
         Activation of the hidden layers. With an odd one (tanh, identity) the signs of hidden
         units are symmetries too.
-    symmetry : str, SymmetryGroup or None, default="auto"
+    symmetry : str, SymmetryGroup, Symmetrized or None, default="auto"
         Group the posterior is averaged over: "permutation" of hidden units, "sign_flip" of odd
         ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
         plain mean-field variational inference. A group of one's own, made of `Units`, must leave
         the prior and the network's function as they are: both are checked.
-    gap : str, PermanentEstimate or Gap, default="auto"
-        How the symmetry gap is computed in training. "auto": "exact" (a permanent, O(d 2^d)) up
-        to 10 units a layer, "importance" (a lower bound from K = 16 permutations, O(K d^2))
-        beyond. "infonce" is the paper's estimator with permutations drawn without replacement,
-        "soules" a deterministic lower bound. Objects set more: ``ExactUpTo(14, Importance(64))``,
-        ``InfoNCE(20, replacement=True)`` (the paper's own draws), or one of yours.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of one output
         per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
@@ -476,8 +453,7 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         hidden_layer_sizes: int | Sequence[int] = (50,),
         activation: str = "relu",
         *,
-        symmetry: str | SymmetryGroup | None = "auto",
-        gap: GivenGap = "auto",
+        symmetry: str | SymmetryGroup | Symmetrized | None = "auto",
         likelihood: str | Likelihood = "auto",
         prior: GivenPrior = 1.0,
         max_iter: int = 2000,
@@ -493,7 +469,6 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.symmetry = symmetry
-        self.gap = gap
         self.likelihood = likelihood
         self.prior = prior
         self.max_iter = max_iter

@@ -1,8 +1,11 @@
 """The symmetry gap by name or as an object: what is trained on, and what is reported."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
+from sklearn.base import BaseEstimator
+
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.gaps.gap import Gap, MeanField
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
@@ -30,6 +33,58 @@ GAPS: dict[str, PermanentEstimate] = {
     "infonce": InfoNCE(),
     "soules": Soules(),
 }
+
+
+class Symmetrized(BaseEstimator):
+    """The group that a posterior is averaged over, and how its gap is computed in training.
+
+    Parameters
+    ----------
+    group : str, SymmetryGroup or None, default="auto"
+        As ``symmetry`` of `SymmetrizedVIRegressor`.
+    gap : str, PermanentEstimate or Gap, default="auto"
+        "auto": "exact" (a permanent, O(d 2^d)) up to 10 units a layer, "importance" (a lower bound
+        from K = 16 permutations, O(K d^2)) beyond. "infonce" is the paper's estimator with
+        permutations drawn without replacement, "soules" a deterministic lower bound. Objects set
+        more: ``ExactUpTo(14, Importance(64))``, ``InfoNCE(20, replacement=True)`` (the paper's own
+        draws), one of yours, or a gap with a group of its own.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "group": [
+            StrOptions({"auto", "permutation", "signed_permutation", "sign_flip"}),
+            HasMethods(["act", "generators"]),
+            None,
+        ],
+        "gap": [StrOptions(set(GAPS)), callable, HasMethods(["estimate", "value_and_gradients"])],
+    }
+
+    def __init__(self, group: str | SymmetryGroup | None = "auto", gap: GivenGap = "auto") -> None:
+        self.group = group
+        self.gap = gap
+
+
+def symmetrized(given: "str | SymmetryGroup | Symmetrized | None") -> Symmetrized:
+    """``symmetry`` as an object, checked.
+
+    Raises
+    ------
+    ValueError
+        If one of its parameters is no value for it, or they don't go together.
+    """
+    found = given if isinstance(given, Symmetrized) else Symmetrized(given)
+    found._validate_params()
+    if has_a_group(found.gap) and found.group != "auto":
+        raise ValueError(
+            f"symmetry={found.group!r}, but gap={type(found.gap).__name__} has a group of its "
+            "own: leave symmetry='auto'."
+        )
+    if found.group is None and found.gap != "auto":
+        raise ValueError(
+            f"gap={found.gap!r} does not apply: symmetry=None averages over nothing. Leave gap at "
+            "its default, or use symmetry='auto'."
+        )
+    return found
 
 
 class Reported(NamedTuple):

@@ -19,7 +19,7 @@ from skbayes_sym.inference.factorization.coordinates import (
     with_pinned,
 )
 from skbayes_sym.inference.factorization.entry_sites import (
-    Seen,
+    SeenEntries,
     expected,
     is_normal,
     noise_variance,
@@ -45,7 +45,7 @@ _LOCAL_UPDATES = 10  # of a new row and its entries in turn, where these aren't 
 _NODES = 64
 
 
-class Rows(NamedTuple):
+class EntryRows(NamedTuple):
     """Gaussian rows of one side in all coordinates, float64."""
 
     mean: Tensor  # (n, D)
@@ -56,8 +56,8 @@ class Rows(NamedTuple):
 class FactorPredictor(BasePredictor):
     """A `Predictor` whose inputs are places (E, 2) of entries; scaled units, on the host."""
 
-    rows: Rows
-    columns: Rows
+    rows: EntryRows
+    columns: EntryRows
     network: Coordinates
     law_of_rows: RowLaw  # prior of rows that weren't there
     likelihood: Likelihood
@@ -128,7 +128,7 @@ class FactorPredictor(BasePredictor):
         rows = self.row_posterior(data, self.prior_means(features))
         return replace(self, rows=rows, draws=None)
 
-    def row_posterior(self, data: Incidence, prior_means: Tensor) -> Rows:
+    def row_posterior(self, data: Incidence, prior_means: Tensor) -> EntryRows:
         """Posterior of every row given q(V); a row without entries is at its prior.
 
         One mean-field update over the row's observed entries, its offset and factors jointly,
@@ -137,10 +137,10 @@ class FactorPredictor(BasePredictor):
         """
         packed, side, law = packed_second_moments(*self.columns), self._side, self.law_of_rows
         noise = Noise(self.network.n_components, noise_variance(self.likelihood))
-        prior_cov, parts = law_cov(law), list[Rows]()
+        prior_cov, parts = law_cov(law), list[EntryRows]()
         for begin, end in matrix_blocks(data.n_rows, self.columns.mean.shape[1]):
             block, means = data.block(begin, end), prior_means[begin:end]
-            rows = Rows(*with_pinned(means, prior_cov.repeat(end - begin, 1, 1), side))
+            rows = EntryRows(*with_pinned(means, prior_cov.repeat(end - begin, 1, 1), side))
             gaussian = block
             for update in range(1 if is_normal(self.likelihood) else _LOCAL_UPDATES):
                 if not is_normal(self.likelihood):
@@ -150,9 +150,9 @@ class FactorPredictor(BasePredictor):
                 sums, _ = given_pinned(packed_sums(gaussian, packed, self.columns.mean), side)
                 factor, _, target = row_conditionals(sums, law, means, noise)
                 best = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
-                rows = Rows(*with_pinned(best, torch.cholesky_inverse(factor), side))
+                rows = EntryRows(*with_pinned(best, torch.cholesky_inverse(factor), side))
             parts.append(rows)
-        return Rows(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        return EntryRows(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def log_density_of_rows(self, data: Incidence, features: Tensor) -> float:
         """Log density of the entries of new rows, the rows integrated out, nats; of others but
@@ -183,7 +183,7 @@ class FactorPredictor(BasePredictor):
         k, row, columns = self.network.n_components, data.row, self.columns
         prior_cov = law_cov(self.law_of_rows)
         means, covs = with_pinned(prior_means, prior_cov.expand(data.n_rows, -1, -1), self._side)
-        known = Rows(means, torch.zeros_like(covs))
+        known = EntryRows(means, torch.zeros_like(covs))
         variance = noise_variance(self.likelihood) + (
             (columns.cov * covs[:1]).sum((-2, -1))[data.other] / k
             + entry_variances(known, columns, row, data.other, k)
@@ -208,9 +208,11 @@ class FactorPredictor(BasePredictor):
     def _side(self) -> Free:
         return self.network.sides[0]
 
-    def _seen(self, data: Incidence, rows: Rows) -> Seen:
+    def _seen(self, data: Incidence, rows: EntryRows) -> SeenEntries:
         x = torch.stack([data.row, data.other.long()], dim=1)
-        return Seen(data.value, data.weight, *replace(self, rows=rows, draws=None).moments(x))
+        return SeenEntries(
+            data.value, data.weight, *replace(self, rows=rows, draws=None).moments(x)
+        )
 
     def arrays(self) -> dict[str, Any]:
         """Fitted state as NumPy arrays and plain numbers, without the likelihood's kind."""
@@ -229,7 +231,7 @@ class FactorPredictor(BasePredictor):
     def from_arrays(cls, arrays: Mapping[str, Any], likelihood: Likelihood) -> "FactorPredictor":
         """The inverse of `arrays`, with the likelihood at any parameters."""
         rows, columns = (
-            Rows(*(torch.as_tensor(a).double() for a in arrays[side]))
+            EntryRows(*(torch.as_tensor(a).double() for a in arrays[side]))
             for side in ("rows", "columns")
         )
         draws = arrays["draws"]
@@ -249,7 +251,7 @@ class _AskedRows(NamedTuple):
     place: Array  # (E,), of each entry's row among them
 
     @classmethod
-    def of(cls, side: Rows, asked: Array) -> "_AskedRows":
+    def of(cls, side: EntryRows, asked: Array) -> "_AskedRows":
         """Pinned coordinates have no variance, so roots are by eigenvalues."""
         distinct, place = np.unique(asked, return_inverse=True)
         values, vectors = np.linalg.eigh(side.cov.numpy()[distinct])
@@ -283,7 +285,9 @@ def entry_means(u: Tensor, v: Tensor, i: Tensor, j: Tensor, n_components: int) -
     return torch.cat(parts) / sqrt(n_components)
 
 
-def entry_variances(rows: Rows, columns: Rows, i: Tensor, j: Tensor, n_components: int) -> Tensor:
+def entry_variances(
+    rows: EntryRows, columns: EntryRows, i: Tensor, j: Tensor, n_components: int
+) -> Tensor:
     """Variance of ``u_i . v_j / sqrt(k)`` under q, without the noise, (E,)."""
     parts = []
     for a, b in zip(i.split(_ENTRY_BLOCK), j.split(_ENTRY_BLOCK), strict=True):

@@ -25,7 +25,7 @@ _PARAMS = 12.0  # logarithms beyond which no parameter is learned
 _HALVINGS = 8
 
 
-class Seen(NamedTuple):
+class SeenEntries(NamedTuple):
     """Entries, and the moments of their outputs under q; (N,) each."""
 
     value: Tensor
@@ -76,7 +76,7 @@ def as_targets(likelihood: Likelihood, value: Tensor) -> Tensor:
     return value.long() if is_of_classes(likelihood) else value.unsqueeze(-1)
 
 
-def expected(likelihood: Likelihood, seen: Seen) -> ExpectedLogProb:
+def expected(likelihood: Likelihood, seen: SeenEntries) -> ExpectedLogProb:
     """Bounds of all entries with their slopes, float64: (N,), (N, 1), (N, 1), (N, n_params)."""
     mean, variance = (t.double().unsqueeze(-1) for t in (seen.mean, seen.variance))
     y, likelihood = as_targets(likelihood, seen.value.double()), likelihood.to(mean)
@@ -87,7 +87,7 @@ def expected(likelihood: Likelihood, seen: Seen) -> ExpectedLogProb:
     return ExpectedLogProb(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def sites(seen: Seen, terms: ExpectedLogProb, sweep: int) -> tuple[Tensor, Tensor]:
+def sites(seen: SeenEntries, terms: ExpectedLogProb, sweep: int) -> tuple[Tensor, Tensor]:
     """Values and weights of Gaussian entries of variance one with these slopes, (N,) each.
 
     In early sweeps entries far off weigh more instead of lying farther away.
@@ -100,7 +100,10 @@ def sites(seen: Seen, terms: ExpectedLogProb, sweep: int) -> tuple[Tensor, Tenso
 
 
 def learned(
-    likelihood: Likelihood, seen: Seen, terms: ExpectedLogProb, noise_range: tuple[float, float]
+    likelihood: Likelihood,
+    seen: SeenEntries,
+    terms: ExpectedLogProb,
+    noise_range: tuple[float, float],
 ) -> tuple[Likelihood, ExpectedLogProb]:
     """A step in the likelihood's parameters that doesn't lower the bound, and the terms there.
 

@@ -6,7 +6,7 @@ import torch
 
 from skbayes_sym.inference.factorization.coordinates import free_part
 from skbayes_sym.inference.factorization.covariance import row_entropy
-from skbayes_sym.inference.factorization.entry_sites import Seen, expected, is_normal
+from skbayes_sym.inference.factorization.entry_sites import SeenEntries, expected, is_normal
 from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem, FactorState
 from skbayes_sym.inference.factorization.hyperpriors import SideMoments
 from skbayes_sym.inference.factorization.incidence import (
@@ -21,7 +21,7 @@ from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.machine import positions
 
 
-def seen_entries(data: Entries, posterior: FactorState, model: FactorModel) -> Seen:
+def seen_entries(data: Entries, posterior: FactorState, model: FactorModel) -> SeenEntries:
     """Moments of the outputs of all entries, in the order of ``data.by_row``; O(N k^2)."""
     n, (mean, cov), root_k = data.n_rows, posterior[:2], sqrt(model.n_components)
     packed, value = packed_second_moments(mean[n:], cov[n:]), data.by_row.value
@@ -34,7 +34,7 @@ def seen_entries(data: Entries, posterior: FactorState, model: FactorModel) -> S
         centre[where] = products(mean[rows], mean[n:], block) / root_k
         square = products(second, packed, block) / root_k**2
         variance[where] = (square - centre[where].square()).clamp(min=0.0)
-    return Seen(value, data.by_row.weight, centre + model.shift, variance)
+    return SeenEntries(value, data.by_row.weight, centre + model.shift, variance)
 
 
 def expected_squares(data: Incidence, posterior: FactorState, model: FactorModel) -> float:

@@ -65,7 +65,7 @@ class Features(NamedTuple):
         return max(0, len(self.gram) - self.n_constants)
 
 
-class Block(NamedTuple):
+class LawBlock(NamedTuple):
     """Coordinates that share a prior: ``scale`` is its standard deviation, or None: learned."""
 
     coordinates: tuple[int, ...]  # positions among the free ones
@@ -106,7 +106,7 @@ class _Regression(NamedTuple):
 class SidePrior:
     """The prior of one side."""
 
-    blocks: tuple[Block, ...]  # every free coordinate in one of them
+    blocks: tuple[LawBlock, ...]  # every free coordinate in one of them
     features: Features
     scatter: float  # ``w``: the prior knows a variance of this much of one row
 
@@ -192,11 +192,11 @@ class SidePrior:
             n_shared[list(block.coordinates)] = float(len(block.coordinates))
         return self.scatter * law.precision.diagonal() - n_shared
 
-    def _has_mean(self, block: Block) -> Tensor:
+    def _has_mean(self, block: LawBlock) -> Tensor:
         """Which features a block is regressed on: a given scale means a given mean of zero."""
         return self.features.is_penalised | (block.scale is None)
 
-    def _regression(self, block: Block, moments: SideMoments, shrinkage: float) -> _Regression:
+    def _regression(self, block: LawBlock, moments: SideMoments, shrinkage: float) -> _Regression:
         uses = self._has_mean(block).double()
         where = positions(block.coordinates, moments.second)
         is_penalised = self.features.is_penalised
@@ -215,7 +215,7 @@ class SidePrior:
             log_ratio = 0.5 * len(where) * float(prior.log().sum() - log_det(factor))
         return _Regression(coefficients, factor, 0.5 * (rest + rest.mT), log_ratio)
 
-    def _precision(self, block: Block, rest: Tensor, n: int) -> tuple[Tensor, float]:
+    def _precision(self, block: LawBlock, rest: Tensor, n: int) -> tuple[Tensor, float]:
         """``E[Lambda]`` of a block and the log normaliser that its Wishart leaves."""
         b, identity = len(rest), torch.eye(len(rest), dtype=rest.dtype, device=rest.device)
         base = -0.5 * n * b * log(2.0 * pi)
@@ -228,7 +228,7 @@ class SidePrior:
         return dof * inverse, base + value - _log_wishart(b, b * log(self.scatter), b)
 
     def _drawn_precision(
-        self, block: Block, rest: Tensor, n: int, generator: torch.Generator
+        self, block: LawBlock, rest: Tensor, n: int, generator: torch.Generator
     ) -> Tensor:
         """Draw from ``W(W_n, nu_n)`` by Bartlett's decomposition."""
         if block.scale is not None:
@@ -282,11 +282,11 @@ class FactorPrior(NamedTuple):
         priors = []
         for n, side, columns in zip(shape, network.sides, self.features, strict=True):
             k, every = network.n_components, tuple(range(len(side.free)))
-            blocks: tuple[Block, ...] = tuple(Block((i,)) for i in every)  # "ard"
+            blocks: tuple[LawBlock, ...] = tuple(LawBlock((i,)) for i in every)  # "ard"
             if self.scale == "learn":
-                blocks = (Block(every),)
+                blocks = (LawBlock(every),)
             elif not isinstance(self.scale, str):
-                parts = Block(every[:k], float(self.scale)), Block(every[k:])
+                parts = LawBlock(every[:k], float(self.scale)), LawBlock(every[k:])
                 blocks = parts if len(every) > k else parts[:1]
             is_centred = all(block.scale is not None for block in blocks)
             features = Features.of(n, is_centred=is_centred, like=like, columns=columns)

@@ -122,7 +122,7 @@ class AveragedNetwork:
         return outputs.unflatten(0, (-1, self.n_samples)).mean(1)
 
 
-class Evidence(NamedTuple):
+class EvidenceParts(NamedTuple):
     """Terms of the Laplace log evidence, nats."""
 
     log_likelihood: float
@@ -240,7 +240,7 @@ class LaplaceEvidence:
 
     def evidence(
         self, theta: Tensor, hyper: Tensor, log_likelihood: Tensor, spectrum: Spectrum
-    ) -> tuple[Evidence, Tensor]:
+    ) -> tuple[EvidenceParts, Tensor]:
         """Log evidence, and its derivative (L,) in the log prior precisions, in closed form."""
         log_precision = self.model.hyper.unflatten(hyper)["log_precision"].double()
         precision = log_precision.exp()
@@ -248,7 +248,7 @@ class LaplaceEvidence:
         log_prior = 0.5 * (sizes * log_precision - precision * norms).sum()
         log_det = spectrum.log_det(precision)
         slope = 0.5 * (sizes - precision * norms - precision * log_det.d_precision)
-        terms = Evidence(float(log_likelihood), float(log_prior), float(log_det.value))
+        terms = EvidenceParts(float(log_likelihood), float(log_prior), float(log_det.value))
         return terms, slope
 
 

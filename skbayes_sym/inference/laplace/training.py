@@ -9,7 +9,7 @@ from torch import Tensor
 from skbayes_sym.inference.laplace.curvature import Factors, Spectrum
 from skbayes_sym.inference.laplace.marginal_likelihood import (
     AveragedNetwork,
-    Evidence,
+    EvidenceParts,
     LaplaceEvidence,
     Pass,
     Seen,
@@ -251,7 +251,7 @@ class HyperAscent:
             or (rates.likelihood > 0 and slices["likelihood"].stop > slices["likelihood"].start)
         )
 
-    def update(self, theta: Tensor, factor: float) -> Evidence:
+    def update(self, theta: Tensor, factor: float) -> EvidenceParts:
         """Make one step of every rate times ``factor``; return the evidence before it.
 
         The evidence is that of the noise drawn here (or, online, gathered on the way).
@@ -274,7 +274,7 @@ class HyperAscent:
         self._adam.step(factor)
         if not bool(torch.isfinite(self._hyper).all()):
             raise DivergenceError(
-                "a hyperparameter stopped being finite: lower hyper_learning_rate or "
+                "a hyperparameter stopped being finite: lower Updates.learning_rate or "
                 "Invariances.learning_rate, standardize the data or give X as float64."
             )
         return terms

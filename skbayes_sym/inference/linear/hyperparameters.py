@@ -20,7 +20,7 @@ from torch import Tensor
 from skbayes_sym.inference.linear.sites import (
     LinearData,
     Sites,
-    State,
+    SiteState,
     solve,
     update,
     weighted_precision,
@@ -68,13 +68,13 @@ class Until(NamedTuple):
 
     tol: float  # standard deviations of an output an update moves; log scales a round changes
     max_iter: int  # updates
-    on_step: Callable[[State], bool]  # told the state after every update; True stops
+    on_step: Callable[[SiteState], bool]  # told the state after every update; True stops
 
 
 class SitesFit(NamedTuple):
     """Result of `fit_sites`."""
 
-    state: State
+    state: SiteState
     n_iter: int
     elbo_curve: list[float]  # after every update
     change: float  # of the last update, see `sites.Update`
@@ -87,7 +87,7 @@ class ElboAtSites:
     One eigendecomposition, O((C r)^3); then O(N C^2 r) a value, differentiable.
     """
 
-    def __init__(self, data: LinearData, state: State) -> None:
+    def __init__(self, data: LinearData, state: SiteState) -> None:
         n_outputs, r = data.n_outputs, data.features.shape[1]
         self._data, self._state = data, state
         self._values, vectors = torch.linalg.eigh(weighted_precision(data, state.sites))
@@ -121,7 +121,7 @@ class ElboAtSites:
 
 def learn_at_sites(
     data: LinearData,
-    state: State,
+    state: SiteState,
     hyper: Hyper,
     learning: Learning,
     *,
@@ -210,7 +210,7 @@ class _Rounds:
         self.close = _CLOSE  # how still the sites must be for the next round
         self._last: tuple[np.ndarray, np.ndarray] | None = None  # where it was, and plain step
 
-    def next(self, state: State) -> State:
+    def next(self, state: SiteState) -> SiteState:
         """The state at better hyperparameters."""
         first = self._last is None
         new = learn_at_sites(self._data, state, self._hyper, self._learning, explore=first)
@@ -248,8 +248,8 @@ def _flat(hyper: Hyper) -> np.ndarray:
 
 
 def _moved(
-    data: LinearData, state: State, hyper: np.ndarray, log_noise_step: float
-) -> State | None:
+    data: LinearData, state: SiteState, hyper: np.ndarray, log_noise_step: float
+) -> SiteState | None:
     """The state at new hyperparameters; the sites' variances go with the square of the noise."""
     like = data.features
     factor = float(np.exp(-2.0 * log_noise_step))

@@ -83,7 +83,7 @@ class System(NamedTuple):
     prior_variance: Tensor
 
 
-class State(NamedTuple):
+class SiteState(NamedTuple):
     """Sites and hyperparameters, and all that follows from them."""
 
     sites: Sites
@@ -150,7 +150,7 @@ def solve(
     prior_variance: Tensor,
     likelihood: SiteLikelihood,
     family: Family = full_covariance,
-) -> State | None:
+) -> SiteState | None:
     """Posterior and ELBO of given sites; None where their product isn't normalisable."""
     r, n_outputs = data.features.shape[1], data.n_outputs
     precision = weighted_precision(data, sites)
@@ -166,7 +166,7 @@ def solve(
     terms = likelihood(mean, spread.covariance, data.y)
     kl = spread.kl + 0.5 * (loc * loc).sum() / prior_variance
     elbo = terms.value @ data.weight - kl
-    return State(
+    return SiteState(
         sites, prior_variance, likelihood, loc.reshape(n_outputs, r), intercept, inverse, mean,
         spread.covariance, terms, elbo,
     )  # fmt: skip
@@ -216,7 +216,7 @@ def first_sites(data: LinearData, likelihood: SiteLikelihood, intercept: Tensor)
     return Sites(shift, curvature)
 
 
-def target_sites(state: State) -> Sites:
+def target_sites(state: SiteState) -> Sites:
     """Sites to which a natural gradient step of length 1 leads."""
     curvature = state.terms.curvature
     shift = state.terms.gradient + torch.einsum("ncd,nd->nc", curvature, state.mean)
@@ -226,7 +226,7 @@ def target_sites(state: State) -> Sites:
 class Update(NamedTuple):
     """A step, and how far it moved the posterior."""
 
-    state: State
+    state: SiteState
     change: float  # of the outputs: means in standard deviations, variances relative
 
 
@@ -241,7 +241,7 @@ def _like(flat: Tensor, sites: Sites) -> Sites:
 
 def update(
     data: LinearData,
-    state: State,
+    state: SiteState,
     family: Family = full_covariance,
     acceleration: AndersonMixing | None = None,
 ) -> Update:
@@ -255,7 +255,7 @@ def update(
     scale = float(data.weight.sum())
     floor = state.elbo - _ROUNDING * (scale + abs(float(state.elbo)))
 
-    def passes(sites: Sites) -> State | None:
+    def passes(sites: Sites) -> SiteState | None:
         tried = solve(data, sites, state.prior_variance, state.likelihood, family)
         return tried if tried is not None and bool(tried.elbo >= floor) else None
 
@@ -270,7 +270,7 @@ def update(
     return Update(state, 0.0) if tried is None else Update(tried, _change(state, tried))
 
 
-def _change(before: State, after: State) -> float:
+def _change(before: SiteState, after: SiteState) -> float:
     old, new = (s.output_covariance.diagonal(dim1=-2, dim2=-1) for s in (before, after))
     shift = (after.mean - before.mean).abs() / new.sqrt()
     widening = (new - old).abs() / new
@@ -279,7 +279,7 @@ def _change(before: State, after: State) -> float:
 
 def converge(
     data: LinearData,
-    state: State,
+    state: SiteState,
     family: Family = full_covariance,
     *,
     tol: float,

@@ -56,7 +56,7 @@ class Invariances:
             raise ValueError(f"learning_rate must be 'auto' or a positive number, got {rate!r}.")
 
 
-class Objective(Protocol):
+class TransformObjective(Protocol):
     """Objective of a network that is averaged over transformations."""
 
     @property
@@ -107,7 +107,7 @@ class Augerino:
         return False
 
 
-OBJECTIVES: dict[str, Objective] = {
+OBJECTIVES: dict[str, TransformObjective] = {
     "evidence": _ByEvidence(True, True),
     "map": _ByEvidence(False, False),
     "augerino": Augerino(),

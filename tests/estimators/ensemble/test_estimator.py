@@ -269,10 +269,7 @@ def test_refitted_members_know_that_classes_overlap():
 @pytest.mark.long
 def test_a_given_variance_scale_and_members_as_trained():
     X, y = overlapping(60)
-    fits = [
-        clone(CLF).set_params(correction=c, variance_scale=v).fit(X, y)
-        for c, v in ((None, "loo"), ("gaussian", 0.0), ("gaussian", 2.0))
-    ]
+    fits = [clone(CLF).set_params(correction=given).fit(X, y) for given in (None, 0.0, 2.0)]
     plain, at_mean, wide = fits
     assert (at_mean.variance_scale_, wide.variance_scale_) == (0.0, 2.0)
     assert plain.refitted_members_ is None
@@ -285,7 +282,7 @@ def test_a_given_variance_scale_and_members_as_trained():
     entropy = [fit.predict_uncertainty(X).total.mean() for fit in (at_mean, wide)]
     assert entropy[0] < entropy[1]
     x = torch.as_tensor((X - wide.x_mean_) / wide.x_scale_)
-    alone = clone(CLF).set_params(n_members=1, variance_scale=0.0).fit(X, y)
+    alone = clone(CLF).set_params(n_members=1, correction=0.0).fit(X, y)
     one = alone.refitted_members_
     theta = torch.as_tensor(one.theta[0])
     rows = torch.func.jacrev(lambda t: alone.network_.forward(t, x))(theta)

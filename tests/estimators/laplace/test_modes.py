@@ -9,6 +9,7 @@ from habits import Watch
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
 from torch import nn
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
@@ -141,6 +142,18 @@ def test_what_would_take_long_is_trained_by_adam(monkeypatch):
     assert clone(reg).fit(X, Y).optimizer_ == "adam"
     asked = clone(reg).set_params(optimizer=GaussNewton(1))
     assert asked.fit(X, Y).optimizer_ == "gauss-newton"
+
+
+def test_a_grid_over_restarts_survives_a_table_that_takes_long(monkeypatch):
+    """What "auto" would train by Adam; `optimizer_` says what was taken."""
+    monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(most_work=1e5))
+    reg = LaplaceRegressor((3,), optimizer=GaussNewton(), max_iter=10, tol=None, random_state=0)
+    grid = {"optimizer__n_restarts": [1, 2]}
+    search = GridSearchCV(reg, grid, cv=2, error_score="raise").fit(X, Y)
+    best = search.best_estimator_
+    assert best.optimizer_ == "gauss-newton"
+    assert len(best.log_evidence_modes_) == search.best_params_["optimizer__n_restarts"]
+    assert clone(reg).set_params(optimizer="auto").fit(X, Y).optimizer_ == "adam"
 
 
 class Mine(Adam):

@@ -10,7 +10,7 @@ from skbayes_sym import BayesianMLPRegressor, LaplaceRegressor, predictive
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.laplace.modes import choose_width
 from skbayes_sym.estimators.optimizers import GaussNewton
-from skbayes_sym.inference.laplace.search.held_out import HeldOut
+from skbayes_sym.inference.laplace.search.held_out import HeldOutFold
 from skbayes_sym.models import MLP, TANH
 
 NETWORK, EFFORT = MLP(5, (20,), 1, TANH), ModesEffort()
@@ -28,7 +28,7 @@ def told(nats, unexplained):
         if nats[width] is None:
             return "as it was", None
         mean = y * (1.0 - unexplained**0.5)
-        return "modes", HeldOut(nats[width] + (width == 8) * 0.1 * noise, mean)
+        return "modes", HeldOutFold(nats[width] + (width == 8) * 0.1 * noise, mean)
 
     return choose_width(validate, NETWORK, y, torch.ones(101).double(), EFFORT), asked
 

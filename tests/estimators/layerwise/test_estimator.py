@@ -17,9 +17,8 @@ from skbayes_sym.models import ARD, LayerScales, Normal
 
 KINDS = {
     "collapsed": {"last_layer": "collapsed"},
-    "inducing": {"last_layer": "variational", "hidden_posterior": "global_inducing",
-                 "n_inducing": 20},
-    "both": {"last_layer": "collapsed", "hidden_posterior": "global_inducing", "n_inducing": 20},
+    "inducing": {"last_layer": "variational", "hidden_posterior": 20},
+    "both": {"last_layer": "collapsed", "hidden_posterior": 20},
 }  # fmt: skip
 QUICK = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 20, "tol": None,
          "n_predict_samples": 40, "random_state": 0}  # fmt: skip
@@ -188,14 +187,12 @@ def test_what_does_not_apply_says_what_to_do(kind, diabetes):
 def test_bad_parameters_are_named(diabetes):
     X, y = diabetes
     for parameter, value in (
-        ("last_layer", "exact"), ("hidden_posterior", "full"), ("n_inducing", 0)
+        ("last_layer", "exact"), ("hidden_posterior", "full"), ("hidden_posterior", 0)
     ):  # fmt: skip
         with pytest.raises(ValueError, match=parameter):
             quick(**{parameter: value}).fit(X, y)
     with pytest.raises(ValueError, match=r"batch_size=16.*needs all 60.*'global_inducing'"):
         quick(optimizer=Adam(batch_size=16)).fit(X, y)
-    with pytest.raises(ValueError, match=r"n_inducing=20 is for .*'global_inducing'"):
-        quick(n_inducing=20).fit(X, y)
     with pytest.raises(ValueError, match=r"'variational'.*'global_inducing'.*SymmetrizedVI"):
         quick(last_layer="variational").fit(X, y)
     small = quick(**KINDS["inducing"], optimizer=Adam(batch_size=16)).fit(X, y)

@@ -14,6 +14,7 @@ from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.optimizers import VariationalAdam
 from skbayes_sym.estimators.vi import method
+from skbayes_sym.estimators.vi.gaps import Symmetrized
 from skbayes_sym.estimators.vi.method import noise_excess
 from skbayes_sym.models import ARD
 from skbayes_sym.symmetry.gaps.permanent_estimates import ExactUpTo, Importance, InfoNCE
@@ -126,7 +127,7 @@ GAPS = ["auto", "exact", "importance", "infonce", "soules", InfoNCE(4, replaceme
 
 @pytest.mark.parametrize("gap", GAPS, ids=str)
 def test_every_gap_trains(gap, diabetes):
-    reg = quick(gap=gap, activation="tanh").fit(*diabetes)
+    reg = quick(symmetry=Symmetrized(gap=gap), activation="tanh").fit(*diabetes)
     assert np.isfinite(reg.elbo_)
     assert 0.0 <= reg.symmetry_gap_ <= reg.network_.symmetry().log_order
 
@@ -299,7 +300,9 @@ def test_noise_is_learned_in_any_unit_without_scaling(unit, diabetes):
 def test_exact_means_exact_in_the_report_too(diabetes):
     kwargs = {"hidden_layer_sizes": (11,), "activation": "tanh"}
     for gap in ("exact", ExactUpTo(11, Importance())):
-        exact = quick(gap=gap, **kwargs).fit(*diabetes)
+        exact = quick(
+            **{**kwargs, "symmetry": Symmetrized(kwargs.get("symmetry", "auto"), gap)}
+        ).fit(*diabetes)
         assert exact.elbo_ == exact.elbo_upper_
     auto = quick(max_iter=300, **kwargs).fit(*diabetes)
     assert auto.elbo_ < auto.elbo_upper_

@@ -13,6 +13,7 @@ from sklearn.datasets import load_iris
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor, invariance_gap
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.optimizers import VariationalAdam
+from skbayes_sym.estimators.vi.gaps import Symmetrized
 from skbayes_sym.models import Normal, Poisson, Prior, StudentT
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.symmetry.base import Product, Trivial
@@ -135,7 +136,10 @@ class Permanent:
 
 
 def test_an_estimate_of_ones_own():
-    own, ours = regressor(gap=Permanent()).fit(X, Y), regressor(gap=Exact()).fit(X, Y)
+    own, ours = (
+        regressor(symmetry=Symmetrized(gap=Permanent())).fit(X, Y),
+        regressor(symmetry=Symmetrized(gap=Exact())).fit(X, Y),
+    )
     assert own.elbo_ == ours.elbo_ == own.elbo_upper_
     assert np.array_equal(own.posterior_.loc, ours.posterior_.loc)
 
@@ -159,20 +163,20 @@ class Halved(UnitGap):
 
 def test_a_gap_with_a_group_of_its_own():
     gap = Halved(units(), Exact())
-    reg = regressor(gap=gap).fit(X, Y)
+    reg = regressor(symmetry=Symmetrized(gap=gap)).fit(X, Y)
     assert reg.symmetry_.log_order == pytest.approx(np.log(2.0))
     assert 0.0 < reg.symmetry_gap_ <= 0.5 * np.log(2.0) + 1e-12
     assert reg.elbo_upper_ == reg.elbo_mean_field_ + reg.symmetry_.log_order
     assert invariance_gap(reg).value == pytest.approx(2 * reg.symmetry_gap_, abs=0.05)
     with pytest.raises(ValueError, match=r"symmetry='permutation', but gap=Halved has a group"):
-        regressor(gap=gap, symmetry="permutation").fit(X, Y)
+        regressor(symmetry=Symmetrized("permutation", gap)).fit(X, Y)
 
 
 def test_gaps_that_do_not_apply():
     with pytest.raises(ValueError, match=r"gap=DoublyStochastic\(.*from above"):
-        regressor(gap=DoublyStochastic()).fit(X, Y)
+        regressor(symmetry=Symmetrized(gap=DoublyStochastic())).fit(X, Y)
     with pytest.raises(ValueError, match=r"gap=Importance\(.*does not apply: symmetry=None"):
-        regressor(gap=Importance(), symmetry=None).fit(X, Y)
+        regressor(symmetry=Symmetrized(None, Importance())).fit(X, Y)
 
 
 AS_GIVEN = {"standardize": False, "tol": None}

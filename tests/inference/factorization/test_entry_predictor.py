@@ -12,8 +12,8 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.entry_predictor import (
+    EntryRows,
     FactorPredictor,
-    Rows,
     draw_moments,
     entry_means,
     entry_variances,
@@ -33,7 +33,7 @@ PRIOR_MEANS = torch.zeros(N, K, dtype=torch.float64)
 def factors(generator, n, spread):
     mean = torch.randn(n, K, generator=generator, dtype=torch.float64)
     root = spread * torch.randn(n, K, K, generator=generator, dtype=torch.float64)
-    return Rows(mean, root @ root.mT)
+    return EntryRows(mean, root @ root.mT)
 
 
 def predictor_of(columns, rows=None, likelihood=NORMAL, shift=0.0):

@@ -9,7 +9,7 @@ from inference.factorization.factorization_problems import FAMILIES, model_of, s
 from scipy import optimize
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.entry_sites import Seen, expected, learned, sites
+from skbayes_sym.inference.factorization.entry_sites import SeenEntries, expected, learned, sites
 from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
 from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.incidence import entries
@@ -37,7 +37,7 @@ def seen(generator, likelihood, n=40, weight=None):
         n_values = 2 if isinstance(likelihood, Bernoulli) else 4
         value = torch.randint(n_values, (n,), generator=generator).double()
     variance = 0.3 * torch.rand(n, generator=generator, dtype=torch.float64)
-    return Seen(value, weight, mean, variance)
+    return SeenEntries(value, weight, mean, variance)
 
 
 @every_likelihood
@@ -75,7 +75,9 @@ def test_learning_never_lowers_the_bound_and_gets_there(likelihood, generator):
 def test_weights_are_repetitions(likelihood, generator):
     told = seen(generator, likelihood, n=5)
     weight = torch.tensor([1.0, 2.0, 3.0, 1.0, 2.0], dtype=torch.float64)
-    repeated = Seen(*(None if t is None else t.repeat_interleave(weight.long()) for t in told))
+    repeated = SeenEntries(
+        *(None if t is None else t.repeat_interleave(weight.long()) for t in told)
+    )
     totals, params = [], []
     for each in (told._replace(weight=weight), repeated):
         terms = expected(likelihood, each)
@@ -89,7 +91,7 @@ def test_weights_are_repetitions(likelihood, generator):
 
 def test_early_sites_are_not_far_off():
     """An exponential rate would overflow: an entry of 1000 where one is expected."""
-    told = Seen(torch.tensor([1000.0]), None, torch.zeros(1), torch.zeros(1))
+    told = SeenEntries(torch.tensor([1000.0]), None, torch.zeros(1), torch.zeros(1))
     value, weight = sites(told, expected(Poisson(), told), 0)
     assert float(value) == pytest.approx(3.0)
     assert float(weight) == pytest.approx(333.0)

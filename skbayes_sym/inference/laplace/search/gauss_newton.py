@@ -106,15 +106,15 @@ class RowCurvature:
     def mean_diagonal(self) -> Tensor:
         return self.root.square().sum(1).mean(1)
 
-    def system(self, diagonal: Tensor) -> "RowSystem":
+    def system(self, diagonal: Tensor) -> "RowSpaceSystem":
         scaled = self.root / diagonal.unsqueeze(1)
         inner = scaled @ self.root.mT
         inner.diagonal(dim1=1, dim2=2).add_(1.0)
-        return RowSystem(self.root, diagonal, scaled, *torch.linalg.cholesky_ex(inner))
+        return RowSpaceSystem(self.root, diagonal, scaled, *torch.linalg.cholesky_ex(inner))
 
 
 @dataclass(frozen=True, eq=False)
-class RowSystem:
+class RowSpaceSystem:
     """A `WeightSystem` by Cholesky factors of S; O(M^2 P) each."""
 
     root: Tensor  # (R, M, P), B
@@ -158,7 +158,7 @@ class RowSystem:
 
 
 Curvature = WeightCurvature | RowCurvature
-System = WeightSystem | RowSystem
+System = WeightSystem | RowSpaceSystem
 
 
 def require_factor(system: System, remedy: str) -> None:

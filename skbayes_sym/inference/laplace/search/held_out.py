@@ -16,7 +16,7 @@ _LEAST_GAIN = 0.5  # standard errors
 MODES_A_FOLD = 2  # one begun believing the targets, one doubting them
 
 
-class HeldOut(NamedTuple):
+class HeldOutFold(NamedTuple):
     """Every row by the modes that haven't seen it, as an equal mixture."""
 
     log_density: Tensor  # (N,), nats
@@ -27,7 +27,7 @@ class Validated(NamedTuple):
     """Result of a cross-validation."""
 
     search: Search
-    rows: HeldOut | None  # None where it was stopped
+    rows: HeldOutFold | None  # None where it was stopped
 
 
 def folds(n_rows: int, n_folds: int, *, generator: torch.Generator) -> Tensor:
@@ -66,7 +66,7 @@ def cross_validated(
         law = NormalMixture(outputs, covariance.diagonal(dim1=-2, dim2=-1), noise)
         log_density[rows] = law.log_prob(y[rows])
         mean[rows] = outputs.mean(0)
-    return Validated(search, HeldOut(log_density, mean))
+    return Validated(search, HeldOutFold(log_density, mean))
 
 
 def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:

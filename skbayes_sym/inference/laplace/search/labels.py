@@ -23,7 +23,12 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
     RowCurvature,
     WeightCurvature,
 )
-from skbayes_sym.inference.laplace.search.problem import Begun, EvidenceProblem, Hyper, Schedule
+from skbayes_sym.inference.laplace.search.problem import (
+    Begun,
+    EvidenceProblem,
+    SearchHyper,
+    SearchSchedule,
+)
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_factors import outputs_and_factors
@@ -167,7 +172,7 @@ class LabelsEvidence(EvidenceProblem):
     """
 
     # Restarts together would take as long: sums over rows, O(N P^2), fill a processor alone.
-    schedule: ClassVar[Schedule] = Schedule(
+    schedule: ClassVar[SearchSchedule] = SearchSchedule(
         tol=0.1, tol_is_per_row=False, lag=2, times=2, fewest=5, best_start=16, most_without=8,
         is_wary=True, is_batch=False, many_params=1000,
     )  # fmt: skip
@@ -181,9 +186,9 @@ class LabelsEvidence(EvidenceProblem):
             share = torch.where(doubted, _DOUBT, 1.0).to(theta).unsqueeze(1)
             problem = replace(self, share=share if self.share is None else share * self.share)
         log_precision = self.prior.hyper.to(theta).expand(len(doubted), -1)
-        return Begun(problem, Hyper(log_precision, log_precision[:, :0]))
+        return Begun(problem, SearchHyper(log_precision, log_precision[:, :0]))
 
-    def misfit(self, theta: Tensor, hyper: Hyper | None = None) -> Tensor:
+    def misfit(self, theta: Tensor, hyper: SearchHyper | None = None) -> Tensor:
         value = theta.new_zeros(len(theta))
         for r, one in enumerate(theta):
             for (x, y, weight), root in self._blocks(r):

@@ -15,7 +15,12 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, step
-from skbayes_sym.inference.laplace.search.problem import EvidenceProblem, Hyper, Rows, evaluated
+from skbayes_sym.inference.laplace.search.problem import (
+    EvidenceProblem,
+    SearchHyper,
+    SearchRows,
+    evaluated,
+)
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.optimise import Loop, Stopped, gravest
@@ -113,7 +118,7 @@ def starting_points(network: MLP, n: int, *, generator: torch.Generator) -> Tens
 
 class _Place(NamedTuple):
     theta: Tensor  # (R, P)
-    hyper: Hyper
+    hyper: SearchHyper
     log_evidence: Tensor  # (R,), before the last update; nan before the first
     score: Tensor  # (R,), the same with the hyperprior, which the search climbs
 
@@ -222,7 +227,7 @@ class EvidenceSearch:
         return settled | (change < limit).all(0)  # False where nan: of ended restarts
 
 
-def _start(theta: Tensor, hyper: Hyper) -> _State:
+def _start(theta: Tensor, hyper: SearchHyper) -> _State:
     n = len(theta)
     none = torch.zeros(n, dtype=torch.int64, device=theta.device)
     here = _Place(theta, hyper, *theta.new_full((2, n), nan))
@@ -230,7 +235,9 @@ def _start(theta: Tensor, hyper: Hyper) -> _State:
     return _State(here, best, none, theta.new_full((n,), INITIAL_DAMPING), none)
 
 
-def _iterated(problem: EvidenceProblem, state: _State, rows: Rows, i: int) -> tuple[_State, Rows]:
+def _iterated(
+    problem: EvidenceProblem, state: _State, rows: SearchRows, i: int
+) -> tuple[_State, SearchRows]:
     """Restarts after one step, and the update that follows it, with their passes over the rows."""
     theta, hyper = state.here[:2]
 

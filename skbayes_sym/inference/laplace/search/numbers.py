@@ -17,7 +17,7 @@ from torch import Tensor
 from skbayes_sym.inference.laplace.search.gauss_newton import (
     Expansion,
     RowCurvature,
-    RowSystem,
+    RowSpaceSystem,
     System,
     WeightCurvature,
     are_outnumbered,
@@ -26,9 +26,9 @@ from skbayes_sym.inference.laplace.search.problem import (
     UPDATE_DAMPING,
     Begun,
     EvidenceProblem,
-    Hyper,
-    Rows,
-    Schedule,
+    SearchHyper,
+    SearchRows,
+    SearchSchedule,
 )
 from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
 
@@ -39,17 +39,17 @@ _NOISE_SHAPE, _NOISE_RATE = 0.5, 5e-5
 _NUMBERS = 1 << 20  # of a block of Jacobians: 8 MB, which caches hold
 
 
-class Sums(NamedTuple):
+class ResidualSums(NamedTuple):
     """A pass over the rows: squares, J'r and J'J of every target."""
 
     squares: Tensor  # (R, T)
     slope: Tensor  # (R, T, P), J'r
     product: Tensor  # (R, T, P, P), J'J; of few rows J itself, (R, T, N, P)
 
-    def of(self, which: Tensor) -> "Sums":
-        return Sums(*(t[which] for t in self))
+    def of(self, which: Tensor) -> "ResidualSums":
+        return ResidualSums(*(t[which] for t in self))
 
-    def expansion(self, hyper: Hyper) -> Expansion:
+    def expansion(self, hyper: SearchHyper) -> Expansion:
         beta = hyper.noise_precision
         value = 0.5 * (beta * self.squares).sum(1)
         gradient = -torch.einsum("rt,rtp->rp", beta, self.slope)
@@ -59,9 +59,9 @@ class Sums(NamedTuple):
         product = torch.einsum("rt,rtpq->rpq", beta, self.product)
         return Expansion(value, gradient, WeightCurvature(product))
 
-    def determined(self, hyper: Hyper, system: System) -> Tensor:
+    def determined(self, hyper: SearchHyper, system: System) -> Tensor:
         """Weights that the rows of each target determine, (R, T); at most N."""
-        if isinstance(system, RowSystem):
+        if isinstance(system, RowSpaceSystem):
             return system.determined.unflatten(1, (self.product.shape[1], -1)).sum(2)
         products = (self.product * system.covariance.unsqueeze(1)).sum((2, 3))
         return hyper.noise_precision * products
@@ -72,7 +72,7 @@ class NumbersEvidence(EvidenceProblem):
     """Targets (N, T) in normal noise."""
 
     # Of more weights than rows scales run away while the evidence falls: the best is kept.
-    schedule: ClassVar[Schedule] = Schedule(
+    schedule: ClassVar[SearchSchedule] = SearchSchedule(
         tol=5e-6, tol_is_per_row=True, lag=3, times=3, fewest=6, best_start=20, most_without=15,
         is_wary=False, is_batch=True,
     )  # fmt: skip
@@ -97,21 +97,21 @@ class NumbersEvidence(EvidenceProblem):
             spread = torch.where(spread > 0.0, spread, 1.0)  # of a constant target any will do
             noise = torch.where(doubted, DOUBTED, BELIEVED).to(y).unsqueeze(1) / spread
         log_precision = self.prior.hyper.to(y).expand(n, -1)
-        return Begun(self, Hyper(log_precision, noise.to(y).expand(n, y.shape[1])))
+        return Begun(self, SearchHyper(log_precision, noise.to(y).expand(n, y.shape[1])))
 
     def squares(self, theta: Tensor) -> Tensor:
         """Weighted squared residuals of every target, (r, P) -> (r, T)."""
         residual = self.data.y - self.network.forward(theta, self.data.x)
         return (self.weight.unsqueeze(1) @ residual.square_()).squeeze(1)
 
-    def misfit(self, theta: Tensor, hyper: Hyper) -> Tensor:
+    def misfit(self, theta: Tensor, hyper: SearchHyper) -> Tensor:
         return 0.5 * (hyper.noise_precision * self.squares(theta)).sum(1)
 
-    def log_normaliser(self, hyper: Hyper) -> Tensor:
+    def log_normaliser(self, hyper: SearchHyper) -> Tensor:
         log_noise = hyper.noise_precision.log() - log(2.0 * pi)
         return 0.5 * (self.total_weight.unsqueeze(1) * log_noise).sum(1)
 
-    def expansion(self, theta: Tensor) -> Sums:
+    def expansion(self, theta: Tensor) -> ResidualSums:
         """The sums of every target; O(R N T P^2), or O(R N T P) of few rows."""
         (x, y, _), (n_restarts, p) = self.data, theta.shape
         n_targets = y.shape[1]
@@ -131,13 +131,15 @@ class NumbersEvidence(EvidenceProblem):
                 product[:, :, rows] = weighted
             else:
                 product += weighted.mT @ weighted
-        return Sums(squares, slope, product)
+        return ResidualSums(squares, slope, product)
 
-    def update(self, theta: Tensor, rows: Rows, hyper: Hyper, system: System) -> Hyper:
+    def update(
+        self, theta: Tensor, rows: SearchRows, hyper: SearchHyper, system: System
+    ) -> SearchHyper:
         updated = super().update(theta, rows, hyper, system)
         if self.noise_precision is not None:
             return updated
-        assert isinstance(rows, Sums)
+        assert isinstance(rows, ResidualSums)
         # What each target's rows determine; it adds up to what the groups have of it.
         undetermined = self.total_weight.unsqueeze(1) - rows.determined(hyper, system)
         goal = (undetermined.clamp_min(0.0) + 2.0 * _NOISE_SHAPE) / (

@@ -37,24 +37,24 @@ from skbayes_sym.models.networks.mlp import MLP
 UPDATE_DAMPING = 0.7  # share of the logarithmic step of a hyperparameter
 
 
-class Hyper(NamedTuple):
+class SearchHyper(NamedTuple):
     """Hyperparameters of R restarts."""
 
     log_precision: Tensor  # (R, G), of the prior's groups
     noise_precision: Tensor  # (R, T); labels have no noise, T = 0
 
-    def of(self, which: Tensor) -> "Hyper":
-        return Hyper(*(t[which] for t in self))
+    def of(self, which: Tensor) -> "SearchHyper":
+        return SearchHyper(*(t[which] for t in self))
 
 
-class Rows(Protocol):
+class SearchRows(Protocol):
     """A pass over the rows at R weight vectors."""
 
     def of(self, which: Tensor) -> Self:
         """Rows of some restarts."""
         ...
 
-    def expansion(self, hyper: Hyper) -> Expansion:
+    def expansion(self, hyper: SearchHyper) -> Expansion:
         """The negative log likelihood, up to a constant, at a noise."""
         ...
 
@@ -63,11 +63,11 @@ class Begun(NamedTuple):
     """A search before its first step."""
 
     problem: "EvidenceProblem"  # while scales and noise stay
-    hyper: Hyper
+    hyper: SearchHyper
 
 
 @dataclass(frozen=True)
-class Schedule:
+class SearchSchedule:
     """How the search of one kind of problem goes on and ends."""
 
     tol: float  # nats of log evidence below which a restart counts as settled
@@ -86,7 +86,7 @@ class Schedule:
 class EvidenceProblem:
     """A network, data and a prior whose scales the evidence sets: base of numbers and labels."""
 
-    schedule: ClassVar[Schedule]
+    schedule: ClassVar[SearchSchedule]
     remedy: ClassVar[str]
 
     network: MLP
@@ -124,36 +124,40 @@ class EvidenceProblem:
         """Begin restarts (R,) whose targets are believed, or doubted."""
         raise NotImplementedError
 
-    def expansion(self, theta: Tensor) -> Rows:
+    def expansion(self, theta: Tensor) -> SearchRows:
         """The negative log likelihood to second order at ``theta`` (R, P)."""
         raise NotImplementedError
 
-    def misfit(self, theta: Tensor, hyper: Hyper) -> Tensor:
+    def misfit(self, theta: Tensor, hyper: SearchHyper) -> Tensor:
         """The negative log likelihood at ``theta`` (R, P), up to a constant: (R,) nats."""
         raise NotImplementedError
 
-    def log_normaliser(self, hyper: Hyper) -> Tensor | float:
+    def log_normaliser(self, hyper: SearchHyper) -> Tensor | float:
         """The constant that `misfit` leaves out, (R,) nats."""
         return 0.0
 
-    def system(self, curvature: Curvature, hyper: Hyper) -> System:
+    def system(self, curvature: Curvature, hyper: SearchHyper) -> System:
         """The posterior's precision A."""
         system = curvature.system(hyper.log_precision.exp()[:, self.prior.group])
         require_factor(system, self.remedy)
         return system
 
-    def log_evidence(self, theta: Tensor, misfit: Tensor, hyper: Hyper, system: System) -> Tensor:
+    def log_evidence(
+        self, theta: Tensor, misfit: Tensor, hyper: SearchHyper, system: System
+    ) -> Tensor:
         """Laplace's estimate at modes (R, P) of misfits (R,), none of their copies: (R,) nats."""
         prior, log_precision = self.prior, hyper.log_precision
         n, squares = prior.sizes.to(theta), prior.squares(theta)
         log_prior = 0.5 * (n * log_precision - log_precision.exp() * squares).sum(1)
         return self.log_normaliser(hyper) - misfit + log_prior - 0.5 * system.log_det
 
-    def log_hyperprior(self, hyper: Hyper) -> Tensor:
+    def log_hyperprior(self, hyper: SearchHyper) -> Tensor:
         """Log density of the log precisions, (R,) nats."""
         return self.prior.log_hyperprior(hyper.log_precision)
 
-    def update(self, theta: Tensor, rows: Rows, hyper: Hyper, system: System) -> Hyper:
+    def update(
+        self, theta: Tensor, rows: SearchRows, hyper: SearchHyper, system: System
+    ) -> SearchHyper:
         """MacKay's step of the hyperparameters."""
         if not self.prior.is_learned:
             return hyper
@@ -164,7 +168,7 @@ class EvidenceProblem:
 
 
 def evaluated(
-    problem: EvidenceProblem, theta: Tensor, rows: Rows, hyper: Hyper
+    problem: EvidenceProblem, theta: Tensor, rows: SearchRows, hyper: SearchHyper
 ) -> tuple[Tensor, System]:
     """Log evidences (R,) and the posterior's precisions at ``theta`` (R, P)."""
     expansion = rows.expansion(hyper)

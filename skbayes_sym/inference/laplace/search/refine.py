@@ -22,7 +22,7 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
 )
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence, symmetric_root
 from skbayes_sym.inference.laplace.search.modes import Modes, mapped
-from skbayes_sym.inference.laplace.search.problem import Hyper
+from skbayes_sym.inference.laplace.search.problem import SearchHyper
 from skbayes_sym.numerics.linalg import log_det
 
 _N_STEPS = 6
@@ -61,7 +61,7 @@ def refine(problem: LabelsEvidence, modes: Modes, n_steps: int = _N_STEPS) -> Re
 def _refined(
     problem: LabelsEvidence, mode: Modes, n_steps: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    theta, hyper = mode.theta, Hyper(mode.hyper, mode.noise_precision)
+    theta, hyper = mode.theta, SearchHyper(mode.hyper, mode.noise_precision)
     precision = mode.hyper.exp()[:, problem.prior.group]
     damping = theta.new_full((1,), INITIAL_DAMPING)
     system: System = WeightSystem(mode.factor, torch.zeros_like(mode.n_iter))

@@ -11,7 +11,7 @@ from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search import problem as problem_module
 from skbayes_sym.inference.laplace.search.modes import EvidenceSearch
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
-from skbayes_sym.inference.laplace.search.problem import Hyper, evaluated
+from skbayes_sym.inference.laplace.search.problem import SearchHyper, evaluated
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data
@@ -53,7 +53,7 @@ def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scale
     problem = problem_of(linear_data(), prior=prior)
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
     modes = EvidenceSearch(200, tol=None).search(problem, start).modes
-    hyper = Hyper(modes.hyper[:1], modes.noise_precision[:1])
+    hyper = SearchHyper(modes.hyper[:1], modes.noise_precision[:1])
     exact = exact_log_evidence(problem, hyper)
     np.testing.assert_allclose(modes.log_evidence[0].item(), exact, rtol=1e-10)
     for group in range(problem.prior.n_groups):
@@ -89,7 +89,9 @@ def test_weights_are_repetitions():
         problem = problem_of(rows, widths=(3,))
         start = problem.network.init(2, generator=torch.Generator().manual_seed(1))
         noise = torch.full((2, 1), 4.0, dtype=torch.float64)
-        value, hyper = updated(problem, start, Hyper(problem.prior.hyper.expand(2, -1), noise))
+        value, hyper = updated(
+            problem, start, SearchHyper(problem.prior.hyper.expand(2, -1), noise)
+        )
         found.append((value, *hyper))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
@@ -136,7 +138,7 @@ def test_restarts_that_see_different_rows_are_those_of_tables_of_these_rows(n):
     start = whole.network.init(2, generator=torch.Generator().manual_seed(2))
     problem = replace(whole, share=share)
     noise = torch.tensor([[4.0], [2.0]], dtype=torch.float64)
-    hyper = Hyper(problem.prior.hyper.expand(2, -1), noise)
+    hyper = SearchHyper(problem.prior.hyper.expand(2, -1), noise)
     value, after = updated(problem, start, hyper)
     found = EvidenceSearch(12).search(problem, start).modes
     for k in range(2):
