@@ -24,26 +24,14 @@ def rank_rhat(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) 
     with W the mean variance within half chains of S draws and B the variance of their means, once
     for the normal scores of all draws and once for those of ``|x - median|``.
 
-    Parameters
-    ----------
-    draws : array-like of shape (C, S, Q)
-        Q quantities (predictions, parameters) at S draws of C chains; CPU tensors welcome.
-    chain_weights : array-like of shape (C,), optional
-        Chains of weight 0 are left out. The sizes of the others don't matter: the question is
-        whether the chains agree.
+    ``draws`` (C, S, Q): Q quantities (predictions, parameters) at S draws of C chains; CPU tensors
+    welcome. ``chain_weights`` (C,): chains of weight 0 are left out. The sizes of the others don't
+    matter: the question is whether the chains agree. Returns (Q,), 1 if all half chains agree,
+    above 1.01 (Vehtari et al.) if they don't. nan for fewer than 4 draws a chain, for quantities
+    that aren't finite or that no draw changes.
 
-    Returns
-    -------
-    ndarray of shape (Q,)
-        1 if all half chains agree, above 1.01 (Vehtari et al.) if they don't. nan for fewer than 4
-        draws a chain, for quantities that aren't finite or that no draw changes.
-
-    Notes
-    -----
     O(C S Q log(C S)).
 
-    References
-    ----------
     Vehtari, Gelman, Simpson, Carpenter, Bürkner (2021), "Rank-normalization, folding, and
     localization: an improved R-hat", Bayesian Analysis 16.
     """
@@ -56,8 +44,6 @@ def bulk_ess(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -
     As `mean_ess`, robust to heavy tails and comparable between quantities; arguments and returns
     as there.
 
-    References
-    ----------
     Vehtari et al. (2021), section 4.
     """
     n_effective, kish = _where_defined(_ess_of_scores, draws, chain_weights)
@@ -72,21 +58,11 @@ def mean_ess(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -
     summed while pairs of consecutive autocorrelations stay positive, and made to fall (Geyer's
     initial monotone sequence). Chains that disagree raise ``var+`` and lower the result.
 
-    Parameters
-    ----------
-    draws : array-like of shape (C, S, Q)
-    chain_weights : array-like of shape (C,), optional
-        Weight of every chain in the mean, equal by default. Unequal ones cost Kish's factor
-        ``(sum w)^2 / (C sum w^2)``; chains of weight 0 are left out.
+    ``draws`` (C, S, Q). ``chain_weights`` (C,): weight of every chain in the mean, equal by
+    default. Unequal ones cost Kish's factor ``(sum w)^2 / (C sum w^2)``; chains of weight 0 are
+    left out. Returns (Q,), can exceed C S for anticorrelated draws, at most by ``log10(C S)``. nan
+    for fewer than 4 draws a chain, for quantities that aren't finite or that no draw changes.
 
-    Returns
-    -------
-    ndarray of shape (Q,)
-        Can exceed C S for anticorrelated draws, at most by ``log10(C S)``. nan for fewer than 4
-        draws a chain, for quantities that aren't finite or that no draw changes.
-
-    Notes
-    -----
     O(C S Q log S), by FFT.
     """
     n_effective, kish = _where_defined(_ess, draws, chain_weights)

@@ -101,13 +101,7 @@ Batched = Callable[[Tensor], Tensor]  # (C, D) -> (C,)
 class AutogradPosterior:
     """Any prior and likelihood, differentiated by torch: a `LogPosterior`.
 
-    Parameters
-    ----------
-    n_dims : int
-    prior, likelihood : callable (C, D) -> (C,)
-        Log densities, chain by chain independent.
-    prior_sampler : callable (n, generator) -> (n, D), optional
-    beta : float, default=1.0
+    ``prior``, ``likelihood``: log densities, chain by chain independent.
     """
 
     n_dims: int

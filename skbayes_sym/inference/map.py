@@ -19,11 +19,8 @@ class MapObjective:
     Each search goes its own way: the loss is a sum over positions, and Adam treats every
     coordinate by itself.
 
-    Attributes
-    ----------
-    params, gradient : Tensor of shape (M * D,)
-        ``theta`` of all positions one after the other, then ``log sigma`` of all: two stretches
-        with ranges of their own.
+    ``params``, ``gradient`` (M * D,): ``theta`` of all positions one after the other, then ``log
+    sigma`` of all: two stretches with ranges of their own.
     """
 
     def __init__(

@@ -29,32 +29,19 @@ class NetworkPosterior:
 
         p(log sigma) = sigma sqrt(2 / pi) / s exp(-sigma^2 / 2 s^2).
 
-    Parameters
-    ----------
-    network : Network
-    likelihood : Likelihood
-        Its own parameters, if any, are logarithms of scales.
-    prior : Prior
-        Of ``theta``; a Gaussian one costs one pass over the positions (its scales may be the
-        chains' own, (C, P)), one with a ``kernel`` its own, others take autograd.
-    data : Data
-    noise_prior_scale : float or Tensor of shape (likelihood.n_params,), default=1.0
-        The half-normal's ``s``, in the scale of ``data.y``.
-    beta : float, default=1.0
-        Inverse temperature: the posterior at 1, the prior at 0.
+    ``prior``: of ``theta``; a Gaussian one costs one pass over the positions (its scales may be the
+    chains' own, (C, P)), one with a ``kernel`` its own, others take autograd.
 
-    Notes
-    -----
     A chain with a coordinate that isn't finite, or whose density overflows, has the value -inf
     and a finite gradient; the others don't notice.
     """
 
     network: Network
-    likelihood: Likelihood
+    likelihood: Likelihood  # its own parameters, if any, are logarithms of scales
     prior: Prior
     data: Data
-    noise_prior_scale: float | Tensor = 1.0
-    beta: float = 1.0
+    noise_prior_scale: float | Tensor = 1.0  # the half-normal's ``s``, in the scale of ``data.y``
+    beta: float = 1.0  # inverse temperature: the posterior at 1, the prior at 0
 
     @property
     def n_dims(self) -> int:

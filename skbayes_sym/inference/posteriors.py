@@ -28,10 +28,7 @@ class Posterior(Protocol):
 class MeanFieldGaussian:
     """Independent normals over the flat parameter vector.
 
-    Parameters
-    ----------
-    loc, scale : ndarray of shape (P,)
-        Means and standard deviations, in the network's flat order.
+    ``loc``, ``scale`` (P,): means and standard deviations, in the network's flat order.
     """
 
     loc: npt.NDArray[Any]

@@ -27,7 +27,6 @@ from skbayes_sym.inference.solvers import Solver
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.memory import Part, require_memory
-from skbayes_sym.numerics.optimise import Stopped
 
 _FEWEST_DRAWS = 20
 # Of the two halves of one chain: a chain that has arrived and forgets within a tenth of its draws
@@ -41,16 +40,6 @@ class FactorFit:
     """A solver's result, in the units of the matrix as given."""
 
     factors: Factors
-
-    @property
-    def n_iter(self) -> int:
-        """Sweeps made."""
-        return self.factors.n_iter
-
-    @property
-    def stop_reason(self) -> Stopped:
-        """Why they ended."""
-        return self.factors.stopped
 
     def attributes(self, data: MatrixTraining, model: FactorModel) -> dict[str, Any]:
         """Fitted attributes, as NumPy arrays in the canonical orientation."""
@@ -79,8 +68,8 @@ class FactorFit:
             "components_": np.ascontiguousarray(factors.columns.mean.T) / k**0.5,
             "components_cov_": factors.columns.cov / k,
             "prior_scale_": torch.stack(scales).numpy(),
-            "n_iter_": self.n_iter,
-            "stop_reason_": self.stop_reason,
+            "n_iter_": self.factors.n_iter,
+            "stop_reason_": self.factors.stopped,
             "_orientation_": axes.cpu().numpy(),
             "_predictor_": predictor.arrays(),
             "_law_of_columns_": tuple(part.numpy() for part in laws[1][:2]),

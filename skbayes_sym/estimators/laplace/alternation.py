@@ -55,25 +55,11 @@ class Point(NamedTuple):
 class Alternation:
     """Training, and its records.
 
-    Parameters
-    ----------
-    model : AveragedNetwork
-    objective : MapObjective
-        Of one position: the weights, and eta where it is trained with them.
-    hyper : Tensor
-        Hyperparameters, changed in place.
-    ascent : HyperAscent, optional
-        Moves them; without it they stay, and the loss says when training has converged.
-    pace : Pace
-
-    Attributes
-    ----------
-    evidence_curve : list of float
-        Log evidence at every update, scaled targets, nats.
-    eta_curve : list of Tensor
-        eta after every block of steps.
-    best : (float, Point) or None
-        The highest of ``evidence_curve``, and where it was.
+    ``objective``: of one position: the weights, and eta where it is trained with them. ``hyper``:
+    hyperparameters, changed in place. ``ascent``: moves them; without it they stay, and the loss
+    says when training has converged. ``evidence_curve``: log evidence at every update, scaled
+    targets, nats; ``eta_curve``: eta after every block of steps; ``best``: the highest of
+    ``evidence_curve``, and where it was.
     """
 
     def __init__(

@@ -21,17 +21,10 @@ class Evaluated(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingEvaluation:
-    """Evidence of points on the way and at the end, comparable with each other.
-
-    Parameters
-    ----------
-    evidence : LaplaceEvidence
-    seed : int
-        Of the transformations.
-    """
+    """Evidence of points on the way and at the end, comparable with each other."""
 
     evidence: LaplaceEvidence
-    seed: int
+    seed: int  # of the transformations
 
     @classmethod
     def of_training(cls, evidence: LaplaceEvidence, seed: int) -> "TrainingEvaluation":

@@ -25,31 +25,15 @@ class Convergence:
 
 @dataclass(frozen=True, eq=False)
 class LaplaceFit:
-    """A posterior and the hyperparameters it belongs to.
-
-    Parameters
-    ----------
-    posterior : LaplacePosterior
-    prior_scale : ndarray of shape (L,)
-        Of the covered layers.
-    noise_scale : ndarray of shape (n_targets,) or (0,)
-        Scaled targets.
-    likelihood_params : ndarray of shape (n_params,)
-        What was learned of the likelihood, scaled units.
-    predict_seed : int
-        Of the noise in predictions.
-    invariances : LearnedInvariances, optional
-    convergence : Convergence, optional
-        Once training has ended.
-    """
+    """A posterior and the hyperparameters it belongs to."""
 
     posterior: LaplacePosterior
-    prior_scale: Array
-    noise_scale: Array
-    likelihood_params: Array
-    predict_seed: int
+    prior_scale: Array  # (L,); of the covered layers
+    noise_scale: Array  # (n_targets,) or (0,); scaled targets
+    likelihood_params: Array  # (n_params,); what was learned of the likelihood, scaled units
+    predict_seed: int  # of the noise in predictions
     invariances: LearnedInvariances | None = None
-    convergence: Convergence | None = None
+    convergence: Convergence | None = None  # once training has ended
 
     @property
     def n_iter(self) -> int:

@@ -77,36 +77,18 @@ class AdamEffort:
 
 @dataclass(frozen=True, eq=False)
 class Laplace:
-    """Laplace's approximation (MacKay 1992), learned invariances included (Immer et al. 2022).
-
-    Parameters
-    ----------
-    adam : EvidenceAdam
-    learn_prior : bool
-        Whether the scales of the prior may move, if ``objective`` moves them.
-    max_iter : int
-    tol : float or None
-        Nats per unit of sample weight; None never stops.
-    effort : AdamEffort
-        What "auto" is.
-    objective : Objective, optional
-        By default the evidence.
-    invariances : Families, optional
-        By default no transformations, and none are reported.
-    half_width_rate : float or "auto"
-        Adam's step size for half-widths.
-    """
+    """Laplace's approximation (MacKay 1992), learned invariances included (Immer et al. 2022)."""
 
     needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, RECORDED, NORMAL_PRIOR)
 
     adam: EvidenceAdam
-    learn_prior: bool
+    learn_prior: bool  # whether the scales of the prior may move, if ``objective`` moves them
     max_iter: int
-    tol: float | None
-    effort: AdamEffort
-    objective: TransformObjective = OBJECTIVES["evidence"]
-    invariances: Families | None = None
-    half_width_rate: float | str = "auto"
+    tol: float | None  # nats per unit of sample weight; None never stops
+    effort: AdamEffort  # what "auto" is
+    objective: TransformObjective = OBJECTIVES["evidence"]  # by default the evidence
+    invariances: Families | None = None  # by default no transformations, and none are reported
+    half_width_rate: float | str = "auto"  # Adam's step size for half-widths
 
     def fit(self, data: Training, model: Model, run: Run) -> LaplaceFit:
         problem = self._problem(data, model)

@@ -23,10 +23,7 @@ START_SCALE = 3.0  # of priors that are learned: from a small one the network co
 def recording(network: Network | Any) -> RecordingNetwork:
     """The same network, as one that shows its layers.
 
-    Raises
-    ------
-    TypeError
-        Naming what it lacks.
+    Raises TypeError: naming what it lacks.
     """
     RECORDED.require(network, "network")
     return network  # type: ignore[return-value]

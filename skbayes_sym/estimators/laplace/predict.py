@@ -47,13 +47,9 @@ def linearised(
 ) -> LinearisedNetwork:
     """A fit's arrays as a network that predicts; tensors like ``transformations.eta``.
 
-    Parameters
-    ----------
-    n_layers : int
-        How many of the last ones ``posterior`` covers.
-    seed : int
-        Of the transformations averaged over: the same for every row and on every device, so that
-        a prediction depends on its own row alone.
+    ``n_layers``: how many of the last ones ``posterior`` covers; ``seed``: of the transformations
+    averaged over: the same for every row and on every device, so that a prediction depends on its
+    own row alone.
     """
     augmentation, eta, _ = transformations
     noise = transformations.noise(seed).to(eta)

@@ -41,24 +41,13 @@ class Seeds(NamedTuple):
 class Problem:
     """Network, data and evidence that are trained.
 
-    Parameters
-    ----------
-    data : Training
-    model : AveragedNetwork
-        With the number of transformations used in training.
-    curvature : Curvature
-    batch_size : int
-        Rows per step.
-    precisions : Tensor of shape (n_layers,)
-        Of the priors of all weight layers at the start, covered or not.
-    reports_invariances : bool
-    seeds : Seeds
+    ``precisions`` (n_layers,): of the priors of all weight layers at the start, covered or not.
     """
 
     data: Training
-    model: AveragedNetwork
+    model: AveragedNetwork  # with the number of transformations used in training
     curvature: Curvature
-    batch_size: int
+    batch_size: int  # rows per step
     precisions: Tensor
     reports_invariances: bool
     seeds: Seeds

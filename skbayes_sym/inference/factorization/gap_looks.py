@@ -11,6 +11,7 @@ which follows q at once and forgets none of the draws: control variates, as in S
 2013). Where draws are so cheap that enough can be common ones, these are all.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -53,74 +54,55 @@ class SettledGap(Protocol):
         ...
 
 
-class _RunningGap(NamedTuple):
-    """Running mean of the looks at a gap."""
-
-    mean: GapGradient  # of all looks if they are random, else the last
-    last: int  # sweep of the last look
-    n_looks: int
-
-
 class GapLooks:
-    """Gradients of a gap, as sweeps are told them."""
+    """Gradients of a gap, as sweeps are told them.
+
+    A gap that answers exactly is looked at in every sweep; of a random one a running mean is kept,
+    and looked at again after ever more sweeps, until the last looks begin.
+    """
 
     def __init__(self, stream: GapStream) -> None:
         self._stream = stream
-        self._running: _RunningGap | None = None
-        self._last: _LastLooks | _SettledLooks | None = None
+        self._mean: GapGradient | None = None
+        self._looked_at, self._n_looks = 0, 0  # sweep of the last look, and their number
+        self._last: Callable[[RowPosterior], GapGradient] | None = None
 
     def gradient(self, posterior: RowPosterior, sweep: int) -> GapGradient:
-        """A gap that answers exactly is looked at in every sweep, a random one at its time."""
+        """Value and slopes at a posterior, or the mean of those at the last few."""
         if self._last is not None:
-            return self._last.gradient(posterior)
-        self._running = _look(self._running, self._stream, posterior, sweep)
-        return self._running.mean
+            return self._last(posterior)
+        gap, generator = self._stream
+        if self._mean is None or not gap.is_random:
+            self._mean = gap.value_and_gradients(posterior, generator=generator)
+            self._looked_at, self._n_looks = sweep, 1
+        elif sweep >= self._looked_at + min(self._n_looks, _LONGEST_WAIT):
+            new, mean = gap.value_and_gradients(posterior, generator=generator), self._mean
+            self._looked_at, self._n_looks = sweep, self._n_looks + 1
+            share = max(_SHARE, 1.0 / self._n_looks)
+            self._mean = GapGradient(
+                torch.lerp(mean.value, new.value, share),
+                mean.d_mean.lerp_(new.d_mean, share),
+                mean.added_precision.lerp_(new.added_precision, share),
+            )
+        return self._mean
 
     def forget(self) -> None:
         """Drop the running mean: the posterior has been turned."""
-        self._running = None
+        self._mean = None
 
     def begin_last(self, tol: float) -> int:
         """Number of sweeps that a bound that has stalled is worth."""
         if tol > WORTH or not self._stream.gap.is_random:
             return 0
         gap, generator = self._stream
-        if isinstance(gap, SettledGap):
-            self._last = _SettledLooks(gap, generator)
-            return _SETTLED_LOOKS
-        self._last = _LastLooks(self._stream)
-        return _LAST_LOOKS
-
-
-def _look(
-    running: _RunningGap | None, stream: GapStream, posterior: RowPosterior, sweep: int
-) -> _RunningGap:
-    gap, generator = stream
-    if running is None or not gap.is_random:
-        return _RunningGap(gap.value_and_gradients(posterior, generator=generator), sweep, 1)
-    mean, last, n_looks = running
-    if sweep < last + min(n_looks, _LONGEST_WAIT):
-        return running
-    new = gap.value_and_gradients(posterior, generator=generator)
-    n_looks += 1
-    share = max(_SHARE, 1.0 / n_looks)
-    mean = GapGradient(
-        torch.lerp(mean.value, new.value, share),
-        mean.d_mean.lerp_(new.d_mean, share),
-        mean.added_precision.lerp_(new.added_precision, share),
-    )
-    return _RunningGap(mean, sweep, n_looks)
-
-
-class _SettledLooks:
-    """Common draws alone."""
-
-    def __init__(self, gap: SettledGap, generator: torch.Generator) -> None:
-        self._gap, self._device, self._seed = gap, generator.device, drawn_seed(generator)
-
-    def gradient(self, posterior: RowPosterior) -> GapGradient:
-        same = generator_from(self._seed, self._device)
-        return self._gap.settled_gradients(posterior, generator=same)
+        if not isinstance(gap, SettledGap):
+            self._last = _LastLooks(self._stream).gradient
+            return _LAST_LOOKS
+        settled, seed = gap.settled_gradients, drawn_seed(generator)
+        self._last = lambda posterior: settled(
+            posterior, generator=generator_from(seed, generator.device)
+        )
+        return _SETTLED_LOOKS
 
 
 def drawn_seed(generator: torch.Generator) -> int:

@@ -220,10 +220,7 @@ def refine(
 
     ``weighing`` itself if nothing was to be done.
 
-    Raises
-    ------
-    KeyboardInterrupt
-        If the chains were interrupted.
+    Raises KeyboardInterrupt if the chains were interrupted.
     """
     allowance = allowance or Allowance(0.0)
     for round_seed in spawn_seeds(seed, _ROUNDS):

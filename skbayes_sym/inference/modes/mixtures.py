@@ -175,8 +175,6 @@ def fit_low_rank_mixture(
     Rank S, without any decomposition: the factor's columns are the draws less their mean. O(C S D)
     time and memory.
 
-    References
-    ----------
     Maddox et al. (2019), "A simple baseline for Bayesian uncertainty in deep learning", section
     3.3, who give half of the variance to the diagonal.
     """
@@ -227,8 +225,6 @@ def fit_mixture_of_laplace(
 
     K searches of a few hundred gradients and K times 2 D gradients for the curvatures, O(K D^3).
 
-    References
-    ----------
     Eschenhagen et al. (2021), "Mixtures of Laplace approximations for improved post-hoc
     uncertainty in deep learning". Wiese et al. (2023), appendix G.2.
     """

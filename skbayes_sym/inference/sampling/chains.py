@@ -76,10 +76,7 @@ def start_blocks(
 ) -> list[Block]:
     """Divide chains into blocks, each with a random stream of its own.
 
-    Raises
-    ------
-    ValueError
-        If the log density or its gradient is not finite at a chain's position.
+    Raises ValueError if the log density or its gradient is not finite at a chain's position.
     """
     parts = [part.clone() for part in position.split(block_size)]
     with one_thread(), torch.no_grad():

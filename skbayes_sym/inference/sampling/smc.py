@@ -47,30 +47,16 @@ _DRAWS_A_DIMENSION = 2  # particles a dimension that a covariance needs
 class SMCSettings:
     """Settings of a run; measured defaults.
 
-    Parameters
-    ----------
-    n_particles : int
-    ess_fraction : float
-        Effective fraction of the particles that a step in temperature leaves.
-    n_moves : int
-        HMC moves a stage.
-    path_length : float
-        Mean length of a trajectory, in standard deviations.
-    max_leapfrog : int
-        Most leapfrog steps of a move.
-    target_acceptance : float
-    allow_full : bool
-        Whether the aligned full-covariance kernel may be tried.
-    max_stages : int
+    ``ess_fraction``: effective fraction of the particles that a step in temperature leaves.
     """
 
     n_particles: int = 1024
     ess_fraction: float = 0.5
-    n_moves: int = 8
-    path_length: float = 1.5
-    max_leapfrog: int = 16
+    n_moves: int = 8  # HMC moves a stage
+    path_length: float = 1.5  # mean length of a trajectory, in standard deviations
+    max_leapfrog: int = 16  # most leapfrog steps of a move
     target_acceptance: float = 0.8
-    allow_full: bool = True
+    allow_full: bool = True  # whether the aligned full-covariance kernel may be tried
     max_stages: int = 1000
 
 
@@ -164,30 +150,11 @@ def smc(
     accepts are lost at the boundary. Where the domain has no exact test (several wide hidden
     layers) or the particles are fewer than 2 a dimension, the first kernel does it all.
 
-    Parameters
-    ----------
-    log_posterior : LogPosterior
-        Invariant under ``group``, with a prior that can be sampled.
-    group : Trivial, Units or a Product of them
-        Acts on the first columns of a position.
-    settings : SMCSettings, optional
-    generator : torch.Generator
-    on_step : callable (stage, info) -> bool, optional
-        Told after every stage its number and figures; True stops.
+    ``log_posterior``: invariant under ``group``, with a prior that can be sampled. ``group``: acts
+    on the first columns of a position. ``on_step``: told after every stage its number and figures;
+    True stops. Returns: after a `KeyboardInterrupt` with the particles of the last whole stage; the
+    caller decides whether to raise it again. Raises ValueError if no prior draw has a likelihood.
 
-    Returns
-    -------
-    SMCResult
-        After a `KeyboardInterrupt` with the particles of the last whole stage; the caller decides
-        whether to raise it again.
-
-    Raises
-    ------
-    ValueError
-        If no prior draw has a likelihood.
-
-    Notes
-    -----
     The evidence estimate is the product of the mean weights: without adaptation unbiased for the
     evidence itself, so its log is low on average, on hard posteriors by many nats (few prior draws
     have descendants in the mode). A mode that no particle visited is invisible to every figure

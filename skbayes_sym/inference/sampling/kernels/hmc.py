@@ -221,22 +221,15 @@ class ConfinedHMC:
     tiles the space, so if the density is invariant its restriction loses nothing, and any
     preconditioner will do.
 
-    Parameters
-    ----------
-    domain : FundamentalDomain
-        Frozen during the moves. Chains must start inside (`FundamentalDomain.enter`).
-    inner : HMC
-        How far trajectories go.
+    ``domain``: frozen during the moves. Chains must start inside (`FundamentalDomain.enter`).
 
-    Notes
-    -----
     Relabelling the proposal instead of rejecting it is biased unless the preconditioner commutes
     with the group: for N(0, I_2) under exchange and random-walk scales (1.5, 0.15) it gives
     ``E|x_1 - x_2| = 1.90``, not ``2 / sqrt(pi) = 1.13``.
     """
 
     domain: FundamentalDomain
-    inner: HMC = field(default_factory=HMC)
+    inner: HMC = field(default_factory=HMC)  # how far trajectories go
 
     def step(
         self,

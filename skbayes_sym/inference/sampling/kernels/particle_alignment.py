@@ -29,11 +29,7 @@ def align_particles(
 ) -> tuple[Tensor, DiagonalReference]:
     """Move every particle to a representative of its orbit, by Stephens' relabelling.
 
-    Returns
-    -------
-    position : Tensor of shape (N, D)
-    reference : DiagonalReference of shape (D,), float64 on the CPU
-        Of the aligned particles.
+    Returns ``position`` (N, D), ``reference``: of the aligned particles.
     """
     labelling = Labelling.given(position.detach().cpu().double(), group)
     if not labelling.layers:
