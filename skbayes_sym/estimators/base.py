@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.linalg import decompositions_in_words
 from skbayes_sym.numerics.memory import memory_in_words
+
+Made = TypeVar("Made")
 
 
 class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
@@ -78,7 +80,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     def _replace_fit(self, attributes: Mapping[str, Any]) -> None:
         """Swap in a finished fit at once; validation has set the ``*_in_`` names already."""
-        for name in [k for k in vars(self) if is_fitted_name(k) and not _is_set_before(k)]:
+        for name in [k for k in vars(self) if is_fitted_name(k) and not k.endswith("_in_")]:
             delattr(self, name)  # a fit by other parameters may have found what this one doesn't
         self.__dict__.update({**attributes, "_cache": {}})
 
@@ -88,12 +90,12 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         gone = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
         return torch.device("cpu") if gone else device
 
-    def _cached(self, key: str, make: Callable[[], Any]) -> Any:
+    def _cached(self, key: str, make: Callable[[], Made]) -> Made:
         """Device tensors derived from the fitted arrays; never pickled."""
         cache = self.__dict__.setdefault("_cache", {})
         if key not in cache:
             cache[key] = make()
-        return cache[key]
+        return cache[key]  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
@@ -264,11 +266,6 @@ def prediction() -> Iterator[None]:
 def is_fitted_name(name: str) -> bool:
     """Whether an attribute of this name is set by `fit`."""
     return (name.endswith("_") and not name.startswith("__")) or name == "_cache"
-
-
-def _is_set_before(name: str) -> bool:
-    """Whether validation sets it, before a fit."""
-    return name.endswith("_in_")
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.predictive import Predictive
 
 
 class WeightedDraws(NetworkEstimator):
@@ -80,8 +79,7 @@ class WeightedDraws(NetworkEstimator):
         return DrawsPredictor(self.network_, theta, self._observation.to(like), log_weights)
 
     def _predictor(self, like: Tensor) -> Predictor:
-        made: Predictor = self._cached(f"draws on {like.device}", lambda: self._of_draws(like))
-        return made
+        return self._cached(f"draws on {like.device}", lambda: self._of_draws(like))
 
 
 class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
@@ -151,10 +149,9 @@ class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
             Nats; -inf for a class never seen. The chains count as `chain_weights_` says.
         """
         codes, known = self._observed_codes(y, len(self._check_inputs(X)))
-        found = self._reduce(X, _by_draw, codes, lambda x: self._of_draws(x).law(x))
-        values = np.where(known, found[0].T, -np.inf)
+        (values,) = self._reduce(
+            X, lambda law, y: [law.log_prob_of_draws(y).T], codes,
+            law=lambda x: self._of_draws(x).law(x),
+        )  # fmt: skip
+        values = np.where(known, values.T, -np.inf)
         return values.reshape(*self.samples_.shape[:-1], -1)
-
-
-def _by_draw(law: Predictive, codes: Tensor) -> list[Tensor]:
-    return [law.log_prob_of_draws(codes).T]

@@ -19,13 +19,9 @@ def warn_user(message: str, category: type[Warning]) -> None:
     A counted ``stacklevel`` would hold for one way into `fit` only: a pipeline has more frames.
     """
     frame, level = sys._getframe(1), 2
-    while frame.f_back and _package(frame.f_globals) in _NOT_THE_USER:
+    while frame.f_back and str(frame.f_globals.get("__name__")).split(".")[0] in _NOT_THE_USER:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
-
-
-def _package(names: dict[str, object]) -> str:
-    return str(names.get("__name__", "")).partition(".")[0]
 
 
 # Nats per unit of sample weight. Of targets without noise scales move on at less for hundreds of

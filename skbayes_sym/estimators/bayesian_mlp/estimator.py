@@ -105,8 +105,7 @@ class PoolOfNetworks(NetworkEstimator):
             parts = {name: self._make_part(name, like) for name in self._weights_}
             return PooledPredictor(parts, self._weights_, self.noise_shape_)
 
-        pooled: PooledPredictor = self._cached(f"pool on {like.device}", make)
-        return pooled
+        return self._cached(f"pool on {like.device}", make)
 
 
 class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):

@@ -569,8 +569,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         if members is None:
             return super()._predictor(like)
         network, scale = fully_connected(self.network_), self.variance_scale_
-        made: Predictor = self._cached(
+        return self._cached(
             f"refitted members on {like.device}",
             lambda: RefittedPredictor(network, members.tensors(like.device), scale),
         )
-        return made

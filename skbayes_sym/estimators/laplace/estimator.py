@@ -634,11 +634,10 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     def _predictor(self, like: Tensor) -> Predictor:
         if self.optimizer_ == "adam":
             return super()._predictor(like)
-        made: Predictor = self._cached(
+        return self._cached(
             f"{self._integral} labels on {like.device}",
             lambda: self._labels(like, self._integral, self.variance_scale_),
         )
-        return made
 
     def _outputs_variance_scale(self) -> float:
         return 1.0 if isinstance(self.variance_scale, str) else self.variance_scale

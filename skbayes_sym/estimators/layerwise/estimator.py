@@ -249,5 +249,4 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
             generator, likelihood = generator_from(self._predict_seed_), self._observation.to(like)
             return self.posterior_.predictor(n, likelihood, generator=generator)
 
-        made: LayerwisePredictor = self._cached(f"{n} draws on {like.device}", make)
-        return made
+        return self._cached(f"{n} draws on {like.device}", make)

@@ -61,11 +61,6 @@ class LayerwiseParts:
                 "SymmetrizedVIRegressor's."
             )
 
-    @property
-    def needs_all_rows(self) -> bool:
-        """Whether every step needs every row: a last layer integrated out is theirs together."""
-        return self.last_layer == "collapsed"
-
     def posterior(self, prior: PriorOfLayers, n_rows: int) -> Layerwise:
         """The posterior of a network's layers, with at most one inducing point per row.
 
@@ -229,6 +224,7 @@ class LayerwiseVI:
         seeds = LayerwiseSeeds(*spawn_seeds(data.seed, len(LayerwiseSeeds._fields)))
         setting = Setting(posterior, prior, data.double_data, seeds)
         climbs: list[Climb] = []
+        tol = self.steps.absolute_tol(data.total_weight)
         with torch.no_grad():
             starts = [setting.start(model.likelihood, at_prior=wide) for wide in (False, True)]
             params = starts[0]  # optimised in place
@@ -237,7 +233,7 @@ class LayerwiseVI:
                 objective = self._objective(setting, data, params, batch_size)
                 groups = self._groups(setting, model, data)
                 result = run.minimise(
-                    objective, groups, self._schedule(data.total_weight),
+                    objective, groups, Schedule(self.steps.max_iter, tol, _falling),
                     report=lambda loss: ("training ELBO", data.log_jacobian - loss),
                 )  # fmt: skip
                 climbs.append(setting.climb(result))
@@ -256,7 +252,7 @@ class LayerwiseVI:
 
     def _batch_size(self, n_rows: int) -> int:
         asked = self.steps.batch_size
-        if not self.parts.needs_all_rows:
+        if self.parts.last_layer != "collapsed":  # which is integrated out given every row
             return rows_per_step(asked, n_rows)
         if not isinstance(asked, str) and asked < n_rows:
             raise ValueError(
@@ -297,6 +293,7 @@ class LayerwiseVI:
             groups.append(ParamGroup(slice(after, None), rate, *_PARAM_RANGE))
         return groups
 
-    def _schedule(self, total_weight: float) -> Schedule:
-        tol = self.steps.absolute_tol(total_weight)
-        return Schedule(self.steps.max_iter, tol, lambda progress: 0.5 * (1.0 + cos(pi * progress)))
+
+def _falling(progress: float) -> float:
+    """Factor on the learning rate: half a cosine."""
+    return 0.5 * (1.0 + cos(pi * progress))

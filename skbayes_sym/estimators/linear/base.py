@@ -144,16 +144,12 @@ class LinearEstimator(RowEstimator):
     def coef_cov_(self) -> Array:
         """Covariance of the coefficients, built on demand from the low-rank factors."""
         check_is_fitted(self)
-        scale = np.tile(self._coef_unit(), len(self.posterior_.loc))
+        unit = getattr(self, "y_scale_", np.ones(1)) / self.x_scale_  # of the data as given
+        scale = np.tile(unit, len(self.posterior_.loc))
         return self.posterior_.dense_covariance() * np.outer(scale, scale)
 
-    def _coef_unit(self) -> Array:
-        """Turns the posterior's coefficients into those of the data as given, (K,)."""
-        unit: Array = getattr(self, "y_scale_", np.ones(1)) / self.x_scale_
-        return unit
-
     def _predictor(self, like: Tensor) -> LinearPredictor:
-        made: LinearPredictor = self._cached(
+        return self._cached(
             f"linear on {like.device}",
             lambda: LinearPredictor(
                 self.posterior_,
@@ -161,7 +157,6 @@ class LinearEstimator(RowEstimator):
                 self._observation.to(like),
             ),
         )
-        return made
 
     @property
     def symmetry_(self) -> Translation:

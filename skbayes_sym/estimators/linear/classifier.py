@@ -209,16 +209,12 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
         attributes = super()._attributes(data, model, found)
-        attributes["variance_scale_"] = self._scale_of_variance(data, cast(SiteFit, found))
-        return attributes
-
-    def _scale_of_variance(self, data: Training, found: SiteFit) -> float:
-        if not isinstance(self.variance_scale, str):
-            return float(self.variance_scale)
-        # Laws of classes of other kinds aren't those that rows are left out by.
-        if found.bounds is None or self._likelihood(data).kind not in ("softmax", "bernoulli"):
-            return 1.0
-        return scale_by_left_out(found.state, data.double_data)
+        scale, fit = self.variance_scale, cast(SiteFit, found)
+        if isinstance(scale, str):
+            # Laws of classes of other kinds aren't those that rows are left out by.
+            is_known = fit.bounds is not None and model.likelihood.kind in ("softmax", "bernoulli")
+            scale = scale_by_left_out(fit.state, data.double_data) if is_known else 1.0
+        return {**attributes, "variance_scale_": float(scale)}
 
     def _predictor(self, like: Tensor) -> LinearPredictor:
         def make() -> LinearPredictor:
@@ -228,5 +224,4 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
             plain: LinearPredictor = super(BayesianLinearClassifier, self)._predictor(like)
             return replace(plain, variance_scale=self.variance_scale_, rule=rule)
 
-        made: LinearPredictor = self._cached(f"linear labels on {like.device}", make)
-        return made
+        return self._cached(f"linear labels on {like.device}", make)

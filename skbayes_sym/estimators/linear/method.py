@@ -5,13 +5,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym.estimators._fit.compatibility import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Needs
 from skbayes_sym.estimators._fit.rows import Array, Scaling
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators._fit.warnings import warn_unconverged
 from skbayes_sym.estimators.linear.conjugate import ConjugateFit, ConjugateRegression
 from skbayes_sym.estimators.linear.design import (
     Design,
@@ -167,7 +166,8 @@ class SiteInference:
         n_outputs = model.network.n_outputs
         require_covariance(data, n_outputs)
         with torch.no_grad():
-            design = Design.of(data, self._prior_unit(data.n_features))
+            unit = np.ones(data.n_features)
+            design = Design.of(data, unit if self.prior_scale is None else unit * self.prior_scale)
             problem = design.problem(data, n_outputs, self.fit_intercept)
             sites, *replicates = self._rules(model.likelihood, n_outputs, data.seed)
             start = Start.of(data, model.likelihood, mean_square(problem), self.prior_scale)
@@ -180,10 +180,6 @@ class SiteInference:
             design, fitted.state, self.prior_scale, bounds, fitted.elbo_curve, fitted.n_iter,
             fitted.stopped,
         )  # fmt: skip
-
-    def _prior_unit(self, n_features: int) -> Array:
-        scale = 1.0 if self.prior_scale is None else self.prior_scale
-        return np.broadcast_to(np.asarray(scale, float), (n_features,)).copy()
 
     def _rules(self, likelihood: Likelihood, n_outputs: int, seed: int) -> list[SiteLikelihood]:
         """Rules of the updates, and of the bound if that takes others."""
@@ -245,7 +241,7 @@ class SiteInference:
             fitted.stopped, fitted.n_iter,
         )  # fmt: skip
         if fitted.stopped == "max_iter" and self.tol is not None:
-            _warn(
+            warn_unconverged(
                 f"not converged: the last of {fitted.n_iter} updates moved an output by "
                 f"{fitted.change:.2g} posterior standard deviations (tol={self.tol:g}). Raise "
                 "max_iter."
@@ -264,7 +260,3 @@ def _estimate(values: Array) -> Estimate:
     """Mean and error of independent rules; one is deterministic."""
     found = mean_and_error(torch.as_tensor(values))
     return found if len(values) > 1 else found._replace(standard_error=0.0)
-
-
-def _warn(message: str) -> None:
-    warn_user(message, ConvergenceWarning)

@@ -91,14 +91,13 @@ class _SymmetrizedVI(NetworkEstimator):
 
     def _predictor(self, like: Tensor) -> MeanFieldPredictor:
         n = self.n_predict_samples
-        made: MeanFieldPredictor = self._cached(
+        return self._cached(
             f"{n} draws on {like.device}",
             lambda: MeanFieldPredictor.of(
                 self.network_, self.posterior_, self._observation,
                 n_draws=n, seed=self._predict_seed_, like=like,
             ),
         )  # fmt: skip
-        return made
 
     @property
     def symmetry_(self) -> SymmetryGroup:

@@ -193,23 +193,6 @@ def noise_excess(
     return model.likelihood.at(log_noise).noise_scale.to(rms) / rms
 
 
-def warn_of_collapse(excess: Tensor, result: OptimiseResult, tol: float | None) -> None:
-    """Say so, at the end of a fit that has converged; ``tol`` absolute, nats."""
-    # A gain too noisy to call the fit unconverged doesn't call it converged: its noise may still be
-    # on the way down.
-    gain = last_tenth_gain([-loss for loss in result.loss_curve])
-    is_settled = tol is not None and (result.stopped == "tol" or gain.value < tol)
-    largest = float(excess.max())
-    if is_settled and largest > MOST_EXCESS:
-        warn_user(
-            f"the learned noise is {largest:.2f} times the spread of the residuals: scatter of the "
-            "independent weights is taken for noise, a collapse of the mean field. Use fewer "
-            "hidden units or a smaller prior, or take LayerwiseVIRegressor, "
-            "LaplaceRegressor or BayesianMLPRegressor.",
-            UserWarning,
-        )
-
-
 FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
 
@@ -294,13 +277,27 @@ class MeanFieldVI:
     def _warn_of_collapse(
         self, data: Training, model: GaussianMLP, result: OptimiseResult, seed: int
     ) -> None:
-        if not model.likelihood.n_params or model.likelihood.kind != "normal":
+        """Say so at the end of a fit that has converged, where its noise is too large."""
+        # A gain too noisy to call the fit unconverged doesn't call it converged: its noise may
+        # still be on the way down.
+        gain = last_tenth_gain([-loss for loss in result.loss_curve])
+        tol = self.steps.absolute_tol(data.total_weight)
+        is_settled = tol is not None and (result.stopped == "tol" or gain.value < tol)
+        learns_noise = model.likelihood.n_params and model.likelihood.kind == "normal"
+        if not (is_settled and learns_noise):
             return
         params = result.params.double()
         posterior, n = _posterior(params, model), model.network.layout.n_params
         with torch.no_grad():
-            excess = noise_excess(data, model, posterior, params[2 * n :], seed)
-        warn_of_collapse(excess, result, self.steps.absolute_tol(data.total_weight))
+            excess = float(noise_excess(data, model, posterior, params[2 * n :], seed).max())
+        if excess > MOST_EXCESS:
+            warn_user(
+                f"the learned noise is {excess:.2f} times the spread of the residuals: scatter of "
+                "the independent weights is taken for noise, a collapse of the mean field. Use "
+                "fewer hidden units or a smaller prior, or take LayerwiseVIRegressor, "
+                "LaplaceRegressor or BayesianMLPRegressor.",
+                UserWarning,
+            )
 
     def _position(self, data: Training, model: GaussianMLP, seed: int) -> Tensor:
         """Starting point: as ``init`` says, or the posterior to go on from."""
