@@ -70,7 +70,7 @@ def row_conditionals(
     factor = cholesky(
         precision,
         what="The precision of a row",
-        remedy="The noise is too small next to prior_scale: give a larger noise_std, or "
+        remedy="The noise is too small next to the prior: give a larger noise_std, or "
         "give X as float64.",
     )
     return RowSystem(factor, precision, target)
