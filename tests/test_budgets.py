@@ -11,14 +11,14 @@ MOST_FUNCTIONS = 140  # that a fit of the conjugate linear model enters
 
 # The most of each; a change that adds a capability pays for it by deleting.
 REACHED = {
-    "package lines": 51_800,
-    "test lines": 41_200,
-    "constructor parameters": 27,
-    "class names twice": 30,
-    "shared basenames": 88,
-    "attribute signs": 178,
-    "module numbers": 598,
-    "verbless docstrings": 451,
+    "package lines": 46_500,
+    "test lines": 39_500,
+    "constructor parameters": 20,
+    "class names twice": 0,
+    "shared basenames": 65,
+    "attribute signs": 104,
+    "module numbers": 490,
+    "verbless docstrings": 0,
 }
 
 
@@ -30,7 +30,7 @@ def budgets():
 @pytest.mark.parametrize("name", REACHED)
 def test_no_budget_grows(name, budgets):
     print(f"{name}: {budgets[name]:,} of {REACHED[name]:,}")
-    assert 0 < budgets[name] <= REACHED[name]
+    assert budgets[name] <= REACHED[name]
 
 
 def test_what_a_fit_enters_is_counted():

@@ -7,6 +7,8 @@ from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 
+__all__ = ["Adam", "EvidenceAdam", "GaussNewton", "Updates", "VariationalAdam"]
+
 CURVATURES = ("auto", "kron-exact", "kron-sketch", "kron-ef", "diag", "diag-ef", "full")
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")

@@ -20,6 +20,8 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.units import unit_layers
 
+__all__ = ["Symmetrized"]
+
 EXACT_WIDTH = 10  # units of a layer that are summed exactly, O(d 2^d), unless more are asked for
 _WIDEST_EXACT = 20
 _REPORTED_PERMUTATIONS = 64  # of wider layers
