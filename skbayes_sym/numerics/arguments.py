@@ -99,10 +99,7 @@ def check_name(owner: str, name: str, value: Any, default: str = "") -> str:
 
 
 def labels_of(y: NDArray[Any], name: str = "y_true") -> NDArray[Any]:
-    """The different labels, sorted.
-
-    Raises TypeError if they can't be: labels of several kinds.
-    """
+    """The different labels, sorted."""
     try:
         return np.unique(y)
     except TypeError as error:

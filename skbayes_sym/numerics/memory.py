@@ -51,10 +51,7 @@ class Part(NamedTuple):
 
 @contextmanager
 def memory_in_words() -> Iterator[None]:
-    """Turn what torch's allocators raise into a `MemoryError` that says what to do.
-
-    Raises MemoryError where arrays don't fit after all.
-    """
+    """Turn what torch's allocators raise into a `MemoryError` that says what to do."""
     try:
         yield
     except RuntimeError as error:  # torch.OutOfMemoryError of a GPU is one, too

@@ -99,8 +99,6 @@ def distinct_permutations(n: int, d: int, *, generator: torch.Generator) -> Tens
     """``n`` different permutations of ``d`` items, none of them the identity.
 
     A uniform draw without replacement from the d! - 1 others, int64 of shape (n, d).
-
-    Raises ValueError if ``n`` exceeds d! - 1.
     """
     if d <= _ENUMERABLE_WIDTH:
         if n > factorial(d) - 1:
