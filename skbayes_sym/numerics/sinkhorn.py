@@ -58,8 +58,8 @@ def balancing_scales(log_weights: Tensor) -> tuple[Tensor, Tensor]:
     positive = log_weights > -torch.inf
     shift = (sinkhorn(log_weights) - log_weights).where(positive, 0.0)
     row = shift.sum(-1, keepdim=True) / positive.sum(-1, keepdim=True).clamp(min=1)
-    left = (shift - row).where(positive, 0.0)
-    column = left.sum(-2, keepdim=True) / positive.sum(-2, keepdim=True).clamp(min=1)
+    remainder = (shift - row).where(positive, 0.0)
+    column = remainder.sum(-2, keepdim=True) / positive.sum(-2, keepdim=True).clamp(min=1)
     return row, column
 
 
