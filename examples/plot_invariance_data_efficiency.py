@@ -14,8 +14,7 @@ import numpy as np
 from scipy import ndimage
 from sklearn.datasets import load_digits
 
-from skbayes_sym import LILAClassifier
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym import EvidenceAdam, LILAClassifier, Updates
 from skbayes_sym.models import Invariances
 
 SIZES, N_TEST, N_SEEDS = (100, 200, 400, 800), 500, 3

@@ -16,8 +16,7 @@ network is printed beside it.
 import matplotlib.pyplot as plt
 import numpy as np
 
-from skbayes_sym import LILAClassifier
-from skbayes_sym.estimators.optimizers import EvidenceAdam
+from skbayes_sym import EvidenceAdam, LILAClassifier
 from skbayes_sym.models import Invariances, Rotation2D
 
 ARC, NOISE, N = 120.0, 0.06, 200

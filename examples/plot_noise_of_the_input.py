@@ -17,12 +17,12 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import (
+    Adam,
     DeepEnsembleRegressor,
     LaplaceRegressor,
     MCMCRegressor,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.models import NaturalHeteroscedastic
 

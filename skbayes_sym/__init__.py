@@ -26,8 +26,16 @@ if TYPE_CHECKING:
     from skbayes_sym.estimators.linear.classifier import BayesianLinearClassifier
     from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
     from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
+    from skbayes_sym.estimators.optimizers import (
+        Adam,
+        EvidenceAdam,
+        GaussNewton,
+        Updates,
+        VariationalAdam,
+    )
     from skbayes_sym.estimators.predictive import predictive
     from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
+    from skbayes_sym.estimators.vi.gaps import Symmetrized
     from skbayes_sym.inference.sampling.chain_count import n_chains_required
     from skbayes_sym.inspection.invariance_gap import invariance_gap
     from skbayes_sym.inspection.loss_barrier import loss_barrier
@@ -35,12 +43,15 @@ if TYPE_CHECKING:
     from skbayes_sym.saving.files import load, save
 
 __all__ = [
+    "Adam",
     "BayesianLinearClassifier",
     "BayesianLinearRegressor",
     "BayesianMLPClassifier",
     "BayesianMLPRegressor",
     "DeepEnsembleClassifier",
     "DeepEnsembleRegressor",
+    "EvidenceAdam",
+    "GaussNewton",
     "LILAClassifier",
     "LILARegressor",
     "LaplaceClassifier",
@@ -49,8 +60,11 @@ __all__ = [
     "MCMCClassifier",
     "MCMCRegressor",
     "SymVIMatrixFactorization",
+    "Symmetrized",
     "SymmetrizedVIClassifier",
     "SymmetrizedVIRegressor",
+    "Updates",
+    "VariationalAdam",
     "invariance_gap",
     "load",
     "loss_barrier",
@@ -75,14 +89,18 @@ _PLACES = {
     "estimators.linear.classifier": ("BayesianLinearClassifier",),
     "estimators.linear.regressor": ("BayesianLinearRegressor",),
     "estimators.mcmc.estimator": ("MCMCClassifier", "MCMCRegressor"),
+    "estimators.optimizers": (
+        "Adam", "EvidenceAdam", "GaussNewton", "Updates", "VariationalAdam",
+    ),
     "estimators.predictive": ("predictive",),
     "estimators.vi.estimator": ("SymmetrizedVIClassifier", "SymmetrizedVIRegressor"),
+    "estimators.vi.gaps": ("Symmetrized",),
     "inference.sampling.chain_count": ("n_chains_required",),
     "inspection.invariance_gap": ("invariance_gap",),
     "inspection.loss_barrier": ("loss_barrier",),
     "inspection.symmetry_removal": ("remove_symmetries",),
     "saving.files": ("load", "save"),
-}
+}  # fmt: skip
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 
 

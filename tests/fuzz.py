@@ -29,13 +29,16 @@ from sklearn.exceptions import FitFailedWarning, NotFittedError
 from sklearn.utils._param_validation import Interval, StrOptions
 
 import skbayes_sym as sk
-from skbayes_sym import datasets, inspection, metrics, model_selection
-from skbayes_sym.estimators.optimizers import (
+from skbayes_sym import (
     Adam,
     EvidenceAdam,
     GaussNewton,
     Updates,
     VariationalAdam,
+    datasets,
+    inspection,
+    metrics,
+    model_selection,
 )
 from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Chains, ModeWeights
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs

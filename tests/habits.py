@@ -15,6 +15,8 @@ from skbayes_sym import (
     BayesianMLPRegressor,
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
+    EvidenceAdam,
+    GaussNewton,
     LaplaceClassifier,
     LaplaceRegressor,
     LayerwiseVIRegressor,
@@ -25,8 +27,8 @@ from skbayes_sym import (
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
     SymVIMatrixFactorization,
+    Updates,
 )
-from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
 from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Categorical, ColumnShift, Invariances

@@ -15,9 +15,8 @@ import torch
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Updates, VariationalAdam
+from skbayes_sym import Adam, EvidenceAdam, Symmetrized, Updates, VariationalAdam
 from skbayes_sym.estimators.samplers import HMC, Chains, Info, ModeWeights, State
-from skbayes_sym.estimators.vi.gaps import Symmetrized
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
     BaseNetwork,

@@ -23,8 +23,7 @@ from ratios import Ratio, Round, Source
 from threadpoolctl import threadpool_limits
 from timing import cpu_times, median_ratio
 
-from skbayes_sym import SymmetrizedVIRegressor
-from skbayes_sym.estimators.optimizers import Adam
+from skbayes_sym import Adam, SymmetrizedVIRegressor
 
 FITS = {"T1k": (2_000, 10_000), "T100k": (1_000, 3_000)}  # steps
 LEARNING_RATE = 1e-3

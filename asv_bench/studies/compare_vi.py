@@ -28,9 +28,8 @@ from sklearn.datasets import load_diabetes
 from threadpoolctl import threadpool_limits
 from timing import cpu_seconds, mean_and_error
 
-from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, predictive
+from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, VariationalAdam, predictive
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.optimizers import VariationalAdam
 from skbayes_sym.models import ARD
 
 SETS = ("diabetes", "yacht", "energy", "concrete")

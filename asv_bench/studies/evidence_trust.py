@@ -18,8 +18,8 @@ from sklearn.datasets import load_diabetes, make_friedman1
 from threadpoolctl import threadpool_limits
 
 import skbayes_sym as sk
+from skbayes_sym import GaussNewton
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.optimizers import GaussNewton
 
 WIDTHS = (3, 10, 30)
 

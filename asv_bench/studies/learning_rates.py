@@ -17,9 +17,8 @@ import numpy as np
 from joblib import Parallel, delayed
 from sklearn.model_selection import train_test_split
 
-from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
+from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor, VariationalAdam
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.optimizers import VariationalAdam
 
 RATES = (1.0, 2.0, 5.0, 10.0, 20.0)
 DEFAULT = RATES.index(5.0)

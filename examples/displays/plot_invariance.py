@@ -12,8 +12,7 @@ import numpy as np
 from scipy import ndimage
 from sklearn.datasets import load_digits
 
-from skbayes_sym import LILAClassifier
-from skbayes_sym.estimators.optimizers import Adam
+from skbayes_sym import Adam, LILAClassifier
 from skbayes_sym.inspection import InvarianceDisplay
 from skbayes_sym.models import Invariances
 

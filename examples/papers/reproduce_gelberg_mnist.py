@@ -51,10 +51,8 @@ import torch
 from joblib import Parallel, delayed
 from scipy.stats import binom
 
-from skbayes_sym import SymmetrizedVIClassifier
+from skbayes_sym import Adam, Symmetrized, SymmetrizedVIClassifier
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.optimizers import Adam
-from skbayes_sym.estimators.vi.gaps import Symmetrized
 from skbayes_sym.numerics.convergence import last_tenth_gain
 from skbayes_sym.symmetry.gaps.permanent_estimates import InfoNCE
 

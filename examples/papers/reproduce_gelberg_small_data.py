@@ -50,9 +50,8 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed
 
-from skbayes_sym import SymmetrizedVIRegressor
+from skbayes_sym import Symmetrized, SymmetrizedVIRegressor
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.vi.gaps import Symmetrized
 from skbayes_sym.numerics.convergence import last_tenth_gain
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, InfoNCE
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap

@@ -32,9 +32,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from skbayes_sym import LILAClassifier
+from skbayes_sym import EvidenceAdam, LILAClassifier, Updates
 from skbayes_sym.datasets import make_rings
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.models import Augerino, Invariances
 
 REWARDS = (0.01, 0.1, 1.0)

@@ -33,8 +33,7 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 from torch import nn
 
-from skbayes_sym import LILAClassifier
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym import EvidenceAdam, LILAClassifier, Updates
 from skbayes_sym.models import Affine, Augerino, Invariances
 
 REWARDS = (0.01, 0.1, 1.0)

@@ -33,8 +33,7 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from skbayes_sym import LILAClassifier
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym import EvidenceAdam, LILAClassifier, Updates
 from skbayes_sym.models import Invariances
 
 CURVATURES = ("kron-exact", "kron-sketch", "kron-ef", "diag", "diag-ef")

@@ -64,9 +64,8 @@ from time import process_time
 import numpy as np
 from scipy import ndimage
 
-from skbayes_sym import LILAClassifier
+from skbayes_sym import EvidenceAdam, LILAClassifier, Updates
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.models import Affine, Augerino, Invariances
 
 SHAPES = {"mnist": (1, 28, 28), "fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}

@@ -49,12 +49,13 @@ from sklearn.model_selection import train_test_split
 
 from skbayes_sym import (
     DeepEnsembleRegressor,
+    EvidenceAdam,
     LaplaceRegressor,
     MCMCRegressor,
+    Updates,
     n_chains_required,
 )
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.estimators.samplers import Chains, ModeWeights
 
 NETWORKS = {"f1": (3,), "f2": (16, 16, 16)}

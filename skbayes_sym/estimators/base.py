@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import Fitted, Method, compatible
+from skbayes_sym.estimators._fit.compatibility import Fitted, Method
 from skbayes_sym.estimators._fit.device import gradient_flops, one_thread, worthwhile
 from skbayes_sym.estimators._fit.rows import (
     ENCODE,
@@ -148,8 +148,10 @@ class RowEstimator(BayesianEstimator):
                 worthwhile(self.device, data.device, lambda: self._flops_a_step(data, model))
             )
             run = self._run(data, model)
+            method = self._method()
             with self._keeping(run):
-                found = compatible(self._method(), model).fit(data, model, run)
+                method.needs.check(model)
+                found = method.fit(data, model, run)
                 self._keep(data, model, found)
         return self
 

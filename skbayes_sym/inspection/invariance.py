@@ -224,13 +224,13 @@ def _mosaic(images: Array) -> Array:
     """Grey or coloured image of all, a pixel of nothing between two and two after the first."""
     n_rows, n_columns, channels, height, width = images.shape
     pixels = np.moveaxis(images, 2, -1) if channels == 3 else images.mean(axis=2)[..., None]
-    left = [column * (width + 1) + (column > 0) for column in range(n_columns)]
-    shape = (n_rows * (height + 1) - 1, left[-1] + width, pixels.shape[-1])
+    starts = [column * (width + 1) + (column > 0) for column in range(n_columns)]
+    shape = (n_rows * (height + 1) - 1, starts[-1] + width, pixels.shape[-1])
     largest = max(float(np.max(pixels[:, 0])), 1e-12)
     mosaic = np.full(shape, np.nan if channels != 3 else 1.0)
     for row in range(n_rows):
         for column in range(n_columns):
             window = (slice(row * (height + 1), row * (height + 1) + height),
-                      slice(left[column], left[column] + width))  # fmt: skip
+                      slice(starts[column], starts[column] + width))  # fmt: skip
             mosaic[window] = np.clip(pixels[row, column] / largest, 0.0, 1.0)
     return mosaic if channels == 3 else mosaic[..., 0]

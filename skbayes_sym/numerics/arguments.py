@@ -60,7 +60,7 @@ def check_arrays(
     a number is that length, and with "?" at the end None is passed over.
     """
     lengths: dict[str, int] = {}
-    found = {}
+    checked = {}
     for name, value in given.items():
         shape = shapes[name]
         axes = [str(shape)] if isinstance(shape, int) else list(shape.removesuffix("?"))
@@ -77,8 +77,8 @@ def check_arrays(
             wanted = f"({wanted},)" if len(axes) == 1 else f"({wanted})"
             got = shown(value) if array is None else f"shape {array.shape}"
             raise ValueError(f"{owner}: {name} must be numbers of shape {wanted}, got {got}.")
-        found[name] = array
-    return found
+        checked[name] = array
+    return checked
 
 
 def check_names(owner: str, name: str, value: Any, n: int) -> list[str]:
@@ -99,10 +99,7 @@ def check_name(owner: str, name: str, value: Any, default: str = "") -> str:
 
 
 def labels_of(y: NDArray[Any], name: str = "y_true") -> NDArray[Any]:
-    """The different labels, sorted.
-
-    Raises TypeError if they can't be: labels of several kinds.
-    """
+    """The different labels, sorted."""
     try:
         return np.unique(y)
     except TypeError as error:

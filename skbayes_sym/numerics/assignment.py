@@ -29,10 +29,10 @@ def best_assignment(similarity: Tensor) -> Tensor:
         totals = similarity[..., torch.arange(d, device=similarity.device), table].sum(dim=-1)
         return table[totals.argmax(dim=-1)]
     flat = similarity.detach().reshape(-1, d, d).cpu().double().numpy()
-    found = np.empty(flat.shape[:2], dtype=np.int64)
-    for row, values in zip(found, flat, strict=True):
+    columns = np.empty(flat.shape[:2], dtype=np.int64)
+    for row, values in zip(columns, flat, strict=True):
         row[:] = linear_sum_assignment(values, maximize=True)[1]
-    return torch.from_numpy(found).reshape(*similarity.shape[:-2], d).to(similarity.device)
+    return torch.from_numpy(columns).reshape(*similarity.shape[:-2], d).to(similarity.device)
 
 
 def can_exchange(similarity: Tensor, tol: Tensor | float = 0.0) -> Tensor:

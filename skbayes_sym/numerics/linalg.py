@@ -24,10 +24,7 @@ class NotPositiveDefiniteError(ArithmeticError):
 
 @contextmanager
 def decompositions_in_words() -> Iterator[None]:
-    """Say what to do where torch's own decompositions fail.
-
-    Raises NotPositiveDefiniteError in place of a `torch.linalg.LinAlgError`.
-    """
+    """Say what to do where torch's own decompositions fail."""
     try:
         yield
     except torch.linalg.LinAlgError as error:

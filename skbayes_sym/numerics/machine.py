@@ -22,8 +22,8 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
     as_bytes = [tensors[i].contiguous().flatten().view(torch.uint8) for i in order]
     arrived = torch.cat(as_bytes).cpu().split([len(one) for one in as_bytes])
-    found = dict(zip(order, arrived, strict=True))
-    return [found[i].view(t.dtype).view(t.shape) for i, t in enumerate(tensors)]
+    on_host = dict(zip(order, arrived, strict=True))
+    return [on_host[i].view(t.dtype).view(t.shape) for i, t in enumerate(tensors)]
 
 
 @contextmanager

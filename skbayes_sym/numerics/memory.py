@@ -51,10 +51,7 @@ class Part(NamedTuple):
 
 @contextmanager
 def memory_in_words() -> Iterator[None]:
-    """Turn what torch's allocators raise into a `MemoryError` that says what to do.
-
-    Raises MemoryError where arrays don't fit after all.
-    """
+    """Turn what torch's allocators raise into a `MemoryError` that says what to do."""
     try:
         yield
     except RuntimeError as error:  # torch.OutOfMemoryError of a GPU is one, too
@@ -72,9 +69,9 @@ def require_memory(parts: Sequence[Part], device: torch.device, *, task: str = "
     ``device``: of the model, for parts that aren't ``on_host``; ``task``: what takes the memory,
     for the message.
     """
-    there = [part for part in parts if not part.on_host or device.type == "cpu"]
-    _require(there, device, task)
-    _require([part for part in parts if part not in there], _HOST, task)
+    on_device = [part for part in parts if not part.on_host or device.type == "cpu"]
+    _require(on_device, device, task)
+    _require([part for part in parts if part not in on_device], _HOST, task)
 
 
 def _require(parts: Sequence[Part], device: torch.device, task: str) -> None:

@@ -276,10 +276,10 @@ def lbfgs(
     if worst == -float("inf"):
         return start
     options = {"maxiter": max_iter, "ftol": ftol, "gtol": gtol}
-    found = optimize.minimize(
+    result = optimize.minimize(
         with_arrays, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
-    return torch.from_numpy(found.x).to(start) if found.fun <= value else start
+    return torch.from_numpy(result.x).to(start) if result.fun <= value else start
 
 
 def by_autograd(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
@@ -302,10 +302,10 @@ def root(f: Callable[[float], float], low: float, high: float) -> float:
 
 def lowest(f: Callable[[float], float], low: float, high: float) -> float:
     """Find where a function with one valley is lowest between two ends, to 1e-8 (Brent 1973)."""
-    found = optimize.minimize_scalar(
+    result = optimize.minimize_scalar(
         f, bounds=(low, high), method="bounded", options={"xatol": 1e-8}
     )
-    return float(found.x)
+    return float(result.x)
 
 
 class _Stretch(NamedTuple):

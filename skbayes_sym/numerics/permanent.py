@@ -197,8 +197,7 @@ def soules_bound(log_weights: Tensor, *, tighten: bool = False) -> Tensor:
     ``log_weights`` (*B, d, d): log weights in nats. -inf is a zero weight. ``tighten``: true takes
     the least of four such bounds: rows and columns of the matrix as given and of its Sinkhorn
     scaling, whose scales are divided out again. Returns (*B,), nats, differentiable almost
-    everywhere (at a tie for the least bound, a subgradient). Raises ValueError if `log_weights` is
-    not a floating tensor of shape (*B, d, d).
+    everywhere (at a tie for the least bound, a subgradient).
 
     Cost O(d^2 log d). Source: Soules (2003), Linear and Multilinear Algebra 51(4).
     """
@@ -237,8 +236,7 @@ def gurvits_schrijver_bound(log_weights: Tensor, n_iter: int = BALANCING_ITERATI
 
     ``log_weights`` (*B, d, d): log weights in nats. -inf is a zero weight. ``n_iter``: Sinkhorn
     rounds; more make the bound better. Returns (*B,), nats; -inf if rounding had to put mass on a
-    zero weight. The gradient is P, held fixed. Raises ValueError if `log_weights` is not a floating
-    tensor of shape (*B, d, d).
+    zero weight. The gradient is P, held fixed.
 
     Cost O(n_iter d^2). Source: Schrijver (1998), Gurvits (2011, arXiv:1106.2844).
     """
@@ -255,8 +253,7 @@ def bethe_bound(log_weights: Tensor, n_iter: int = BALANCING_ITERATIONS) -> Tens
 
     ``log_weights`` (*B, d, d): log weights in nats, d >= 1. -inf is a zero weight. ``n_iter``:
     rounds of messages from rows to columns and back. Returns (*B,), nats, as
-    `gurvits_schrijver_bound`; at the maximum the gradient is exact. Raises ValueError if
-    `log_weights` is not a floating tensor of shape (*B, d, d).
+    `gurvits_schrijver_bound`; at the maximum the gradient is exact.
 
     Cost O(n_iter d^2). Converged, at most (d/2) log 2 nats below the log permanent (Anari & Rezaei
     2019); slow where two assignments nearly tie. Source: Vontobel (2013).

@@ -99,8 +99,6 @@ def distinct_permutations(n: int, d: int, *, generator: torch.Generator) -> Tens
     """``n`` different permutations of ``d`` items, none of them the identity.
 
     A uniform draw without replacement from the d! - 1 others, int64 of shape (n, d).
-
-    Raises ValueError if ``n`` exceeds d! - 1.
     """
     if d <= _ENUMERABLE_WIDTH:
         if n > factorial(d) - 1:
@@ -110,14 +108,14 @@ def distinct_permutations(n: int, d: int, *, generator: torch.Generator) -> Tens
         ranks = torch.randperm(factorial(d) - 1, generator=generator, device=generator.device)
         return _unrank(ranks[:n] + 1, d)
     # Rejecting repeats one by one is a draw without replacement; here repeats are rare.
-    found = random_permutations((n,), d, generator=generator)
-    identity = torch.arange(d, device=found.device).unsqueeze(0)
+    drawn = random_permutations((n,), d, generator=generator)
+    identity = torch.arange(d, device=drawn.device).unsqueeze(0)
     while True:
-        found = _unique_in_order(torch.cat([identity, found]))[1:]
-        if len(found) >= n:
-            return found[:n]
-        more = random_permutations((n - len(found),), d, generator=generator)
-        found = torch.cat([found, more])
+        drawn = _unique_in_order(torch.cat([identity, drawn]))[1:]
+        if len(drawn) >= n:
+            return drawn[:n]
+        more = random_permutations((n - len(drawn),), d, generator=generator)
+        drawn = torch.cat([drawn, more])
 
 
 def _unique_in_order(rows: Tensor) -> Tensor:
@@ -130,13 +128,13 @@ def _unique_in_order(rows: Tensor) -> Tensor:
 
 def _unrank(ranks: Tensor, d: int) -> Tensor:
     """Permutations with the given lexicographic ranks (rank 0 is the identity)."""
-    left = torch.arange(d, device=ranks.device).expand(len(ranks), d)
+    unused = torch.arange(d, device=ranks.device).expand(len(ranks), d)
     columns = []
     for k in range(d, 0, -1):
         digit, ranks = ranks // factorial(k - 1), ranks % factorial(k - 1)
-        columns.append(left.gather(1, digit.unsqueeze(1)))
+        columns.append(unused.gather(1, digit.unsqueeze(1)))
         keep = torch.arange(k, device=ranks.device).expand(len(ranks), k) != digit.unsqueeze(1)
-        left = left[keep].reshape(len(ranks), k - 1)
+        unused = unused[keep].reshape(len(ranks), k - 1)
     return torch.cat(columns, dim=1)
 
 

@@ -36,7 +36,7 @@ def sinkhorn(log_weights: Tensor, n_iter: int = SINKHORN_ITERATIONS) -> Tensor:
     ``log_weights`` (*B, d, d): log weights in nats. -inf is a zero weight. ``n_iter``: column and
     row rounds after the first row step. Returns (*B, d, d), log of the scaled matrix, finite: a
     zero weight comes back as about -1e30. Rows of ``exp(B)`` sum to one; columns do so in the
-    limit. Raises ValueError if `log_weights` is not a floating tensor of shape (*B, d, d).
+    limit.
 
     Permuting the rows of `log_weights` permutes the rows of the result. Differentiable, cost
     O(n_iter d^2). Convergence is geometric if every positive entry lies on a permutation of
@@ -58,8 +58,8 @@ def balancing_scales(log_weights: Tensor) -> tuple[Tensor, Tensor]:
     positive = log_weights > -torch.inf
     shift = (sinkhorn(log_weights) - log_weights).where(positive, 0.0)
     row = shift.sum(-1, keepdim=True) / positive.sum(-1, keepdim=True).clamp(min=1)
-    left = (shift - row).where(positive, 0.0)
-    column = left.sum(-2, keepdim=True) / positive.sum(-2, keepdim=True).clamp(min=1)
+    remainder = (shift - row).where(positive, 0.0)
+    column = remainder.sum(-2, keepdim=True) / positive.sum(-2, keepdim=True).clamp(min=1)
     return row, column
 
 
@@ -74,8 +74,7 @@ def bethe_log_marginals(log_weights: Tensor, n_iter: int) -> Tensor:
 
     ``log_weights`` (*B, d, d): log weights in nats. -inf is a zero weight. ``n_iter``: rounds; the
     fixed point is doubly stochastic and the maximum of the Bethe functional. Returns (*B, d, d),
-    log of P, at most 0. Raises ValueError if `log_weights` is not a floating tensor of shape (*B,
-    d, d).
+    log of P, at most 0.
 
     Cost O(n_iter d^2). Source: Vontobel (2013), "The Bethe permanent of a nonnegative matrix".
     """
@@ -107,8 +106,7 @@ def round_to_doubly_stochastic(matrix: Tensor) -> Tensor:
     twice its violation in the L1 norm (Altschuler, Weed & Rigollet 2017, Algorithm 2, Lemma 7).
 
     ``matrix`` (*B, d, d): non-negative entries (not logs), finite. Returns (*B, d, d), rows and
-    columns sum to one up to rounding. Raises ValueError if `matrix` is not square in its last two
-    axes.
+    columns sum to one up to rounding.
 
     Cost O(d^2). Missing mass that is only rounding error is left out: zero entries of a matrix
     that needs no repair stay zero.

@@ -248,8 +248,8 @@ def require_regular(path: str | PathLike[str]) -> None:
     """
     if not isinstance(path, str | PathLike) or "\0" in fspath(path):
         raise TypeError(f"path must be a string or a path without a null byte, got {path!r}.")
-    there = Path(path)
-    if there.exists() and not there.is_file() and not there.is_dir():
+    place = Path(path)
+    if place.exists() and not place.is_file() and not place.is_dir():
         raise ValueError(f"{fspath(path)!r} is not a regular file.")
-    if there.is_dir():
+    if place.is_dir():
         raise IsADirectoryError(f"{fspath(path)!r} is a folder.")

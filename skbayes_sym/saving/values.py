@@ -163,8 +163,8 @@ class Encoder:
         if kind is np.ufunc and is_ufunc_name(value.__name__):
             return {"kind": "ufunc", "name": value.__name__}
         if kind.__name__ in plain_parts() and plain_parts()[kind.__name__] is kind:
-            own = {k: self.encode(v, f"{name}.{k}") for k, v in vars(value).items()}
-            return {"kind": "part", "name": kind.__name__, "fields": own}
+            encoded = {k: self.encode(v, f"{name}.{k}") for k, v in vars(value).items()}
+            return {"kind": "part", "name": kind.__name__, "fields": encoded}
         if kind is np.random.RandomState:
             return {"kind": "random_state", "state": self.encode(value.get_state(), name)}
         if kind is ModuleNetwork and value.architecture:
@@ -241,17 +241,17 @@ def _part(e: Encoded, arrays: Mapping[str, Array]) -> Any:
 
 
 def _scalar_type(e: Encoded, arrays: Mapping[str, Array]) -> type[np.generic]:
-    found = getattr(np, e["name"])
-    if not (isinstance(found, type) and issubclass(found, np.generic)):
+    scalar_type = getattr(np, e["name"])
+    if not (isinstance(scalar_type, type) and issubclass(scalar_type, np.generic)):
         raise ValueError(f"{e['name']} is no type of numbers")
-    return found
+    return scalar_type
 
 
 def _ufunc(e: Encoded, arrays: Mapping[str, Array]) -> np.ufunc:
     if not is_ufunc_name(e["name"]):
         raise ValueError(f"{e['name']} is no function of NumPy's")
-    found: np.ufunc = getattr(np, e["name"])
-    return found
+    function: np.ufunc = getattr(np, e["name"])
+    return function
 
 
 def _random_state(e: Encoded, arrays: Mapping[str, Array]) -> np.random.RandomState:

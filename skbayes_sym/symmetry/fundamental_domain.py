@@ -156,8 +156,8 @@ class FundamentalDomain:
         for rows in theta.split(rows_within(_CHUNK, len(linear))):
             score = rows @ linear.mT + rows.square() @ quadratic.mT
             top, which = score.max(dim=-1)
-            own = score[:, 0]
-            best.append(torch.where(top - own > _TOLERANCE * (1.0 + own.abs()), which, 0))
+            current = score[:, 0]
+            best.append(torch.where(top - current > _TOLERANCE * (1.0 + current.abs()), which, 0))
         chosen = torch.cat(best)
         elements = self._enumeration.elements
         g = tuple(SignedPermutation(h.permutation[chosen], h.sign[chosen]) for h in elements)

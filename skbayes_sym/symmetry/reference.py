@@ -135,10 +135,10 @@ def _signs_and_gain(
     """Best signs of this permutation, and what both gain over the labels as they are, nats."""
     chosen = permutation.unsqueeze(-1)
     sign = positive_or_negative(odd.gather(-1, chosen).squeeze(-1), free=flips)
-    own = similarity.diagonal(dim1=-2, dim2=-1)
+    current = similarity.diagonal(dim1=-2, dim2=-1)
     if flips:  # as they are, units keep their signs, good or bad
-        own = own + 2.0 * odd.diagonal(dim1=-2, dim2=-1).clamp_max(0.0)
-    return sign, (similarity.gather(-1, chosen).squeeze(-1) - own).sum(dim=-1)
+        current = current + 2.0 * odd.diagonal(dim1=-2, dim2=-1).clamp_max(0.0)
+    return sign, (similarity.gather(-1, chosen).squeeze(-1) - current).sum(dim=-1)
 
 
 def _tolerance(similarity: Tensor) -> Tensor:

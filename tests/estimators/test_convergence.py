@@ -11,6 +11,7 @@ from thin import some
 
 from skbayes_sym import (
     DeepEnsembleClassifier,
+    GaussNewton,
     LaplaceClassifier,
     LaplaceRegressor,
     LILAClassifier,
@@ -19,7 +20,6 @@ from skbayes_sym import (
 )
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.factorization.training import MatrixTraining
-from skbayes_sym.estimators.optimizers import GaussNewton
 from skbayes_sym.inference.factorization.factor_model import Factors
 
 IRIS = load_iris(return_X_y=True)

@@ -6,8 +6,7 @@ from fits import FITS, NUMBERS, TWO_NUMBERS, X, fitted
 from sklearn.base import clone
 from thin import some
 
-from skbayes_sym import LaplaceRegressor, LILARegressor
-from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton
+from skbayes_sym import EvidenceAdam, GaussNewton, LaplaceRegressor, LILARegressor
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

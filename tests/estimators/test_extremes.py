@@ -9,13 +9,13 @@ from fits import FITS, LABELS, NUMBERS, X, fitted
 from sklearn.base import clone
 
 from skbayes_sym import (
+    Adam,
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
 )
 from skbayes_sym.estimators._fit.rows import column_scaling
-from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.optimise import DivergenceError
 

@@ -12,9 +12,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skbayes_sym import DeepEnsembleRegressor, LaplaceRegressor, predictive
+from skbayes_sym import DeepEnsembleRegressor, EvidenceAdam, LaplaceRegressor, Updates, predictive
 from skbayes_sym.estimators import predictive as predictive_module
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.estimators.predictive import predicts_distribution
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

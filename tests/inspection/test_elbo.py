@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from skbayes_sym import LaplaceRegressor, SymmetrizedVIRegressor
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym import EvidenceAdam, LaplaceRegressor, SymmetrizedVIRegressor, Updates
 from skbayes_sym.inspection import ELBODisplay
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from skbayes_sym import LILAClassifier, LILARegressor
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym import EvidenceAdam, LILAClassifier, LILARegressor, Updates
 from skbayes_sym.inspection import InvarianceDisplay
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 

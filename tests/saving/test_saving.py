@@ -24,13 +24,14 @@ from skbayes_sym import (
     BayesianLinearClassifier,
     BayesianLinearRegressor,
     DeepEnsembleRegressor,
+    EvidenceAdam,
     LaplaceClassifier,
     LILARegressor,
+    Updates,
     load,
     save,
 )
 from skbayes_sym.estimators.base import is_fitted_name
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.models import Categorical
 from skbayes_sym.saving.classes import estimators
 from skbayes_sym.saving.files import FORMAT

@@ -22,8 +22,7 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
     """Raise if a parameter that doesn't apply was given another value than its default.
 
     ``names``: parameters without a meaning here; those that the estimator doesn't have are passed
-    over. ``why``: the reason, as a clause. ``instead``: what to use. Raises ValueError with the
-    parameter, its value, the reason and the remedy.
+    over. ``why``: the reason, as a clause. ``instead``: what to use.
     """
     defaults = signature(type(estimator)).parameters
     for name in names:
@@ -75,11 +74,7 @@ class Need:
         return has_all and (self.holds is None or self.holds(given))
 
     def require(self, given: object, parameter: str) -> None:
-        """Ask the object.
-
-        Raises TypeError if it lacks a member. Raises ValueError if it has all and yet isn't what is
-        needed.
-        """
+        """Ask the object."""
         require_members(given, self.members, parameter=parameter, remedy=self.remedy)
         if self.holds is not None and not self.holds(given):
             raise ValueError(
@@ -212,13 +207,3 @@ class Method(Protocol):
     def fit(self, data: Training, model: Model, run: Run) -> Fitted:
         """The mathematics: no estimator and no scikit-learn in it."""
         ...
-
-
-def compatible(method: Method, model: Model) -> Method:
-    """The method, if the model has what it needs.
-
-    Raises TypeError, ValueError: naming what the likelihood, the network or the prior lacks (see
-    `Needs`).
-    """
-    method.needs.check(model)
-    return method

@@ -26,11 +26,7 @@ _REMEDY = ", or install a CUDA build of torch"
 
 
 def resolve_device(device: str) -> torch.device:
-    """The device a parameter ``device`` stands for; never another one silently.
-
-    Raises ValueError if the name isn't the CPU's or a CUDA device's, or the CUDA device isn't
-    there.
-    """
+    """The device a parameter ``device`` stands for; never another one silently."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -38,19 +38,15 @@ from skbayes_sym.symmetry.units import Units, unit_layers
 
 GivenPrior = str | npt.ArrayLike | UnboundPrior  # "learn", scales of normals, or an object
 
+_SCALES: list[Any] = [
+    StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"
+]  # fmt: skip
 NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
     "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
     "activation": [StrOptions(set(ACTIVATIONS))],
-    "prior": [
-        StrOptions({"learn"}),
-        Interval(Real, 0, None, closed="neither"),
-        "array-like",
-        HasMethods("bind"),
-    ],
+    "prior": [*_SCALES, HasMethods("bind")],
 }
-NOISE_CONSTRAINTS: dict[str, list[Any]] = {
-    "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"],
-}
+NOISE_CONSTRAINTS: dict[str, list[Any]] = {"noise_std": _SCALES}
 
 
 def layer_sizes(given: Any) -> tuple[int, ...]:
@@ -118,28 +114,19 @@ def bound_prior(given: GivenPrior, learned: UnboundPrior, network: Network) -> P
 
 
 def fully_connected(network: Network) -> MLP:
-    """The network, for methods that propagate moments or weights from layer to layer.
-
-    Raises TypeError if it isn't fully connected.
-    """
+    """The network, for methods that propagate moments or weights from layer to layer."""
     FULLY_CONNECTED.require(network, "network")
     return cast(MLP, network)
 
 
 def independent_normals(prior: Prior) -> GaussianPrior:
-    """The prior, for methods whose formulas need zero-mean normals.
-
-    Raises ValueError if it is another law.
-    """
+    """The prior, for methods whose formulas need zero-mean normals."""
     NORMAL_PRIOR.require(prior, "prior")
     return cast(GaussianPrior, prior.gaussian())
 
 
 def normals_or_learned(prior: Prior) -> GaussianPrior | ScalesByGroup:
-    """The prior, for methods whose formulas need zero-mean normals, of scales given or learned.
-
-    Raises ValueError if it is another law.
-    """
+    """The prior, for methods whose formulas need zero-mean normals, of scales given or learned."""
     return learned_scales(prior) or independent_normals(prior)
 
 
@@ -176,42 +163,31 @@ def scale_attributes_of_several(
 
 
 def scales_by_group(prior: Prior) -> ScalesByGroup:
-    """The prior as scales by group; one that learns nothing keeps its own.
-
-    Raises ValueError if it isn't made of zero-mean normals.
-    """
+    """The prior as scales by group; one that learns nothing keeps its own."""
     return prior.learned or ScalesByGroup.given(independent_normals(prior).scale)
 
 
 def declared_group(
     symmetry: str | SymmetryGroup | None, network: MLP, prior: Prior
 ) -> SymmetryGroup:
-    """The network's group by name or one's own, after checking that the prior has it too.
-
-    Raises ValueError if the prior, or the network's function, changes under the group.
-    """
+    """The network's group by name or one's own, after checking that the prior has it too."""
     if symmetry is None:
         return Trivial()
-    group = _named_group(symmetry, network) if isinstance(symmetry, str) else symmetry
-    if not isinstance(symmetry, str):
-        _check_own_group(group, network)
-    check_invariant(
-        group,
-        prior.log_prob,
-        network.layout,
-        what="prior",
-        remedy="Give all units of a layer the same scale, or use symmetry=None.",
-    )
-    return group
-
-
-def _named_group(symmetry: str, network: MLP) -> SymmetryGroup:
     if symmetry == "sign_flip":
         layers = unit_layers(network.symmetry(signed=True))
         flips = tuple(Units(layer.index, permute=False, flip=True) for layer in layers)
-        return Product(flips) if flips else Trivial()
-    signed = {"auto": None, "permutation": False, "signed_permutation": True}
-    return network.symmetry(signed=signed[symmetry])
+        group: SymmetryGroup = Product(flips) if flips else Trivial()
+    elif isinstance(symmetry, str):
+        signed = {"auto": None, "permutation": False, "signed_permutation": True}
+        group = network.symmetry(signed=signed[symmetry])
+    else:
+        group = symmetry
+        _check_own_group(group, network)
+    check_invariant(
+        group, prior.log_prob, network.layout, what="prior",
+        remedy="Give all units of a layer the same scale, or use symmetry=None.",
+    )  # fmt: skip
+    return group
 
 
 def _check_own_group(group: SymmetryGroup, network: MLP) -> None:

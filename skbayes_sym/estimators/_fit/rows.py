@@ -143,10 +143,7 @@ def numbers_due(what: str, remedy: str = "") -> Iterator[None]:
 
 
 def require_rows(X: Any) -> None:
-    """Refuse images and the like that weren't flattened, which only their shape tells.
-
-    Raises ValueError with the shape, and how to give images.
-    """
+    """Refuse images and the like that weren't flattened, which only their shape tells."""
     shape = tuple(getattr(X, "shape", ()))
     if len(shape) < 3:
         return

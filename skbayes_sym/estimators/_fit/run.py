@@ -183,10 +183,7 @@ class Run:
         self._n_steps = max(1, self._n_steps)
 
     def interrupted(self) -> dict[str, Any]:
-        """Fitted attributes of what had been found when Ctrl-C came.
-
-        Raises KeyboardInterrupt if nothing has been: no step was made.
-        """
+        """Fitted attributes of what had been found when Ctrl-C came."""
         if self._reconstruct is None or not self._n_steps:
             raise KeyboardInterrupt
         found = dict(self._reconstruct())

@@ -43,10 +43,7 @@ _N_INDUCING = 100  # hidden_posterior="global_inducing"
 
 @dataclass(frozen=True)
 class LayerwiseParts:
-    """Posteriors of the layers, in the words of the constructor.
-
-    Raises ValueError if they don't go together: the message says what does.
-    """
+    """Posteriors of the layers, in the words of the constructor."""
 
     last_layer: str
     hidden_posterior: str | int  # a number: of inducing points

@@ -134,10 +134,7 @@ def random_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
 
 
 def laplace_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
-    """A mode, with the variances that maximise Laplace's bound among independent normals.
-
-    Raises KeyboardInterrupt if interrupted.
-    """
+    """A mode, with the variances that maximise Laplace's bound among independent normals."""
     network, likelihood, rows = model.network, model.likelihood, data.double_data
     p = network.layout.n_params
     systems = Part(

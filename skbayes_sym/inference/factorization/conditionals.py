@@ -52,8 +52,7 @@ def row_conditionals(
     """The best Gaussians of the free coordinates of rows given the others.
 
     ``sums``: of shapes (n, d, d) and (n, d); ``law``: the rows' prior; ``means`` (n, d): prior
-    means; ``added``: of the first k coordinates. Raises NotPositiveDefiniteError if a precision
-    can't be factorised.
+    means; ``added``: of the first k coordinates.
     """
     second, first = sums
     precision = second / (noise.n_components * noise.variance)
@@ -71,7 +70,7 @@ def row_conditionals(
     factor = cholesky(
         precision,
         what="The precision of a row",
-        remedy="The noise is too small next to prior_scale: give a larger noise_std, or "
+        remedy="The noise is too small next to the prior: give a larger noise_std, or "
         "give X as float64.",
     )
     return RowSystem(factor, precision, target)

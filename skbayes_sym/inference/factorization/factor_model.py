@@ -199,9 +199,6 @@ def rows_group(
 
     "auto" is all that the prior has: rotations, but only flips and exchanges of components (flips
     alone beyond 14 of them) where these have scales of their own, "ard".
-
-    Raises ValueError if rotations are asked for that the prior doesn't have, or a group acts on
-    another number of rows and components.
     """
     index = torch.arange(n_rows * n_components).view(n_rows, n_components)
     if symmetry == "auto":

@@ -21,10 +21,7 @@ from skbayes_sym.numerics.machine import positions
 
 @dataclass(frozen=True, eq=False)
 class PriorOfLayers:
-    """Given or learned scales of a network's layers.
-
-    Raises ValueError if units of a layer have different ones.
-    """
+    """Given or learned scales of a network's layers."""
 
     network: MLP
     scales: ScalesByGroup

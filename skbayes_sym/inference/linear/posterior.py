@@ -72,10 +72,7 @@ class LowRankGaussian:
         return np.array(seen) + free * unseen
 
     def dense_covariance(self) -> Floats:
-        """Covariance of all weights, (C K, C K), rows of ``loc`` one after the other.
-
-        Raises MemoryError if it would take more than `MAX_COVARIANCE_BYTES`.
-        """
+        """Covariance of all weights, (C K, C K), rows of ``loc`` one after the other."""
         n_rows, k = self.loc.shape
         n_bytes = 8 * (n_rows * k) ** 2
         if n_bytes > MAX_COVARIANCE_BYTES:

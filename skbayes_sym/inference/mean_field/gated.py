@@ -24,7 +24,7 @@ class GatedGap:
     ``gap``: exact or a lower bound. ``certificate``: of the same group, never above the gap at any
     draw: ``UnitGap(group, Soules())``. Without one the gap is evaluated at every step.
     ``generator``: the gap's own stream. ``every``, ``max_every``: fewest and most steps between two
-    checks. ``tol``: nats. Raises ValueError if ``gap`` is an upper bound.
+    checks. ``tol``: nats.
     """
 
     def __init__(

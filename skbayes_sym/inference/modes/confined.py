@@ -219,8 +219,6 @@ def refine(
     to be bridged. Chains started from those it has make more.
 
     ``weighing`` itself if nothing was to be done.
-
-    Raises KeyboardInterrupt if the chains were interrupted.
     """
     allowance = allowance or Allowance(0.0)
     for round_seed in spawn_seeds(seed, _ROUNDS):

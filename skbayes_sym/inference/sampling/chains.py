@@ -74,10 +74,7 @@ def start_blocks(
     step_size: float = 0.1,
     preconditioners: Sequence[Preconditioner] | None = None,  # one a block; the identity by default
 ) -> list[Block]:
-    """Divide chains into blocks, each with a random stream of its own.
-
-    Raises ValueError if the log density or its gradient is not finite at a chain's position.
-    """
+    """Divide chains into blocks, each with a random stream of its own."""
     parts = [part.clone() for part in position.split(block_size)]
     with one_thread(), torch.no_grad():
         states = [initial_state(part, log_density) for part in parts]

@@ -153,7 +153,7 @@ def smc(
     ``log_posterior``: invariant under ``group``, with a prior that can be sampled. ``group``: acts
     on the first columns of a position. ``on_step``: told after every stage its number and figures;
     True stops. Returns: after a `KeyboardInterrupt` with the particles of the last whole stage; the
-    caller decides whether to raise it again. Raises ValueError if no prior draw has a likelihood.
+    caller decides whether to raise it again.
 
     The evidence estimate is the product of the mean weights: without adaptation unbiased for the
     evidence itself, so its log is low on average, on hard posteriors by many nats (few prior draws

@@ -232,7 +232,7 @@ def _saddle_expansion(s: Tensor) -> HaarExpansion:
     follow = (x > 0.0) * s * falls
     rate = 2.0 / falls.sum(-1, keepdim=True)
     hessian.addcmul_(follow.unsqueeze(-1), (rate * follow).unsqueeze(-2))
-    own = x * inverse**3 * share + cosine.square() * between.sum(-1)
-    hessian.diagonal(dim1=-2, dim2=-1).add_(own)
+    diagonal = x * inverse**3 * share + cosine.square() * between.sum(-1)
+    hessian.diagonal(dim1=-2, dim2=-1).add_(diagonal)
     value = r.sum(-1) - 0.25 * (pair.log() * off).sum((-2, -1)) - 0.5 * x.squeeze(-1)
     return HaarExpansion(value + _saddle_constant(k), cosine * share, hessian)

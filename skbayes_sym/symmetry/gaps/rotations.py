@@ -87,8 +87,8 @@ class _Rows(NamedTuple):
         anchors = (self.loc / self.variance.unsqueeze(-1)) @ axes
         due = anchors.square() @ slope
         added = added_precision(anchors, few, axes)
-        found = added.diagonal(dim1=-2, dim2=-1).sum(-1).clamp(min=torch.finfo(due.dtype).tiny)
-        added *= (due / found)[:, None, None]
+        trace = added.diagonal(dim1=-2, dim2=-1).sum(-1).clamp(min=torch.finfo(due.dtype).tiny)
+        added *= (due / trace)[:, None, None]
         return GapGradient(value, (anchors * slope) @ axes.mT, added)
 
 

@@ -59,8 +59,8 @@ class _UnitLogRatios(torch.autograd.Function):
         w = torch.addcmul(mu, scale, noise)
         natural_mean = mu * precision
         constant = (mu * natural_mean).sum(-1) + 2.0 * log_scale
-        own = 0.5 * (noise * noise).sum(-1) + log_scale
-        even = -0.5 * ((w * w) @ precision.mT + constant) + own.unsqueeze(-1)
+        minus_log_q = 0.5 * (noise * noise).sum(-1) + log_scale
+        even = -0.5 * ((w * w) @ precision.mT + constant) + minus_log_q.unsqueeze(-1)
         odd = w @ natural_mean.mT
         ctx.save_for_backward(mu, scale, precision, natural_mean, noise, w, odd if flips else None)
         ratios = even.add_(odd.abs() + F.softplus(-2.0 * odd.abs()) if flips else odd)
@@ -78,11 +78,11 @@ class _UnitLogRatios(torch.autograd.Function):
         d_w = torch.addcmul(signed @ natural_mean, w, weights @ precision, value=-1.0)
         first, second = _columns(signed, w), _columns(weights, w * w)
         received = weights.sum((0, 1)).unsqueeze(-1)
-        given = weights.sum((0, 2)).unsqueeze(-1)
+        sent = weights.sum((0, 2)).unsqueeze(-1)
         shift = torch.addcmul(first, received, mu, value=-1.0)
         # sum_i P[i, j] (w_i - mu_j)^2, the squares multiplied out
         spread = second.addcmul_(mu, first.add_(shift), value=-1.0)
-        d_scale = spread.mul_(precision).add_(given - received).div_(scale)
+        d_scale = spread.mul_(precision).add_(sent - received).div_(scale)
         d_loc = shift.mul_(precision).add_(d_w.sum(0))
         return d_loc, d_scale.add_((d_w * noise).sum(0)), None, None
 
@@ -215,8 +215,8 @@ class UnitGap:
         n_draws = n_draws or max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // self._area))
         if self.permanent.side == "lower" and self._area >= _CERTIFIED_FROM**2:
             certified = replace(self, permanent=Soules(tighten=False))
-            found = certified._average(loc, scale, _CERTIFICATE_DRAWS, generator)
-            if self.group.log_order - found.value < SETTLED:
+            certificate = certified._average(loc, scale, _CERTIFICATE_DRAWS, generator)
+            if self.group.log_order - certificate.value < SETTLED:
                 few = min(n_draws, _CERTIFICATE_DRAWS)
                 return certified._average(loc, scale, few, generator)
         return self._average(loc, scale, n_draws, generator)
@@ -284,5 +284,5 @@ def disjoint_unit_blocks(group: SymmetryGroup) -> tuple[UnitGroup, ...]:
     outgoing weights too). For one hidden layer nothing is dropped and the bound is the gap.
     """
     layers = unit_layers(group)
-    own = entries_shared_with_no_later_layer(layers)
-    return tuple(layer.on(layer.index[:, mask]) for layer, mask in zip(layers, own, strict=True))
+    masks = entries_shared_with_no_later_layer(layers)
+    return tuple(layer.on(layer.index[:, mask]) for layer, mask in zip(layers, masks, strict=True))

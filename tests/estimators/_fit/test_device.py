@@ -10,9 +10,9 @@ from fits import IMAGES, LABELS, MATRIX, NUMBERS, SMALL, X, target
 from sklearn.base import clone
 
 import skbayes_sym as sk
+from skbayes_sym import EvidenceAdam, Updates
 from skbayes_sym.estimators._fit import device as device_rule
 from skbayes_sym.estimators._fit.device import gradient_flops, resolve_device, worthwhile
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 
 # Too few steps to converge on purpose.
 pytestmark = [

@@ -12,6 +12,7 @@ from sklearn.base import clone
 
 from skbayes_sym import (
     BayesianLinearClassifier,
+    EvidenceAdam,
     LaplaceClassifier,
     LaplaceRegressor,
     LayerwiseVIRegressor,
@@ -21,9 +22,9 @@ from skbayes_sym import (
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
     SymVIMatrixFactorization,
+    VariationalAdam,
 )
 from skbayes_sym.estimators.base import is_fitted_name
-from skbayes_sym.estimators.optimizers import EvidenceAdam, VariationalAdam
 from skbayes_sym.estimators.samplers import ModeWeights
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.numerics import memory

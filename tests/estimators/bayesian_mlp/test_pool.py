@@ -16,6 +16,7 @@ from skbayes_sym import (
     BayesianMLPClassifier,
     BayesianMLPRegressor,
     DeepEnsembleClassifier,
+    GaussNewton,
     LaplaceClassifier,
     LaplaceRegressor,
     predictive,
@@ -25,7 +26,6 @@ from skbayes_sym.estimators.bayesian_mlp import pool as pool_module
 from skbayes_sym.estimators.bayesian_mlp.pool import Weights
 from skbayes_sym.estimators.ensemble import method
 from skbayes_sym.estimators.laplace.effort import ModesEffort
-from skbayes_sym.estimators.optimizers import GaussNewton
 from skbayes_sym.models import Gaussian
 
 X = np.random.default_rng(4).standard_normal((80, 10))

@@ -11,10 +11,9 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import DeepEnsembleClassifier, DeepEnsembleRegressor
+from skbayes_sym import Adam, DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.ensemble import method
-from skbayes_sym.estimators.optimizers import Adam
 
 FAST = {
     "hidden_layer_sizes": (3,), "activation": "tanh", "n_members": 4, "max_iter": 200,

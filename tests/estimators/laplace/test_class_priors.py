@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from skbayes_sym import BayesianMLPClassifier, LaplaceClassifier
+from skbayes_sym import BayesianMLPClassifier, GaussNewton, LaplaceClassifier
 from skbayes_sym.estimators.laplace import modes
 from skbayes_sym.estimators.laplace.modes import FLAT, STEEP
-from skbayes_sym.estimators.optimizers import GaussNewton
 
 
 def noisy_labels(n=150, seed=0):

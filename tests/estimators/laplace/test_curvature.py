@@ -8,8 +8,7 @@ import torch
 from sklearn.base import clone
 from sklearn.datasets import load_iris, load_wine
 
-from skbayes_sym import LaplaceClassifier, LILAClassifier
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym import EvidenceAdam, LaplaceClassifier, LILAClassifier, Updates
 from skbayes_sym.models import ColumnShift, Invariances
 
 

@@ -5,9 +5,8 @@ import pytest
 from habits import Watch
 from sklearn.base import clone
 
-from skbayes_sym import LaplaceClassifier, LaplaceRegressor
+from skbayes_sym import EvidenceAdam, GaussNewton, LaplaceClassifier, LaplaceRegressor, Updates
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
-from skbayes_sym.estimators.optimizers import EvidenceAdam, GaussNewton, Updates
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales
 

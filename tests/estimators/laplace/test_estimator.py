@@ -10,8 +10,13 @@ from sklearn.datasets import load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
-from skbayes_sym import DeepEnsembleRegressor, LaplaceClassifier, LaplaceRegressor
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym import (
+    DeepEnsembleRegressor,
+    EvidenceAdam,
+    LaplaceClassifier,
+    LaplaceRegressor,
+    Updates,
+)
 from skbayes_sym.models import MLP, TANH, Poisson, StudentT
 
 RNG = np.random.default_rng(0)

@@ -11,8 +11,14 @@ from sklearn.datasets import load_digits
 from thin import some
 from torch import nn
 
-from skbayes_sym import LaplaceClassifier, LILAClassifier, LILARegressor
-from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Updates
+from skbayes_sym import (
+    Adam,
+    EvidenceAdam,
+    LaplaceClassifier,
+    LILAClassifier,
+    LILARegressor,
+    Updates,
+)
 from skbayes_sym.models import (
     Affine,
     Augerino,

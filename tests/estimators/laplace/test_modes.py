@@ -12,9 +12,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from torch import nn
 
-from skbayes_sym import LaplaceClassifier, LaplaceRegressor
+from skbayes_sym import (
+    Adam,
+    EvidenceAdam,
+    GaussNewton,
+    LaplaceClassifier,
+    LaplaceRegressor,
+    Updates,
+)
 from skbayes_sym.estimators.laplace.effort import ModesEffort
-from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, GaussNewton, Updates
 from skbayes_sym.inference.laplace.search import modes
 from skbayes_sym.models import Normal, Poisson
 from skbayes_sym.models.learned_scales import ARD

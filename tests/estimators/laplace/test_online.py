@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skbayes_sym import LaplaceClassifier, LaplaceRegressor
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym import EvidenceAdam, LaplaceClassifier, LaplaceRegressor, Updates
 from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
 
 RNG = np.random.default_rng(0)

@@ -6,8 +6,7 @@ import torch
 from estimators.laplace.test_lila import make_arcs
 from torch import nn
 
-from skbayes_sym import LaplaceClassifier, LILAClassifier, LILARegressor
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym import EvidenceAdam, LaplaceClassifier, LILAClassifier, LILARegressor, Updates
 from skbayes_sym.models import Invariances, Rotation2D
 
 SHORT = {

@@ -10,9 +10,8 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
-from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, invariance_gap
+from skbayes_sym import Adam, LayerwiseVIRegressor, SymmetrizedVIRegressor, invariance_gap
 from skbayes_sym.datasets import load_dataset, make_sinusoidal
-from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.models import ARD, LayerScales, Normal
 
 KINDS = {

@@ -10,11 +10,14 @@ from scipy import stats
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
+from skbayes_sym import (
+    Symmetrized,
+    SymmetrizedVIClassifier,
+    SymmetrizedVIRegressor,
+    VariationalAdam,
+)
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.optimizers import VariationalAdam
 from skbayes_sym.estimators.vi import method
-from skbayes_sym.estimators.vi.gaps import Symmetrized
 from skbayes_sym.estimators.vi.method import noise_excess
 from skbayes_sym.models import ARD
 from skbayes_sym.symmetry.gaps.permanent_estimates import ExactUpTo, Importance, InfoNCE

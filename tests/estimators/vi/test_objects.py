@@ -10,10 +10,14 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 
-from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor, invariance_gap
+from skbayes_sym import (
+    Symmetrized,
+    SymmetrizedVIClassifier,
+    SymmetrizedVIRegressor,
+    VariationalAdam,
+    invariance_gap,
+)
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.optimizers import VariationalAdam
-from skbayes_sym.estimators.vi.gaps import Symmetrized
 from skbayes_sym.models import Normal, Poisson, Prior, StudentT
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.symmetry.base import Product, Trivial
