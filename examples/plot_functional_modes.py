@@ -14,7 +14,7 @@ from papers.predictive_convergence import consecutive_kl
 
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.samplers import Chains
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 
 # %%
 # A network that must choose
@@ -37,7 +37,8 @@ SETTINGS = {
     "random_state": 0,
 }  # fmt: skip
 one, two = (
-    MCMCRegressor((width,), mode_weights="evidence", **SETTINGS).fit(X, y) for width in (1, 2)
+    MCMCRegressor((width,), remove_symmetries=ModeWeights("evidence"), **SETTINGS).fit(X, y)
+    for width in (1, 2)
 )
 
 # %%
@@ -133,15 +134,16 @@ panels[1].tick_params(labelleft=False)
 # by the data, by tens of nats, and yet they vote: their share is that of the starts in their
 # basins, and more chains don't change it.
 
-voting = MCMCRegressor((2,), mode_weights="uniform", **SETTINGS).fit(X, y)
+voting = MCMCRegressor((2,), remove_symmetries=ModeWeights("uniform"), **SETTINGS).fit(X, y)
 
 figure, panels = plt.subplots(1, 2, figsize=(7, 2.7), sharey=True, layout="constrained")
 for axes, reg, colour in zip(panels, (voting, two), (ORANGE, BLUE), strict=True):
     show_functions(axes, reg, reg.samples_[:, -1], colour)
     axes.plot(X[:, 0], reg.predict(X), color="black", lw=2, label="their mean")
     density = reg.log_predictive_density(X_new, y_new).mean()
-    axes.set_title(f'"{reg.mode_weights}": new data {density:.2f} nats', fontsize=10)
-    print(f"two units, {reg.mode_weights:8}: log density of new data {density:.2f} nats per row")
+    method = reg.remove_symmetries.method
+    axes.set_title(f'"{method}": new data {density:.2f} nats', fontsize=10)
+    print(f"two units, {method:8}: log density of new data {density:.2f} nats per row")
 panels[0].set_ylabel("y")
 panels[0].legend(frameon=False, loc="upper left")
 
@@ -157,7 +159,7 @@ panels[0].legend(frameon=False, loc="upper left")
 X_sine, y_sine = make_sinusoidal(random_state=0)
 wide = MCMCRegressor(
     (16,), sampler=Chains(init="prior", n_warmup=100), prior=1.0,
-    n_chains=256, n_draws=4, mode_weights="uniform",
+    n_chains=256, n_draws=4, remove_symmetries=ModeWeights("uniform"),
     random_state=0,
 ).fit(X_sine.astype(np.float32), y_sine)  # fmt: skip
 

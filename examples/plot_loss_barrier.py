@@ -39,7 +39,7 @@ y_test = y_test + 0.1 * rng.standard_normal(1000)
 model = MCMCRegressor(
     (16, 16), "tanh", n_chains=4, n_draws=50,
     sampler=Chains(init=Annealing(n_hot=1500, n_settle=375), n_warmup=50), random_state=0,
-    mode_weights=None,
+    remove_symmetries=False,
 ).fit(X, y)  # fmt: skip
 
 # %%

@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym import Adam, EvidenceAdam, Updates
-from skbayes_sym.estimators.samplers import HMC, Chains
+from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.inspection import IntervalCalibrationDisplay, PredictiveDisplay
 from skbayes_sym.model_selection import log_predictive_density_scorer
 from skbayes_sym.models import NegativeBinomial, StudentT
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 NET = {"hidden_layer_sizes": (4,), "activation": "tanh", "random_state": 0}
 CHAINS = {
     "sampler": Chains(HMC(max_leapfrog=8), n_warmup=100), "n_chains": 4, "n_draws": 10,
-    "mode_weights": "uniform",
+    "remove_symmetries": ModeWeights("uniform"),
 }  # fmt: skip
 STEPS = {**NET, "max_iter": 300, "tol": None}
 UPDATES = {"optimizer": EvidenceAdam(updates=Updates(30, learning_rate=0.3))}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import exp, log
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,9 +27,12 @@ from skbayes_sym.numerics.optimise import Stopped
 _COLLINEAR = 1e4
 
 
-class Solution(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ConjugateFit:
     """The posterior in the row space, and how much its independence would cost."""
 
+    design: Design
+    prior_scale: Array | None  # () or (K,), as given; None if it is learned
     loc: Array  # (1, r)
     covariance: Array  # (r, r)
     prior_variance: float
@@ -37,31 +40,19 @@ class Solution(NamedTuple):
     noise_std: float
     log_evidence: float  # of scaled targets, nats
     gap: float  # to the best mean-field posterior's bound, nats
-
-
-@dataclass(frozen=True, eq=False)
-class ConjugateFit:
-    """Result of `ConjugateRegression`."""
-
-    design: Design
-    solution: Solution
-    prior_scale: Array | None  # () or (K,), or None; as given; None if it is learned
     n_iter: int = 1
     stop_reason: Stopped = "tol"
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        solution, offset = self.solution, data.log_jacobian
-        posterior = self.design.posterior(
-            solution.loc, solution.covariance, solution.prior_variance
-        )
-        at, noise = np.array([solution.intercept]), np.array([solution.noise_std])
-        log_evidence = solution.log_evidence + offset
+        posterior = self.design.posterior(self.loc, self.covariance, self.prior_variance)
+        intercept, noise = np.array([self.intercept]), np.array([self.noise_std])
+        log_evidence = self.log_evidence + data.log_jacobian
         return {
-            **coefficients(data, posterior, at, noise, self.prior_scale),
+            **coefficients(data, posterior, intercept, noise, self.prior_scale),
             "log_evidence_": log_evidence,
             "elbo_": log_evidence,
-            "elbo_mean_field_": log_evidence - solution.gap,
-            "symmetry_gap_": solution.gap,
+            "elbo_mean_field_": log_evidence - self.gap,
+            "symmetry_gap_": self.gap,
             "elbo_std_error_": 0.0,
             "elbo_curve_": np.array([log_evidence]),
             "_gap_std_error_": 0.0,
@@ -74,7 +65,7 @@ class ConjugateFit:
         present = data.origin >= 0
         location = np.where(present, data.rows.y[data.origin, 0], np.nan)
         with np.errstate(over="ignore"):  # of targets above 1e154 it is no number
-            variance = np.square(self.solution.noise_std * data.y_scaling.scale[0])
+            variance = np.square(self.noise_std * data.y_scaling.scale[0])
         return {"site_location_": location, "site_variance_": np.where(present, variance, np.inf)}
 
 
@@ -97,15 +88,13 @@ class ConjugateRegression:
         run.begin(1)
         unit = np.ones(data.n_features)
         design = Design.of(data, unit if self.prior_scale is None else unit * self.prior_scale)
-        found = ConjugateFit(design, self._solve(data, model, design), self.prior_scale)
+        found = self._solve(data, model, design)
         run.end(found)
-        logger.info(
-            "log evidence %.6g (mean-field %.6g lower)",
-            found.solution.log_evidence + data.log_jacobian, found.solution.gap,
-        )  # fmt: skip
+        log_evidence = found.log_evidence + data.log_jacobian
+        logger.info("log evidence %.6g (mean-field %.6g lower)", log_evidence, found.gap)
         return found
 
-    def _solve(self, data: Training, model: Model, design: Design) -> Solution:
+    def _solve(self, data: Training, model: Model, design: Design) -> ConjugateFit:
         _, y, weight = data.double_data
         targets, each = y[:, 0], None if (data.rows.weight == 1.0).all() else weight
         intercept = 0.0
@@ -126,7 +115,7 @@ class ConjugateRegression:
         log_noise = scales.log_noise
         warn_of_ends(scales.log_variance, [log_noise] * self.learns_noise, learning)
         loc, covariance = rows.posterior(*scales)
-        return Solution(
-            loc[None], covariance, exp(scales.log_variance), intercept, exp(log_noise),
-            rows.log_evidence(*scales), rows.gap(*scales),
+        return ConjugateFit(
+            design, self.prior_scale, loc[None], covariance, exp(scales.log_variance), intercept,
+            exp(log_noise), rows.log_evidence(*scales), rows.gap(*scales),
         )  # fmt: skip

@@ -41,7 +41,7 @@ def condensed(
         raise ValueError(f"kind must be 'mixture_of_laplace' or 'low_rank', got {kind!r}.")
     if not aligned:
         raise ValueError(
-            "approximate needs draws on one representative of their orbits: mode_weights='uniform'."
+            "approximate needs draws on one representative of their orbits: remove_symmetries=True."
         )
     if split_units(group)[1]:
         raise ValueError(
