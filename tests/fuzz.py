@@ -330,7 +330,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "n_samples": COUNTS, "n_draws": COUNTS, "quantiles": LEVELS, "coverage": LEVELS,
     "random_state": SEEDS, "rows": PLACES, "columns": PLACES, "entries": PLACES,
     "values": [[0.0, 1.0], [np.nan, 0.0], 1e300, None, "a"], "return_std": [True, False],
-    "return_cov": [True, False], "kind": ["mixture_of_laplace", "nonsense", None],
+    "return_cov": [True, False],
     "input_features": [None, ["a"]],
 }  # fmt: skip
 QUESTIONS = (

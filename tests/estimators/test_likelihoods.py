@@ -167,17 +167,6 @@ def test_a_warm_start_goes_on_from_what_was_learned(likelihood):
     assert again.log_posterior_curve_[0] > first[-1] - 2.0
 
 
-@pytest.mark.slow
-def test_a_mixture_of_laplace_has_a_dispersion_of_its_own():
-    chains = clone(TAKES_NUMBERS["mcmc"]).set_params(likelihood="negative_binomial")
-    chains.set_params(hidden_layer_sizes=(1,), n_chains=8, n_draws=60).fit(X, COUNTS)
-    normal = chains.approximate(n_samples=300)
-    found = [float(reg.likelihood_.dispersion.log().mean()) for reg in (normal, chains)]
-    assert found[0] == pytest.approx(found[1], abs=0.15)
-    densities = [reg.log_predictive_density(X, COUNTS).mean() for reg in (normal, chains)]
-    assert densities[0] == pytest.approx(densities[1], abs=0.02)
-
-
 def test_half_a_count_has_no_mass():
     reg = clone(TAKES_NUMBERS["ensemble"]).set_params(likelihood="poisson", max_iter=20)
     density = reg.fit(X, COUNTS).log_predictive_density(X[:3], [2.5, -1.0, 2.0])

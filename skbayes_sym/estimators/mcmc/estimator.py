@@ -1,18 +1,14 @@
 """Sampled posteriors of networks: Wiese et al. 2023 as scikit-learn estimators."""
 
-import copy
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from sklearn.utils import Bunch
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from skbayes_sym.estimators._fit.compatibility import Fitted, refuse
-from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.model import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
@@ -25,13 +21,11 @@ from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOp
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.mcmc.allocate import Mode
-from skbayes_sym.estimators.mcmc.approximate import condensed
 from skbayes_sym.estimators.mcmc.chain_starts import usual_scale
 from skbayes_sym.estimators.mcmc.method import Sampling
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.samplers import SMC, Chains, Kernel, ModeWeights
-from skbayes_sym.inference.modes.mixtures import LowRankMixture, MixtureOfLaplace
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.models.learned_scales import LayerScales
@@ -40,8 +34,6 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import GaussianPrior, HalfNormal, Prior, UnboundPrior
-from skbayes_sym.numerics.arguments import seed_of
-from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import NotInvariantError, SymmetryGroup, Trivial, check_invariant
 
 # Of targets' spread, where identical rows have identical targets. On concrete data four chains
@@ -63,9 +55,6 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "random_state": ["random_state"],
 }
 
-# What a fit knows of the draws it made, and an approximation of them doesn't have.
-_OF_THE_CHAINS = ("modes_", "log_evidence_", "log_evidence_std_error_", "diagnostics_", "_blocks_")
-
 
 class SampledEstimator(WeightedDraws):
     """An estimator that samples its posterior."""
@@ -80,7 +69,6 @@ class SampledEstimator(WeightedDraws):
     log_evidence_: float
     log_evidence_std_error_: float
     diagnostics_: Bunch
-    posterior_: MixtureOfLaplace | LowRankMixture
     _blocks_: list[Block]
     _training_data_: tuple[Array, Array, Array]
     _effort: ClassVar[SamplingEffort] = SamplingEffort()
@@ -152,67 +140,6 @@ class SampledEstimator(WeightedDraws):
     def _attributes(self, data: Training, model: Model, sampled: Fitted) -> dict[str, Any]:
         attributes = super()._attributes(data, model, sampled)
         return {**attributes, "diagnostics_": Bunch(**attributes["diagnostics_"])}
-
-    def approximate(
-        self, kind: str = "mixture_of_laplace", n_samples: int = 1000, random_state: Any = 0
-    ) -> Self:
-        """Condense the draws to an approximation that predicts.
-
-        Parameters
-        ----------
-        kind : {"mixture_of_laplace", "low_rank"}, default="mixture_of_laplace"
-            "mixture_of_laplace": a Gaussian for every mode of the draws, at its maximum and with
-            the curvature there (Eschenhagen et al. 2021), weighted as the draws are. "low_rank": a
-            Gaussian for every chain, with the mean and covariance of its draws; for networks of
-            hundreds of weights.
-        n_samples : int, default=1000
-            Draws of the approximation that predictions average.
-        random_state : int, RandomState instance or None, default=0
-
-        Returns
-        -------
-        estimator of the same class
-            Fitted, with ``posterior_`` (`MixtureOfLaplace` or `LowRankMixture`: ``sample``,
-            ``log_prob`` over weights and log noise in scaled units) and ``samples_``
-            (1, n_samples, P) drawn from it. What was said of the chains (`modes_`,
-            `log_evidence_`, `diagnostics_`) it doesn't have.
-
-        Raises
-        ------
-        ValueError
-            With "mixture_of_laplace", of draws left where they are: every copy would be a mode;
-            or if the network has others than exchanges and flips of units. With "low_rank", of
-            chains of one draw.
-
-        Notes
-        -----
-        "mixture_of_laplace": 2 D gradients a mode for the curvatures of D parameters, O(D^3).
-        "low_rank": O(D) a draw, and its alignment with the one before; a Gaussian has as many
-        directions as its chain has draws. On airfoil, four chains of ``(16,) * 4``: RMSE .154 and
-        mixture -.70 nats per row, of the draws .153 and -.87, of the same Gaussians' variances
-        alone .323 and +.72. With ``remove_symmetries=False``, which leaves a chain's labels as they
-        were, .153 and -.77.
-        """
-        check_is_fitted(self)
-        reference, seed = self._reference_posterior(), seed_of(random_state)
-        is_aligned = bool(self.remove_symmetries)
-        with one_thread(), torch.no_grad():
-            law = condensed(kind, reference, self._positions(), self.chain_weights_, is_aligned)
-            drawn = law.sample(n_samples, generator=generator_from(seed))
-            theta, noise_std = reference.split(drawn)
-            log_posterior = reference(drawn).numpy()
-        other = copy.copy(self)
-        for name in (*_OF_THE_CHAINS, "_cache"):
-            other.__dict__.pop(name, None)
-        other.posterior_, other.chain_weights_ = law, np.ones(1)
-        other.samples_ = theta.numpy()[None].astype(self.samples_.dtype)
-        other._likelihood_params_ = drawn[:, theta.shape[-1] :].numpy()[None]
-        if noise_std.shape[-1]:
-            other.noise_std_samples_ = noise_std.numpy()[None] * self.y_scale_
-        y_scale = getattr(self, "y_scale_", np.ones(1))
-        offset = -float(reference.data.weight.sum() * np.log(y_scale).sum())
-        other.log_posterior_samples_ = log_posterior[None] + offset
-        return other
 
     def _reference_posterior(self) -> NetworkPosterior:
         """The posterior that was sampled, in float64 on the CPU."""

@@ -19,7 +19,6 @@ from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Chains, ModeWeights
-from skbayes_sym.inspection import SymmetryDisplay
 
 FAST = {
     "sampler": Chains(HMC(max_leapfrog=16), init="prior", n_warmup=50), "n_chains": 6, "n_draws": 8,
@@ -297,20 +296,6 @@ def test_a_grid_reaches_into_the_sampler():
     assert reg.sampler.n_warmup == 50
     assert reg.remove_symmetries.method == "auto"
     assert "n_warmup=50" in repr(reg)
-
-
-def test_an_approximation_has_only_its_own(weighed):
-    """It has one chain, so what was said of the others' would be false."""
-    reg, X, y = weighed
-    copy = reg.approximate(n_samples=30)
-    for name in ("modes_", "diagnostics_", "log_evidence_", "log_evidence_std_error_", "_blocks_"):
-        assert hasattr(reg, name)
-        assert not hasattr(copy, name)
-    assert copy.samples_.shape == (1, 30, 7)
-    assert copy.chain_weights_.tolist() == [1.0]
-    assert copy.log_predictive_density(X, y).mean() > reg.log_predictive_density(X, y).mean() - 0.2
-    with pytest.raises(ValueError, match=r"no modes of this MCMCRegressor.*color_by='unit'"):
-        SymmetryDisplay.from_estimator(copy, color_by="mode")
 
 
 def test_auto_chains_and_thinning():
