@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 import skbayes_sym as sk
 from skbayes_sym import Adam, EvidenceAdam, GaussNewton, Updates
-from skbayes_sym.estimators.samplers import SMC, Chains
+from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, ColumnShift, Invariances, LogScale, Rotation2D
 
@@ -45,7 +45,8 @@ MATRIX = np.where(_rng.random((60, 40)) < 0.7, _rng.standard_normal((60, 40)), n
 _STEPS = {"tol": None, "random_state": 0}
 _SWEEPS = {"n_components": 3, "tol": 1e-300, "random_state": 0}
 _CHAINS = {
-    "prior": 1.0, "n_chains": 8, "mode_weights": "uniform", "random_state": 0,
+    "prior": 1.0, "n_chains": 8,
+    "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
 }  # fmt: skip
 OPTIMISED = (50, 100, 300)  # steps, in 50, 100 and 100 blocks
 
@@ -116,8 +117,8 @@ def _others() -> Iterator[tuple[str, Case]]:
             X, NUMBERS, steps, "move",
         )  # fmt: skip
     yield "MCMC, smc", Case(
-        lambda n: sk.MCMCRegressor((3,), sampler=SMC(64, n), mode_weights="uniform",
-                                   prior=1.0, random_state=0),
+        lambda n: sk.MCMCRegressor((3,), sampler=SMC(64, n), prior=1.0, random_state=0,
+                                   remove_symmetries=ModeWeights("uniform")),
         X, NUMBERS, (1, 2, 3), "replicate",
     )  # fmt: skip
     factors = sk.SymVIMatrixFactorization
