@@ -68,7 +68,7 @@ sphinx_gallery_conf = {
     "doc_module": ("skbayes_sym",),
     "within_subsection_order": "gallery_order.Story",
     "filename_pattern": r"/plot_",  # other scripts are shown, not run
-    "ignore_pattern": r"/papers/(?!reproduce_)",  # what experiments import
+    "ignore_pattern": r"(?:^|/)(?!plot_|reproduce_)\w+\.py$",  # what experiments import
     "abort_on_example_error": False,
     "only_warn_on_example_error": False,
     "remove_config_comments": True,

@@ -3,7 +3,7 @@ Modes that are different functions
 ==================================
 
 Once symmetric copies are removed, the modes that remain are different explanations of the data.
-This example follows Figures 4, 7 and 2 of Wiese et al. (2023), on data made to have such modes, and
+This example follows Figures 4 and 2 of Wiese et al. (2023), on data made to have such modes, and
 asks what the paper doesn't: how much posterior mass does each mode have?
 """
 
@@ -14,7 +14,7 @@ from papers.predictive_convergence import consecutive_kl
 
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.samplers import Chains
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 
 # %%
 # A network that must choose
@@ -37,7 +37,8 @@ SETTINGS = {
     "random_state": 0,
 }  # fmt: skip
 one, two = (
-    MCMCRegressor((width,), mode_weights="evidence", **SETTINGS).fit(X, y) for width in (1, 2)
+    MCMCRegressor((width,), remove_symmetries=ModeWeights("evidence"), **SETTINGS).fit(X, y)
+    for width in (1, 2)
 )
 
 # %%
@@ -96,36 +97,6 @@ plane.set(xlabel="input weight", ylabel="bias", title="modes")
 plane.spines[["top", "right"]].set_visible(False)
 
 # %%
-# A mixture of Laplace approximations
-# -----------------------------------
-#
-# The paper's Figure 7: the draws condensed to one Gaussian per mode,
-# :math:`\sum_k w_k N(\hat\theta_k, H_k^{-1})`. It is an estimator like the one it comes from, and
-# predicts as well: the titles give the mean log density of new data. On the left the draws of both
-# in the plane of two weights: a Gaussian is straight where the mode is bent.
-
-laplace = one.approximate("mixture_of_laplace", random_state=0)
-X_new, y_new = make_plateaus(300, seed=1)
-
-figure, (plane, *panels) = plt.subplots(1, 3, figsize=(8, 2.7), layout="constrained")
-both = zip(panels, (one, laplace), ("sampled", "two Gaussians"), (BLUE, ORANGE), strict=True)
-for axes, reg, title, colour in both:
-    draws = reg.samples_.reshape(-1, 4)
-    few = draws[:: max(1, len(draws) // 400)]
-    plane.plot(few[:, 0], few[:, 1], ".", color=colour, ms=3, mew=0, alpha=0.6, label=title)
-    show_functions(axes, reg, draws[:: len(draws) // 60], colour)
-    axes.plot(X[:, 0], reg.predict(X), color="black", lw=2, label="their mean")
-    density = reg.log_predictive_density(X_new, y_new).mean()
-    axes.set_title(f"{title}: {density:.3f} nats", fontsize=10)
-    print(f"one unit, {title:13}: log density of new data {density:.3f} nats per row")
-plane.set(xlabel="input weight", ylabel="bias", ylim=(-13, 11))
-plane.legend(frameon=False, markerscale=3, handletextpad=0.1, loc="lower left", borderpad=0)
-plane.spines[["top", "right"]].set_visible(False)
-panels[0].legend(frameon=False, loc="upper left")
-panels[0].set_ylabel("y")
-panels[1].tick_params(labelleft=False)
-
-# %%
 # One vote per chain
 # ------------------
 #
@@ -133,15 +104,17 @@ panels[1].tick_params(labelleft=False)
 # by the data, by tens of nats, and yet they vote: their share is that of the starts in their
 # basins, and more chains don't change it.
 
-voting = MCMCRegressor((2,), mode_weights="uniform", **SETTINGS).fit(X, y)
+X_new, y_new = make_plateaus(300, seed=1)
+voting = MCMCRegressor((2,), remove_symmetries=ModeWeights("uniform"), **SETTINGS).fit(X, y)
 
 figure, panels = plt.subplots(1, 2, figsize=(7, 2.7), sharey=True, layout="constrained")
 for axes, reg, colour in zip(panels, (voting, two), (ORANGE, BLUE), strict=True):
     show_functions(axes, reg, reg.samples_[:, -1], colour)
     axes.plot(X[:, 0], reg.predict(X), color="black", lw=2, label="their mean")
     density = reg.log_predictive_density(X_new, y_new).mean()
-    axes.set_title(f'"{reg.mode_weights}": new data {density:.2f} nats', fontsize=10)
-    print(f"two units, {reg.mode_weights:8}: log density of new data {density:.2f} nats per row")
+    method = reg.remove_symmetries.method
+    axes.set_title(f'"{method}": new data {density:.2f} nats', fontsize=10)
+    print(f"two units, {method:8}: log density of new data {density:.2f} nats per row")
 panels[0].set_ylabel("y")
 panels[0].legend(frameon=False, loc="upper left")
 
@@ -157,7 +130,7 @@ panels[0].legend(frameon=False, loc="upper left")
 X_sine, y_sine = make_sinusoidal(random_state=0)
 wide = MCMCRegressor(
     (16,), sampler=Chains(init="prior", n_warmup=100), prior=1.0,
-    n_chains=256, n_draws=4, mode_weights="uniform",
+    n_chains=256, n_draws=4, remove_symmetries=ModeWeights("uniform"),
     random_state=0,
 ).fit(X_sine.astype(np.float32), y_sine)  # fmt: skip
 

@@ -23,7 +23,7 @@ from skbayes_sym import (
     MCMCRegressor,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.estimators.samplers import Chains
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.models import NaturalHeteroscedastic
 
 warnings.simplefilter("ignore", ConvergenceWarning)
@@ -55,7 +55,7 @@ models = {
     "Laplace, natural": LaplaceRegressor(**steps, likelihood=NaturalHeteroscedastic()),
     "MCMC": MCMCRegressor(
         **net, **two_heads, n_chains=16, sampler=Chains(n_warmup=500), n_draws=50,
-        mode_weights="uniform",
+        remove_symmetries=ModeWeights("uniform"),
     ),
     "one noise (Laplace)": LaplaceRegressor(**net),
 }  # fmt: skip

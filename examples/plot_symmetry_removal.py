@@ -61,7 +61,7 @@ axes.spines[["top", "right"]].set_visible(False)
 # Draws as a sampler leaves them
 # ------------------------------
 #
-# Three units, 48 copies. With ``mode_weights=None`` the draws stay where the chains are, and
+# Three units, 48 copies. With ``remove_symmetries=False`` the draws stay where the chains are, and
 # each chain is in the copy to which its start led it. One draw a chain:
 
 X, y = make_sinusoidal(random_state=0)
@@ -69,7 +69,7 @@ X = X.astype(np.float32)
 reg = MCMCRegressor(
     (3,), sampler=Chains(init="prior", n_warmup=400), prior=1.0,
     n_chains=512, n_draws=4, random_state=0,
-    mode_weights=None,
+    remove_symmetries=False,
 ).fit(X, y)  # fmt: skip
 before = reg.samples_[:, -1].astype(np.float64)  # (512, 10)
 
@@ -143,7 +143,7 @@ from scipy.optimize import linear_sum_assignment
 wide = MCMCRegressor(
     (16,), sampler=Chains(init="prior", n_warmup=100), prior=1.0,
     n_chains=128, n_draws=1, random_state=0,
-    mode_weights=None,
+    remove_symmetries=False,
 ).fit(X, y)  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from skbayes_sym.inference.laplace.posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.posterior import LowRankGaussian
-from skbayes_sym.inference.modes.mixtures import GaussianMixture, LowRankMixture, MixtureOfLaplace
+from skbayes_sym.inference.modes.mixtures import GaussianMixture
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
 from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
@@ -393,10 +393,4 @@ POSTERIORS: dict[str, Posterior] = {
         np.array([0, 1]),
     ),
     "gaussian-mixture": _MIXTURE,
-    "low-rank-mixture": LowRankMixture(
-        torch.tensor([0.3, 0.7]).double().log(), torch.tensor([[0.5, -0.5], [-1.0, 0.2]]).double(),
-        torch.tensor([[[0.4, 0.1], [-0.2, 0.3]], [[0.1, 0.0], [0.5, -0.2]]]).double(),
-        torch.tensor([[0.1, 0.2], [0.3, 0.1]]).double(),
-    ),
-    "mixture-of-laplace": MixtureOfLaplace(_MIXTURE, torch.zeros(2), torch.zeros(2)),
 }  # fmt: skip

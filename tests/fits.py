@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym import Adam, EvidenceAdam, GaussNewton, Updates
-from skbayes_sym.estimators.samplers import HMC, NUTS, Annealing, Chains, Evidence
+from skbayes_sym.estimators.samplers import HMC, NUTS, Annealing, Chains, ModeWeights
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import (
     Affine,
@@ -35,7 +35,7 @@ _CHAINS = {
     "prior": 1.0,
     "n_chains": 4,
     "n_draws": 5,
-    "mode_weights": "uniform",
+    "remove_symmetries": ModeWeights("uniform"),
     "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=12),
 }
 _LAPLACE = {**_STEPS, "max_iter": 10, "optimizer": EvidenceAdam(updates=Updates(4))}
@@ -131,14 +131,15 @@ FITS: dict[str, FitCase] = {
     "mcmc-evidence": FitCase(
         sk.MCMCRegressor(
             (1,), prior=1.0, sampler=Chains(HMC(max_leapfrog=8), init="prior", n_warmup=20),
-            n_chains=3, n_draws=10, mode_weights=Evidence(2, 16, effort=0.0), random_state=0,
+            n_chains=3, n_draws=10, random_state=0,
+            remove_symmetries=ModeWeights("evidence", 2, 16, effort=0.0),
         ),
         X, NUMBERS,
     ),
     "mcmc-laplace": FitCase(
         sk.MCMCRegressor(
             (2,), prior=ARD(), sampler=Chains(HMC(max_leapfrog=8), init="laplace", n_warmup=10),
-            n_chains=3, n_draws=4, mode_weights="uniform", random_state=0,
+            n_chains=3, n_draws=4, remove_symmetries=ModeWeights("uniform"), random_state=0,
         ),
         X, NUMBERS,
     ),

@@ -40,7 +40,7 @@ from skbayes_sym import (
     metrics,
     model_selection,
 )
-from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Chains
+from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Chains, ModeWeights
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs
 from skbayes_sym.models import Gaussian, Normal, Poisson, StudentT
 from skbayes_sym.models.learned_scales import ARD, LayerScales
@@ -198,7 +198,8 @@ BY_NAME: dict[str, list[Any]] = {
     "solver": ["vi", "map", "gibbs", MAP(), VI("diag"), Gibbs(2),
                Gibbs(HUGE)],
     "variance_scale": ["loo", 0.0, 1.0, 1e30],
-    "mode_weights": ["uniform", "chains", "nonsense"],
+    "remove_symmetries": [
+        True, False, ModeWeights("uniform"), ModeWeights("evidence", 1, 4), "votes"],
     "verbose": [0], "n_jobs": [None, 1], "device": ["auto", "cpu", "cuda:7", "tpu"],
     "random_state": [0, None, np.random.RandomState(0), 2**40, -1, "today"],
 }  # fmt: skip
@@ -329,7 +330,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "n_samples": COUNTS, "n_draws": COUNTS, "quantiles": LEVELS, "coverage": LEVELS,
     "random_state": SEEDS, "rows": PLACES, "columns": PLACES, "entries": PLACES,
     "values": [[0.0, 1.0], [np.nan, 0.0], 1e300, None, "a"], "return_std": [True, False],
-    "return_cov": [True, False], "kind": ["mixture_of_laplace", "nonsense", None],
+    "return_cov": [True, False],
     "input_features": [None, ["a"]],
 }  # fmt: skip
 QUESTIONS = (

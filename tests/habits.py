@@ -29,7 +29,7 @@ from skbayes_sym import (
     SymVIMatrixFactorization,
     Updates,
 )
-from skbayes_sym.estimators.samplers import HMC, Chains
+from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Categorical, ColumnShift, Invariances
 
@@ -47,7 +47,8 @@ _INVARIANT = {**_LAPLACE, "invariances": Invariances([ColumnShift()], 3)}
 _ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 60, "random_state": 0}
 _CHAINS = {
     "hidden_layer_sizes": (2,), "n_chains": 4, "n_draws": 5, "random_state": 0,
-    "mode_weights": "uniform", "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=20),
+    "remove_symmetries": ModeWeights("uniform"),
+    "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=20),
 }  # fmt: skip
 
 VARIATIONAL = {
@@ -101,7 +102,7 @@ _MODES = {
 }
 _MEMBERS = {"hidden_layer_sizes": (5,), "n_members": 2, "max_iter": 50, "random_state": 0}
 _FEW = {"hidden_layer_sizes": (2,), "n_chains": 4, "sampler": Chains(n_warmup=10), "n_draws": 4,
-        "mode_weights": "uniform", "random_state": 0}  # fmt: skip
+        "remove_symmetries": ModeWeights("uniform"), "random_state": 0}  # fmt: skip
 _FROM_THE_PRIOR = {
     **_FEW, "prior": 1.0, "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=10),
 }  # fmt: skip

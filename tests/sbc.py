@@ -23,7 +23,7 @@ from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor, MCMCRegressor
-from skbayes_sym.estimators.samplers import HMC, Chains, Evidence
+from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.gibbs import sample_factors
 from skbayes_sym.inference.factorization.incidence import entries
@@ -50,7 +50,8 @@ def mcmc(init: str, seed: int) -> Ranks:
     y = f + sigma * torch.randn(12, generator=generator, dtype=torch.float64)
     reg = MCMCRegressor(
         (2,), prior=prior, sampler=Chains(HMC(), init=init, n_warmup=300, thinning=3), n_chains=8,
-        n_draws=40, mode_weights=Evidence(1, 64), random_state=seed, **_AS_GIVEN,
+        n_draws=40, remove_symmetries=ModeWeights("evidence", 1, 64), random_state=seed,
+        **_AS_GIVEN,
     ).fit(x[:, None], y.numpy())  # fmt: skip
     draws = torch.as_tensor(reg.samples_).flatten(0, 1)
     at = torch.tensor([[0.7]], dtype=torch.float64)

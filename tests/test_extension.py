@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym import Adam, EvidenceAdam, Symmetrized, Updates, VariationalAdam
-from skbayes_sym.estimators.samplers import HMC, Chains, Info, State
+from skbayes_sym.estimators.samplers import HMC, Chains, Info, ModeWeights, State
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
     BaseNetwork,
@@ -43,7 +43,7 @@ RADIUS = np.hypot(X[:, 0], X[:, 1])
 NET = {"hidden_layer_sizes": (3,), "activation": "tanh"}
 STEPS = {"max_iter": 120, "tol": None, "random_state": 0}
 CHAINS = {
-    "n_chains": 4, "n_draws": 10, "mode_weights": "uniform", "random_state": 0,
+    "n_chains": 4, "n_draws": 10, "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
     "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=60),
 }  # fmt: skip
 UPDATES = {**STEPS, "optimizer": EvidenceAdam(updates=Updates(10))}
@@ -391,7 +391,7 @@ def test_a_group_in_the_training_bound(activation):
 def test_a_group_removed_from_draws():
     """Draws of the best mode and of its mirror image end on one side; without it on both."""
     reg = sk.MCMCRegressor(network=Sines(1), **{**CHAINS, "n_chains": 8}).fit(X, Y)
-    kept = clone(reg).set_params(mode_weights=None).fit(X, Y)
+    kept = clone(reg).set_params(remove_symmetries=False).fit(X, Y)
 
     def sides(model):
         theta, value = model.samples_.reshape(-1, 3), model.log_posterior_samples_.ravel()
@@ -545,7 +545,7 @@ def test_a_sampler():
     }  # fmt: skip
     reg = sk.MCMCRegressor(
         (), **settings, sampler=Chains(RandomWalk(), n_warmup=600, thinning=5), n_chains=64,
-        n_draws=20, mode_weights="uniform", device="cpu",
+        n_draws=20, remove_symmetries=ModeWeights("uniform"), device="cpu",
     ).fit(X, Y)  # fmt: skip
     design = np.c_[X, np.ones(40)]
     precision = design.T @ design / 25.0 + np.eye(3)

@@ -13,8 +13,7 @@ them.
 Printed a run: RMSE of the predictive mean; "nll", the negative log density of a normal law with the
 predictive mean and standard deviation, as its benchmark scores; "mix", that of the mixture, which
 is what the model says; CPU seconds of the fit (one thread), acceptance of the worst chain, and
-R-hat of functions between chains and within the median one. Below it the first three figures of the
-fit condensed to a Gaussian a chain, ``approximate("low_rank")``. Units are those of scaled targets.
+R-hat of functions between chains and within the median one. Units are those of scaled targets.
 """
 
 import argparse
@@ -114,8 +113,6 @@ def run(name: str, split: int, seed: int) -> Array:
     )
     for warning in said:
         print(f"    {warning.message}", flush=True)
-    rmse, nll, mix = scores(model.approximate("low_rank"), data)
-    print(f"    a Gaussian a chain: rmse {rmse:.4f} nll {nll:.4f} mix {mix:.4f}", flush=True)
     return figures
 
 

@@ -41,7 +41,7 @@ from threadpoolctl import threadpool_limits
 from timing import cpu_seconds
 
 from skbayes_sym import MCMCRegressor
-from skbayes_sym.estimators.samplers import Chains
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 
 OURS, THEIRS = Plan(64, 300, 200), Plan(16, 300, 200)
 PROBLEMS = ("sinusoidal", "airfoil", "energy")
@@ -74,7 +74,7 @@ def fit(problem: Problem, seed: int) -> tuple[Outcome, bool, bool]:
     """What came, whether modes have weights, and whether there is an evidence."""
     model = MCMCRegressor(
         (WIDTH,), "tanh", prior=1.0, n_chains=OURS.n_chains, sampler=Chains(n_warmup=OURS.n_warmup),
-        n_draws=OURS.n_draws, mode_weights="evidence", random_state=seed,
+        n_draws=OURS.n_draws, remove_symmetries=ModeWeights("evidence"), random_state=seed,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -42,7 +42,7 @@ from timing import cpu_seconds
 
 from skbayes_sym import MCMCRegressor
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.samplers import Chains
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.inference.diagnostics import bulk_ess
 
 Array = NDArray[np.float64]
@@ -307,7 +307,7 @@ def paper_setting(n_jobs: int) -> None:
     problem = load_problem("sinusoidal")
     model = MCMCRegressor(
         (WIDTH,), "tanh", sampler=Chains(init="prior", n_warmup=1000), prior=1.0,
-        n_chains=1274, n_draws=1, mode_weights="uniform",
+        n_chains=1274, n_draws=1, remove_symmetries=ModeWeights("uniform"),
         n_jobs=n_jobs, random_state=0,
     )  # fmt: skip
     start = time.perf_counter()

@@ -25,7 +25,7 @@ from timing import cpu_seconds, cpu_times, fresh, median_ratio
 
 from skbayes_sym import EvidenceAdam, LaplaceRegressor, MCMCRegressor, Updates
 from skbayes_sym.estimators._fit.rows import canonical_rows
-from skbayes_sym.estimators.samplers import Chains
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.models.networks.activations import RELU
 
 GRADIENTS = {  # chains, shape, how many of them share the cost, and the most it may be, ms
@@ -72,7 +72,7 @@ def of_modes() -> Round:
     def fit(weights: str, seed: int) -> Callable[[], Any]:
         model = MCMCRegressor(
             (5,), sampler=Chains(init="prior", n_warmup=50), prior=1.0, n_chains=16, n_draws=100,
-            mode_weights=weights, random_state=seed,
+            remove_symmetries=ModeWeights(weights), random_state=seed,
         )  # fmt: skip
         return lambda: model.fit(X, y)
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 import skbayes_sym as sk
 from skbayes_sym import Adam, EvidenceAdam, GaussNewton, Updates
-from skbayes_sym.estimators.samplers import SMC, Chains
+from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, ColumnShift, Invariances, LogScale, Rotation2D
 
@@ -46,7 +46,7 @@ _STEPS = {"tol": None, "random_state": 0}
 _SWEEPS = {"n_components": 3, "tol": 1e-300, "random_state": 0}
 _CHAINS = {
     "sampler": Chains(init="prior", n_warmup=20), "prior": 1.0, "n_chains": 8,
-    "mode_weights": "uniform", "random_state": 0,
+    "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
 }  # fmt: skip
 OPTIMISED = (50, 100, 300)  # steps, in 50, 100 and 100 blocks
 
@@ -116,8 +116,8 @@ def _others() -> Iterator[tuple[str, Case]]:
             X, NUMBERS, steps, "move",
         )  # fmt: skip
     yield "MCMC, smc", Case(
-        lambda n: sk.MCMCRegressor((3,), sampler=SMC(64, n), mode_weights="uniform",
-                                   prior=1.0, random_state=0),
+        lambda n: sk.MCMCRegressor((3,), sampler=SMC(64, n), prior=1.0, random_state=0,
+                                   remove_symmetries=ModeWeights("uniform")),
         X, NUMBERS, (1, 2, 3), "replicate",
     )  # fmt: skip
     factors = sk.SymVIMatrixFactorization

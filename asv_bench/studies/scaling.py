@@ -24,7 +24,7 @@ from timing import cpu_seconds
 
 import skbayes_sym as sk
 from skbayes_sym import GaussNewton
-from skbayes_sym.estimators.samplers import Chains
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 
 SIZES = {"rows": (1_000, 4_000, 16_000), "features": (10, 40, 160), "width": (20, 80, 320)}
 BASE = {"rows": 1_000, "features": 10, "width": 20}
@@ -35,7 +35,7 @@ TRIES = 2  # the faster one counts
 _STEPS = {"tol": None, "random_state": 0}
 _CHAINS = {
     "sampler": Chains(init="prior", n_warmup=20), "prior": 1.0, "n_chains": 4, "n_draws": 10,
-    "mode_weights": "uniform", "random_state": 0,
+    "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
 }  # fmt: skip
 MODELS: dict[str, Callable[[int], Any]] = {
     "BayesianLinearRegressor": lambda width: sk.BayesianLinearRegressor(),

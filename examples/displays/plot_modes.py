@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from skbayes_sym import MCMCRegressor
-from skbayes_sym.estimators.samplers import Chains
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.inspection import ModesDisplay, SymmetryDisplay
 
 # %%
@@ -22,7 +22,7 @@ x = np.linspace(0, 4, 300, endpoint=False)
 y = np.floor(x) % 2 + 0.3 * np.random.default_rng(0).standard_normal(300)
 settings = {
     "prior": 3.0, "sampler": Chains(init="prior", n_warmup=300), "n_chains": 64,
-    "mode_weights": "evidence", "random_state": 0,
+    "remove_symmetries": ModeWeights("evidence"), "random_state": 0,
 }  # fmt: skip
 reg = MCMCRegressor((1,), **settings)
 ModesDisplay.from_estimator(reg.fit(x[:, None].astype(np.float32), y))

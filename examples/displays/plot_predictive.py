@@ -17,7 +17,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.model_selection import train_test_split
 
 from skbayes_sym import BayesianLinearRegressor, MCMCRegressor, SymmetrizedVIClassifier
-from skbayes_sym.estimators.samplers import Chains
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.inspection import PredictiveDisplay
 
 rng = np.random.default_rng(1)
@@ -26,7 +26,7 @@ y = np.sin(x[:, 0]) + 0.3 * rng.standard_normal(40)
 
 chains = MCMCRegressor(
     (4,), sampler=Chains(init="prior", n_warmup=300), prior=1.0, n_chains=32,
-    mode_weights="uniform", random_state=0,
+    remove_symmetries=ModeWeights("uniform"), random_state=0,
 )  # fmt: skip
 PredictiveDisplay.from_estimator(chains.fit(x, y), x, y, grid=np.linspace(-7, 7, 200))
 

@@ -18,7 +18,7 @@ X, y = make_sinusoidal(random_state=0)
 X = X.astype("float32")
 reg = MCMCRegressor(
     (3,), sampler=Chains(init="prior", n_warmup=300), prior=1.0,
-    n_chains=256, n_draws=4, mode_weights=None,
+    n_chains=256, n_draws=4, remove_symmetries=False,
     random_state=0,
 ).fit(X, y)  # fmt: skip
 SymmetryDisplay.from_estimator(reg)

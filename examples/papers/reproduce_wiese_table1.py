@@ -7,7 +7,7 @@ of 3 tanh units) and f2 (three of 16), on its ten data sets. Columns:
 
 - chains: the paper's protocol, one draw from each of many chains, all counting alike. It weighs a
   mode by how many starts fall into its basin, not by its posterior mass;
-- evidence: ``mode_weights="evidence"``. The same chains go on, and new ones are allocated to the
+- evidence: ``ModeWeights("evidence")``. The same chains go on, and new ones are allocated to the
   modes by their evidence. On airfoil one mode in the reach of few chains has all the mass;
 - log p(y): the log evidence of the model, nats, and its standard error (nan: can't be trusted, and
   the note under the row says why; the column before is then one vote per chain too);
@@ -56,7 +56,7 @@ from skbayes_sym import (
     n_chains_required,
 )
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.samplers import Chains
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 
 NETWORKS = {"f1": (3,), "f2": (16, 16, 16)}
 UNDERFLOW = -103.3  # nats: log of the smallest float32, below which the paper's code drops a row
@@ -161,13 +161,13 @@ def run_methods(name, options):
     sampled = MCMCRegressor(
         **common, sampler=Chains(init="prior", n_warmup=options.warmup), prior=1.0,
         n_chains=options.chains, n_draws=1,
-        mode_weights="uniform", n_jobs=options.jobs,
+        remove_symmetries=ModeWeights("uniform"), n_jobs=options.jobs,
     )  # fmt: skip
     chains = evaluate(sampled, split)
     if options.chains_only:
         return {"chains": chains}, (np.nan, np.nan)
     goes_on = {"sampler__warm_start": True, "sampler__n_warmup": 0}
-    sampled.set_params(**goes_on, n_draws=options.draws, mode_weights="evidence")
+    sampled.set_params(**goes_on, n_draws=options.draws, remove_symmetries=ModeWeights("evidence"))
     evidence = evaluate(sampled, split)
     laplace = LaplaceRegressor(
         **common,

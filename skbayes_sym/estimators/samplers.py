@@ -1,4 +1,4 @@
-"""Objects of ``sampler=`` and ``mode_weights=``: who looks for modes, what these count for.
+"""Objects of ``sampler=`` and ``remove_symmetries=``: who looks for modes, what these count for.
 
 `HMC` and `NUTS` move chains, and so does any other `Kernel`
 (`skbayes_sym.inference.sampling.kernels.base`), which makes a `State` and an `Info`.
@@ -15,7 +15,7 @@ from skbayes_sym.inference.sampling.kernels.base import Info, Kernel, State
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 
-__all__ = ["HMC", "NUTS", "SMC", "Annealing", "Chains", "Evidence", "Info", "Kernel", "State"]
+__all__ = ["HMC", "NUTS", "SMC", "Annealing", "Chains", "Info", "Kernel", "ModeWeights", "State"]
 
 
 class Chains(BaseEstimator):
@@ -97,13 +97,20 @@ class SMC(BaseEstimator):
         self.n_replicates = n_replicates
 
 
-class Evidence(BaseEstimator):
-    """Modes count for their posterior mass, found by bridge sampling.
-
-    Beside the chains a few replicates of sequential Monte Carlo (`SMC`) look for modes.
+class ModeWeights(BaseEstimator):
+    """What a mode of the posterior modulo its symmetry counts for.
 
     Parameters
     ----------
+    method : {"auto", "evidence", "uniform"}, default="auto"
+        "evidence": its posterior mass, by bridge sampling of chains and of a few replicates of
+        sequential Monte Carlo (`SMC`), which look for modes beside them; the chains are then
+        allocated to the modes. "uniform": one vote per chain, which weighs modes by how many starts
+        fall into their basins (Wiese et al. 2023); the other parameters say nothing to it.
+        "evidence" falls back to it, with a `ConvergenceWarning`, where doubts about the evidence
+        leave the weights open: but for modes 30 nats below the highest, which count for nothing.
+        "auto" is "evidence" with 30 draws a parameter, of all chains together and up to 50 of each;
+        "uniform" otherwise, and of annealed chains.
     n_replicates : int or "auto", default="auto"
         0 leaves it to the chains. "auto": up to 4, as many as ``effort`` allows.
     n_particles : int, default=256
@@ -115,14 +122,20 @@ class Evidence(BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "method": [StrOptions({"auto", "evidence", "uniform"})],
         "n_replicates": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
         "n_particles": [Interval(Integral, 2, None, closed="left")],
         "effort": [Interval(Real, 0, None, closed="left")],
     }
 
     def __init__(
-        self, n_replicates: int | str = "auto", n_particles: int = 256, effort: float = 1.0
+        self,
+        method: str = "auto",
+        n_replicates: int | str = "auto",
+        n_particles: int = 256,
+        effort: float = 1.0,
     ) -> None:
+        self.method = method
         self.n_replicates = n_replicates
         self.n_particles = n_particles
         self.effort = effort

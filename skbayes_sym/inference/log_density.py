@@ -27,15 +27,12 @@ class LogDensity(Protocol):
     @property
     def n_dims(self) -> int:
         """Length D of a position."""
-        ...
 
     def __call__(self, position: Tensor) -> Tensor:
         """(C, D) -> (C,) nats."""
-        ...
 
     def evaluate(self, position: Tensor) -> Evaluation:
         """Value and gradient at (C, D)."""
-        ...
 
 
 class LogPosterior(LogDensity, Protocol):
@@ -43,19 +40,15 @@ class LogPosterior(LogDensity, Protocol):
 
     def log_prior(self, position: Tensor) -> Tensor:
         """(C, D) -> (C,) nats, normalised."""
-        ...
 
     def log_likelihood(self, position: Tensor) -> Tensor:
         """(C, D) -> (C,) nats, at ``beta = 1`` whatever this density's own."""
-        ...
 
     def sample_prior(self, n: int, *, generator: torch.Generator) -> Tensor:
         """Exact draws (n, D)."""
-        ...
 
     def tempered(self, beta: float) -> "LogPosterior":
         """The same at another inverse temperature."""
-        ...
 
 
 def gradient_of(log_density: LogDensity) -> Callable[[Tensor], Tensor]:

@@ -8,7 +8,6 @@ from torch import Tensor
 from skbayes_sym.inference.log_density import Evaluation, LogDensity
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models.model import Batches
-from skbayes_sym.numerics.optimise import lbfgs
 
 _GTOL = 1e-8  # of the gradient, at a maximum
 
@@ -62,19 +61,6 @@ class MapObjective:
 
     def _flat(self, position: Tensor) -> Tensor:
         return torch.cat([part.flatten() for part in position.split(self._split, 1)])
-
-
-def find_maximum(log_density: LogDensity, start: Tensor) -> Tensor:
-    """The maximum that L-BFGS reaches from ``start`` (D,), float64.
-
-    Never lower than the start: where the search fails, the start itself.
-    """
-
-    def loss(position: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = log_density.evaluate(position.unsqueeze(0))
-        return -value[0], -gradient[0]
-
-    return lbfgs(loss, start.detach().double(), max_iter=2000, ftol=1e-15, gtol=_GTOL)
 
 
 class MinibatchDensity:

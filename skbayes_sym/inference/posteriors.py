@@ -17,11 +17,9 @@ class Posterior(Protocol):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` independent draws, (n, P), on the generator's device."""
-        ...
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log density in nats, normalised, (*B, P) -> (*B,)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

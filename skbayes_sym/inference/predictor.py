@@ -16,26 +16,21 @@ class Predictor(Protocol):
 
     def law(self, x: Tensor) -> Predictive:
         """Distribution of the targets, or the class, of every row."""
-        ...
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         """The same given each of ``n`` functions drawn from the posterior: its draws.
 
         One seed means the same functions, whatever rows are asked for.
         """
-        ...
 
     def functions(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
         """Expected targets given each of these functions, noise-free, (n, N, T)."""
-        ...
 
     def mean(self, x: Tensor) -> Tensor:
         """Expected targets, (N, T), as cheap as they can be."""
-        ...
 
     def covariance(self, x: Tensor) -> Tensor | None:
         """Joint covariance of function values at all rows, (N, N, T), where it is known."""
-        ...
 
 
 class BasePredictor:

@@ -63,19 +63,15 @@ class Solver(Protocol):
     @property
     def learns_prior(self) -> bool:
         """Whether scales of the factors can be learned; else "learn" stands for one."""
-        ...
 
     def group(self, model: FactorModel, n_rows: int) -> SymmetryGroup | None:
         """Group that the posterior of n + m rows is averaged over; ValueError where it can't be."""
-        ...
 
     def n_kept(self, max_iter: int) -> int:
         """Draws of all factors that will be held."""
-        ...
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
         """Find it; ``on_sweep`` is told the posterior of the moment after every sweep."""
-        ...
 
 
 @dataclass(frozen=True)

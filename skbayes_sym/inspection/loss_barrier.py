@@ -98,7 +98,7 @@ def loss_barrier(
     >>> from skbayes_sym.datasets import make_sinusoidal
     >>> from skbayes_sym.estimators.samplers import Chains
     >>> X, y = make_sinusoidal(60, random_state=0)
-    >>> reg = MCMCRegressor((2,), sampler=Chains(n_warmup=100), n_chains=2, mode_weights=None,
+    >>> reg = MCMCRegressor((2,), sampler=Chains(n_warmup=100), n_chains=2, remove_symmetries=False,
     ...                     random_state=0).fit(X, y)
     >>> barrier = loss_barrier(reg, (0, -1), (1, -1))
     >>> barrier.distance_after <= barrier.distance_before

@@ -126,7 +126,7 @@ class ModesDisplay(Display):
         if not model.modes_:
             raise ValueError(
                 f"ModesDisplay needs modes, and this {type(model).__name__} has none: fit it with "
-                'mode_weights="evidence".'
+                'remove_symmetries=ModeWeights("evidence").'
             )
         names = ("weight", "log_evidence", "std_error", "n_explorers", "n_particles")
         columns = {name: np.array([getattr(m, name) for m in model.modes_]) for name in names}

@@ -196,7 +196,7 @@ def _labels(model: Any, chains: Array, n_units: int, color_by: str) -> tuple[Arr
     if not modes:
         raise ValueError(
             f"SymmetryDisplay has no modes of this {type(model).__name__} to colour: use "
-            "color_by='unit', or an MCMC estimator with mode_weights='evidence'."
+            "color_by='unit', or an MCMC estimator with remove_symmetries=ModeWeights('evidence')."
         )
     of_chain = np.zeros(len(model.samples_), dtype=int)
     for k, mode in enumerate(modes):
@@ -274,7 +274,7 @@ def _orbit_draws(model: Any, n: int, seed: int) -> _OrbitDraws:
         weights = getattr(model, "chain_weights_", np.full(len(samples), 1.0 / len(samples)))
         chosen = _evenly(np.repeat(weights / per_chain, per_chain), n)
         theta, chains = torch.from_numpy(flat[chosen]), chosen // per_chain
-        if getattr(model, "mode_weights", None) is None:
+        if not getattr(model, "remove_symmetries", False):
             moved = remove_symmetries(
                 flat[chosen], hidden_layer_sizes=network.hidden_layer_sizes,
                 activation=network.activation.name, n_features_in=network.n_inputs,

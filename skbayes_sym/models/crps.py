@@ -27,15 +27,12 @@ class HasCdf(Protocol):
     @property
     def is_discrete(self) -> bool:
         """Whether targets are whole numbers."""
-        ...
 
     def cdf(self, y: Tensor) -> Tensor:
         """P(target <= y), (N, T)."""
-        ...
 
     def quantile(self, probability: float) -> Tensor:
         """(N, T)."""
-        ...
 
 
 def crps(law: HasCdf, y: Tensor) -> Tensor:

@@ -29,7 +29,6 @@ class UnboundPrior(Protocol):
 
         Raises ValueError if it doesn't fit them.
         """
-        ...
 
 
 class Prior:

@@ -22,16 +22,13 @@ class BufferedLoss(Protocol):
     @property
     def params(self) -> Tensor:
         """Position at which the loss is evaluated, (n,); `minimise` updates it in place."""
-        ...
 
     @property
     def gradient(self) -> Tensor:
         """Gradient of the last call, (n,)."""
-        ...
 
     def __call__(self, step: int) -> Tensor:
         """The loss (0-d, stochastic if need be), after writing its gradient."""
-        ...
 
 
 class Asks(Protocol):
@@ -39,11 +36,9 @@ class Asks(Protocol):
 
     def questions(self, step: int) -> Tensor:
         """Numbers (m,), on the device, after ``step`` steps; m may be 0."""
-        ...
 
     def told(self, step: int, answers: Sequence[float]) -> None:
         """Their values, which came with the loss of the block."""
-        ...
 
 
 OnStep = Callable[[int, Mapping[str, float]], bool]

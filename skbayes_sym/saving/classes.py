@@ -32,7 +32,7 @@ ESTIMATORS = {
 # Objects that constructors of these take, made of their own parameters.
 _SETTINGS = {
     "optimizers": "Adam EvidenceAdam GaussNewton Updates VariationalAdam",
-    "samplers": "Chains SMC Evidence",
+    "samplers": "Chains SMC ModeWeights",
     "vi.gaps": "Symmetrized",
 }
 

@@ -44,7 +44,6 @@ NOUNS = {
     "inference.layerwise.global_inducing": "InducingHidden InducingLast",
     "inference.layerwise.posterior": "LayerwisePosterior",
     "inference.linear.posterior": "LowRankGaussian",
-    "inference.modes.mixtures": "MixtureOfLaplace GaussianMixture LowRankMixture",
     "inference.pooling.noise_shape": "NoiseShape",
     "inference.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
     "estimators.samplers": "HMC NUTS Annealing",

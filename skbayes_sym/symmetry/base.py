@@ -20,45 +20,35 @@ class SymmetryGroup(Protocol):
     @property
     def log_order(self) -> float:
         """log |G| in nats; inf if the group is continuous."""
-        ...
 
     @property
     def is_compact(self) -> bool:
         """Whether a uniform (Haar) distribution exists."""
-        ...
 
     @property
     def factors(self) -> "tuple[SymmetryGroup, ...]":
         """The direct factors: none of the trivial group, a simple group itself."""
-        ...
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> Any:
         """Uniform elements with batch shape ``shape``; ValueError if not compact."""
-        ...
 
     def act(self, g: Any, theta: Tensor) -> Tensor:
         """``g.theta``, shape (*B, P)."""
-        ...
 
     def inverse(self, g: Any) -> Any:
         """The element that undoes ``g``."""
-        ...
 
     def compose(self, g: Any, h: Any) -> Any:
         """The element that acts as ``h`` first, then ``g``."""
-        ...
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, Any]:
         """The orbit point of ``theta`` nearest ``reference``, and the ``g`` that leads there."""
-        ...
 
     def identity(self) -> Any:
         """The element that moves nothing."""
-        ...
 
     def generators(self) -> list[tuple[str, Any]]:
         """Elements that generate the group, each with a name for error messages."""
-        ...
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """Which entries of ``theta`` the group exchanges or mixes, int64 (n_params,), on the CPU.
@@ -68,7 +58,6 @@ class SymmetryGroup(Protocol):
         within orbits commutes with the linear part of the action, so such scales single out no
         copy of a mode.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -36,26 +36,21 @@ class UnitGroup(SymmetryGroup, Protocol):
     @property
     def index(self) -> Tensor:
         """Positions in the flat ``theta`` of the entries of each unit, int64 (d, p)."""
-        ...
 
     @property
     def permutes(self) -> bool:
         """Whether units may change places."""
-        ...
 
     @property
     def flips(self) -> bool:
         """Whether the sign of a unit is free."""
-        ...
 
     @property
     def n_units(self) -> int:
         """Number d of units."""
-        ...
 
     def on(self, index: Tensor) -> "UnitGroup":
         """Group acting on other entries, int64 (d, p'): of some of its columns, say."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

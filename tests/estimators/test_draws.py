@@ -19,7 +19,7 @@ from skbayes_sym import (
     load,
     save,
 )
-from skbayes_sym.estimators.samplers import HMC, Chains
+from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.model_selection._fits import has_posterior_draws
 from skbayes_sym.models import BaseNetwork, Normal, Poisson, Prior, StudentT, TargetLikelihood
 from skbayes_sym.numerics.layout import ParamLayout
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 CHAINS = {
     "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=30), "n_chains": 3, "n_draws": 4,
-    "mode_weights": "uniform", "random_state": 0,
+    "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
 }  # fmt: skip
 MEMBERS = {"n_members": 3, "max_iter": 60, "activation": "tanh", "random_state": 0}
 REGRESSORS = {

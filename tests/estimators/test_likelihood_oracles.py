@@ -12,7 +12,7 @@ from scipy.special import gammaln, logsumexp
 
 import skbayes_sym as sk
 from skbayes_sym import Adam, EvidenceAdam, Updates
-from skbayes_sym.estimators.samplers import Chains
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.models import (
     Gaussian,
     Heteroscedastic,
@@ -286,7 +286,7 @@ def test_simulation_based_calibration(name):
             y = mean + np.sqrt(variance) * own.standard_normal(25)
         reg = sk.MCMCRegressor(
             **{**LINE, "random_state": seed}, likelihood=case.likelihood, n_chains=8,
-            n_draws=25, mode_weights="uniform", prior=1.0,
+            n_draws=25, remove_symmetries=ModeWeights("uniform"), prior=1.0,
             sampler=Chains(init="prior", n_warmup=200, thinning=4),
         ).fit(X[:25], y)  # fmt: skip
         law = reg.likelihood_

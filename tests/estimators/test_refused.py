@@ -9,7 +9,7 @@ from torch import nn
 
 import skbayes_sym as sk
 from skbayes_sym import Adam, Symmetrized, VariationalAdam
-from skbayes_sym.estimators.samplers import SMC, Evidence
+from skbayes_sym.estimators.samplers import SMC, ModeWeights
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models import (
     Affine,
@@ -30,7 +30,7 @@ LABELS = np.where(X[:, 0] > 0, "a", "b")
 
 LINEAR = nn.Linear(3, 1)
 PARTICLES = {"sampler": SMC(40)}
-NO_CHAINS = {**PARTICLES, "mode_weights": "uniform"}
+NO_CHAINS = {**PARTICLES, "remove_symmetries": ModeWeights("uniform")}
 
 Case = tuple[type, Mapping[str, Any], str]
 
@@ -58,7 +58,7 @@ OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
     ),
 ]
 OF_CHAINS: list[tuple[Mapping[str, Any], str]] = [
-    ({**PARTICLES, "mode_weights": Evidence()}, r"mode_weights=Evidence\(.* does not apply"),
+    ({**PARTICLES, "remove_symmetries": ModeWeights("auto", 2)}, "n_replicates=2 does not apply"),
     ({**NO_CHAINS, "n_draws": 7}, r"n_draws=7 does not apply.*SMC\(n_particles"),
     ({**NO_CHAINS, "n_chains": 7}, "n_chains=7 does not apply"),
 ]

@@ -12,7 +12,7 @@ from skbayes_sym import (
     MCMCRegressor,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.estimators.samplers import Chains, Evidence
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 
 matplotlib.use("agg")
 
@@ -62,7 +62,7 @@ def network(curve_data):
 def sampled(curve_data):
     estimator = MCMCRegressor(
         (1,), sampler=Chains(init="prior", n_warmup=40), prior=1.0, n_chains=16, n_draws=10,
-        mode_weights=Evidence(2, 32), random_state=0,
+        remove_symmetries=ModeWeights("evidence", 2, 32), random_state=0,
     )  # fmt: skip
     return quiet(estimator, *curve_data)
 

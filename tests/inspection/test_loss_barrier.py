@@ -7,14 +7,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import DeepEnsembleRegressor, MCMCClassifier, MCMCRegressor, loss_barrier
-from skbayes_sym.estimators.samplers import HMC, Chains
+from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.numerics.random import generator_from
 
 X = np.random.default_rng(0).standard_normal((40, 2))
 Y = np.tanh(2 * X[:, 0]) - 0.5 * X[:, 1]
 FAST = {
     "sampler": Chains(HMC(max_leapfrog=8), n_warmup=60), "n_chains": 3, "n_draws": 4,
-    "mode_weights": "uniform", "random_state": 0,
+    "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
+from skbayes_sym.estimators.samplers import ModeWeights
 from skbayes_sym.inspection import ModesDisplay
 
 
@@ -40,6 +41,6 @@ def test_many_modes_and_untrusted_masses():
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_fit_that_looked_for_none(sampled, curve_data):
-    voting = clone(sampled).set_params(mode_weights="uniform").fit(*curve_data)
-    with pytest.raises(ValueError, match=r'this MCMCRegressor has none.*mode_weights="evidence"'):
+    voting = clone(sampled).set_params(remove_symmetries=ModeWeights("uniform")).fit(*curve_data)
+    with pytest.raises(ValueError, match=r'this MCMCRegressor has none.*ModeWeights\("evidence"\)'):
         ModesDisplay.from_estimator(voting)

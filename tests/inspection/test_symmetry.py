@@ -44,7 +44,7 @@ def test_copies_are_the_same_units_in_other_places(sampled):
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_draws_left_as_sampled_are_reduced(sampled, curve_data):
-    raw = clone(sampled).set_params(mode_weights=None).fit(*curve_data)
+    raw = clone(sampled).set_params(remove_symmetries=False).fit(*curve_data)
     display = SymmetryDisplay.from_estimator(raw, n_draws=160, pair=(2, "weight of x0"))
     theta = raw.samples_.reshape(160, -1)
     np.testing.assert_array_equal(display.before, theta[:, columns(raw)[:, [2, 0]]])

@@ -31,7 +31,7 @@ from skbayes_sym import (
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.estimators.samplers import HMC, Chains
+from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection import NoSplit, compare_models
 
@@ -363,7 +363,7 @@ def test_loo_of_a_sampler_agrees_with_cross_validation():
         sampler=Chains(HMC(max_leapfrog=16), init="prior", n_warmup=60),
         n_chains=16,
         n_draws=20,
-        mode_weights="uniform",
+        remove_symmetries=ModeWeights("uniform"),
     )
     row = compare_models({"m": model}, X[:, [2, 8]], y, cv=4).loc["m"]
     assert abs(row.loo - row.log_density) < 0.1  # nats a row; folds leave out ten rows

@@ -184,16 +184,13 @@ class Fitted(Protocol):
     @property
     def stop_reason(self) -> Stopped:
         """Why its loops ended."""
-        ...
 
     @property
     def n_iter(self) -> int:
         """Steps made."""
-        ...
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         """The method's own fitted attributes, in the units of the data as given."""
-        ...
 
 
 class Method(Protocol):
@@ -202,8 +199,6 @@ class Method(Protocol):
     @property
     def needs(self) -> Needs:
         """Requirements on a likelihood, a network and a prior."""
-        ...
 
     def fit(self, data: Training, model: Model, run: Run) -> Fitted:
         """The mathematics: no estimator and no scikit-learn in it."""
-        ...

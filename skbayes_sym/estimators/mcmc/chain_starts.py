@@ -49,7 +49,7 @@ from skbayes_sym.numerics.random import generator_from
 
 NO_EVIDENCE = (
     "annealed chains are in modes of their own, with fewer draws in each than a bridge needs, so "
-    "every chain has one vote; mode_weights='evidence' tries all the same"
+    "every chain has one vote; ModeWeights('evidence') tries all the same"
 )
 # Spread of what a hidden unit gets from n inputs of size 1, at most: 16 units of scale 1.
 _WIDEST = 4.0

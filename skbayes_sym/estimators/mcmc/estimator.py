@@ -1,18 +1,14 @@
 """Sampled posteriors of networks: Wiese et al. 2023 as scikit-learn estimators."""
 
-import copy
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from sklearn.utils import Bunch
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from skbayes_sym.estimators._fit.compatibility import Fitted, refuse
-from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.model import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
@@ -25,13 +21,11 @@ from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOp
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.mcmc.allocate import Mode
-from skbayes_sym.estimators.mcmc.approximate import condensed
 from skbayes_sym.estimators.mcmc.chain_starts import usual_scale
 from skbayes_sym.estimators.mcmc.method import Sampling
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
-from skbayes_sym.estimators.samplers import SMC, Chains, Evidence, Kernel
-from skbayes_sym.inference.modes.mixtures import LowRankMixture, MixtureOfLaplace
+from skbayes_sym.estimators.samplers import SMC, Chains, Kernel, ModeWeights
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.models.learned_scales import LayerScales
@@ -40,8 +34,6 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.priors import GaussianPrior, HalfNormal, Prior, UnboundPrior
-from skbayes_sym.numerics.arguments import seed_of
-from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import NotInvariantError, SymmetryGroup, Trivial, check_invariant
 
 # Of targets' spread, where identical rows have identical targets. On concrete data four chains
@@ -57,14 +49,11 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "prior": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["prior"]],
     "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left"), None],
     "n_draws": [Interval(Integral, 1, None, closed="left"), None],
-    "mode_weights": [StrOptions({"auto", "evidence", "uniform"}), Evidence, None],
+    "remove_symmetries": ["boolean", ModeWeights],
     "standardize": ["boolean"],
     "n_jobs": [Integral, None],
     "random_state": ["random_state"],
 }
-
-# What a fit knows of the draws it made, and an approximation of them doesn't have.
-_OF_THE_CHAINS = ("modes_", "log_evidence_", "log_evidence_std_error_", "diagnostics_", "_blocks_")
 
 
 class SampledEstimator(WeightedDraws):
@@ -73,14 +62,13 @@ class SampledEstimator(WeightedDraws):
     sampler: str | Chains | Kernel | SMC
     n_chains: int | str | None
     n_draws: int | None
-    mode_weights: str | Evidence | None
+    remove_symmetries: bool | ModeWeights
     noise_std: Any = "learn"  # a classifier has none
     n_jobs: int | None
     modes_: list[Mode]
     log_evidence_: float
     log_evidence_std_error_: float
     diagnostics_: Bunch
-    posterior_: MixtureOfLaplace | LowRankMixture
     _blocks_: list[Block]
     _training_data_: tuple[Array, Array, Array]
     _effort: ClassVar[SamplingEffort] = SamplingEffort()
@@ -91,25 +79,30 @@ class SampledEstimator(WeightedDraws):
         return float(max(self.n_chains if isinstance(self.n_chains, int) else 64, n_particles))
 
     def _method(self) -> Sampling:
-        sampler, weights = self.sampler, self.mode_weights
+        sampler, weights = self.sampler, self._weights
         if isinstance(sampler, type):
             raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
         if not isinstance(sampler, Chains | SMC):
             sampler = SMC() if isinstance(sampler, str) and sampler == "smc" else Chains(sampler)
         sampler._validate_params()
-        if isinstance(weights, Evidence):
+        if weights:
             weights._validate_params()
-        if isinstance(sampler, SMC) and isinstance(weights, Evidence):
-            why = "sampler=SMC(...) has the replicates that Evidence(...) would add"
-            refuse(self, ("mode_weights",), why, "mode_weights='evidence'")
-        if isinstance(sampler, SMC) and weights in (None, "uniform"):
-            why = f"sampler=SMC(...) with mode_weights={weights!r} has only particles, no chains"
+        if isinstance(sampler, SMC) and weights:
+            why = "sampler=SMC(...) has the replicates that ModeWeights(...) would add"
+            refuse(weights, ("n_replicates", "n_particles"), why, "SMC(n_particles=...)")
+        if isinstance(sampler, SMC) and (weights is None or weights.method == "uniform"):
+            why = "sampler=SMC(...) has only particles where modes aren't weighed, no chains"
             refuse(self, ("n_chains", "n_draws"), why, "SMC(n_particles=...)")
         warm = isinstance(sampler, Chains) and sampler.warm_start
         return Sampling(
             sampler, self.n_chains, self.n_draws, weights, self._noise_prior_scale,
             self.n_jobs, self.__dict__.get("_blocks_") if warm else None, self._effort,
         )  # fmt: skip
+
+    @property
+    def _weights(self) -> ModeWeights | None:
+        given = self.remove_symmetries
+        return given if isinstance(given, ModeWeights) else ModeWeights() if given else None
 
     @property
     def _noise_prior_scale(self) -> float:
@@ -136,10 +129,10 @@ class SampledEstimator(WeightedDraws):
         try:
             check_invariant(
                 group, prior.log_prob, network.layout, what="prior",
-                remedy="Give all units of a layer the same scale, or use mode_weights=None.",
+                remedy="Give all units of a layer the same scale, or use remove_symmetries=False.",
             )  # fmt: skip
         except NotInvariantError:
-            if self.mode_weights is not None:
+            if self.remove_symmetries:
                 raise
             return Trivial()
         return group
@@ -147,67 +140,6 @@ class SampledEstimator(WeightedDraws):
     def _attributes(self, data: Training, model: Model, sampled: Fitted) -> dict[str, Any]:
         attributes = super()._attributes(data, model, sampled)
         return {**attributes, "diagnostics_": Bunch(**attributes["diagnostics_"])}
-
-    def approximate(
-        self, kind: str = "mixture_of_laplace", n_samples: int = 1000, random_state: Any = 0
-    ) -> Self:
-        """Condense the draws to an approximation that predicts.
-
-        Parameters
-        ----------
-        kind : {"mixture_of_laplace", "low_rank"}, default="mixture_of_laplace"
-            "mixture_of_laplace": a Gaussian for every mode of the draws, at its maximum and with
-            the curvature there (Eschenhagen et al. 2021), weighted as the draws are. "low_rank": a
-            Gaussian for every chain, with the mean and covariance of its draws; for networks of
-            hundreds of weights.
-        n_samples : int, default=1000
-            Draws of the approximation that predictions average.
-        random_state : int, RandomState instance or None, default=0
-
-        Returns
-        -------
-        estimator of the same class
-            Fitted, with ``posterior_`` (`MixtureOfLaplace` or `LowRankMixture`: ``sample``,
-            ``log_prob`` over weights and log noise in scaled units) and ``samples_``
-            (1, n_samples, P) drawn from it. What was said of the chains (`modes_`,
-            `log_evidence_`, `diagnostics_`) it doesn't have.
-
-        Raises
-        ------
-        ValueError
-            With "mixture_of_laplace", of draws left where they are: every copy would be a mode;
-            or if the network has others than exchanges and flips of units. With "low_rank", of
-            chains of one draw.
-
-        Notes
-        -----
-        "mixture_of_laplace": 2 D gradients a mode for the curvatures of D parameters, O(D^3).
-        "low_rank": O(D) a draw, and its alignment with the one before; a Gaussian has as many
-        directions as its chain has draws. On airfoil, four chains of ``(16,) * 4``: RMSE .154 and
-        mixture -.70 nats per row, of the draws .153 and -.87, of the same Gaussians' variances
-        alone .323 and +.72. With ``mode_weights=None``, which leaves a chain's labels as they
-        were, .153 and -.77.
-        """
-        check_is_fitted(self)
-        reference, seed = self._reference_posterior(), seed_of(random_state)
-        is_aligned = self.mode_weights is not None
-        with one_thread(), torch.no_grad():
-            law = condensed(kind, reference, self._positions(), self.chain_weights_, is_aligned)
-            drawn = law.sample(n_samples, generator=generator_from(seed))
-            theta, noise_std = reference.split(drawn)
-            log_posterior = reference(drawn).numpy()
-        other = copy.copy(self)
-        for name in (*_OF_THE_CHAINS, "_cache"):
-            other.__dict__.pop(name, None)
-        other.posterior_, other.chain_weights_ = law, np.ones(1)
-        other.samples_ = theta.numpy()[None].astype(self.samples_.dtype)
-        other._likelihood_params_ = drawn[:, theta.shape[-1] :].numpy()[None]
-        if noise_std.shape[-1]:
-            other.noise_std_samples_ = noise_std.numpy()[None] * self.y_scale_
-        y_scale = getattr(self, "y_scale_", np.ones(1))
-        offset = -float(reference.data.weight.sum() * np.log(y_scale).sum())
-        other.log_posterior_samples_ = log_posterior[None] + offset
-        return other
 
     def _reference_posterior(self) -> NetworkPosterior:
         """The posterior that was sampled, in float64 on the CPU."""
@@ -265,18 +197,13 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         rarest found by 8 % of the chains: ``n_chains_required([.57, .35, .08])``.
     n_draws : int or None, default=None
         Draws of each chain kept after its warm-up. None is 50.
-    mode_weights : {"auto", "evidence", "uniform"}, Evidence or None, default="auto"
-        What a mode counts for. "evidence": its posterior mass, by bridge sampling of chains and
-        particles; the chains are then allocated to the modes. `Evidence` says how many particles
-        look for modes beside the chains, and what that may cost. "uniform": one vote per chain,
-        which weighs modes by how many starts fall into their basins (Wiese et al. 2023). "evidence"
-        falls back to it, with a `ConvergenceWarning`, where doubts about the evidence leave the
-        weights open: but for modes 30 nats below the highest, which count for nothing. "auto" is
-        "evidence" with 30 draws a parameter, of all chains together and up to 50 of each; "uniform"
-        otherwise, and of annealed chains. The draws are moved to one representative of their
-        symmetry orbit: exchanges of hidden units and, with an odd activation (tanh, identity),
-        changes of their signs. The prior must not tell the units of a layer apart. None leaves the
-        draws where the chains are, one vote each: predictions are the same, weights mean nothing.
+    remove_symmetries : bool or ModeWeights, default=True
+        Whether draws are moved to one representative of their symmetry orbit, modulo exchanges of
+        hidden units and, with an odd activation (tanh, identity), changes of their signs; and what
+        a mode then counts for: True is ``ModeWeights("auto")``, its posterior mass where the draws
+        are enough to know it, else how many chains found it. The prior must not tell the units of a
+        layer apart. False leaves the draws where the chains are, one vote each: predictions are
+        the same as of `ModeWeights` "uniform", weights mean nothing.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
@@ -312,8 +239,8 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     ----------
     samples_ : ndarray of shape (n_chains, n_draws, P)
         Draws of the network's weights, acting on standardised inputs and targets; on the reference
-        set unless ``mode_weights=None``. The flat order is layer by layer, W (out x in, row-major),
-        then b.
+        set unless ``remove_symmetries=False``. The flat order is layer by layer, W (out x in,
+        row-major), then b.
     noise_std_samples_ : ndarray of shape (n_chains, n_draws, n_targets)
         Scale of the noise at the same draws, in the units of ``y``: its standard deviation if it
         is normal. Only where the likelihood has noise.
@@ -396,7 +323,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     effective draws per CPU-second beside NumPyro's.
 
     The settings of Wiese et al. (2023) are ``prior=1.0``, ``Chains(init="prior")`` and small
-    layers. At 20 units modes aren't weighed by evidence (see ``mode_weights``), and chains don't
+    layers. At 20 units modes aren't weighed by evidence (`ModeWeights`), and chains don't
     mix between modes: R-hat of functions is 1.3 to 2.
 
     What the draws are worth depends on the modes found. A mode that no chain and no particle
@@ -441,7 +368,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         sampler: str | Chains | Kernel | SMC = "auto",
         n_chains: int | str | None = None,
         n_draws: int | None = None,
-        mode_weights: str | Evidence | None = "auto",
+        remove_symmetries: bool | ModeWeights = True,
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: GivenPrior = "auto",
@@ -457,7 +384,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         self.sampler = sampler
         self.n_chains = n_chains
         self.n_draws = n_draws
-        self.mode_weights = mode_weights
+        self.remove_symmetries = remove_symmetries
         self.network = network
         self.likelihood = likelihood
         self.prior = prior
@@ -518,18 +445,13 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         rarest found by 8 % of the chains: ``n_chains_required([.57, .35, .08])``.
     n_draws : int or None, default=None
         Draws of each chain kept after its warm-up. None is 50.
-    mode_weights : {"auto", "evidence", "uniform"}, Evidence or None, default="auto"
-        What a mode counts for. "evidence": its posterior mass, by bridge sampling of chains and
-        particles; the chains are then allocated to the modes. `Evidence` says how many particles
-        look for modes beside the chains, and what that may cost. "uniform": one vote per chain,
-        which weighs modes by how many starts fall into their basins (Wiese et al. 2023). "evidence"
-        falls back to it, with a `ConvergenceWarning`, where doubts about the evidence leave the
-        weights open: but for modes 30 nats below the highest, which count for nothing. "auto" is
-        "evidence" with 30 draws a parameter, of all chains together and up to 50 of each; "uniform"
-        otherwise, and of annealed chains. The draws are moved to one representative of their
-        symmetry orbit: exchanges of hidden units and, with an odd activation (tanh, identity),
-        changes of their signs. The prior must not tell the units of a layer apart. None leaves the
-        draws where the chains are, one vote each: predictions are the same, weights mean nothing.
+    remove_symmetries : bool or ModeWeights, default=True
+        Whether draws are moved to one representative of their symmetry orbit, modulo exchanges of
+        hidden units and, with an odd activation (tanh, identity), changes of their signs; and what
+        a mode then counts for: True is ``ModeWeights("auto")``, its posterior mass where the draws
+        are enough to know it, else how many chains found it. The prior must not tell the units of a
+        layer apart. False leaves the draws where the chains are, one vote each: predictions are
+        the same as of `ModeWeights` "uniform", weights mean nothing.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
         layers and elementwise activations is taken as an architecture: it is copied, and its
@@ -558,8 +480,8 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     ----------
     samples_ : ndarray of shape (n_chains, n_draws, P)
         Draws of the network's weights, acting on standardised inputs; on the reference
-        set unless ``mode_weights=None``. The flat order is layer by layer, W (out x in, row-major),
-        then b.
+        set unless ``remove_symmetries=False``. The flat order is layer by layer, W (out x in,
+        row-major), then b.
     chain_weights_ : ndarray of shape (n_chains,)
         What each chain's draws count for; they sum to 1.
     log_posterior_samples_ : ndarray of shape (n_chains, n_draws)
@@ -654,7 +576,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         sampler: str | Chains | Kernel | SMC = "auto",
         n_chains: int | str | None = None,
         n_draws: int | None = None,
-        mode_weights: str | Evidence | None = "auto",
+        remove_symmetries: bool | ModeWeights = True,
         network: str | nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         prior: GivenPrior = "auto",
@@ -669,7 +591,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         self.sampler = sampler
         self.n_chains = n_chains
         self.n_draws = n_draws
-        self.mode_weights = mode_weights
+        self.remove_symmetries = remove_symmetries
         self.network = network
         self.likelihood = likelihood
         self.prior = prior

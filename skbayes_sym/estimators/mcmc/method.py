@@ -36,7 +36,7 @@ from skbayes_sym.estimators.mcmc.trust import (
     no_evidence,
     stuck_chains,
 )
-from skbayes_sym.estimators.samplers import SMC, Chains, Evidence
+from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.inference.sampling.chain_count import n_chains_required
 from skbayes_sym.inference.sampling.kernels.base import Kernel
@@ -69,7 +69,7 @@ class Sampling:
     sampler: Chains | SMC
     n_chains: int | str | None
     n_draws: int | None
-    weights: Evidence | str | None  # how modes count; None leaves draws where they were made
+    weights: ModeWeights | None  # how modes count; None leaves draws where they were made
     # Scale of the half-normal prior of the noise's standard deviation, scaled target units.
     noise_prior_scale: float
     n_jobs: int | None = None
@@ -117,9 +117,8 @@ class Sampling:
         plan = usual._replace(n_chains=n_chains, init=init, n_jobs=self.n_jobs)
         if self.n_draws is not None:
             plan = plan._replace(n_draws=self.n_draws)
-        evidence = Evidence() if isinstance(weights, str) and weights != "uniform" else weights
-        by_evidence = isinstance(evidence, Evidence)
-        cost = float(evidence.effort) if isinstance(evidence, Evidence) else 1.0
+        evidence = weights or ModeWeights("uniform")
+        by_evidence, cost = evidence.method != "uniform", float(evidence.effort)
         if not isinstance(sampler, Chains):
             search = SearchPlan(
                 None, sampler.n_particles, sampler.n_replicates, by_evidence, effort=cost
@@ -134,11 +133,12 @@ class Sampling:
             if isinstance(kernel, str):
                 kernel = INITS[init].kernel if kernel == "auto" else _KERNELS[kernel]
             search = SearchPlan(kernel, 0, 0, False)
-            if isinstance(evidence, Evidence) and not (weights == "auto" and approach):
+            insists = evidence.method == "evidence"
+            if by_evidence and (insists or not approach):
                 every = not isinstance(evidence.n_replicates, str)
                 n = evidence.n_replicates if every else effort.replicates
                 search = SearchPlan(
-                    kernel, evidence.n_particles, int(n), True, weights != "auto", every, cost
+                    kernel, evidence.n_particles, int(n), True, insists, every, cost
                 )
         return SamplingSetting(
             search, plan, weights is not None, self.noise_prior_scale, data, model, run, effort

@@ -39,7 +39,7 @@ class SamplingEffort:
     least_accepted: float = 0.65
 
     # Draws of an exploring chain that are weighed by evidence (only the bridge uses them), and
-    # draws a parameter, of all chains together, from which mode_weights="auto" is "evidence": as
+    # draws a parameter, of all chains together, from which ModeWeights("auto") is "evidence": as
     # many as bridge six modes. With fewer most have none, and finding that out is not free.
     explored: int = 50
     worth_weighing: int = 30

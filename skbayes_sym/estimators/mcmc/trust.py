@@ -190,7 +190,7 @@ def no_evidence(problems: tuple[str, ...], *, decided: bool, shared: bool = Fals
         "the modes that may matter share the chains by how many found each."
         if shared
         else "every chain has one vote, which weighs modes by where chains start "
-        "(mode_weights='uniform' asks for that)."
+        "(ModeWeights('uniform') asks for that)."
     )
     if problems:
         kept = "the modes keep their weights, which no such doubt could change."

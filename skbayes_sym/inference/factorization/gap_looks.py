@@ -51,7 +51,6 @@ class SettledGap(Protocol):
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
         """Compute `Gap.value_and_gradients` from many more draws."""
-        ...
 
 
 class GapLooks:

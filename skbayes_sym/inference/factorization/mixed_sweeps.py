@@ -40,7 +40,6 @@ class ModelledGap(Protocol):
 
     def settled_model(self, posterior: RowPosterior, *, generator: torch.Generator) -> GapModel:
         """Make a model of draws enough to fit a posterior to."""
-        ...
 
 
 class Reached(NamedTuple):

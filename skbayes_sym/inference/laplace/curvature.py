@@ -49,11 +49,9 @@ class Spectrum(Protocol):
 
     def log_det(self, precision: Tensor) -> LogDet:
         """At prior precisions (L,)."""
-        ...
 
     def preconditioners(self, precision: Tensor) -> Factors:
         """d log det / d factor, one a factor."""
-        ...
 
 
 class Structure(Protocol):
@@ -61,15 +59,12 @@ class Structure(Protocol):
 
     def factors(self, jacobian: AveragedJacobian, weight: Tensor) -> Factors:
         """A minibatch's part, differentiable if the jacobian is; ``weight`` (N,)."""
-        ...
 
     def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
         """sum_i <P_i, F_i> of a minibatch, differentiable; the factors aren't formed."""
-        ...
 
     def spectrum(self, factors: Factors, total_weight: float) -> Spectrum:
         """Decompose the sum over all minibatches."""
-        ...
 
 
 def averaged_vectors(layer: LayerAverages) -> tuple[Tensor, Tensor]:

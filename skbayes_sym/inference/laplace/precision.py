@@ -35,21 +35,17 @@ class Precision(Protocol):
     @property
     def entries_per_output(self) -> int:
         """Numbers that one row's derivative of one output takes."""
-        ...
 
     def map(self, convert: Convert) -> "Precision":
         """Copy with every array converted."""
-        ...
 
     def log_det(self) -> Tensor: ...
 
     def quadratic(self, away: Tensor) -> Tensor:
         """Squared Mahalanobis length of deviations (*B, P') from the mode, (*B,)."""
-        ...
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """Deviations from the mode, (n, P')."""
-        ...
 
     def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
         """Covariance (N, K, K) of the outputs along the jacobian's directions."""
@@ -58,7 +54,6 @@ class Precision(Protocol):
 
     def output_root(self, jacobian: AveragedJacobian) -> Tensor:
         """A root R (K, N, P') of the covariance R_kn . R_jm of outputs k, j at rows n, m."""
-        ...
 
     def output_draws(
         self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator

@@ -44,15 +44,12 @@ class HiddenPosterior(Protocol):
     @property
     def layout(self) -> ParamLayout:
         """Layout of the variational parameters."""
-        ...
 
     def under(self, prior_scale: tuple[Scale, ...]) -> Self:
         """The same with other prior scales, one a layer."""
-        ...
 
     def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
         """Starting point: concentrated, or as wide as the prior."""
-        ...
 
     def draw(self, params: Tensor, n: int, *, generator: torch.Generator) -> HiddenDraws: ...
 

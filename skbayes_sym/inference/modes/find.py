@@ -77,7 +77,7 @@ class DrawModes(NamedTuple):
     counts: Tensor  # int64 (K,): draws in each
 
 
-class ModeWeights(NamedTuple):
+class ModeMasses(NamedTuple):
     """Shares of the modes and evidence of the whole."""
 
     weights: Tensor  # (K,), sum 1; 0 where the evidence isn't known
@@ -128,7 +128,7 @@ def find_modes(
 def weigh_modes(
     # Of disjoint regions, with independent errors. Those that are nan get weight 0.
     estimates: list[BridgeEstimate],
-) -> ModeWeights:
+) -> ModeMasses:
     """Weights ``softmax(log Z)`` and total ``logsumexp(log Z)`` with errors to first order.
 
     All nan if no evidence is known.
@@ -138,14 +138,14 @@ def weigh_modes(
     known = log_z.isfinite()
     if not bool(known.any()):
         nothing = torch.full_like(log_z, torch.nan)
-        return ModeWeights(nothing, nothing, torch.nan, torch.nan)
+        return ModeMasses(nothing, nothing, torch.nan, torch.nan)
     weights = log_z.masked_fill(~known, -torch.inf).softmax(0)
     shares = weights.square() * variance.masked_fill(~known, 0.0)
     total = shares.sum()
     # d w_k = w_k (d_k - sum_j w_j d_j)
     spread = weights.square() * ((1.0 - 2.0 * weights) * variance.masked_fill(~known, 0.0) + total)
     log_evidence = float(torch.logsumexp(log_z[known], 0))
-    return ModeWeights(weights, spread.clamp_min(0.0).sqrt(), log_evidence, float(total.sqrt()))
+    return ModeMasses(weights, spread.clamp_min(0.0).sqrt(), log_evidence, float(total.sqrt()))
 
 
 def _linked(draws: Tensor, values: Tensor, chain: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from skbayes_sym.inference.modes.bridge import (
     Integrand,
     bridge_evidence,
 )
-from skbayes_sym.inference.modes.find import LONG, DrawModes, ModeWeights, find_modes, weigh_modes
+from skbayes_sym.inference.modes.find import LONG, DrawModes, ModeMasses, find_modes, weigh_modes
 from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
 from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, has_exact_domain
@@ -64,7 +64,7 @@ class Weighing(NamedTuple):
     pool: DrawPool
     modes: DrawModes
     estimates: list[BridgeEstimate]  # one a mode; not estimated where hopeless
-    weights: ModeWeights
+    weights: ModeMasses
     # Nats between the sources' own estimates of the heaviest mode, beyond their errors; nan where
     # the chains know it, or there is only one source.
     spread: float
@@ -180,7 +180,7 @@ def _spread(
     integrand: Integrand,
     pool: DrawPool,
     modes: DrawModes,
-    weights: ModeWeights,
+    weights: ModeMasses,
     generator: torch.Generator,
 ) -> float:
     if not bool(weights.weights.isfinite().all()):

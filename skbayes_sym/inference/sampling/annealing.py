@@ -233,7 +233,6 @@ class Approach(Protocol):
     @property
     def n_steps(self) -> int:
         """Moves it will make."""
-        ...
 
     def run(
         self,
@@ -245,7 +244,6 @@ class Approach(Protocol):
         tell: Tell,
     ) -> Place:
         """Move chains from ``state``, telling every move."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -137,13 +137,11 @@ class PreconditionerAdaptation(Protocol):
 
     def windows(self, n_warmup: int) -> list[Window]:
         """Lengths that sum to ``n_warmup``; each begins with a fresh search of the step size."""
-        ...
 
     def fit(
         self, preconditioner: Preconditioner, moments: RunningMoments, *, position: Tensor
     ) -> Preconditioner:
         """The preconditioner after a window that learns and ends at ``position`` (C, D)."""
-        ...
 
 
 @dataclass(frozen=True)

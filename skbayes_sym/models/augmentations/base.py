@@ -44,7 +44,6 @@ class Augmentation(Protocol):
         ValueError
             If it names columns that don't exist, or moves pixels and there are none.
         """
-        ...
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         """Transformed inputs (N, S, *I), differentiable in ``eta``.
@@ -56,7 +55,6 @@ class Augmentation(Protocol):
         noise : Tensor of shape (N, S, half_width.n_noise)
             Uniform on [-1, 1], see `stratified_noise`.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -20,29 +20,23 @@ class LearnedHalfWidth(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """Names, one a generator."""
-        ...
 
     @property
     def n_noise(self) -> int:
         """Number of independent uniform variables behind z."""
-        ...
 
     @property
     def n_params(self) -> int:
         """Number of entries of ``eta``."""
-        ...
 
     def start(self) -> Tensor:
         """``eta`` before learning, float64."""
-        ...
 
     def lower_limit(self) -> Tensor:
         """Size that no entry of ``eta`` falls below while the weights are far from their mode."""
-        ...
 
     def covariance(self, eta: Tensor) -> Tensor:
         """Covariance of z, (k, k), in squared units."""
-        ...
 
 
 def amplitude(half_width: LearnedHalfWidth, eta: Tensor) -> Tensor:

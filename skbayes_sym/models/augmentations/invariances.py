@@ -62,17 +62,14 @@ class TransformObjective(Protocol):
     @property
     def transforms(self) -> bool:
         """Whether it is averaged at all."""
-        ...
 
     @property
     def learns_prior(self) -> bool:
         """Whether the evidence is maximised over the prior's scales."""
-        ...
 
     @property
     def reward(self) -> float | None:
         """Reward of wide laws that are trained with the weights; None where they aren't."""
-        ...
 
 
 class _ByEvidence(NamedTuple):

@@ -35,11 +35,9 @@ class DataTerm(Protocol):
 
     def value(self, outputs: Tensor, params: Tensor) -> Tensor:
         """(C,), nats."""
-        ...
 
     def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
         """The value (C,) and its derivative (C, n_params); that by the outputs goes to ``out``."""
-        ...
 
 
 def collapsed_weight(weight: Tensor) -> Tensor:

@@ -20,11 +20,9 @@ class ChainLikelihood(Protocol):
 
     def value(self, position: Tensor) -> Tensor:
         """Log likelihoods (C,) at ``position`` (C, D), nats; nan or inf where a chain is lost."""
-        ...
 
     def gradient(self, position: Tensor, out: Tensor) -> Tensor:
         """Value, (C,); the gradient overwrites ``out`` (C, D)."""
-        ...
 
 
 class Network(Protocol):
@@ -43,21 +41,17 @@ class Network(Protocol):
 
     def init(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` random starting points (n, P), float64."""
-        ...
 
     def forward(self, theta: Tensor, x: Tensor) -> Tensor:
         """Outputs (*B, N, n_outputs) at ``theta`` (*B, P) and ``x`` (N, *I)."""
-        ...
 
     def symmetry(self) -> SymmetryGroup:
         """The transformations of the weights that leave the function unchanged."""
-        ...
 
     def chain_likelihood(
         self, likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> ChainLikelihood:
         """The log likelihood of many weight vectors at once, for data that stay."""
-        ...
 
 
 class BaseNetwork:

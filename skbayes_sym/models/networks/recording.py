@@ -16,25 +16,20 @@ class WeightLayer(Protocol):
     @property
     def weight(self) -> str:
         """Name of W in the layout."""
-        ...
 
     @property
     def bias(self) -> str | None:
         """Name of b in the layout."""
-        ...
 
     @property
     def recording_cost(self) -> float:
         """Cost of recording a training step, in training steps."""
-        ...
 
     def patches(self, inputs: Tensor) -> Tensor:
         """Inputs (M, *I) as the vectors that W multiplies, (M, T, D)."""
-        ...
 
     def positions(self, gradient: Tensor) -> Tensor:
         """A gradient of the pre-activations as (M, T, G)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -96,12 +91,10 @@ class RecordingNetwork(Network, Protocol):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
-        ...
 
     @property
     def weight_layers(self) -> Sequence[WeightLayer]:
         """In the order of the forward pass."""
-        ...
 
     def record(self, theta: Tensor, x: Tensor) -> Recording: ...
 

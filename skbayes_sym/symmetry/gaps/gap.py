@@ -75,16 +75,13 @@ class Gap(Protocol[Q_contra]):
     @property
     def is_random(self) -> bool:
         """Whether anything is drawn: two calls then give two answers."""
-        ...
 
     def estimate(
         self, posterior: Q_contra, n_draws: int | None = None, *, generator: torch.Generator
     ) -> Estimate:
         """The gap in nats, averaged over draws of the posterior; None: as many as are due."""
-        ...
 
     def value_and_gradients(
         self, posterior: Q_contra, *, generator: torch.Generator
     ) -> GapGradient:
         """Estimate for a step of training, from a few fresh draws."""
-        ...

@@ -31,7 +31,6 @@ class PermanentEstimate(Protocol):
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
         """(*B, d, d) -> (*B,), differentiable in ``log_weights``."""
-        ...
 
 
 @dataclass(frozen=True)

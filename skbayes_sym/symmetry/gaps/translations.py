@@ -28,15 +28,12 @@ class CorrelatedPosterior(Protocol):
 
     def precision(self) -> Tensor:
         """(P, P), float64."""
-        ...
 
     def precision_diagonal(self) -> Tensor:
         """(P,), float64."""
-        ...
 
     def log_det_precision(self) -> Tensor:
         """0-d."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

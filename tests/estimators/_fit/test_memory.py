@@ -25,7 +25,7 @@ from skbayes_sym import (
     VariationalAdam,
 )
 from skbayes_sym.estimators.base import is_fitted_name
-from skbayes_sym.estimators.samplers import Evidence
+from skbayes_sym.estimators.samplers import ModeWeights
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.numerics import memory
 
@@ -73,7 +73,8 @@ ABSURD = {
     "mcmc-draws": (MCMCRegressor((3,), n_draws=10**12), X, NUMBERS, "n_draws"),
     "mcmc-chains": (MCMCClassifier((3,), n_chains=10**12), X, LABELS, "n_chains"),
     "mcmc-particles": (
-        MCMCClassifier((3,), mode_weights=Evidence(4, 10**13)), X, LABELS, "n_particles"
+        MCMCClassifier((3,), remove_symmetries=ModeWeights("evidence", 4, 10**13)), X, LABELS,
+        "n_particles",
     ),
     "mcmc-weights": (MCMCClassifier(HUGE), X, LABELS, "hidden_layer_sizes"),
     "laplace-full": (

@@ -11,14 +11,19 @@ from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.mcmc.chain_starts import init_by_size
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.samplers import HMC, SMC, Chains, Evidence
+from skbayes_sym.estimators.samplers import HMC, SMC, Chains, ModeWeights
 from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.networks.modules import ModuleNetwork
 
-FAST = {"n_chains": 8, "n_draws": 30, "random_state": 0, "mode_weights": Evidence(2, 64)}
-VOTES = {**FAST, "n_chains": 4, "n_draws": 10, "mode_weights": "uniform"}
+FAST = {
+    "n_chains": 8,
+    "n_draws": 30,
+    "random_state": 0,
+    "remove_symmetries": ModeWeights("evidence", 2, 64),
+}
+VOTES = {**FAST, "n_chains": 4, "n_draws": 10, "remove_symmetries": ModeWeights("uniform")}
 
 
 def chains(init="prior", n_warmup=60, **settings):
@@ -52,7 +57,7 @@ def exact():
     [
         {"sampler": chains("prior", 100)},
         {"sampler": chains("laplace", 100)},
-        {"sampler": SMC(128, 2), "mode_weights": "evidence"},
+        {"sampler": SMC(128, 2), "remove_symmetries": ModeWeights("evidence")},
     ],
     ids=["prior", "laplace", "smc"],
 )

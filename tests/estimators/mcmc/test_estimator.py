@@ -18,12 +18,12 @@ from sklearn.model_selection import GridSearchCV
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Chains, Evidence
-from skbayes_sym.inspection import SymmetryDisplay
+from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Chains, ModeWeights
 
 FAST = {
     "sampler": Chains(HMC(max_leapfrog=16), init="prior", n_warmup=50), "n_chains": 6, "n_draws": 8,
-    "hidden_layer_sizes": (2,), "mode_weights": "uniform", "random_state": 0, "prior": 1.0,
+    "hidden_layer_sizes": (2,), "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
+    "prior": 1.0,
 }  # fmt: skip
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
@@ -48,7 +48,7 @@ def weighed():
         sampler=Chains(HMC(max_leapfrog=16), init="prior", n_warmup=150),
         n_chains=12,
         n_draws=20,
-        mode_weights=Evidence(2, 64),
+        remove_symmetries=ModeWeights("evidence", 2, 64),
         random_state=0,
     )
     return reg.fit(X, y), X, y
@@ -105,7 +105,7 @@ def test_diagnostics(weighed):
 @pytest.mark.long
 def test_removing_symmetries_moves_weights_and_nothing_else(fitted):
     X, y = DIABETES
-    raw = clone(REG).set_params(mode_weights=None).fit(X, y)
+    raw = clone(REG).set_params(remove_symmetries=False).fit(X, y)
     np.testing.assert_allclose(raw.predict(X), fitted.predict(X), rtol=1e-10)
     np.testing.assert_allclose(
         raw.log_predictive_density(X, y), fitted.log_predictive_density(X, y), rtol=1e-10
@@ -221,7 +221,11 @@ def test_nuts():
 def test_particles_alone():
     X, y = DIABETES
     reg = MCMCRegressor(
-        (2,), prior=1.0, sampler=SMC(40, 2), mode_weights="uniform", random_state=0
+        (2,),
+        prior=1.0,
+        sampler=SMC(40, 2),
+        remove_symmetries=ModeWeights("uniform"),
+        random_state=0,
     ).fit(X, y)
     assert reg.samples_.shape == (2, 40, 25)
     assert reg.score(X, y) > 0.3
@@ -246,17 +250,18 @@ def test_a_kernel_of_ones_own():
     assert np.array_equal(reg.samples_, expected.samples_)
 
 
+R = "remove_symmetries"
 REFUSED = [
-    ({"sampler": SMC(40), "mode_weights": Evidence()}, r"mode_weights=Evidence\(.*'evidence'"),
-    ({"sampler": SMC(40), "mode_weights": "uniform", "n_draws": 7}, r"n_draws=7.*SMC\(n_part"),
-    ({"sampler": SMC(40), "mode_weights": "uniform", "n_chains": 7}, "n_chains=7"),
+    ({R: ModeWeights("evidence", 2)}, r"n_replicates=2.*SMC\(n_particles"),
+    ({R: ModeWeights("uniform"), "n_draws": 7}, r"n_draws=7.*SMC\(n_part"),
+    ({R: False, "n_chains": 7}, "n_chains=7"),
 ]
 
 
 @pytest.mark.parametrize(("parameters", "message"), REFUSED)
 def test_parameters_that_dont_apply_are_refused(parameters, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        MCMCRegressor(**parameters).fit(*DIABETES)
+        MCMCRegressor(sampler=SMC(40), **parameters).fit(*DIABETES)
 
 
 @pytest.mark.parametrize(
@@ -264,9 +269,11 @@ def test_parameters_that_dont_apply_are_refused(parameters, message):
     [
         ({"sampler": SMC(1)}, r"'n_particles' parameter of SMC .*range \[2, inf\)\. Got 1"),
         ({"sampler": SMC(n_replicates=0)}, r"'n_replicates' parameter of SMC .*Got 0"),
-        ({"mode_weights": Evidence(-1)}, r"'n_replicates' parameter of Evidence .*Got -1"),
-        ({"mode_weights": Evidence(n_particles=2.5)}, r"'n_particles' parameter .*Got 2\.5"),
-        ({"mode_weights": Evidence(effort=-1.0)}, r"'effort' parameter of Evidence .*Got -1\.0"),
+        ({R: "evidence"}, "'remove_symmetries' parameter of MCMCRegressor .*ModeWeights"),
+        ({R: ModeWeights("votes")}, "'method' parameter of ModeWeights .*Got 'votes'"),
+        ({R: ModeWeights(n_replicates=-1)}, r"'n_replicates' parameter of ModeWeights .*Got -1"),
+        ({R: ModeWeights(n_particles=2.5)}, r"'n_particles' parameter .*Got 2\.5"),
+        ({R: ModeWeights(effort=-1.0)}, r"'effort' parameter of ModeWeights .*Got -1\.0"),
         ({"sampler": Chains(n_warmup=-1)}, r"'n_warmup' parameter of Chains .*Got -1"),
         ({"sampler": Chains(thinning=0)}, r"'thinning' parameter of Chains .*Got 0"),
         ({"sampler": Chains("smc")}, r"'kernel' parameter of Chains .*Got 'smc'"),
@@ -280,33 +287,21 @@ def test_settings_of_samplers_are_checked(settings, message):
 
 
 def test_a_grid_reaches_into_the_sampler():
-    grid = {"sampler__n_warmup": [2, 3], "mode_weights__effort": [0.0]}
-    reg = clone(REG).set_params(mode_weights=Evidence(0), n_draws=2)
+    grid = {"sampler__n_warmup": [2, 3], "remove_symmetries__method": ["uniform", "evidence"]}
+    reg = clone(REG).set_params(remove_symmetries=ModeWeights(n_replicates=0), n_draws=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         search = GridSearchCV(reg, grid, cv=2).fit(*DIABETES)
     assert {p["sampler__n_warmup"] for p in search.cv_results_["params"]} == {2, 3}
     assert reg.sampler.n_warmup == 50
+    assert reg.remove_symmetries.method == "auto"
     assert "n_warmup=50" in repr(reg)
-
-
-def test_an_approximation_has_only_its_own(weighed):
-    """It has one chain, so what was said of the others' would be false."""
-    reg, X, y = weighed
-    copy = reg.approximate(n_samples=30)
-    for name in ("modes_", "diagnostics_", "log_evidence_", "log_evidence_std_error_", "_blocks_"):
-        assert hasattr(reg, name)
-        assert not hasattr(copy, name)
-    assert copy.samples_.shape == (1, 30, 7)
-    assert copy.chain_weights_.tolist() == [1.0]
-    assert copy.log_predictive_density(X, y).mean() > reg.log_predictive_density(X, y).mean() - 0.2
-    with pytest.raises(ValueError, match=r"no modes of this MCMCRegressor.*color_by='unit'"):
-        SymmetryDisplay.from_estimator(copy, color_by="mode")
 
 
 def test_auto_chains_and_thinning():
     reg = MCMCRegressor(
-        (1,), prior=1.0, n_chains="auto", n_draws=2, mode_weights="uniform", random_state=0,
+        (1,), prior=1.0, n_chains="auto", n_draws=2, random_state=0,
+        remove_symmetries=ModeWeights("uniform"),
         sampler=Chains(HMC(max_leapfrog=8), init="prior", n_warmup=30, thinning=3),
     )  # fmt: skip
     reg.fit(*DIABETES)
@@ -421,20 +416,20 @@ def test_float32_follows_the_data(estimator, data):
 
 @pytest.mark.long
 @pytest.mark.processes
-@pytest.mark.parametrize("mode_weights", ["uniform", Evidence(2, 32)])
-def test_draws_dont_depend_on_the_number_of_processes(mode_weights, monkeypatch):
+@pytest.mark.parametrize("weights", [ModeWeights("uniform"), ModeWeights("evidence", 2, 32)])
+def test_draws_dont_depend_on_the_number_of_processes(weights, monkeypatch):
     monkeypatch.setattr(MCMCRegressor, "_effort", SamplingEffort(block=4, small_block=4))
     X, y = make_sinusoidal(40, random_state=0)
     reg = MCMCRegressor(
         (1,), prior=1.0, n_chains=10, n_draws=12, random_state=0,
-        mode_weights=mode_weights, sampler=Chains(HMC(max_leapfrog=8), init="prior", n_warmup=60),
+        remove_symmetries=weights, sampler=Chains(HMC(max_leapfrog=8), init="prior", n_warmup=60),
     )  # fmt: skip
     one, two = (clone(reg).set_params(n_jobs=n).fit(X, y) for n in (1, 2))
     assert len(one._blocks_) == 3
     assert np.array_equal(one.samples_, two.samples_)
     assert np.array_equal(one.chain_weights_, two.chain_weights_)
     assert np.array_equal(one.log_evidence_, two.log_evidence_, equal_nan=True)
-    assert (mode_weights == "uniform") == np.isnan(one.log_evidence_)
+    assert (weights.method == "uniform") == np.isnan(one.log_evidence_)
 
 
 @pytest.mark.long

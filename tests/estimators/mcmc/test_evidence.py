@@ -12,12 +12,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.samplers import HMC, SMC, Chains, Evidence
+from skbayes_sym.estimators.samplers import HMC, SMC, Chains, ModeWeights
 from skbayes_sym.models import HalfNormal
 
 FAST = {
     "sampler": Chains(HMC(max_leapfrog=16), init="prior", n_warmup=100), "n_chains": 16,
-    "n_draws": 20, "random_state": 0, "mode_weights": Evidence(2, 64), "prior": 1.0,
+    "n_draws": 20, "random_state": 0, "remove_symmetries": ModeWeights("evidence", 2, 64),
+    "prior": 1.0,
 }  # fmt: skip
 
 
@@ -25,7 +26,7 @@ def tensors(*arrays):
     return [torch.as_tensor(a, dtype=torch.float64) for a in arrays]
 
 
-PARTICLES = {"sampler": SMC(64, 2), "mode_weights": "evidence"}
+PARTICLES = {"sampler": SMC(64, 2), "remove_symmetries": ModeWeights("evidence")}
 
 
 def chains(n_warmup):
@@ -103,7 +104,7 @@ def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
     monkeypatch.setattr("skbayes_sym.estimators.mcmc.allocate.decided_weights", lambda *args: None)
     x = np.linspace(-3, 3, 120)
     y = np.sin(2 * x) + 0.1 * np.random.default_rng(0).standard_normal(120)
-    reg = MCMCRegressor((2,), **FAST | {"mode_weights": Evidence(0)})
+    reg = MCMCRegressor((2,), **FAST | {"remove_symmetries": ModeWeights("evidence", 0)})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         reg.fit(x[:, None], y)
@@ -122,7 +123,7 @@ def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
 @pytest.mark.long
 def test_one_vote_a_chain_on_request():
     X, y = make_sinusoidal(40, random_state=0)
-    reg = MCMCRegressor((2,), **FAST | {"mode_weights": "uniform"}).fit(X, y)
+    reg = MCMCRegressor((2,), **FAST | {"remove_symmetries": ModeWeights("uniform")}).fit(X, y)
     assert (reg.chain_weights_ == 1 / 16).all()
     assert np.isnan([reg.log_evidence_, reg.log_evidence_std_error_]).all()
 
@@ -131,7 +132,8 @@ def test_where_the_evidence_cant_be_trusted_it_is_nan():
     """Two wide layers: 2 log(16! 2^16) = 83.5 nats of group elements."""
     X, y = make_sinusoidal(40, random_state=0)
     settings = FAST | {
-        "n_chains": 4, "sampler": chains(20), "n_draws": 5, "mode_weights": Evidence(0)
+        "n_chains": 4, "sampler": chains(20), "n_draws": 5,
+        "remove_symmetries": ModeWeights("evidence", 0),
     }  # fmt: skip
     reg = MCMCRegressor((16, 16), **settings)
     with pytest.warns(ConvergenceWarning) as caught:
@@ -155,8 +157,8 @@ def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for(monkeypatch):
     X, y = make_sinusoidal(40, random_state=0)
     settings = FAST | {"n_chains": 2, "sampler": chains(10), "n_draws": 52}
     voting, trying = (
-        MCMCRegressor((7, 7), **settings | {"mode_weights": weights})
-        for weights in ("uniform", "evidence")
+        MCMCRegressor((7, 7), **settings | {"remove_symmetries": weights})
+        for weights in map(ModeWeights, ("uniform", "evidence"))
     )
     voting.fit(X, y)
     with pytest.warns(ConvergenceWarning, match="evidence can't be trusted"):
@@ -170,11 +172,13 @@ def test_a_prior_that_tells_units_apart_is_refused():
     X, y = make_sinusoidal(40, random_state=0)
     scale = np.ones(7)
     scale[0] = 2.0  # the first unit's incoming weight
-    reg = MCMCRegressor((2,), **FAST | {"mode_weights": "uniform", "prior": scale})
-    with pytest.raises(ValueError, match=r"prior.*mode_weights=None"):
+    reg = MCMCRegressor(
+        (2,), **FAST | {"remove_symmetries": ModeWeights("uniform"), "prior": scale}
+    )
+    with pytest.raises(ValueError, match=r"prior.*remove_symmetries=False"):
         reg.fit(X, y)
     assert not hasattr(reg, "samples_")
-    reg.set_params(mode_weights=None).fit(X, y)
+    reg.set_params(remove_symmetries=False).fit(X, y)
     assert reg.samples_.shape == (16, 20, 7)
 
 

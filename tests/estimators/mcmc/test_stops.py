@@ -13,12 +13,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import MCMCClassifier, MCMCRegressor
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.samplers import HMC, Chains, Evidence
+from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 
 FAST = {
     "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=80), "n_chains": 4, "n_draws": 30,
-    "hidden_layer_sizes": (2,), "mode_weights": "uniform", "random_state": 0, "prior": 1.0,
+    "hidden_layer_sizes": (2,), "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
+    "prior": 1.0,
 }  # fmt: skip
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
@@ -61,7 +62,7 @@ def interrupted_fit(model, data):
 @pytest.mark.kept("regressor")
 @every_estimator
 def test_an_interrupt_while_drawing_keeps_the_draws(estimator, data, gradients):
-    whole = clone(estimator).set_params(mode_weights=None).fit(*data)
+    whole = clone(estimator).set_params(remove_symmetries=False).fit(*data)
     gradients.budget, gradients.count = int(0.85 * gradients.count), 0
     part = interrupted_fit(clone(whole), data)
     n = part.samples_.shape[1]
@@ -94,7 +95,7 @@ def test_every_task_ends_and_an_interrupt_while_chains_are_allocated_keeps_the_m
         prior=1.0,
         n_chains=4,
         n_draws=20,
-        mode_weights=Evidence(1, 16),
+        remove_symmetries=ModeWeights("evidence", 1, 16),
         random_state=0,
     )
     watch = Watch()
@@ -154,7 +155,7 @@ def test_a_callback_stops_the_fit(estimator, data, n_blocks, n_iter, n_draws):
 @pytest.mark.kept("classifier")
 @every_estimator
 def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
-    estimator = clone(estimator).set_params(mode_weights=None)
+    estimator = clone(estimator).set_params(remove_symmetries=False)
     whole = clone(estimator).fit(*data)
     part = estimator.set_callbacks(Watch(60)).fit(*data)
     assert np.array_equal(part.samples_, whole.samples_[:, :20])
@@ -165,7 +166,7 @@ def test_draws_before_a_stop_are_those_of_the_whole_fit(estimator, data):
 @every_estimator
 def test_warm_start_goes_on_bit_for_bit(estimator, data):
     """Twice 30 draws are 60 draws."""
-    estimator = clone(estimator).set_params(mode_weights=None)
+    estimator = clone(estimator).set_params(remove_symmetries=False)
     long = clone(estimator).set_params(n_draws=60).fit(*data)
     short = clone(estimator).set_params(sampler__warm_start=True).fit(*data)
     assert np.array_equal(short.samples_, long.samples_[:, :30])
@@ -215,12 +216,12 @@ def test_one_stuck_chain_is_named_and_counted():
 
 
 @pytest.mark.long
-@pytest.mark.kept("mode_weights1")
-@pytest.mark.parametrize("mode_weights", ["uniform", Evidence(0)])
-def test_all_chains_stuck(mode_weights):
+@pytest.mark.kept("weights1")
+@pytest.mark.parametrize("weights", [ModeWeights("uniform"), ModeWeights("evidence", 0)])
+def test_all_chains_stuck(weights):
     model = clone(REG).fit(*DIABETES)
     with pytest.warns(ConvergenceWarning) as caught:
-        with_step_sizes(model, [1e3] * 4).set_params(mode_weights=mode_weights).fit(*DIABETES)
+        with_step_sizes(model, [1e3] * 4).set_params(remove_symmetries=weights).fit(*DIABETES)
     messages = [str(w.message) for w in caught]
     assert any("4 of 4 chains never moved" in m for m in messages)
     assert model.diagnostics_.stuck.all()
@@ -236,13 +237,11 @@ def test_targets_beyond_the_arithmetics_range_are_an_error():
 
 
 @pytest.mark.long
-@pytest.mark.kept(
-    "one-row-mode_weights1", "constant-target-uniform", "constant-feature-mode_weights1"
-)
+@pytest.mark.kept("one-row-weights1", "constant-target-weights0", "constant-feature-weights1")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("mode_weights", ["uniform", Evidence(1, 16)])
+@pytest.mark.parametrize("weights", [ModeWeights("uniform"), ModeWeights("evidence", 1, 16)])
 @pytest.mark.parametrize("case", ["one-row", "constant-target", "constant-feature"])
-def test_data_that_say_little(case, mode_weights, monkeypatch):
+def test_data_that_say_little(case, weights, monkeypatch):
     """Few draws: without noise in the targets a trajectory takes all the gradients it may."""
     monkeypatch.setattr(
         MCMCRegressor, "_effort", SamplingEffort(refining_draws=10, refresh_warmup=30)
@@ -255,7 +254,7 @@ def test_data_that_say_little(case, mode_weights, monkeypatch):
         y[:] = 3.0
     else:
         X[:, 1] = 7.0
-    reg = clone(REG).set_params(hidden_layer_sizes=(1,), n_draws=10, mode_weights=mode_weights)
+    reg = clone(REG).set_params(hidden_layer_sizes=(1,), n_draws=10, remove_symmetries=weights)
     said = {"one-row": "one distinct row", "constant-target": "y is constant"}.get(case)
     with nullcontext() if said is None else pytest.warns(UserWarning, match=said):
         reg.fit(X, y)

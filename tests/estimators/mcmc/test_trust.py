@@ -9,7 +9,7 @@ import torch
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.trust import decided_weights, no_evidence, why_not, why_not_weigh
 from skbayes_sym.inference.modes.bridge import NOT_ESTIMATED
-from skbayes_sym.inference.modes.find import DrawModes, ModeWeights
+from skbayes_sym.inference.modes.find import DrawModes, ModeMasses
 from skbayes_sym.inference.modes.weigh import DrawPool, Weighing
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
@@ -25,7 +25,7 @@ def weighing(
     n = len(labels)
     pool = DrawPool(torch.zeros(n, 8).double(), values, torch.arange(n), torch.zeros(n).long())
     share = torch.tensor(evidences, dtype=torch.float64).nan_to_num(-np.inf).softmax(0)
-    weights = ModeWeights(share, torch.tensor([0.1, 0.1]), -3.0, std_error)
+    weights = ModeMasses(share, torch.tensor([0.1, 0.1]), -3.0, std_error)
     errors = [std_error if np.isfinite(e) else np.nan for e in evidences]
     estimates = [NOT_ESTIMATED._replace(log_evidence=e, standard_error=s)
                  for e, s in zip(evidences, errors, strict=True)]  # fmt: skip

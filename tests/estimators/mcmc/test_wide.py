@@ -1,8 +1,6 @@
 """Chains that start as an ensemble's members do: ``Chains(init="ensemble")``."""
 
 import warnings
-from copy import copy
-from dataclasses import replace
 
 import joblib
 import numpy as np
@@ -22,7 +20,6 @@ from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import Normal
-from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.base import Trivial
 
 rng = np.random.default_rng(0)
@@ -145,32 +142,6 @@ def test_a_linear_network_has_its_closed_form():
     assert (abs(chains.mean(0) - mean) < 4.5 * chains.std(0, ddof=1) / 24**0.5).all()
     ratio = ((model.samples_ - mean) ** 2).mean(1) / covariance.diagonal()
     assert (abs(ratio.mean(0) - 1) < 4.5 * ratio.std(0, ddof=1) / 24**0.5).all()
-
-
-def test_a_gaussian_a_chain_says_what_its_draws_say(noisy):
-    """Nearly so; with variances alone it says far less, which is what the directions are for.
-
-    Where annealed chains end hangs on the last digit, and with it how much either loses.
-    """
-    condensed = noisy.approximate("low_rank", n_samples=400)
-    assert condensed.samples_.shape == (1, 400, 53 + 12)
-    own, theirs = (m.log_predictive_density(X, Y).mean() for m in (condensed, noisy))
-    law, generator = condensed.posterior_, generator_from(0)
-    alone = replace(law, factor=0.0 * law.factor, variance=law.factor.square().sum(2))
-    condensed.samples_ = alone.sample(400, generator=generator)[None].numpy()
-    del condensed.__dict__["_cache"]
-    lost = theirs - condensed.log_predictive_density(X, Y).mean()
-    assert lost > 0.1
-    assert abs(own - theirs) < lost / 3  # a sixth at most, from six seeds
-
-
-def test_a_gaussian_needs_two_draws(noisy):
-    one = copy(noisy)
-    one.samples_ = noisy.samples_[:, :1]
-    with pytest.raises(ValueError, match="at least 2 draws a chain, got 1"):
-        one.approximate("low_rank")
-    with pytest.raises(ValueError, match="'mixture_of_laplace' or 'low_rank', got 'diagonal'"):
-        noisy.approximate("diagonal")
 
 
 @pytest.mark.long

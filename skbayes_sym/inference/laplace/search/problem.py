@@ -52,11 +52,9 @@ class SearchRows(Protocol):
 
     def of(self, which: Tensor) -> Self:
         """Rows of some restarts."""
-        ...
 
     def expansion(self, hyper: SearchHyper) -> Expansion:
         """The negative log likelihood, up to a constant, at a noise."""
-        ...
 
 
 class Begun(NamedTuple):

@@ -55,11 +55,9 @@ class Preconditioner(Protocol):
 
     def to_position(self, z: Tensor) -> Tensor:
         """``L z``, (C, D) -> (C, D)."""
-        ...
 
     def to_gradient(self, gradient: Tensor) -> Tensor:
         """``L' gradient``, (C, D) -> (C, D)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +109,6 @@ class Kernel(Protocol):
         generator: torch.Generator,
     ) -> tuple[State, Info]:
         """Move every chain once; ``step_size`` is (C,)."""
-        ...
 
 
 def initial_state(position: Tensor, log_density: LogDensity) -> State:
