@@ -326,7 +326,7 @@ MUTANTS = [
            "inference/modes/test_confined.py"),
     Mutant("estimators/mcmc/method.py", "thinning=sampler.thinning", "thinning=1",
            "estimators/mcmc/test_estimator.py"),
-    Mutant("estimators/mcmc/estimator.py", "return self.noise_std.scale if", "return 1.0 if",
+    Mutant("estimators/draws.py", "return self.noise_std.scale if", "return 1.0 if",
            "estimators/mcmc/test_evidence.py"),
 ]  # fmt: skip
 

@@ -99,6 +99,7 @@ def test_of_classes_too(name):
     np.testing.assert_allclose(law.proba().sum(1), 1.0)
     assert np.all(law.uncertainty().epistemic >= 0.0)
     np.testing.assert_array_equal(law.classes, model.classes_)
+    assert f"{len(law.classes)} classes" in repr(law)
     np.testing.assert_array_equal(law.proba(), model.predict_proba(rows))
     np.testing.assert_array_equal(law.log_prob(y), model.log_predictive_density(rows, y))
     np.testing.assert_array_equal(law.uncertainty().total, model.predict_uncertainty(rows).total)
@@ -137,6 +138,9 @@ def test_a_mean_and_a_standard_deviation_are_a_normal(model, y):
     # E|Y - y| - E|Y - Y'| / 2 by the draws themselves
     direct = np.abs(draws - y[..., None]).mean(-1) - std / np.pi**0.5
     np.testing.assert_allclose(law.crps(y), direct, atol=0.1 * std.max())
+    (weight,), (loc,), (scale,) = law.components()
+    np.testing.assert_array_equal([weight * loc, scale], [mean, std])
+    assert "independent normals" in repr(law)
     with pytest.raises(TypeError, match="which part of the variance"):
         law.uncertainty()
 
@@ -172,6 +176,9 @@ class TestTransformedTargets:
         np.testing.assert_allclose(law.mean(), exact.mean(), rtol=2e-3)
         np.testing.assert_allclose(law.std(), exact.std(), rtol=2e-2)
         assert law.interval(0.9).shape == (len(X), 2)
+        assert "of <independent normals" in repr(law)
+        with pytest.raises(TypeError, match="of the regressor inside"):
+            law.components()
         assert np.all(law.sample(2) > 0)
 
     def test_a_falling_function(self):

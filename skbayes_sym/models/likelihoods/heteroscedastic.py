@@ -75,8 +75,10 @@ class Heteroscedastic(TargetLikelihood):
         return mean, self._log_std_of(second)
 
     def _log_std_of(self, second: Tensor) -> Tensor:
-        own = self.log_std + self.spread * second
-        return torch.logaddexp(own, own.new_tensor(log(self.least))) if self.least else own
+        log_std = self.log_std + self.spread * second
+        return (
+            torch.logaddexp(log_std, log_std.new_tensor(log(self.least))) if self.least else log_std
+        )
 
     def _slope(self, log_std: Tensor) -> Tensor:
         """Slope of ``log sigma`` by the second head."""
@@ -139,18 +141,11 @@ class Heteroscedastic(TargetLikelihood):
         first = (y - mean) * precision
         return torch.cat([first, self._slope(log_std) * (first * (y - mean) - 1.0)], -1)
 
-    def fisher(self, outputs: Tensor) -> Tensor:
-        """Fisher information of the outputs, (*B, N, 2 T, 2 T), diagonal."""
-        return self._fisher_root(outputs).square().diag_embed()
-
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Root of the Fisher information, (2 T, N, 2 T)."""
-        return self._fisher_root(outputs).diag_embed().movedim(-1, 0)
-
-    def _fisher_root(self, outputs: Tensor) -> Tensor:
-        """Square roots of its diagonal, (*B, N, 2 T)."""
+        """Root of the Fisher information, diagonal, (2 T, N, 2 T)."""
         _, log_std = self.heads(outputs)
-        return torch.cat([(-log_std).exp(), 2**0.5 * self._slope(log_std)], -1)
+        diagonal = torch.cat([(-log_std).exp(), 2**0.5 * self._slope(log_std)], -1)
+        return diagonal.diag_embed().movedim(-1, 0)
 
     def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "HeteroscedasticTerm":
         return HeteroscedasticTerm(
@@ -191,18 +186,13 @@ class HeteroscedasticTerm:
         weighted = torch.mul(log_std, -2.0, out=first).exp_()
         weighted.mul_(residual)  # (y - m) / s^2
         torch.mul(weighted, residual, out=second)  # the square of z
-        value = torch.add(second, log_std, alpha=2.0)
-        value = self._weighted_sum(value).mul_(-0.5)
+        terms, weight = torch.add(second, log_std, alpha=2.0), self.weight
+        value = terms.sum((1, 2)) * weight if len(weight) == 1 else terms.sum(1) @ weight
+        value.mul_(-0.5)
         value.sub_((0.5 * log(2 * pi) * self.total_weight * n_targets).to(value))
         second.sub_(1.0).mul_(slope)
         first.mul_(self.weight)
         return value, params
-
-    def _weighted_sum(self, terms: Tensor) -> Tensor:
-        """(C, T, N) -> (C,)."""
-        if len(self.weight) == 1:
-            return terms.sum((1, 2)) * self.weight
-        return terms.sum(1) @ self.weight
 
 
 @dataclass(frozen=True)
@@ -280,19 +270,14 @@ class NaturalHeteroscedastic(TargetLikelihood):
         residual = y - mean
         return torch.cat([residual, 0.5 - 0.5 * residual * (y + mean) / std.square()], -1)
 
-    def fisher(self, outputs: Tensor) -> Tensor:
-        """Fisher information of the outputs, (*B, N, 2 T, 2 T): one full 2 x 2 block a target."""
-        root = self._fisher_root(outputs)
-        return root @ root.mT
-
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Root of the Fisher information, (2 T, N, 2 T)."""
-        return self._fisher_root(outputs).movedim(-1, 0)
+        """Cholesky factors of the Fisher information, (2 T, N, 2 T).
 
-    def _fisher_root(self, outputs: Tensor) -> Tensor:
-        """Cholesky factors, ``(sigma, 0; -mu / sigma, 1 / sqrt 2)`` by target."""
+        A target's is ``(sigma, 0; -mu / sigma, 1 / sqrt 2)``.
+        """
         mean, std = self.heads(outputs)
         zero = torch.zeros_like(mean).diag_embed()
         top = torch.cat([std.diag_embed(), zero], -1)
         half = torch.full_like(mean, 0.5**0.5).diag_embed()
-        return torch.cat([top, torch.cat([(-mean / std).diag_embed(), half], -1)], -2)
+        bottom = torch.cat([(-mean / std).diag_embed(), half], -1)
+        return torch.cat([top, bottom], -2).movedim(-1, 0)

@@ -8,6 +8,7 @@ scalar multiplier a branch, from 1. The scalars are fitted and not integrated ou
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -96,22 +97,15 @@ def _with_fixup(module: "_Stages", image_shape: tuple[int, int, int], name: str)
     return ModuleNetwork(module, image_shape, initial, name)
 
 
-class _Bias(nn.Module):
-    def __init__(self) -> None:
+class _Scalar(nn.Module):
+    """A learned number that is added to the input, from 0, or multiplies it, from 1."""
+
+    def __init__(self, *, multiplies: bool = False) -> None:
         super().__init__()
-        self.value = nn.Parameter(torch.zeros(()))
+        self.multiplies, self.value = multiplies, nn.Parameter(torch.full((), float(multiplies)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.value
-
-
-class _Multiplier(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.value = nn.Parameter(torch.ones(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.value
+        return x * self.value if self.multiplies else x + self.value
 
 
 class _Branch(nn.Module):
@@ -119,10 +113,10 @@ class _Branch(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
-        self.biases = nn.ModuleList([_Bias() for _ in range(4)])
+        self.biases = nn.ModuleList([_Scalar() for _ in range(4)])
         self.conv1 = nn.Conv2d(n_in, n_out, 3, stride=stride, padding=1, bias=False)
         self.conv2 = nn.Conv2d(n_out, n_out, 3, padding=1, bias=False)
-        self.multiplier = _Multiplier()
+        self.multiplier = _Scalar(multiplies=True)
 
 
 class _PlainBlock(_Branch):
@@ -163,9 +157,9 @@ class _Stages(nn.Module):
     def __init__(self, stem: nn.Conv2d, blocks: Sequence[_Branch], head: nn.Linear) -> None:
         super().__init__()
         self.conv = stem
-        self.bias = _Bias()
+        self.bias = _Scalar()
         self.blocks = nn.ModuleList(blocks)
-        self.head_bias = _Bias()
+        self.head_bias = _Scalar()
         self.head = head
 
 
@@ -185,15 +179,11 @@ class _WideResNet(_Stages):
         return self.head(self.head_bias(F.relu(h).mean((2, 3))))
 
 
-def _resnet_16(image_shape: tuple[int, int, int], n_outputs: int) -> ModuleNetwork:
-    return resnet(image_shape, n_outputs, 16)
-
-
 # By the paper's names.
 ARCHITECTURES: dict[str, Callable[[tuple[int, int, int], int], ModuleNetwork]] = {
     "cnn": cnn,
     "resnet": resnet,
     "resnet-8-8": resnet,
-    "resnet-8-16": _resnet_16,
+    "resnet-8-16": partial(resnet, width=16),
     "wrn-16-4": wide_resnet,
 }

@@ -72,7 +72,10 @@ class MLPChainLikelihood:
         self._arguments = network, likelihood, x, y, weight
         self._problem = _Problem.of(network, likelihood, x, y, weight)
         self._scratch = _Scratch()
-        self.block_size = chains_per_block(network, x)
+        # Chains whose hidden units fit the cache of the processor that holds the inputs.
+        n_bytes = _BLOCK_BYTES.get(x.device.type, _ACCELERATOR_BYTES)
+        per_chain = len(x) * max(network.sizes[1:]) * x.element_size()
+        self.block_size = max(1, n_bytes // per_chain)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what it was made of: scratch stays behind."""
@@ -108,7 +111,11 @@ class MLPChainLikelihood:
         if n_chains not in scratch.passes:
             with torch.inference_mode(False):  # tensors made in that mode can't be reused outside
                 if n_chains > scratch.n_chains:
-                    units, gradients = self._problem.units(n_chains)
+                    x, widths = self._problem.x, self._problem.sizes[1:]
+                    units, gradients = (  # of all layers, outputs last
+                        [x.new_empty(n_chains, width, x.shape[1]) for width in widths]
+                        for _ in range(2)
+                    )
                     scratch.passes.clear()
                     scratch.units, scratch.gradients = units, gradients
                     scratch.n_chains = n_chains  # last: an interrupt may come before
@@ -140,31 +147,6 @@ class _Problem(NamedTuple):
         x_ones = torch.cat([x.T, x.new_ones(1, len(x))]).contiguous()
         x_scaled, x_slope = x_ones * unit.inner, x_ones * unit.slope
         return cls(network.sizes, likelihood.n_params, unit, term, x_scaled, x_slope)
-
-    def units(self, n_chains: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Arrays of all layers' units, outputs last, and of the gradients by them."""
-        shapes = [(n_chains, width, self.x.shape[1]) for width in self.sizes[1:]]
-        units, gradients = ([self.x.new_empty(shape) for shape in shapes] for _ in range(2))
-        return units, gradients
-
-    def layer(
-        self, i: int, weight: Tensor, bias: Tensor, units: list[Tensor], gradients: list[Tensor]
-    ) -> "_Layer":
-        """Layer ``i`` between two sets of units, with arrays of its own for its derivatives."""
-        return _Layer(
-            weight=weight,
-            weight_turned=weight.mT,
-            bias=bias,
-            d_weight=weight.new_empty(weight.shape),
-            d_bias=bias.new_empty(bias.shape),
-            below=units[0],
-            below_turned=units[0].mT,
-            above=units[1],
-            d_below=gradients[0],
-            d_above=gradients[1],
-            inner=self.unit.inner if i < len(self.sizes) - 2 else 1.0,
-            slope=self.unit.slope if i > 1 else 1.0,
-        )
 
 
 class _Layer(NamedTuple):
@@ -208,9 +190,17 @@ class _Passes:
         self._d_first_weight = self._d_first_weight_turned.contiguous()
 
         self._layers = [
-            problem.layer(i, weights[i], biases[i], units[i - 1 : i + 1], gradients[i - 1 : i + 1])
+            _Layer(
+                weight=weights[i], weight_turned=weights[i].mT, bias=biases[i],
+                d_weight=weights[i].new_empty(weights[i].shape),
+                d_bias=biases[i].new_empty(biases[i].shape),
+                below=units[i - 1], below_turned=units[i - 1].mT, above=units[i],
+                d_below=gradients[i - 1], d_above=gradients[i],
+                inner=problem.unit.inner if i < len(shapes) - 1 else 1.0,
+                slope=problem.unit.slope if i > 1 else 1.0,
+            )
             for i in range(1, len(shapes))
-        ]
+        ]  # fmt: skip
         self._d_pieces = [self._d_first_weight.flatten(1), d_first[-1]]
         self._d_pieces += [d.flatten(1) for ly in self._layers for d in (ly.d_weight, ly.d_bias)]
 
@@ -272,9 +262,3 @@ class _Scratch(threading.local):
         self.units: list[Tensor] = []
         self.gradients: list[Tensor] = []
         self.passes: dict[int, _Passes] = {}
-
-
-def chains_per_block(network: "MLP", x: Tensor) -> int:
-    """Chains whose hidden units fit the cache of the processor that holds the inputs."""
-    n_bytes = _BLOCK_BYTES.get(x.device.type, _ACCELERATOR_BYTES)
-    return max(1, n_bytes // (len(x) * max(network.sizes[1:]) * x.element_size()))

@@ -106,9 +106,9 @@ class FactoredJacobian:
             middle = d[..., block.units].mT @ weight @ e[..., block.others]  # (N, h, h')
             n, h, _ = middle.shape
             columns = (middle.unsqueeze(-1) * b[:, None, None, :]).view(n, -1)
-            found = (a.T @ columns).unflatten(1, (h, -1)).transpose(0, 1).flatten(0, 1)
-            product[block.rows, block.columns] = found
-            product[block.columns, block.rows] = found.T
+            part = (a.T @ columns).unflatten(1, (h, -1)).transpose(0, 1).flatten(0, 1)
+            product[block.rows, block.columns] = part
+            product[block.columns, block.rows] = part.T
         back = self.order.argsort()
         return product.index_select(0, back).index_select(1, back)
 
@@ -125,8 +125,8 @@ class FactoredJacobian:
             middle = (half.view(n, -1, b.shape[1]) @ b.unsqueeze(-1)).view(n, h, -1)
             if block.left is block.right:
                 middle[..., :h] *= 0.5  # these pairs of units come twice, the others once
-            found = d[..., block.units] @ middle @ e[..., block.others].mT
-            total += found + found.mT
+            half = d[..., block.units] @ middle @ e[..., block.others].mT
+            total += half + half.mT
         return total
 
     def _blocks(self) -> Iterator[_Block]:
@@ -166,13 +166,9 @@ def outputs_and_factors(network: MLP, theta: Tensor, x: Tensor) -> tuple[Tensor,
     for (weight, _), bend in zip(weights[:0:-1], bends[::-1], strict=True):
         slopes.append((slopes[-1] @ weight) * bend.unsqueeze(1))
     layers = tuple(LayerFactors(a, d) for a, d in zip(inputs, slopes[::-1], strict=True))
-    return h, FactoredJacobian(layers, _order(network).to(theta.device))
-
-
-def _order(network: MLP) -> Tensor:
     where = network.layout.positions
     units = [
         torch.cat([where(f"W{i}"), where(f"b{i}").unsqueeze(1)], 1).flatten()
         for i in range(1, network.n_layers + 1)
     ]
-    return torch.cat(units)
+    return h, FactoredJacobian(layers, torch.cat(units).to(theta.device))

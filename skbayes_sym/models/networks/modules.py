@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -61,7 +61,15 @@ class ModuleNetwork(BaseNetwork):
         for name, layer in self.module.named_modules():
             _check_layer(name or "the module", layer)
         if not self.initial:
-            object.__setattr__(self, "initial", _own_start(self.module))
+            moments = {
+                n: (0.0, float(p.detach().double().square().mean().sqrt()))
+                for n, p in self.module.named_parameters()
+            }
+            for prefix, layer in self.module.named_modules():
+                if not isinstance(layer, (nn.Linear, nn.Conv2d)):
+                    for name, value in layer.named_parameters(prefix, recurse=False):
+                        moments[name] = (float(value.detach()), 0.0)
+            object.__setattr__(self, "initial", moments)
         # Only the architecture is kept: without storage it can't be trained by accident.
         module = copy.deepcopy(self.module).eval().to("meta")
         for layer in module.modules():
@@ -87,7 +95,16 @@ class ModuleNetwork(BaseNetwork):
     @cached_property
     def weight_layers(self) -> tuple[Dense | Convolution, ...]:
         """Linear and convolution layers in the order of registration."""
-        return tuple(_weight_layer(n, m) for n, m in self._named_layers.items())
+        layers = list[Dense | Convolution]()
+        for name, layer in self._named_layers.items():
+            prefix = f"{name}." if name else ""
+            places = f"{prefix}weight", None if layer.bias is None else f"{prefix}bias"
+            if isinstance(layer, nn.Linear):
+                layers.append(Dense(*places))
+            else:
+                geometry = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+                layers.append(Convolution(*places, *geometry))
+        return tuple(layers)
 
     def init(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` starting points (n, P), float64, normal with the moments of ``initial``."""
@@ -134,42 +151,25 @@ class ModuleNetwork(BaseNetwork):
         return outputs if outputs.ndim > 1 else outputs.unsqueeze(-1)
 
 
-def _own_start(module: nn.Module) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation of every parameter, as a module's own values have them."""
-    found = {n: (0.0, _root_mean_square(p)) for n, p in module.named_parameters()}
-    for prefix, layer in module.named_modules():
-        if not isinstance(layer, (nn.Linear, nn.Conv2d)):
-            for name, value in layer.named_parameters(prefix, recurse=False):
-                found[name] = (float(value.detach()), 0.0)
-    return found
-
-
-def _root_mean_square(values: Tensor) -> float:
-    return float(values.detach().double().square().mean().sqrt())
-
-
 @contextmanager
 def _hooks(
     layers: dict[str, Any], inputs: dict[str, Tensor], preactivations: dict[str, Tensor]
 ) -> Iterator[None]:
     """Catch every layer's input and output while inside."""
 
-    def hook_of(name: str) -> Any:
-        def hook(module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            if name in inputs:
-                raise UnsupportedModuleError(
-                    f"layer {name!r} is called more than once in forward: give every place in the "
-                    "network its own layer."
-                )
-            inputs[name], preactivations[name] = args[0], differentiable(output)
-            return preactivations[name]
-
-        return hook
+    def hook(name: str, module: Any, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if name in inputs:
+            raise UnsupportedModuleError(
+                f"layer {name!r} is called more than once in forward: give every place in the "
+                "network its own layer."
+            )
+        inputs[name], preactivations[name] = args[0], differentiable(output)
+        return preactivations[name]
 
     handles = []
     try:  # an interrupt between two of them mustn't leave the first on the user's module
         for name, layer in layers.items():
-            handles.append(layer.register_forward_hook(hook_of(name)))
+            handles.append(layer.register_forward_hook(partial(hook, name)))
         yield
     finally:
         for handle in handles:
@@ -197,19 +197,9 @@ def _check_layer(name: str, layer: Any) -> None:
                 "numbers are supported."
             )
         return
-    own = [n for n, p in layer.named_parameters(recurse=False) if p.numel() > 1]
-    if own and not isinstance(layer, nn.Linear):
+    arrays = [n for n, p in layer.named_parameters(recurse=False) if p.numel() > 1]
+    if arrays and not isinstance(layer, nn.Linear):
         raise UnsupportedModuleError(
-            f"{name} is {kind} with parameters {own}: only Linear and Conv2d layers may have "
+            f"{name} is {kind} with parameters {arrays}: only Linear and Conv2d layers may have "
             "parameters, and others scalars."
         )
-
-
-def _weight_layer(name: str, module: Any) -> Dense | Convolution:
-    prefix = f"{name}." if name else ""
-    weight, bias = f"{prefix}weight", None if module.bias is None else f"{prefix}bias"
-    if isinstance(module, nn.Linear):
-        return Dense(weight, bias)
-    return Convolution(
-        weight, bias, module.kernel_size, module.stride, module.padding, module.dilation
-    )

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym import Adam, DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.ensemble import method
+from skbayes_sym.models import HalfNormal
 
 FAST = {
     "hidden_layer_sizes": (3,), "activation": "tanh", "n_members": 4, "max_iter": 200,
@@ -57,9 +58,7 @@ def test_a_linear_member_is_the_closed_form():
 
 def test_the_prior_of_the_noise_pulls():
     """sigma^4 / s^2 + n sigma^2 = r: a narrow prior makes the noise smaller."""
-    wide, narrow = (
-        quick(noise_prior_scale=s, noise_std="learn").fit(*DIABETES) for s in (1.0, 0.05)
-    )
+    wide, narrow = (quick(noise_std=HalfNormal(s)).fit(*DIABETES) for s in (1.0, 0.05))
     assert narrow.noise_std_samples_.max() < 0.8 * wide.noise_std_samples_.min()
 
 
