@@ -292,7 +292,7 @@ MUTANTS = [
            "estimators/ensemble/test_scales.py"),
     # Units of the data, in the estimators.
     Mutant("estimators/_fit/training.py", "return -float(self.rows.weight.sum() * np.log",
-           "return float(self.rows.weight.sum() * np.log", "estimators/vi/test_estimator.py"),
+           "return float(self.rows.weight.sum() * np.log", "estimators/test_predictive.py"),
     Mutant("estimators/_fit/rows.py", "merged = np.bincount(origin[up], weights=weight[up]",
            "merged = np.bincount(origin[up], weights=weight", "estimators/_fit/test_rows.py"),
     # Gates, waits, interrupts.

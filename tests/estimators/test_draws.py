@@ -12,14 +12,16 @@ from sklearn.base import clone
 from torch import nn
 
 from skbayes_sym import (
+    HMC,
+    Chains,
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     MCMCClassifier,
     MCMCRegressor,
+    ModeWeights,
     load,
     save,
 )
-from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.model_selection._fits import has_posterior_draws
 from skbayes_sym.models import BaseNetwork, Normal, Poisson, Prior, StudentT, TargetLikelihood
 from skbayes_sym.numerics.layout import ParamLayout

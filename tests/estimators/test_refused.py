@@ -8,8 +8,7 @@ import pytest
 from torch import nn
 
 import skbayes_sym as sk
-from skbayes_sym import Adam, Symmetrized, VariationalAdam
-from skbayes_sym.estimators.samplers import SMC, ModeWeights
+from skbayes_sym import SMC, Adam, ModeWeights, Symmetrized, VariationalAdam
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models import (
     Affine,
