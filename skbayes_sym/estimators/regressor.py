@@ -129,6 +129,8 @@ class BayesianRegressorMixin(RegressorMixin):
         """How targets follow from functions, with what was learned of it, in scaled units."""
         chosen = self._chosen_likelihood
         if not self._has_default_noise:
+            if not chosen.n_params:
+                return chosen
             return chosen.at(torch.as_tensor(self._learned_params()))
         log_noise = torch.as_tensor(self._noise() / self.y_scale_).log()
         noise_std = getattr(self, "noise_std", "learn")

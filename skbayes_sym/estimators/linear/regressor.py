@@ -242,6 +242,4 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         return likelihood.at(gaussian_noise(self.noise_std, data).log_noise)
 
     def _learned_params(self) -> Array:
-        if not self._chosen_likelihood.n_params:
-            return np.zeros(0)
         return np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))
