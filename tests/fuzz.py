@@ -30,9 +30,14 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 import skbayes_sym as sk
 from skbayes_sym import (
+    HMC,
+    NUTS,
+    SMC,
     Adam,
+    Chains,
     EvidenceAdam,
     GaussNewton,
+    ModeWeights,
     Updates,
     VariationalAdam,
     datasets,
@@ -40,9 +45,8 @@ from skbayes_sym import (
     metrics,
     model_selection,
 )
-from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Chains, ModeWeights
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs
-from skbayes_sym.models import Gaussian, Normal, Poisson, StudentT
+from skbayes_sym.models import Gaussian, HalfNormal, Normal, Poisson, StudentT
 from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.optimise import DivergenceError
@@ -174,8 +178,7 @@ WRONG = [None, -1, 0, 2.5, "nonsense", [], np.nan, np.inf, -np.inf, object(), Tr
 SCALES = [1e-300, 1e-30, 1e-8, 1e-3, 0.5, 2.0, 1e3, 1e8, 1e30, 1e300]
 BY_NAME: dict[str, list[Any]] = {
     "hidden_layer_sizes": [(), 1, (1,), [3], (2, 2), np.array([2]), (HUGE,), (HUGE, HUGE)],
-    "noise_std": [*SCALES, "learn", [0.5, 0.5], np.array([1.0]), [-1.0]],
-    "noise_prior_scale": SCALES,
+    "noise_std": [*SCALES, "learn", HalfNormal(1e-30), [0.5, 0.5], np.array([1.0]), [-1.0]],
     "prior": [None, *SCALES, "learn", [1.0, 2.0], np.full(3, 0.5), [1.0, np.inf], [0.0, 1.0],
               Normal(1.0), Normal(1e-200), ARD(), LayerScales()],
     "likelihood": ["auto", Gaussian(), StudentT(), StudentT(df=2.1), Poisson(), "gaussian",

@@ -292,7 +292,7 @@ MUTANTS = [
            "estimators/ensemble/test_scales.py"),
     # Units of the data, in the estimators.
     Mutant("estimators/_fit/training.py", "return -float(self.rows.weight.sum() * np.log",
-           "return float(self.rows.weight.sum() * np.log", "estimators/vi/test_estimator.py"),
+           "return float(self.rows.weight.sum() * np.log", "estimators/test_predictive.py"),
     Mutant("estimators/_fit/rows.py", "merged = np.bincount(origin[up], weights=weight[up]",
            "merged = np.bincount(origin[up], weights=weight", "estimators/_fit/test_rows.py"),
     # Gates, waits, interrupts.
@@ -326,7 +326,7 @@ MUTANTS = [
            "inference/modes/test_confined.py"),
     Mutant("estimators/mcmc/method.py", "thinning=sampler.thinning", "thinning=1",
            "estimators/mcmc/test_estimator.py"),
-    Mutant("estimators/mcmc/estimator.py", "return self.noise_std.scale if", "return 1.0 if",
+    Mutant("estimators/draws.py", "return self.noise_std.scale if", "return 1.0 if",
            "estimators/mcmc/test_evidence.py"),
 ]  # fmt: skip
 

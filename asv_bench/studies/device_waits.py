@@ -26,8 +26,7 @@ import pretend_cuda
 from numpy.typing import NDArray
 
 import skbayes_sym as sk
-from skbayes_sym import Adam, EvidenceAdam, GaussNewton, Updates
-from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
+from skbayes_sym import SMC, Adam, Chains, EvidenceAdam, GaussNewton, ModeWeights, Updates
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, ColumnShift, Invariances, LogScale, Rotation2D
 
@@ -45,7 +44,7 @@ MATRIX = np.where(_rng.random((60, 40)) < 0.7, _rng.standard_normal((60, 40)), n
 _STEPS = {"tol": None, "random_state": 0}
 _SWEEPS = {"n_components": 3, "tol": 1e-300, "random_state": 0}
 _CHAINS = {
-    "sampler": Chains(init="prior", n_warmup=20), "prior": 1.0, "n_chains": 8,
+    "prior": 1.0, "n_chains": 8,
     "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
 }  # fmt: skip
 OPTIMISED = (50, 100, 300)  # steps, in 50, 100 and 100 blocks
@@ -111,8 +110,9 @@ def _others() -> Iterator[tuple[str, Case]]:
         ),
     )
     for sampler, steps in {"hmc": (5, 10, 30), "nuts": (2, 3, 5)}.items():
+        chains = Chains(sampler, init="prior", n_warmup=20)
         yield f"MCMC, {sampler}", Case(
-            lambda n, s=sampler: sk.MCMCRegressor((10,), sampler=s, n_draws=n, **_CHAINS),
+            lambda n, s=chains: sk.MCMCRegressor((10,), sampler=s, n_draws=n, **_CHAINS),
             X, NUMBERS, steps, "move",
         )  # fmt: skip
     yield "MCMC, smc", Case(

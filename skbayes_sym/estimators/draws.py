@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.model import gaussian_noise
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
@@ -16,6 +15,7 @@ from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.priors import HalfNormal
 
 
 class WeightedDraws(NetworkEstimator):
@@ -32,6 +32,11 @@ class WeightedDraws(NetworkEstimator):
     noise_std_samples_: Array
     _likelihood_params_: Array
     y_scale_: Array
+    noise_std: Any = "learn"  # a classifier has none
+
+    @property
+    def _noise_prior_scale(self) -> float:
+        return self.noise_std.scale if isinstance(self.noise_std, HalfNormal) else 1.0
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "samples_")
@@ -85,17 +90,16 @@ class WeightedDraws(NetworkEstimator):
 class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
     """Draws of functions and of their noise."""
 
-    noise_std: Any = "learn"
-    noise_prior_scale: float
-
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
 
     def _likelihood(self, data: Training) -> Likelihood:
         likelihood = super()._likelihood(data)
-        if not likelihood.n_params:
-            why = "the likelihood has no noise to learn"
-            refuse(self, ("noise_prior_scale",), why, "noise_std='learn'")
+        if isinstance(self.noise_std, HalfNormal) and not likelihood.n_params:
+            raise ValueError(
+                f"noise_std={self.noise_std!r} does not apply: the likelihood has no noise to "
+                "learn. Leave noise_std at its default, or use another likelihood."
+            )
         return likelihood
 
     def _learned_params(self) -> Array:

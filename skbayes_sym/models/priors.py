@@ -65,7 +65,7 @@ class Prior:
 
 @dataclass(frozen=True)
 class HalfNormal:
-    """Prior of a noise's standard deviation, ``noise_std=`` of samplers: ``|N(0, scale^2)|``.
+    """Prior of a noise's standard deviation, ``noise_std=`` of draws: ``|N(0, scale^2)|``.
 
     Of every parameter of a likelihood that is the logarithm of a scale, alike.
 

@@ -8,8 +8,7 @@ import pytest
 from torch import nn
 
 import skbayes_sym as sk
-from skbayes_sym import Adam, Symmetrized, VariationalAdam
-from skbayes_sym.estimators.samplers import SMC, ModeWeights
+from skbayes_sym import SMC, Adam, ModeWeights, Symmetrized, VariationalAdam
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models import (
     Affine,
@@ -43,8 +42,10 @@ OF_NOISE: list[tuple[Mapping[str, Any], str]] = [
 ]
 OF_PRIORS: list[tuple[Mapping[str, Any], str]] = []
 OF_SAMPLED_NOISE: list[tuple[Mapping[str, Any], str]] = [
-    ({"likelihood": Poisson(), "noise_prior_scale": 2.0}, "noise_prior_scale=2.0 does not apply"),
-    ({"noise_std": 1.0, "noise_prior_scale": 2.0}, "noise_prior_scale=2.0 does not apply"),
+    (
+        {"likelihood": Poisson(), "noise_std": HalfNormal(2.0)},
+        r"noise_std=HalfNormal\(.*does not apply: the likelihood has no noise",
+    ),
 ]
 OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
     ({"symmetry": Symmetrized(None, Soules())}, r"gap=Soules\(.*\) does not apply: symmetry=None"),
@@ -92,16 +93,7 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
         ),
         ({"last_layer": "variational"}, "last_layer='variational' .*use it with hidden_posterior"),
     ],
-    sk.MCMCRegressor: [
-        *OF_NETWORKS,
-        *OF_NOISE,
-        *OF_PRIORS,
-        *OF_CHAINS,
-        (
-            {"likelihood": Poisson(), "noise_std": HalfNormal(2.0)},
-            r"noise_std=HalfNormal\(.*does not apply: the likelihood has no noise",
-        ),
-    ],
+    sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_PRIORS + OF_SAMPLED_NOISE + OF_CHAINS,
     sk.MCMCClassifier: OF_NETWORKS + OF_PRIORS + OF_CHAINS,
     sk.DeepEnsembleRegressor: OF_NETWORKS + OF_NOISE + OF_PRIORS + OF_SAMPLED_NOISE,
     sk.DeepEnsembleClassifier: OF_NETWORKS

@@ -25,13 +25,15 @@ from sklearn.svm import LinearSVC
 from sklearn.utils import check_random_state
 
 from skbayes_sym import (
+    HMC,
     BayesianLinearRegressor,
+    Chains,
     DeepEnsembleRegressor,
     MCMCRegressor,
+    ModeWeights,
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection import NoSplit, compare_models
 

@@ -30,7 +30,7 @@ from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.networks.base import Network
-from skbayes_sym.models.priors import UnboundPrior
+from skbayes_sym.models.priors import HalfNormal, UnboundPrior
 
 _RATE = 0.03  # learning_rate="auto"
 
@@ -55,7 +55,6 @@ class _DeepEnsemble(WeightedDraws):
     prior_scale_samples_: Array | None = None  # none learned
 
     n_members: int
-    noise_prior_scale: float = 1.0  # a classifier has none
     optimizer: str | Optimizer
     max_iter: int
     tol: float | None
@@ -77,7 +76,7 @@ class _DeepEnsemble(WeightedDraws):
         adam = as_adam(self.optimizer, Adam)
         return DeepEnsemble(
             self.n_members,
-            self.noise_prior_scale,
+            self._noise_prior_scale,
             _RATE if isinstance(adam.learning_rate, str) else adam.learning_rate,
             self.max_iter,
             self.tol,
@@ -140,15 +139,13 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         ``LayerScales()``: one scale per layer's weights and one per layer's biases, every
         member's own, by the evidence. ``ARD()`` learns one per column of ``X`` besides:
         `relevance_`.
-    noise_std : "effective", "learn", float or sequence of float, default="effective"
+    noise_std : "effective", "learn", HalfNormal, float or sequence of float, default="effective"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" estimates it, each member from its own residuals. "effective" corrects
-        that for the freedoms the member's weights have taken of the rows, where the network is
-        "mlp" and the likelihood "auto"; where the prior's scales are learned it does so in
-        training, of any network.
-    noise_prior_scale : float, default=1.0
-        Scale of the half-normal prior of the noise's standard deviation, in scaled target units; of
-        a noise that is learned.
+        target. "learn" estimates it, each member from its own residuals, under a half-normal prior
+        of scale 1, in scaled target units; `HalfNormal` has another. "effective" corrects "learn"
+        for the freedoms the member's weights have taken of the rows, where the network is "mlp" and
+        the likelihood "auto"; where the prior's scales are learned it does so in training, of any
+        network.
     max_iter : int, default=2000
         Largest number of optimiser steps.
     standardize : bool or {"X", "y"}, default=True
@@ -262,8 +259,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     _parameter_constraints: dict[str, list[Any]] = {
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
-        "noise_std": [StrOptions({"effective"}), *NOISE_CONSTRAINTS["noise_std"]],
-        "noise_prior_scale": [Interval(Real, 1e-100, 1e100, closed="both")],
+        "noise_std": [StrOptions({"effective"}), HalfNormal, *NOISE_CONSTRAINTS["noise_std"]],
         "standardize": STANDARDIZE,
     }
 
@@ -277,7 +273,6 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         likelihood: str | Likelihood = "auto",
         prior: GivenPrior = 1.0,
         noise_std: Any = "effective",
-        noise_prior_scale: float = 1.0,
         max_iter: int = 2000,
         standardize: bool | str = True,
         optimizer: str | Optimizer = "adam",
@@ -294,7 +289,6 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.likelihood = likelihood
         self.prior = prior
         self.noise_std = noise_std
-        self.noise_prior_scale = noise_prior_scale
         self.max_iter = max_iter
         self.standardize = standardize
         self.optimizer = optimizer

@@ -63,7 +63,6 @@ class SampledEstimator(WeightedDraws):
     n_chains: int | str | None
     n_draws: int | None
     remove_symmetries: bool | ModeWeights
-    noise_std: Any = "learn"  # a classifier has none
     n_jobs: int | None
     modes_: list[Mode]
     log_evidence_: float
@@ -103,10 +102,6 @@ class SampledEstimator(WeightedDraws):
     def _weights(self) -> ModeWeights | None:
         given = self.remove_symmetries
         return given if isinstance(given, ModeWeights) else ModeWeights() if given else None
-
-    @property
-    def _noise_prior_scale(self) -> float:
-        return self.noise_std.scale if isinstance(self.noise_std, HalfNormal) else 1.0
 
     def _model(self, data: Training) -> Model:
         return self._as_sampled(super()._model(data), data.n_rows)
@@ -343,7 +338,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     --------
     >>> from skbayes_sym import MCMCRegressor
     >>> from skbayes_sym.datasets import make_sinusoidal
-    >>> from skbayes_sym.estimators.samplers import Chains
+    >>> from skbayes_sym import Chains
     >>> X, y = make_sinusoidal(60, random_state=0)
     >>> reg = MCMCRegressor((2,), sampler=Chains(n_warmup=50), n_chains=8, prior=1.0,
     ...                     random_state=0)
@@ -396,13 +391,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         self.verbose = verbose
 
     def _likelihood(self, data: Training) -> Likelihood:
-        likelihood = super()._likelihood(data)
-        if isinstance(self.noise_std, HalfNormal) and not likelihood.n_params:
-            raise ValueError(
-                f"noise_std={self.noise_std!r} does not apply: the likelihood has no noise to "
-                "learn. Leave noise_std at its default, or use another likelihood."
-            )
-        return self._bounded(likelihood, data.rows.weight)
+        return self._bounded(super()._likelihood(data), data.rows.weight)
 
     @property
     def _observation(self) -> Likelihood:
@@ -558,7 +547,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     --------
     >>> from sklearn.datasets import make_moons
     >>> from skbayes_sym import MCMCClassifier
-    >>> from skbayes_sym.estimators.samplers import Chains
+    >>> from skbayes_sym import Chains
     >>> X, y = make_moons(60, noise=0.2, random_state=0)
     >>> clf = MCMCClassifier((2,), sampler=Chains(n_warmup=50), n_chains=4, random_state=0)
     >>> clf = clf.fit(X, y)

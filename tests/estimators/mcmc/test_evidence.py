@@ -10,9 +10,8 @@ from quadrature import linear_log_evidence, one_unit_log_evidence
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import MCMCClassifier, MCMCRegressor
+from skbayes_sym import HMC, SMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.samplers import HMC, SMC, Chains, ModeWeights
 from skbayes_sym.models import HalfNormal
 
 FAST = {
