@@ -96,7 +96,7 @@ class SMC(BaseEstimator):
 
 
 class ModeWeights(BaseEstimator):
-    """What a mode of the posterior modulo its symmetry counts for.
+    """Weights of the modes of the posterior modulo its symmetry.
 
     Parameters
     ----------

@@ -141,7 +141,7 @@ def test_the_last_layer_alone_has_one_scale():
 def test_predictives_of_a_classifier():
     A, b = load_iris(return_X_y=True)
     clf = LaplaceClassifier(
-        (5,), optimizer="adam", max_iter=300, tol=None, n_predict_samples=2000, random_state=0
+        (5,), optimizer="adam", max_iter=300, tol=None, predictive=2000, random_state=0
     ).fit(A, b)
     sampled = clf.predict_proba(A)
     probit = clf.set_params(predictive="probit").predict_proba(A)
@@ -151,7 +151,7 @@ def test_predictives_of_a_classifier():
     # Averaging makes predictions less certain, and the two averages agree.
     assert sampled.max(1).mean() < plugin.max(1).mean()
     assert np.abs(sampled - probit).mean() < 0.05
-    split = clf.set_params(predictive="sampling").predict_uncertainty(A)
+    split = clf.set_params(predictive=2000).predict_uncertainty(A)
     assert (split.epistemic > 0).all()
 
 
