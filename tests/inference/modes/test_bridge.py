@@ -168,40 +168,6 @@ def test_errors_allow_for_autocorrelation(n_chains):
     assert np.mean(effective) < 1200
 
 
-def test_bayesian_linear_model(generator):
-    """Half-normal noise: one-dimensional quadrature over log sigma, exact draws."""
-    n, p = 30, 3
-    x = torch.randn(n, p, generator=generator, dtype=torch.float64)
-    y = x @ torch.tensor([1.0, -0.5, 0.2]).double()
-    y = y + 0.4 * torch.randn(n, generator=generator, dtype=torch.float64)
-    log_sigma = torch.linspace(-4, 2, 4001, dtype=torch.float64)
-    variance = (2 * log_sigma).exp()
-    gram = x @ x.mT
-    covariance = gram + variance[:, None, None] * torch.eye(n, dtype=torch.float64)
-    marginal = torch.distributions.MultivariateNormal(torch.zeros(n).double(), covariance)
-    prior = 0.5 * log(2 / pi) - 0.5 * variance + log_sigma
-    log_mass = marginal.log_prob(y) + prior + log(6 / 4000)
-    chosen = torch.multinomial(log_mass.softmax(0), 2000, replacement=True, generator=generator)
-    precision = torch.eye(p).double() + x.mT @ x / variance[chosen][:, None, None]
-    factor = torch.linalg.cholesky(precision)
-    mean = torch.cholesky_solve((x.mT @ y)[:, None] / variance[chosen][:, None, None], factor)
-    noise = torch.randn(2000, p, 1, generator=generator, dtype=torch.float64)
-    theta = mean + torch.linalg.solve_triangular(factor.mT, noise, upper=True)
-
-    def log_density(at):
-        w, s = at[:, :p], at[:, p]
-        log_prior = -0.5 * w.square().sum(1) - 0.5 * p * log(2 * pi)
-        log_prior = log_prior + 0.5 * log(2 / pi) - 0.5 * (2 * s).exp() + s
-        residual = (y - w @ x.mT) / s.exp()[:, None]
-        return log_prior - 0.5 * residual.square().sum(1) - n * (s + 0.5 * log(2 * pi))
-
-    draws = torch.cat([theta.squeeze(-1), log_sigma[chosen][:, None]], dim=1)
-    found = bridge_evidence(Integrand(log_density, Trivial()), draws, generator=generator)
-    exact = float(log_mass.logsumexp(0))
-    assert abs(found.log_evidence - exact) < 4 * found.standard_error
-    assert abs(found.log_evidence - exact) < 0.1
-
-
 def one_unit_network(generator, n=25):
     """y = v tanh(w x + b) + c: w, b, log sigma on a grid, (v, c) integrated out."""
     x = torch.linspace(-2, 2, n, dtype=torch.float64)
