@@ -1,6 +1,5 @@
 """LayerwiseVIRegressor: wide networks with an exact last layer and global inducing points."""
 
-import pickle
 from functools import cache
 
 import numpy as np
@@ -61,9 +60,6 @@ def test_a_fit_reports_and_predicts(kind, diabetes):
     assert np.abs(draws.mean(axis=1) - mean).max() < 5 * epistemic.max() / 400**0.5
     np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.15)
     assert reg.score(X, y) > 0.2
-    restored = pickle.loads(pickle.dumps(reg))
-    assert np.array_equal(restored.predict(X), reg.predict(X))
-    assert b"_rebuild_tensor" not in pickle.dumps(reg)
 
 
 @pytest.mark.long
