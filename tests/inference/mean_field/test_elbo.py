@@ -15,7 +15,7 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior, WeightMoments
+from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     DoublyStochastic,
@@ -83,8 +83,8 @@ def test_learned_scales_are_those_of_the_present_posterior(generator):
     params = params_of(network, likelihood, generator)
     n = network.layout.n_params
     learned = ARD().bind(network.layout)
-    moments = WeightMoments(params[:n].clone(), params[n : 2 * n].exp())
-    fixed = learned.update(moments).gaussian()
+    moments = params[:n].clone(), params[n : 2 * n].exp()
+    fixed = learned.update(*moments).gaussian()
     one, other = (
         objective_of(network, data, prior, params.clone(), likelihood) for prior in (learned, fixed)
     )
@@ -97,7 +97,7 @@ def test_learned_scales_are_those_of_the_present_posterior(generator):
         kl = posterior.kl_from(learned.at(hyper).scale.numpy())
         return kl - float(learned.log_hyperprior(hyper))
 
-    best = learned.update(moments).hyper
+    best = learned.update(*moments).hyper
     for i in range(len(best)):
         for step in (-0.1, 0.1):
             moved = best.clone()
