@@ -226,19 +226,6 @@ def test_a_kernel_of_ones_own():
 
 
 R = "remove_symmetries"
-REFUSED = [
-    ({R: ModeWeights("evidence", 2)}, r"n_replicates=2.*SMC\(n_particles"),
-    ({R: ModeWeights("uniform"), "n_draws": 7}, r"n_draws=7.*SMC\(n_part"),
-    ({R: False, "n_chains": 7}, "n_chains=7"),
-]
-
-
-@pytest.mark.parametrize(("parameters", "message"), REFUSED)
-def test_parameters_that_dont_apply_are_refused(parameters, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        MCMCRegressor(sampler=SMC(40), **parameters).fit(*DIABETES)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -21,7 +21,7 @@ from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.models import Normal, Poisson, Prior, StudentT
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.symmetry.base import Product, Trivial
-from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Exact, Importance
+from skbayes_sym.symmetry.gaps.permanent_estimates import Exact
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.units import Units
 
@@ -174,13 +174,6 @@ def test_a_gap_with_a_group_of_its_own():
     assert invariance_gap(reg).value == pytest.approx(2 * reg.symmetry_gap_, abs=0.05)
     with pytest.raises(ValueError, match=r"symmetry='permutation', but gap=Halved has a group"):
         regressor(symmetry=Symmetrized("permutation", gap)).fit(X, Y)
-
-
-def test_gaps_that_do_not_apply():
-    with pytest.raises(ValueError, match=r"gap=DoublyStochastic\(.*from above"):
-        regressor(symmetry=Symmetrized(gap=DoublyStochastic())).fit(X, Y)
-    with pytest.raises(ValueError, match=r"gap=Importance\(.*does not apply: symmetry=None"):
-        regressor(symmetry=Symmetrized(None, Importance())).fit(X, Y)
 
 
 AS_GIVEN = {"standardize": False, "tol": None}
