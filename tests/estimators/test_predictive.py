@@ -54,6 +54,7 @@ def test_it_answers_as_the_methods_of_the_estimator(name):
     if name != "linear-counts":
         np.testing.assert_allclose(law.cdf(law.quantile(0.3)), 0.3, rtol=1e-6)
     scale = np.finfo(model.dtype_).eps * np.abs(y).max()  # the mean alone takes another way
+    np.testing.assert_allclose(law.uncertainty().total, std**2, rtol=1e-6)
     np.testing.assert_allclose(law.mean(), mean, rtol=0, atol=100 * scale)
     weights, loc, scale = law.components()
     np.testing.assert_allclose(np.tensordot(weights, loc, 1), mean, atol=1e-4 * std.max())
@@ -90,6 +91,11 @@ def test_units_of_targets_carry_through(name):
     for bound in bounds:
         found, expected = getattr(scaled, bound), getattr(plain, bound) - y.size * np.log(10.0)
         np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=bound)
+    modes = zip(*(getattr(model, "modes_", []) for model in (plain, scaled)), strict=True)
+    for before, after in modes:
+        for bound in ("log_evidence", "mean_log_posterior"):
+            expected = getattr(before, bound) - y.size * np.log(10.0)
+            np.testing.assert_allclose(getattr(after, bound), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)

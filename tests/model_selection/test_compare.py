@@ -53,11 +53,11 @@ class Constant(RegressorMixin, BaseEstimator):
         self.std = std
 
     def fit(self, X, y):
-        self.n_features_in_ = np.shape(X)[1]
+        self.n_features_in_, self.mean_ = np.shape(X)[1], self.mean
         return self
 
     def predict(self, X, return_std=False):
-        mean = np.full(len(X), self.mean)
+        mean = np.full(len(X), self.mean_)
         return (mean, np.full(len(X), self.std)) if return_std else mean
 
 
@@ -65,12 +65,8 @@ class Mean(Constant):
     """Around the mean of the training rows."""
 
     def fit(self, X, y):
-        self.mean_ = np.mean(y)
-        return super().fit(X, y)
-
-    def predict(self, X, return_std=False):
-        mean = np.full(len(X), self.mean_)
-        return (mean, np.full(len(X), self.std)) if return_std else mean
+        super().fit(X, y).mean_ = np.mean(y)
+        return self
 
 
 class Fails(Constant):

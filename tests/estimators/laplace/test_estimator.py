@@ -259,6 +259,7 @@ class NoLayers:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
+        ({"noise_std": [1.0, 2.0]}, "noise_std"),
         ({"network": NoLayers()}, "network=.*has no layout.*Linear and Conv2d"),
         ({"network": nn.Linear(3, 1), "hidden_layer_sizes": (7,)}, r"hidden_layer_sizes=\(7,\)"),
         ({"network": MLP(5, (2,), 1, TANH)}, r"inputs of shape \(5,\), but X has 3 columns"),
@@ -290,13 +291,6 @@ def test_bad_parameters_are_named(params, message):
     A, b = load_iris(return_X_y=True)
     with pytest.raises(ValueError, match=message):
         LaplaceClassifier(max_iter=10, **params).fit(A, b)
-
-
-def test_one_class_and_bad_noise():
-    with pytest.raises(ValueError, match="1 class"):
-        LaplaceClassifier().fit(X, np.zeros(40))
-    with pytest.raises(ValueError, match="noise_std"):
-        LaplaceRegressor(noise_std=[1.0, 2.0]).fit(X, Y)
 
 
 @pytest.mark.long

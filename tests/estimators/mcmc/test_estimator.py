@@ -26,11 +26,6 @@ FAST = {
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
 IRIS = tuple(a[::3] for a in load_iris(return_X_y=True))
-every_estimator = pytest.mark.parametrize(
-    ("estimator", "data"), [(REG, DIABETES), (CLF, IRIS)], ids=["regressor", "classifier"]
-)
-
-
 @pytest.fixture(scope="module")
 def fitted():
     return clone(REG).fit(*DIABETES)
@@ -226,19 +221,6 @@ def test_a_kernel_of_ones_own():
 
 
 R = "remove_symmetries"
-REFUSED = [
-    ({R: ModeWeights("evidence", 2)}, r"n_replicates=2.*SMC\(n_particles"),
-    ({R: ModeWeights("uniform"), "n_draws": 7}, r"n_draws=7.*SMC\(n_part"),
-    ({R: False, "n_chains": 7}, "n_chains=7"),
-]
-
-
-@pytest.mark.parametrize(("parameters", "message"), REFUSED)
-def test_parameters_that_dont_apply_are_refused(parameters, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        MCMCRegressor(sampler=SMC(40), **parameters).fit(*DIABETES)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -298,18 +280,6 @@ def test_to_arviz(fitted):
     )
     assert tree["posterior"]["noise_std"].shape == (6, 8, 1)
     assert np.array_equal(tree["sample_stats"]["lp"].values, fitted.log_posterior_samples_)
-
-
-@pytest.mark.kept("classifier")
-@every_estimator
-def test_log_likelihood_of_draws_averages_to_the_predictive_density(estimator, data):
-    X, y = data
-    model = clone(estimator).fit(X, y)
-    model.chain_weights_ = np.arange(1, 7) / 21.0
-    values = model.log_likelihood_samples(X, y)
-    assert values.shape == (6, 8, len(X))
-    mixed = logsumexp(values, axis=(0, 1), b=model.chain_weights_[:, None, None] / 8)
-    np.testing.assert_allclose(mixed, model.log_predictive_density(X, y), rtol=1e-9)
 
 
 def test_log_likelihood_of_draws_by_hand(fitted):
