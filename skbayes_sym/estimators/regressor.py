@@ -393,7 +393,7 @@ class BayesianRegressorMixin(RegressorMixin):
         """Expected targets, (N, T): no variance is made for them."""
 
         def ask(x: Tensor, rows: slice) -> list[Tensor]:
-            mean, scale = (torch.as_tensor(a).to(x) for a in (self.y_mean_, self.y_scale_))
+            mean, scale = self._target_units(x)
             return [mean + scale * self._predictor(x).mean(x)]
 
         (means,) = self._by_block(X, ask)
@@ -406,16 +406,23 @@ class BayesianRegressorMixin(RegressorMixin):
         """Functionals of the law in target units, and of targets of the rows, block by block."""
 
         def ask(x: Tensor, rows: slice) -> list[Tensor]:
-            mean, scale = (torch.as_tensor(a).to(x) for a in (self.y_mean_, self.y_scale_))
-            law = cast(TargetPredictive, self._predictor(x).law(x)).in_units(mean, scale)
+            law = cast(TargetPredictive, self._predictor(x).law(x)).in_units(*self._target_units(x))
             if y is not None:
-                return functional(law, torch.as_tensor(y[rows]).to(x))
+                return functional(law, torch.as_tensor(y[rows], device=x.device))
             values = functional(law)
             if any(bool(value.isinf().any()) for value in values):
                 _warn_of_infinite(law, rows.start)
             return values
 
         return self._by_block(X, ask, y)
+
+    def _target_units(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Level and scale of the targets on the device of ``x``, float64 whatever its precision.
+
+        Levels may be large against the spread: in float32 1.7e9 + 10 is 1.7e9.
+        """
+        mean, scale = (torch.as_tensor(a) for a in (self.y_mean_, self.y_scale_))
+        return mean.to(x.device, torch.float64), scale.to(x.device, torch.float64)
 
     def _shaped(self, values: Array, extra: int = 0) -> Array:
         """Drop the axis of targets if ``y`` had none."""

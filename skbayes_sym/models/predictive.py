@@ -50,7 +50,7 @@ class Predictive:
         """(S, 1, 1), adding up to one."""
         if self.log_weights is None:
             return self._like.new_full((len(self._like), 1, 1), 1.0 / len(self._like))
-        return self.log_weights.exp().reshape(-1, 1, 1)
+        return self.log_weights.to(self._like).softmax(0).reshape(-1, 1, 1)
 
     @property
     def weights(self) -> Tensor:
