@@ -18,12 +18,13 @@ import numpy as np
 from sklearn.datasets import load_diabetes
 
 from skbayes_sym import (
+    Chains,
     DeepEnsembleRegressor,
     LaplaceRegressor,
     MCMCRegressor,
+    ModeWeights,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.inspection import ModelComparisonDisplay
 from skbayes_sym.model_selection import compare_models
 

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from papers.predictive_convergence import consecutive_kl
 
-from skbayes_sym import MCMCRegressor
+from skbayes_sym import Chains, MCMCRegressor, ModeWeights
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
 
 # %%
 # A network that must choose

@@ -16,8 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import MCMCRegressor, loss_barrier
-from skbayes_sym.estimators.samplers import Annealing, Chains
+from skbayes_sym import Annealing, Chains, MCMCRegressor, loss_barrier
 
 warnings.simplefilter("ignore", ConvergenceWarning)  # chains in modes of their own: see below
 

@@ -18,12 +18,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import (
     Adam,
+    Chains,
     DeepEnsembleRegressor,
     LaplaceRegressor,
     MCMCRegressor,
+    ModeWeights,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.models import NaturalHeteroscedastic
 
 warnings.simplefilter("ignore", ConvergenceWarning)

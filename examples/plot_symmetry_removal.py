@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from papers.svm_knn import relabel_svm_knn
 
-from skbayes_sym import MCMCRegressor, remove_symmetries
+from skbayes_sym import Chains, MCMCRegressor, remove_symmetries
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.samplers import Chains
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
 

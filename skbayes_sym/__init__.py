@@ -34,20 +34,29 @@ if TYPE_CHECKING:
         VariationalAdam,
     )
     from skbayes_sym.estimators.predictive import predictive
+    from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
     from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
     from skbayes_sym.estimators.vi.gaps import Symmetrized
+    from skbayes_sym.inference.sampling.annealing import Annealing
     from skbayes_sym.inference.sampling.chain_count import n_chains_required
+    from skbayes_sym.inference.sampling.kernels.hmc import HMC
+    from skbayes_sym.inference.sampling.kernels.nuts import NUTS
     from skbayes_sym.inspection.invariance_gap import invariance_gap
     from skbayes_sym.inspection.loss_barrier import loss_barrier
     from skbayes_sym.inspection.symmetry_removal import remove_symmetries
     from skbayes_sym.saving.files import load, save
 
 __all__ = [
+    "HMC",
+    "NUTS",
+    "SMC",
     "Adam",
+    "Annealing",
     "BayesianLinearClassifier",
     "BayesianLinearRegressor",
     "BayesianMLPClassifier",
     "BayesianMLPRegressor",
+    "Chains",
     "DeepEnsembleClassifier",
     "DeepEnsembleRegressor",
     "EvidenceAdam",
@@ -59,6 +68,7 @@ __all__ = [
     "LayerwiseVIRegressor",
     "MCMCClassifier",
     "MCMCRegressor",
+    "ModeWeights",
     "SymVIMatrixFactorization",
     "Symmetrized",
     "SymmetrizedVIClassifier",
@@ -93,9 +103,13 @@ _PLACES = {
         "Adam", "EvidenceAdam", "GaussNewton", "Updates", "VariationalAdam",
     ),
     "estimators.predictive": ("predictive",),
+    "estimators.samplers": ("SMC", "Chains", "ModeWeights"),
     "estimators.vi.estimator": ("SymmetrizedVIClassifier", "SymmetrizedVIRegressor"),
     "estimators.vi.gaps": ("Symmetrized",),
+    "inference.sampling.annealing": ("Annealing",),
     "inference.sampling.chain_count": ("n_chains_required",),
+    "inference.sampling.kernels.hmc": ("HMC",),
+    "inference.sampling.kernels.nuts": ("NUTS",),
     "inspection.invariance_gap": ("invariance_gap",),
     "inspection.loss_barrier": ("loss_barrier",),
     "inspection.symmetry_removal": ("remove_symmetries",),

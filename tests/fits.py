@@ -11,8 +11,17 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym import Adam, EvidenceAdam, GaussNewton, Updates
-from skbayes_sym.estimators.samplers import HMC, NUTS, Annealing, Chains, ModeWeights
+from skbayes_sym import (
+    HMC,
+    NUTS,
+    Adam,
+    Annealing,
+    Chains,
+    EvidenceAdam,
+    GaussNewton,
+    ModeWeights,
+    Updates,
+)
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import (
     Affine,

@@ -30,9 +30,14 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 import skbayes_sym as sk
 from skbayes_sym import (
+    HMC,
+    NUTS,
+    SMC,
     Adam,
+    Chains,
     EvidenceAdam,
     GaussNewton,
+    ModeWeights,
     Updates,
     VariationalAdam,
     datasets,
@@ -40,7 +45,6 @@ from skbayes_sym import (
     metrics,
     model_selection,
 )
-from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Chains, ModeWeights
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs
 from skbayes_sym.models import Gaussian, HalfNormal, Normal, Poisson, StudentT
 from skbayes_sym.models.learned_scales import ARD, LayerScales

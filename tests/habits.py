@@ -9,10 +9,12 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import (
+    HMC,
     BayesianLinearClassifier,
     BayesianLinearRegressor,
     BayesianMLPClassifier,
     BayesianMLPRegressor,
+    Chains,
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     EvidenceAdam,
@@ -24,12 +26,12 @@ from skbayes_sym import (
     LILARegressor,
     MCMCClassifier,
     MCMCRegressor,
+    ModeWeights,
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
     SymVIMatrixFactorization,
     Updates,
 )
-from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Categorical, ColumnShift, Invariances
 

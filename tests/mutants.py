@@ -99,7 +99,7 @@ MUTANTS = [
     Mutant("models/likelihoods/gaussian.py", "d_variance = (-0.5 * precision)",
            "d_variance = (0.5 * precision)",
            "models/likelihoods/test_expectations.py "
-           "models/likelihoods/test_families.py"),
+           "models/likelihoods/test_base.py"),
     Mutant("models/likelihoods/base.py", "_OF_DENSITY = (\n    \"kind\", ",
            "_OF_DENSITY = (\n    ", "test_extension.py"),
     Mutant("models/likelihoods/base.py", "\"sites\", \"given\",",
@@ -110,7 +110,7 @@ MUTANTS = [
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/counts.py", "rate = (mean + 0.5 * variance).exp()",
            "rate = (mean + variance).exp()",
-           "models/likelihoods/test_expectations.py models/likelihoods/test_families.py"),
+           "models/likelihoods/test_expectations.py models/likelihoods/test_base.py"),
     Mutant("models/likelihoods/counts.py", "(y + size) * mean)", "y * mean)",
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/heteroscedastic.py", "+ 2.0 * self.spread**2 * v_second",
@@ -269,8 +269,8 @@ MUTANTS = [
            "inference/laplace/search/test_numbers.py"),
     Mutant("inference/laplace/search/labels.py", "symmetric_root(weighted) @", "weighted @",
            "inference/laplace/search/test_labels.py"),
-    Mutant("models/learned_scales.py", "    return output_variance / fan_in",
-           "    return output_variance", "models/test_learned_scales.py"),
+    Mutant("models/learned_scales.py", "variance /= float(np.prod(size[1:]))",
+           "variance /= 1.0", "models/test_learned_scales.py"),
     Mutant("inference/pooling/weights.py", "p[first], p[second] = share, both - share",
            "p[first], p[second] = both - share, share", "inference/pooling/test_weights.py"),
     Mutant("inference/pooling/noise_shape.py", "noise = law.noise_variance * self.factor(mean)",
@@ -292,7 +292,7 @@ MUTANTS = [
            "estimators/ensemble/test_scales.py"),
     # Units of the data, in the estimators.
     Mutant("estimators/_fit/training.py", "return -float(self.rows.weight.sum() * np.log",
-           "return float(self.rows.weight.sum() * np.log", "estimators/vi/test_estimator.py"),
+           "return float(self.rows.weight.sum() * np.log", "estimators/test_predictive.py"),
     Mutant("estimators/_fit/rows.py", "merged = np.bincount(origin[up], weights=weight[up]",
            "merged = np.bincount(origin[up], weights=weight", "estimators/_fit/test_rows.py"),
     # Gates, waits, interrupts.

@@ -22,8 +22,14 @@ from inference.factorization.factorization_problems import model_of
 from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor, MCMCRegressor
-from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
+from skbayes_sym import (
+    HMC,
+    BayesianLinearClassifier,
+    BayesianLinearRegressor,
+    Chains,
+    MCMCRegressor,
+    ModeWeights,
+)
 from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.gibbs import sample_factors
 from skbayes_sym.inference.factorization.incidence import entries

@@ -15,8 +15,17 @@ import torch
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym import Adam, EvidenceAdam, Symmetrized, Updates, VariationalAdam
-from skbayes_sym.estimators.samplers import HMC, Chains, Info, ModeWeights, State
+from skbayes_sym import (
+    HMC,
+    Adam,
+    Chains,
+    EvidenceAdam,
+    ModeWeights,
+    Symmetrized,
+    Updates,
+    VariationalAdam,
+)
+from skbayes_sym.estimators.samplers import Info, State
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
     BaseNetwork,

@@ -31,9 +31,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from skbayes_sym import MCMCRegressor
+from skbayes_sym import Chains, MCMCRegressor
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.samplers import Chains
 
 Array = NDArray[np.float64]
 

@@ -40,8 +40,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 from timing import cpu_seconds
 
-from skbayes_sym import MCMCRegressor
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
+from skbayes_sym import Chains, MCMCRegressor, ModeWeights
 
 OURS, THEIRS = Plan(64, 300, 200), Plan(16, 300, 200)
 PROBLEMS = ("sinusoidal", "airfoil", "energy")

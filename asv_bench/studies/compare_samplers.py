@@ -40,9 +40,8 @@ from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 from timing import cpu_seconds
 
-from skbayes_sym import MCMCRegressor
+from skbayes_sym import Chains, MCMCRegressor, ModeWeights
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.inference.diagnostics import bulk_ess
 
 Array = NDArray[np.float64]

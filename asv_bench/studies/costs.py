@@ -23,9 +23,8 @@ from ratios import Ratio, Round, Source
 from time_by_size import data
 from timing import cpu_seconds, cpu_times, fresh, median_ratio
 
-from skbayes_sym import EvidenceAdam, LaplaceRegressor, MCMCRegressor, Updates
+from skbayes_sym import Chains, EvidenceAdam, LaplaceRegressor, MCMCRegressor, ModeWeights, Updates
 from skbayes_sym.estimators._fit.rows import canonical_rows
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.models.networks.activations import RELU
 
 GRADIENTS = {  # chains, shape, how many of them share the cost, and the most it may be, ms

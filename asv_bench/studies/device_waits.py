@@ -26,8 +26,7 @@ import pretend_cuda
 from numpy.typing import NDArray
 
 import skbayes_sym as sk
-from skbayes_sym import Adam, EvidenceAdam, GaussNewton, Updates
-from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
+from skbayes_sym import SMC, Adam, Chains, EvidenceAdam, GaussNewton, ModeWeights, Updates
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, ColumnShift, Invariances, LogScale, Rotation2D
 

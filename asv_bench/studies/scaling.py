@@ -23,8 +23,7 @@ from time_by_size import data
 from timing import cpu_seconds
 
 import skbayes_sym as sk
-from skbayes_sym import GaussNewton
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
+from skbayes_sym import Chains, GaussNewton, ModeWeights
 
 SIZES = {"rows": (1_000, 4_000, 16_000), "features": (10, 40, 160), "width": (20, 80, 320)}
 BASE = {"rows": 1_000, "features": 10, "width": 20}

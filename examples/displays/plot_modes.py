@@ -10,8 +10,7 @@ attracts.
 import matplotlib.pyplot as plt
 import numpy as np
 
-from skbayes_sym import MCMCRegressor
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
+from skbayes_sym import Chains, MCMCRegressor, ModeWeights
 from skbayes_sym.inspection import ModesDisplay, SymmetryDisplay
 
 # %%

@@ -16,8 +16,13 @@ import numpy as np
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.model_selection import train_test_split
 
-from skbayes_sym import BayesianLinearRegressor, MCMCRegressor, SymmetrizedVIClassifier
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
+from skbayes_sym import (
+    BayesianLinearRegressor,
+    Chains,
+    MCMCRegressor,
+    ModeWeights,
+    SymmetrizedVIClassifier,
+)
 from skbayes_sym.inspection import PredictiveDisplay
 
 rng = np.random.default_rng(1)

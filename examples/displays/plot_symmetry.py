@@ -9,9 +9,8 @@ the network's symmetry is removed from the draws. Three tanh units can be exchan
 
 import matplotlib.pyplot as plt
 
-from skbayes_sym import MCMCRegressor, SymmetrizedVIRegressor
+from skbayes_sym import Chains, MCMCRegressor, SymmetrizedVIRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.samplers import Chains
 from skbayes_sym.inspection import SymmetryDisplay
 
 X, y = make_sinusoidal(random_state=0)

@@ -48,15 +48,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 
 from skbayes_sym import (
+    Chains,
     DeepEnsembleRegressor,
     EvidenceAdam,
     LaplaceRegressor,
     MCMCRegressor,
+    ModeWeights,
     Updates,
     n_chains_required,
 )
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
 
 NETWORKS = {"f1": (3,), "f2": (16, 16, 16)}
 UNDERFLOW = -103.3  # nats: log of the smallest float32, below which the paper's code drops a row

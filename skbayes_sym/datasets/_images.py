@@ -16,6 +16,13 @@ _CIFAR_FILES = {
 }  # fmt: skip
 
 
+def _idx_names(stem: str) -> list[str]:
+    return [f"{stem}{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")]
+
+
+_IDX_FILES = {"train": _idx_names("train-"), "test": _idx_names("t10k-")}
+
+
 class Images(NamedTuple):
     """Rows of pixels 0..255, their classes, and where they come from."""
 
@@ -30,31 +37,19 @@ def images_from_folder(name: str, part: str, home: Path) -> Images | None:
 
     Raises ValueError if a file isn't what its name says.
     """
-    wanted = ("train", "test") if part == "all" else ("test",)
+    folder, names = home / name, _IDX_FILES
     if name == "cifar10":
-        folder = home / _CIFAR_FOLDER
-        files = [[folder / f for f in _CIFAR_FILES[p]] for p in wanted]
-        parts = [_cifar(p) for p in files] if _all_there(files) else None
-    else:
-        folder = home / name
-        stems = {"train": "train-", "test": "t10k-"}
-        if name == "mnist" and part == "test" and (home / "mnist10k").is_dir():
-            folder, stems = home / "mnist10k", {"test": ""}
-        files = [_idx_files(folder, stems[p]) for p in wanted]
-        parts = [_idx(*paths) for paths in files] if _all_there(files) else None
-    if parts is None:
+        folder, names = home / _CIFAR_FOLDER, _CIFAR_FILES
+    elif name == "mnist" and part == "test" and (home / "mnist10k").is_dir():
+        folder, names = home / "mnist10k", {"test": _idx_names("")}
+    wanted = ("train", "test") if part == "all" else ("test",)
+    files = [[folder / file for file in names[p]] for p in wanted]
+    if not all(path.is_file() for paths in files for path in paths):
         return None
+    parts = [_cifar(paths) if name == "cifar10" else _idx(*paths) for paths in files]
     X, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     n_train = len(parts[0][1]) if part == "all" else 0
     return Images(X.astype(np.float64), y.astype(np.int64), str(folder), n_train)
-
-
-def _all_there(files: Sequence[Sequence[Path]]) -> bool:
-    return all(path.is_file() for paths in files for path in paths)
-
-
-def _idx_files(folder: Path, stem: str) -> list[Path]:
-    return [folder / f"{stem}{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")]
 
 
 def _idx(images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

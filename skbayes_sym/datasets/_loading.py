@@ -133,31 +133,24 @@ def load_dataset(
     if data_home is not None and not isinstance(data_home, str | os.PathLike):
         raise TypeError(f"data_home must be a path or None, got {data_home!r}.")
     check_flag("return_X_y", return_X_y)
-    part = _part(name, part)
+    if part is not None and name not in _IMAGES:
+        raise ValueError(f"part={part!r} does not apply to {name!r}: only images have parts.")
+    if part not in (None, "all", "test"):
+        raise ValueError(f"part must be 'all' or 'test', got {part!r}.")
+    part = part or ("test" if name == "mnist" else "all")
     inputs = _INPUTS[name].split()
     home = data_home if data_home is not None else os.environ.get("SKBAYES_SYM_DATA") or None
-    found = None if home is None else _from_folder(name, part, Path(home).expanduser())
-    X, y, source, n_train = found or _from_elsewhere(name, part, home)
+    loaded = None if home is None else _from_folder(name, part, Path(home).expanduser())
+    X, y, source, n_train = loaded or _from_elsewhere(name, part, home)
     if X.shape[1] != len(inputs):
         raise ValueError(f"{name!r} has {len(inputs)} inputs, got {X.shape[1]} from {source}.")
     if return_X_y:
         return X, y
     text = f"{name}: {_DESCRIPTIONS[name]}\n{len(X)} samples. Source: {source}"
-    found = Bunch(data=X, target=y, feature_names=inputs, DESCR=text, name=name, source=source)
+    dataset = Bunch(data=X, target=y, feature_names=inputs, DESCR=text, name=name, source=source)
     if name in _IMAGES:
-        found.n_train = n_train
-    return found
-
-
-def _part(name: str, given: str | None) -> str:
-    """``part``, checked."""
-    if given is None:
-        return "test" if name == "mnist" else "all"
-    if name not in _IMAGES:
-        raise ValueError(f"part={given!r} does not apply to {name!r}: only images have parts.")
-    if given not in ("all", "test"):
-        raise ValueError(f"part must be 'all' or 'test', got {given!r}.")
-    return given
+        dataset.n_train = n_train
+    return dataset
 
 
 def _from_folder(name: str, part: str, home: Path) -> _Loaded | None:
@@ -172,7 +165,11 @@ def _from_folder(name: str, part: str, home: Path) -> _Loaded | None:
 
 def _from_elsewhere(name: str, part: str, home: str | os.PathLike[str] | None) -> _Loaded:
     if name in _IMAGES:
-        return _images_from_openml(name, part)
+        whole = name == "mnist" and part == "all"
+        X, y, source = _from_openml(name, _OPENML["all of mnist" if whole else name], whole=whole)
+        if part == "all":
+            return X, y, source, len(y) - _N_TEST
+        return X[-_N_TEST:], y[-_N_TEST:], source, 0
     if name in _OPENML:
         return *_from_openml(name, _OPENML[name]), 0
     if name == "diabetes":
@@ -184,14 +181,6 @@ def _from_elsewhere(name: str, part: str, home: str | os.PathLike[str] | None) -
         raise FileNotFoundError(f"No regression/izmailov.data in {home}, nor elsewhere. {_REMEDY}")
     X, y = (make_sinusoidal if name == "sinusoidal" else make_regression2d)(random_state=0)
     return (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std(), "generated with seed 0", 0
-
-
-def _images_from_openml(name: str, part: str) -> _Loaded:
-    whole = name == "mnist" and part == "all"
-    X, y, source = _from_openml(name, _OPENML["all of mnist" if whole else name], whole=whole)
-    if part == "all":
-        return X, y, source, len(y) - _N_TEST
-    return X[-_N_TEST:], y[-_N_TEST:], source, 0
 
 
 def _from_openml(

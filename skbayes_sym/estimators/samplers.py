@@ -12,10 +12,8 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.inference.sampling.annealing import Annealing
 from skbayes_sym.inference.sampling.kernels.base import Info, Kernel, State
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 
-__all__ = ["HMC", "NUTS", "SMC", "Annealing", "Chains", "Info", "Kernel", "ModeWeights", "State"]
+__all__ = ["Info", "Kernel", "State"]  # a kernel of one's own; the objects are names of skbayes_sym
 
 
 class Chains(BaseEstimator):
@@ -98,7 +96,7 @@ class SMC(BaseEstimator):
 
 
 class ModeWeights(BaseEstimator):
-    """What a mode of the posterior modulo its symmetry counts for.
+    """Weights of the modes of the posterior modulo its symmetry.
 
     Parameters
     ----------

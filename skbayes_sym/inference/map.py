@@ -1,6 +1,6 @@
 """Modes of a posterior: many searches at once by Adam, or one to the last digit by L-BFGS."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,17 +20,13 @@ class MapObjective:
 
     ``params``, ``gradient`` (M * D,): ``theta`` of all positions one after the other, then ``log
     sigma`` of all: two stretches with ranges of their own.
+
+    ``log_density``: over positions ``[theta | log sigma]``; ``n_theta``: length of ``theta``, all
+    of the position where there is no sigma; ``position`` (M, D): where the searches start. The mode
+    looked for is that of the density of (theta, sigma): that of (theta, log sigma) over sigma.
     """
 
-    def __init__(
-        self,
-        log_density: LogDensity,  # over positions ``[theta | log sigma]``
-        # Length of ``theta``, all of the position where there is no sigma. The mode looked for is
-        # that of the density of (theta, sigma), which is the density of (theta, log sigma) divided
-        # by sigma.
-        n_theta: int,
-        position: Tensor,  # (M, D): where the searches start
-    ) -> None:
+    def __init__(self, log_density: LogDensity, n_theta: int, position: Tensor) -> None:
         self._log_density, self._split = log_density, [n_theta, position.shape[1] - n_theta]
         self._n = len(position)
         self.params = self._flat(position)
@@ -63,26 +59,23 @@ class MapObjective:
         return torch.cat([part.flatten() for part in position.split(self._split, 1)])
 
 
+@dataclass(frozen=True, eq=False)
 class MinibatchDensity:
     """A log posterior density estimated from the rows of a batch, another one at every call.
 
     Unbiased: the rows' weights are scaled to the whole data set.
     """
 
-    def __init__(
-        self,
-        posterior: NetworkPosterior,  # of all rows
-        batches: Batches,
-    ) -> None:
-        self._posterior, self._batches = posterior, batches
+    posterior: NetworkPosterior  # of all rows
+    batches: Batches
 
     @property
     def n_dims(self) -> int:
         """Length of a position."""
-        return self._posterior.n_dims
+        return self.posterior.n_dims
 
     def __call__(self, position: Tensor) -> Tensor:
-        return self._posterior(position)
+        return self.posterior(position)
 
     def evaluate(self, position: Tensor) -> Evaluation:
-        return replace(self._posterior, data=self._batches.next()).evaluate(position)
+        return replace(self.posterior, data=self.batches.next()).evaluate(position)

@@ -79,19 +79,20 @@ class MatrixPosterior(NamedTuple):
     @property
     def is_isotropic(self) -> bool:
         """Whether every covariance is a multiple of the identity, up to rounding."""
-        cov, dtype = self.cov, torch.as_tensor(self.rows.cov).dtype
+        cov = self.cov
         variance = cov.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
-        off = cov / variance - torch.eye(cov.shape[-1], dtype=cov.dtype)
-        return bool((off.abs() <= torch.finfo(dtype).eps ** 0.5).all())
+        return self._rounds_to_zero(cov / variance - torch.eye(cov.shape[-1], dtype=cov.dtype))
 
     @property
     def is_elementwise(self) -> bool:
         """Whether every covariance is diagonal, up to rounding."""
-        cov, dtype = self.cov, torch.as_tensor(self.rows.cov).dtype
-        variance = cov.diagonal(dim1=-2, dim2=-1)
+        variance = self.cov.diagonal(dim1=-2, dim2=-1)
         scale = (variance.unsqueeze(-1) * variance.unsqueeze(-2)).sqrt()
-        off = (cov - torch.diag_embed(variance)) / scale
-        return bool((off.abs() <= torch.finfo(dtype).eps ** 0.5).all())
+        return self._rounds_to_zero((self.cov - torch.diag_embed(variance)) / scale)
+
+    def _rounds_to_zero(self, correlation: Tensor) -> bool:
+        eps = torch.finfo(torch.as_tensor(self.rows.cov).dtype).eps
+        return bool((correlation.abs() <= eps**0.5).all())
 
     def factors(self, n_components: int) -> "MatrixPosterior":
         """The first coordinates of every row alone; views."""

@@ -96,7 +96,7 @@ def loss_barrier(
     --------
     >>> from skbayes_sym import MCMCRegressor, loss_barrier
     >>> from skbayes_sym.datasets import make_sinusoidal
-    >>> from skbayes_sym.estimators.samplers import Chains
+    >>> from skbayes_sym import Chains
     >>> X, y = make_sinusoidal(60, random_state=0)
     >>> reg = MCMCRegressor((2,), sampler=Chains(n_warmup=100), n_chains=2, remove_symmetries=False,
     ...                     random_state=0).fit(X, y)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import column_or_1d
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
-from skbayes_sym.model_selection._fits import FoldReport, Task, WholeReport, judge_fold, judge_whole
+from skbayes_sym.model_selection._fits import FoldReport, Task, judge_fold, judge_whole
 from skbayes_sym.numerics.arguments import shown
 
 
@@ -151,7 +151,12 @@ def compare_models(
     classes = _classes(estimators, y)
     task = Task(X, y, classes, raises)
     rng = check_random_state(random_state)
-    splits = list(_splitter(cv, y, classes is not None, rng).split(X, y))
+    if isinstance(cv, (int, np.integer)):
+        kind = KFold if classes is None else StratifiedKFold
+        splitter = kind(int(cv), shuffle=True, random_state=rng)
+    else:
+        splitter = check_cv(cv, y, classifier=classes is not None)
+    splits = list(splitter.split(X, y))
     if not splits:
         raise ValueError(f"cv gives no split into training and test rows, got {shown(cv)}.")
     seeds = rng.randint(2**31 - 1, size=len(splits) + 1)
@@ -171,7 +176,15 @@ def compare_models(
     wholes: list[Any] = [None] * len(names)
     for i, answer in zip(says_more, answers, strict=True):
         wholes[i] = answer
-    _warn_of_failures(names, folds, wholes)
+    for name, reports, whole in zip(names, folds, wholes, strict=True):
+        errors = [report for report in (*reports, whole) if isinstance(report, str)]
+        if errors:
+            n_fits = len(reports) + (whole is not None)
+            warn_user(
+                f"{name!r} failed in {len(errors)} of {n_fits} fits, so its row has nan. The "
+                f"first error: {errors[0]}",
+                FitFailedWarning,
+            )
     columns = _columns(folds, wholes, task)
     try:
         import pandas as pd
@@ -195,30 +208,10 @@ def _classes(estimators: Sequence[Any], y: Any) -> Any:
     raise ValueError(f"models must be all classifiers or all regressors, got {kinds}.")
 
 
-def _splitter(cv: Any, y: Any, classify: bool, rng: np.random.RandomState) -> Any:
-    if not isinstance(cv, (int, np.integer)):
-        return check_cv(cv, y, classifier=classify)
-    kind = StratifiedKFold if classify else KFold
-    return kind(int(cv), shuffle=True, random_state=rng)
-
-
-def _warn_of_failures(
-    names: Sequence[str], folds: Sequence[Sequence[Any]], wholes: Sequence[Any]
-) -> None:
-    for name, own, whole in zip(names, folds, wholes, strict=True):
-        errors = [report for report in (*own, whole) if isinstance(report, str)]
-        if errors:
-            n_fits = len(own) + (whole is not None)
-            warn_user(
-                f"{name!r} failed in {len(errors)} of {n_fits} fits, so its row has nan. The "
-                f"first error: {errors[0]}",
-                FitFailedWarning,
-            )
-
-
 def _columns(folds: Sequence[Sequence[Any]], wholes: Sequence[Any], task: Task) -> dict[str, Any]:
-    columns: dict[str, Any] = _density_columns([_row_densities(own, len(task.y)) for own in folds])
-    predictions = [_prediction_columns(own, task) for own in folds]
+    densities = [_row_densities(reports, len(task.y)) for reports in folds]
+    columns: dict[str, Any] = _density_columns(densities)
+    predictions = [_prediction_columns(reports, task) for reports in folds]
     reports = [_whole_columns(whole) for whole in wholes]
     for name in ("rmse" if task.classes is None else "accuracy", "calibration_error"):
         columns[name] = np.array([row[name] for row in predictions])
@@ -297,13 +290,11 @@ def _prediction_columns(folds: Sequence[Any], task: Task) -> dict[str, float]:
 
 def _whole_columns(whole: Any) -> dict[str, Any]:
     """Evidence and leave-one-out densities of the fit to all rows."""
-    evidence, loo = whole if isinstance(whole, WholeReport) else (None, None)
+    evidence, loo = whole if isinstance(whole, tuple) else (None, None)
+    names = ("evidence", "evidence_se", "evidence_source", "evidence_side")
     mean, error = (np.nan, np.nan) if loo is None else _mean_and_error(loo.log_density)
     return {
-        "evidence": np.nan if evidence is None else evidence.value,
-        "evidence_se": np.nan if evidence is None else evidence.std_error,
-        "evidence_source": "" if evidence is None else evidence.source,
-        "evidence_side": "" if evidence is None else evidence.side,
+        **dict(zip(names, evidence or (np.nan, np.nan, "", ""), strict=True)),
         "loo": mean,
         "loo_se": error,
         "loo_unreliable": np.nan if loo is None else float(loo.n_unreliable),

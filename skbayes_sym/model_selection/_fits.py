@@ -48,24 +48,19 @@ class FoldReport(NamedTuple):
     says_more: bool  # a fit to all rows would report evidence or leave-one-out densities
 
 
-class WholeReport(NamedTuple):
-    """Evidence and left-out densities of a fit to all rows."""
-
-    evidence: ReportedEvidence | None
-    loo: LeaveOneOut | None
-
-
 def judge_fold(model: Any, task: Task, train: Array, test: Array, seed: int) -> FoldReport | str:
     """Fit a clone to ``train`` and ask it about ``test``; the error where that fails."""
     return _or_error(task, lambda: _judge_fold(seeded_clone(model, seed), task, train, test))
 
 
-def judge_whole(model: Any, task: Task, seed: int) -> WholeReport | str:
-    """Fit a clone to all rows; the error where that fails."""
+def judge_whole(
+    model: Any, task: Task, seed: int
+) -> tuple[ReportedEvidence | None, LeaveOneOut | None] | str:
+    """Evidence and left-out densities of a clone's fit to all rows; the error where that fails."""
 
-    def judged() -> WholeReport:
+    def judged() -> tuple[ReportedEvidence | None, LeaveOneOut | None]:
         fitted = seeded_clone(model, seed).fit(task.X, task.y)
-        return WholeReport(reported_evidence(fitted), leave_one_out(fitted, task.X, task.y))
+        return reported_evidence(fitted), leave_one_out(fitted, task.X, task.y)
 
     return _or_error(task, judged)
 
@@ -148,10 +143,15 @@ def leave_one_out(estimator: BaseEstimator, X: Any, y: Any) -> LeaveOneOut | Non
     values, weights = model.log_likelihood_samples(X, y), model.chain_weights_
     used = weights > 0
     values, weights = values[used], weights[used]
-    efficiency = _relative_efficiency(values, weights)
+    # Effective draws a draw for the mean likelihood, averaged over rows; sets the tail's size.
+    likelihood = np.exp(values - values.max(axis=(0, 1)))
+    efficiency = mean_ess(likelihood, weights) / values[..., 0].size
+    efficiency = efficiency[np.isfinite(efficiency)]
     # arviz takes log likelihoods for equally weighted draws and smooths their negatives.
     weighted = (values - np.log(weights)[:, None, None]).reshape(-1, values.shape[-1]).T
-    log_ratios, shapes = array_stats.psislw(weighted, r_eff=efficiency)
+    log_ratios, shapes = array_stats.psislw(
+        weighted, r_eff=float(np.mean(efficiency)) if efficiency.size else 1.0
+    )
     flat = values.reshape(-1, values.shape[-1]).T
     log_density = np.logaddexp.reduce(log_ratios + flat, axis=1)
     log_density -= np.logaddexp.reduce(log_ratios, axis=1)
@@ -161,12 +161,5 @@ def leave_one_out(estimator: BaseEstimator, X: Any, y: Any) -> LeaveOneOut | Non
 
 def has_posterior_draws(model: Any) -> bool:
     """Whether there is what `leave_one_out` starts from; the modes of an ensemble aren't."""
-    found = hasattr(model, "log_likelihood_samples")
-    return found and bool(getattr(model, "draws_the_posterior", True))
-
-
-def _relative_efficiency(values: Array, weights: Array) -> float:
-    """Effective draws a draw for the mean likelihood, averaged over rows; sets the tail's size."""
-    likelihood = np.exp(values - values.max(axis=(0, 1)))
-    found = mean_ess(likelihood, weights) / values[..., 0].size
-    return float(np.mean(found[np.isfinite(found)])) if np.isfinite(found).any() else 1.0
+    has_draws = hasattr(model, "log_likelihood_samples")
+    return has_draws and bool(getattr(model, "draws_the_posterior", True))

@@ -8,15 +8,15 @@ the larger ``a``. (MacKay 1992, "Bayesian interpolation"; Neal 1996, section 1.2
 the width these are: weights into a layer of ``n`` inputs have variance of order 1/n.)
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import lgamma, log, pi
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.priors import GaussianPrior, Prior, WeightMoments
+from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.machine import constant
 from skbayes_sym.numerics.random import normal_like
@@ -118,12 +118,12 @@ class ScalesByGroup(Prior):
         scale = self.scale.to(generator.device)
         return scale * normal_like((n, scale.numel()), generator=generator, like=scale)
 
-    def update(self, moments: WeightMoments) -> "ScalesByGroup":
-        """The scales that maximise the expected log prior plus the hyperprior, in closed form.
+    def update(self, mean: Tensor, variance: Tensor) -> "ScalesByGroup":
+        """Scales that maximise expected log prior plus hyperprior at moments (P,), closed form.
 
         .. math:: \\alpha_g = (n_g + 2a) / (E|\\theta_g|^2 + 2 a s_g^2).
         """
-        spread = self.sums(moments.mean.square() + moments.variance)
+        spread = self.sums(mean.square() + variance)
         n, a = self.sizes.to(spread), self.shape
         rate = 2.0 * a * self.reference_variance.to(spread)
         return replace(self, hyper=((n + 2.0 * a) / (spread + rate)).log())
@@ -256,12 +256,34 @@ class LayerScales:
     shape: float = 0.5
     output_variance: float = 1.0
 
+    _by_column: ClassVar[bool] = False  # of the first layer's weights
+
     def bind(self, layout: ParamLayout) -> ScalesByGroup:
-        return _bound(layout, self.shape, self.output_variance, by_column=False)
+        if not self.shape > 0.0 or not self.output_variance > 0.0:
+            raise ValueError(
+                "shape and output_variance must be positive, got "
+                f"{self.shape!r} and {self.output_variance!r}."
+            )
+        weights = [name for name, s in layout.shapes.items() if len(s) > 1]
+        group: list[Tensor] = []
+        names: list[str] = []
+        variances: list[float] = []  # before any data, features and targets standardised
+        for name, size in layout.shapes.items():
+            columns = size[1] if self._by_column and name == weights[0] else 1
+            group.append(len(names) + torch.arange(columns).broadcast_to(size).reshape(-1))
+            names += [name] if columns == 1 else [f"{name}[:, {j}]" for j in range(columns)]
+            variance = 1.0
+            if name in weights:
+                variance = self.output_variance if name == weights[-1] else _INPUT_VARIANCE
+                variance /= float(np.prod(size[1:]))
+            variances += columns * [variance]
+        reference = torch.tensor(variances, dtype=torch.float64)
+        shape = float(self.shape)
+        return ScalesByGroup(torch.cat(group), tuple(names), reference, shape, -reference.log())
 
 
 @dataclass(frozen=True)
-class ARD:
+class ARD(LayerScales):
     """Automatic relevance determination: one learned scale per column of the input.
 
     All hidden units share a column's scale, so that exchanges and sign flips of units stay
@@ -278,40 +300,4 @@ class ARD:
     Neal (1996). Bayesian learning for neural networks, section 1.2.
     """
 
-    shape: float = 0.5
-    output_variance: float = 1.0
-
-    def bind(self, layout: ParamLayout) -> ScalesByGroup:
-        return _bound(layout, self.shape, self.output_variance, by_column=True)
-
-
-def _bound(
-    layout: ParamLayout, shape: float, output_variance: float, *, by_column: bool
-) -> ScalesByGroup:
-    if not shape > 0.0 or not output_variance > 0.0:
-        raise ValueError(
-            f"shape and output_variance must be positive, got {shape!r} and {output_variance!r}."
-        )
-    weights = [name for name, s in layout.shapes.items() if len(s) > 1]
-    group: list[Tensor] = []
-    names: list[str] = []
-    variances: list[float] = []
-    for name, size in layout.shapes.items():
-        columns = size[1] if by_column and name == weights[0] else 1
-        group.append(len(names) + torch.arange(columns).broadcast_to(size).reshape(-1))
-        names += [name] if columns == 1 else [f"{name}[:, {j}]" for j in range(columns)]
-        variances += columns * [_reference(name, size, weights, output_variance)]
-    reference = torch.tensor(variances, dtype=torch.float64)
-    return ScalesByGroup(torch.cat(group), tuple(names), reference, float(shape), -reference.log())
-
-
-def _reference(
-    name: str, size: Sequence[int], weights: Sequence[str], output_variance: float
-) -> float:
-    """Variance of a parameter before any data, features and targets standardised."""
-    if name not in weights:
-        return 1.0
-    fan_in = float(np.prod(size[1:]))
-    if name != weights[-1]:
-        return _INPUT_VARIANCE / fan_in
-    return output_variance / fan_in
+    _by_column: ClassVar[bool] = True

@@ -286,11 +286,11 @@ class TargetMixture(TargetPredictive):
         location, scale = self._units
         jacobian = scale.log().expand(y.shape[-1]).sum()
         y = (y - location) / scale
-        found = self.likelihood.log_prob(self.outputs, y) - jacobian
+        log_prob = self.likelihood.log_prob(self.outputs, y) - jacobian
         if not self.is_discrete:
-            return found
+            return log_prob
         is_count = ((y >= 0.0) & (y == y.floor())).all(-1)
-        return torch.where(is_count, found, -torch.inf)
+        return torch.where(is_count, log_prob, -torch.inf)
 
     def cdf(self, y: Tensor) -> Tensor:
         location, scale = self._units

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -61,13 +61,6 @@ class Prior:
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P), on the generator's device."""
         raise NotImplementedError(f"{type(self).__name__} needs `sample(n, generator=...)`.")
-
-
-class WeightMoments(NamedTuple):
-    """Moments of a posterior of the weights, from which scales are learned."""
-
-    mean: Tensor  # (P,)
-    variance: Tensor  # (P,)
 
 
 @dataclass(frozen=True)
@@ -164,23 +157,23 @@ class Normal:
         return GaussianPrior(scale.expand(layout.n_params).clone())
 
 
-def checked_scales(given: npt.ArrayLike, **sizes: int) -> npt.NDArray[np.float64]:
-    """``given`` as an array of one number, or of as many as one of the sizes named.
+def checked_scales(values: npt.ArrayLike, **sizes: int) -> npt.NDArray[np.float64]:
+    """``values`` as an array of one number, or of as many as one of the sizes named.
 
     Raises ValueError if it has another shape, or isn't positive and finite.
     """
-    scale = np.atleast_1d(np.asarray(given, dtype=float))
+    scale = np.atleast_1d(np.asarray(values, dtype=float))
     if scale.shape not in {(1,), *((n,) for n in sizes.values())}:
         several = " or ".join(f"one for each of the {n} {name}" for name, n in sizes.items())
         raise ValueError(
             f"prior must be a number or {several}; got an array of shape {scale.shape}."
         )
     if not np.all(np.isfinite(scale) & (scale > 0)):
-        raise ValueError(f"prior must be positive and finite, got {given!r}.")
+        raise ValueError(f"prior must be positive and finite, got {values!r}.")
     if not np.all((scale >= _LEAST_SCALE) & (scale <= 1.0 / _LEAST_SCALE)):
         raise ValueError(
             f"prior must lie between {_LEAST_SCALE:g} and {1.0 / _LEAST_SCALE:g}, where its "
-            f"square and the inverse of that are numbers; got {given!r}."
+            f"square and the inverse of that are numbers; got {values!r}."
         )
     return scale
 

@@ -58,16 +58,14 @@ BAD_VALUES = {
     "prior": -1.0, "noise_std": 0.0,
     "activation": "selu", "random_state": "today", "verbose": "loudly",
     "standardize": "yes", "warm_start": "yes", "n_jobs": "all",
-    "hidden_layer_sizes": "wide", "n_predict_samples": 0, "sampler": "gibbs", "thinning": 0,
+    "hidden_layer_sizes": "wide", "n_predict_samples": 0, "sampler": "gibbs", "n_members": 0,
+    "optimizer": "sgd", "fit_intercept": "maybe", "predictive": "mc", "n_components": 2.5,
 }  # fmt: skip
 BAD_SCALES = {
     "too many scales": ([1.0] * 7, r"^prior must be a number or one for .* shape \(7,\)"),
     "a negative scale": ([-1.0], r"^prior must be positive and finite, got \[-1.0\]"),
     "an infinite scale": ([np.inf], r"^prior must be positive and finite, got \[inf\]"),
-    "a scale in words": (
-        ["wide"],
-        r"^prior must hold numbers: could not convert .* 'wide'.$",
-    ),
+    "a scale in words": (["wide"], r"^prior must hold numbers: could not convert .* 'wide'.$"),
 }
 
 

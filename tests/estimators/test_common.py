@@ -201,9 +201,9 @@ def test_fits_in_several_threads_are_the_same_and_restore_the_setting(estimator)
     assert_same_fit(one, fits[3], X)
 
 
-@pytest.mark.kept("vi-regressor", "laplace-classifier")
+@pytest.mark.kept("vi-regressor", "laplace-classifier", "mcmc-regressor")
 @pytest.mark.processes
-@every(VARIATIONAL | LAPLACE)
+@every(VARIATIONAL | LAPLACE | CHAINS)
 def test_grid_search_through_a_pipeline_is_the_same_in_two_processes(estimator):
     X, y = data(estimator)
     name = type(estimator).__name__.lower()
@@ -270,9 +270,12 @@ def test_float32_follows_the_data(estimator):
     fitted = clone(estimator).fit(X.astype(np.float32), y)
     assert fitted.dtype_ == "float32"
     assert weights(fitted).dtype == np.float32
-    if hasattr(fitted, "n_chains"):
-        return  # chains part ways within some steps
     double = once_fitted(estimator)
+    if hasattr(fitted, "n_chains"):  # they part ways within some steps: other draws of the same
+        spread = double.log_posterior_samples_.std()
+        gap = fitted.log_posterior_samples_.mean() - double.log_posterior_samples_.mean()
+        assert abs(gap) < 5 * spread
+        return
     # Some Adam steps in two precisions: the same model up to the noise of rounding.
     figures = ("elbo_", "log_evidence_", "log_posterior_samples_")
     figure = next(name for name in figures if hasattr(double, name))

@@ -12,14 +12,16 @@ from sklearn.base import clone
 from torch import nn
 
 from skbayes_sym import (
+    HMC,
+    Chains,
     DeepEnsembleClassifier,
     DeepEnsembleRegressor,
     MCMCClassifier,
     MCMCRegressor,
+    ModeWeights,
     load,
     save,
 )
-from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.model_selection._fits import has_posterior_draws
 from skbayes_sym.models import BaseNetwork, Normal, Poisson, Prior, StudentT, TargetLikelihood
 from skbayes_sym.numerics.layout import ParamLayout
@@ -55,10 +57,13 @@ def n_draws(model):
 @regressors
 def test_likelihoods_of_draws_average_to_the_predictive_density(name):
     model = clone(REGRESSORS[name]).fit(X, Y)
+    assert model.chain_weights_.tolist() == [1 / 3] * 3
+    if name == "mcmc":
+        model.chain_weights_ = np.array([1.0, 2.0, 3.0]) / 6.0
     values = model.log_likelihood_samples(X, Y)
     assert values.shape == (*model.samples_.shape[:-1], 30)
-    assert model.chain_weights_.tolist() == [1 / 3] * 3
-    mixed = logsumexp(values.reshape(-1, 30), axis=0) - np.log(n_draws(model))
+    each = np.repeat(model.chain_weights_, n_draws(model) // 3) / (n_draws(model) // 3)
+    mixed = logsumexp(values.reshape(-1, 30), axis=0, b=each[:, None])
     np.testing.assert_allclose(mixed, model.log_predictive_density(X, Y), rtol=1e-9)
 
 
@@ -225,21 +230,9 @@ def test_objects_of_ones_own(name, own):
 
 
 @regressors
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        (
-            {"network": Wave(), "hidden_layer_sizes": (3,)},
-            r"hidden_layer_sizes=\(3,\) does not app",
-        ),
-        ({"likelihood": Poisson(), "noise_std": 2.0}, "noise_std=2.0 does not apply: likelihood"),
-        ({"network": Wave(2)}, "network has 2 outputs.*ask for 1"),
-    ],
-)
-def test_parameters_that_dont_apply_are_refused(name, parameters, message):
-    kind = type(REGRESSORS[name])
-    with pytest.raises(ValueError, match=message):
-        kind(**parameters).fit(X, COUNTS)
+def test_a_network_of_other_outputs_is_refused(name):
+    with pytest.raises(ValueError, match=r"network has 2 outputs.*ask for 1"):
+        type(REGRESSORS[name])(network=Wave(2)).fit(X, Y)
 
 
 class Half:

@@ -11,8 +11,7 @@ from scipy import optimize, stats
 from scipy.special import gammaln, logsumexp
 
 import skbayes_sym as sk
-from skbayes_sym import Adam, EvidenceAdam, Updates
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
+from skbayes_sym import Adam, Chains, EvidenceAdam, ModeWeights, Updates
 from skbayes_sym.models import (
     Gaussian,
     Heteroscedastic,

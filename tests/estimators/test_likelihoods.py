@@ -7,8 +7,7 @@ import pytest
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym import Adam, EvidenceAdam, Updates
-from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
+from skbayes_sym import HMC, Adam, Chains, EvidenceAdam, ModeWeights, Updates
 from skbayes_sym.inspection import IntervalCalibrationDisplay, PredictiveDisplay
 from skbayes_sym.model_selection import log_predictive_density_scorer
 from skbayes_sym.models import NegativeBinomial, StudentT

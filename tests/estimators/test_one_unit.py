@@ -17,8 +17,7 @@ from scipy.special import expit
 from torch import Tensor
 
 import skbayes_sym as sk
-from skbayes_sym import Adam
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
+from skbayes_sym import Adam, Chains, ModeWeights
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from fits import FITS, LABELS, NUMBERS, TWO_NUMBERS, X, fitted
+from fits import FITS, LABELS, NUMBERS, SMALL, TWO_NUMBERS, X, fitted
 from scipy import stats
+from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 Q = [0.1, 0.5, 0.8]
 REGRESSORS = [n for n, case in FITS.items() if hasattr(case.estimator, "sample_y")]
+NETWORKS = {type(FITS[n].estimator).__name__ for n in REGRESSORS} - {"BayesianLinearRegressor"}
 CLASSIFIERS = [n for n, case in FITS.items() if hasattr(case.estimator, "predict_proba")]
 
 
@@ -45,7 +47,14 @@ def test_it_answers_as_the_methods_of_the_estimator(name):
         (law.uncertainty().total, model.predict_uncertainty(rows).total),
     ]:  # fmt: skip
         np.testing.assert_array_equal(got, expected)
+    assert mean.shape == y.shape
+    assert law.quantile(Q).shape == law.sample(3).shape == (*y.shape, 3)
+    for noise in {"noise_std_", "noise_std_samples_"} & set(vars(model)):
+        assert np.shape(getattr(model, noise))[-1:] in {y.shape[1:], (1,) * (y.ndim == 1)}
+    if name != "linear-counts":
+        np.testing.assert_allclose(law.cdf(law.quantile(0.3)), 0.3, rtol=1e-6)
     scale = np.finfo(model.dtype_).eps * np.abs(y).max()  # the mean alone takes another way
+    np.testing.assert_allclose(law.uncertainty().total, std**2, rtol=1e-6)
     np.testing.assert_allclose(law.mean(), mean, rtol=0, atol=100 * scale)
     weights, loc, scale = law.components()
     np.testing.assert_allclose(np.tensordot(weights, loc, 1), mean, atol=1e-4 * std.max())
@@ -56,10 +65,45 @@ def test_it_answers_as_the_methods_of_the_estimator(name):
     assert np.all(law.crps(y) >= 0)
 
 
+@pytest.mark.parametrize("kind", sorted(NETWORKS))
+def test_a_column_of_targets_is_predicted_as_a_column(kind):
+    assert clone(SMALL[kind]).fit(X, NUMBERS[:, None]).predict(X).shape == (24, 1)
+
+
+SCALED = [n for n in REGRESSORS if not n.startswith("linear")]  # those have standardize=False
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_units_of_targets_carry_through(name):
+    """Bounds, evidences and densities are of y as given: -log 10 for each number."""
+    estimator, rows, y = FITS[name]
+    plain, scaled = fitted(name), clone(estimator).set_params(device="cpu").fit(rows, 10.0 * y + 3)
+    np.testing.assert_allclose(scaled.predict(rows), 10.0 * plain.predict(rows) + 3.0, rtol=1e-5)
+    for noise in {"noise_std_", "noise_std_samples_"} & set(vars(plain)):
+        found, expected = getattr(scaled, noise), 10.0 * getattr(plain, noise)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    gained = plain.log_predictive_density(rows, y) - np.log(10.0) * (y.size // len(y))
+    found = scaled.log_predictive_density(rows, 10.0 * y + 3.0)
+    np.testing.assert_allclose(found, gained, atol=1e-4)
+    bounds = {"elbo_", "elbo_curve_", "log_evidence_", "log_evidence_curve_",
+              "log_posterior_samples_", "log_posterior_curve_"} & set(vars(plain))  # fmt: skip
+    assert bounds
+    for bound in bounds:
+        found, expected = getattr(scaled, bound), getattr(plain, bound) - y.size * np.log(10.0)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=bound)
+    modes = zip(*(getattr(model, "modes_", []) for model in (plain, scaled)), strict=True)
+    for before, after in modes:
+        for bound in ("log_evidence", "mean_log_posterior"):
+            expected = getattr(before, bound) - y.size * np.log(10.0)
+            np.testing.assert_allclose(getattr(after, bound), expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_of_classes_too(name):
     model, (rows, y) = fitted(name), FITS[name][1:]
     law = predictive(model, rows)
+    np.testing.assert_allclose(law.proba().sum(1), 1.0)
+    assert np.all(law.uncertainty().epistemic >= 0.0)
     np.testing.assert_array_equal(law.classes, model.classes_)
     assert f"{len(law.classes)} classes" in repr(law)
     np.testing.assert_array_equal(law.proba(), model.predict_proba(rows))

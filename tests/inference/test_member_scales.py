@@ -17,7 +17,6 @@ from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models import ARD, MLP, TANH, LayerScales
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.priors import WeightMoments
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 
 N, D = 40, 4
@@ -80,8 +79,8 @@ def test_the_fixed_point_is_the_maximum_of_the_evidence(unbound, learns_noise, r
     if learns_noise:
         torch.testing.assert_close(log_noise, best[-1:], rtol=0.0, atol=1e-5)
     # What mean-field inference maximises has the same fixed point.
-    moments = WeightMoments(theta, found.variance[0])
-    torch.testing.assert_close(prior.update(moments).hyper, best[:-1], rtol=0.0, atol=1e-4)
+    updated = prior.update(theta, found.variance[0])
+    torch.testing.assert_close(updated.hyper, best[:-1], rtol=0.0, atol=1e-4)
 
 
 def test_a_group_that_no_row_speaks_for_keeps_its_hyperprior():
@@ -92,7 +91,7 @@ def test_a_group_that_no_row_speaks_for_keeps_its_hyperprior():
     one = replace(prior, hyper=prior.hyper[None])
     kept = learned(one, theta, (1.0 / prior.precision)[None])
     torch.testing.assert_close(kept.hyper[0], prior.hyper)
-    together = prior.update(WeightMoments(theta[0], torch.zeros_like(theta[0])))
+    together = prior.update(theta[0], torch.zeros_like(theta[0]))
     growth = (together.hyper - prior.hyper).exp()  # (n + 2a) / 2a
     torch.testing.assert_close(growth, prior.sizes + 1.0)
 

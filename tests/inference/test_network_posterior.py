@@ -102,33 +102,6 @@ def test_learned_scales_collapsed(prior, generator):
     assert_close(density(moved), density(position), rtol=1e-12, atol=0)
 
 
-def test_gradient_by_finite_differences(generator):
-    """Of the log noise, whose prior's gradient is written by hand as well."""
-    density = posterior(NETWORKS["one-layer-tanh"], LIKELIHOODS["gaussian-learned"], generator)
-    position, h = positions(density, generator), 1e-5
-    for column in (-2, -1, 0):
-        step = torch.zeros(density.n_dims, dtype=torch.float64)
-        step[column] = h
-        central = (density(position + step) - density(position - step)) / (2 * h)
-        # Truncation h^2 f'''/6 and rounding eps f/h, both about 1e-9 of values of 1e2.
-        assert_close(density.evaluate(position).gradient[:, column], central, rtol=1e-7, atol=1e-6)
-
-
-def test_prior_of_the_noise_integrates_to_one(generator):
-    density = posterior(NETWORKS["linear"], LIKELIHOODS["gaussian-learned"], generator)
-    grid = torch.linspace(-40.0, 4.0, 200_001, dtype=torch.float64)
-    for column, other in ((-2, -1), (-1, -2)):
-        position = torch.zeros(len(grid), density.n_dims, dtype=torch.float64)
-        position[:, column] = grid
-        log_density = density.log_prior(position)
-        # What the coordinates at rest contribute, by torch's distributions.
-        rest = torch.distributions.Normal(0.0, density.prior.scale).log_prob(torch.zeros(1)).sum()
-        half_normal = torch.distributions.HalfNormal(NOISE_PRIOR_SCALE[other])
-        rest = rest + half_normal.log_prob(torch.ones((), dtype=torch.float64))
-        mass = torch.trapezoid((log_density - rest).exp(), grid)
-        assert_close(float(mass), 1.0, rtol=0, atol=1e-9)
-
-
 @every_network
 @every_likelihood
 def test_invariant_under_the_networks_symmetry(network, case, generator):

@@ -9,10 +9,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import (
     BayesianLinearRegressor,
+    Chains,
     MCMCRegressor,
+    ModeWeights,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.estimators.samplers import Chains, ModeWeights
 
 matplotlib.use("agg")
 

@@ -6,8 +6,15 @@ import torch
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skbayes_sym import DeepEnsembleRegressor, MCMCClassifier, MCMCRegressor, loss_barrier
-from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
+from skbayes_sym import (
+    HMC,
+    Chains,
+    DeepEnsembleRegressor,
+    MCMCClassifier,
+    MCMCRegressor,
+    ModeWeights,
+    loss_barrier,
+)
 from skbayes_sym.numerics.random import generator_from
 
 X = np.random.default_rng(0).standard_normal((40, 2))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skbayes_sym.estimators.samplers import ModeWeights
+from skbayes_sym import ModeWeights
 from skbayes_sym.inspection import ModesDisplay
 
 

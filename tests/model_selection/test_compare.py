@@ -25,13 +25,15 @@ from sklearn.svm import LinearSVC
 from sklearn.utils import check_random_state
 
 from skbayes_sym import (
+    HMC,
     BayesianLinearRegressor,
+    Chains,
     DeepEnsembleRegressor,
     MCMCRegressor,
+    ModeWeights,
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.estimators.samplers import HMC, Chains, ModeWeights
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection import NoSplit, compare_models
 
@@ -51,11 +53,11 @@ class Constant(RegressorMixin, BaseEstimator):
         self.std = std
 
     def fit(self, X, y):
-        self.n_features_in_ = np.shape(X)[1]
+        self.n_features_in_, self.mean_ = np.shape(X)[1], self.mean
         return self
 
     def predict(self, X, return_std=False):
-        mean = np.full(len(X), self.mean)
+        mean = np.full(len(X), self.mean_)
         return (mean, np.full(len(X), self.std)) if return_std else mean
 
 
@@ -63,12 +65,8 @@ class Mean(Constant):
     """Around the mean of the training rows."""
 
     def fit(self, X, y):
-        self.mean_ = np.mean(y)
-        return super().fit(X, y)
-
-    def predict(self, X, return_std=False):
-        mean = np.full(len(X), self.mean_)
-        return (mean, np.full(len(X), self.std)) if return_std else mean
+        super().fit(X, y).mean_ = np.mean(y)
+        return self
 
 
 class Fails(Constant):

@@ -7,7 +7,6 @@ from scipy import integrate, stats
 
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import ARD, LayerScales
-from skbayes_sym.models.priors import WeightMoments
 from skbayes_sym.symmetry import check_invariant
 
 NETWORK = MLP(3, (4,), 2, TANH)
@@ -36,7 +35,7 @@ def test_the_update_is_the_maximum():
     generator = torch.Generator().manual_seed(0)
     mean = bound.sample(1, generator=generator)[0]
     variance = torch.rand(len(mean), generator=generator, dtype=torch.float64)
-    hyper = bound.update(WeightMoments(mean, variance)).hyper.clone().requires_grad_()
+    hyper = bound.update(mean, variance).hyper.clone().requires_grad_()
     precision = hyper.exp()[bound.group]
     expected = 0.5 * (hyper[bound.group] - precision * (mean**2 + variance)).sum()
     (expected + bound.log_hyperprior(hyper)).backward()

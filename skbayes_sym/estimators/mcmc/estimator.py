@@ -338,7 +338,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     --------
     >>> from skbayes_sym import MCMCRegressor
     >>> from skbayes_sym.datasets import make_sinusoidal
-    >>> from skbayes_sym.estimators.samplers import Chains
+    >>> from skbayes_sym import Chains
     >>> X, y = make_sinusoidal(60, random_state=0)
     >>> reg = MCMCRegressor((2,), sampler=Chains(n_warmup=50), n_chains=8, prior=1.0,
     ...                     random_state=0)
@@ -547,7 +547,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     --------
     >>> from sklearn.datasets import make_moons
     >>> from skbayes_sym import MCMCClassifier
-    >>> from skbayes_sym.estimators.samplers import Chains
+    >>> from skbayes_sym import Chains
     >>> X, y = make_moons(60, noise=0.2, random_state=0)
     >>> clf = MCMCClassifier((2,), sampler=Chains(n_warmup=50), n_chains=4, random_state=0)
     >>> clf = clf.fit(X, y)

@@ -35,7 +35,6 @@ from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Batches, Model
-from skbayes_sym.models.priors import WeightMoments
 from skbayes_sym.numerics.convergence import last_tenth_gain
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import DivergenceError, OptimiseResult, ParamGroup, Stopped
@@ -112,7 +111,7 @@ def found_so_far(params: Tensor, model: GaussianMLP, predict_seed: int) -> MeanF
     scales = learned_scales(model.prior, torch.device("cpu"))
     if scales is not None:  # those that this posterior asks for
         moments = final.double()
-        scales = scales.update(WeightMoments(moments[:n], moments[n : 2 * n].exp()))
+        scales = scales.update(moments[:n], moments[n : 2 * n].exp())
     loc, log_variance, own = (t.numpy().copy() for t in final.tensor_split([n, 2 * n]))
     return MeanFieldFit(loc, log_variance, own, predict_seed, scales)
 

@@ -20,7 +20,7 @@ from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.model import Batches
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews
-from skbayes_sym.models.priors import GaussianPrior, WeightMoments
+from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.rotated_normals import RotatedNormals
 from skbayes_sym.symmetry.base import SymmetryGroup
 
@@ -120,7 +120,7 @@ class SymmetrizedElbo:
 
     def _learn(self, scales: ScalesByGroup) -> None:
         """Move the prior to the scales of the present posterior."""
-        found = scales.update(WeightMoments(self._loc, self._log_variance.exp()))
+        found = scales.update(self._loc, self._log_variance.exp())
         self._precision.copy_(found.precision)
         self._kl_constant.copy_(found.scale.log().sum() - 0.5 * len(self._loc))
 

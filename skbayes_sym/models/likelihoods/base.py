@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from skbayes_sym.models.likelihoods import expectations
 from skbayes_sym.models.likelihoods.expectations import (
     AutogradTerm,
     DataTerm,
     ExpectedLogProb,
     by_autograd,
+    kept,
+    leaf,
 )
 from skbayes_sym.models.likelihoods.site_rules import ScalarSites, SiteLikelihood
 from skbayes_sym.models.predictive import (
@@ -35,6 +36,10 @@ _OF_DENSITY = (
     "constant_outputs", "sites", "given",
 )  # fmt: skip
 _OF_LAW = (*_OF_DENSITY, "log_prob", "mean", "variance", "cdf", "sample")
+
+
+# Curvatures below this share of a row's largest count as none: their square roots have no slope.
+_FLAT = 1e-10
 
 
 class Likelihood:
@@ -159,12 +164,50 @@ class Likelihood:
         return self.expected_log_prob(mean, variance, y, mean.new_empty(len(mean), 0))
 
     def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Gradient of `log_prob` in the outputs, (N, O)."""
-        return expectations.score(self, outputs, y)
+        """Gradient of `log_prob` in the outputs, (N, O); differentiable where they are."""
+        graph = self._has_graph(outputs)
+        with torch.inference_mode(False), torch.enable_grad():
+            outputs, y = leaf(outputs), kept(y)
+            total = self.log_prob(outputs, y).sum()
+            return torch.autograd.grad(total, outputs, create_graph=graph)[0]
 
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Columns r_k of a root of ``-d^2 log p / d outputs^2 = sum_k r_k r_k'``, (O, N, O)."""
-        return expectations.hessian_root(self, outputs, y)
+        r"""Columns r_k of a root of ``-d^2 log p / d outputs^2 = sum_k r_k r_k'``, (O, N, O).
+
+        Eigenvalues below zero, where the density isn't log-concave, count as zero, so the curvature
+        used is at least the true one. Cost: O + 1 backward passes and an eigendecomposition per
+        row.
+
+        Eigenvectors have no derivative where eigenvalues are equal, but a root has: with
+        ``R = V diag(sqrt(lambda))`` held fixed, :math:`R + (dH) V diag(1 / sqrt(lambda)) / 2`
+        squares to ``H + dH`` up to second order.
+        """
+        graph = self._has_graph(outputs)
+        with torch.inference_mode(False), torch.enable_grad():
+            outputs, y = leaf(outputs), kept(y)
+            total = self.log_prob(outputs, y).sum()
+            slope = torch.autograd.grad(total, outputs, create_graph=True)[0]
+            rows = [torch.zeros_like(outputs)] * outputs.shape[1]
+            for k in range(outputs.shape[1] if slope.requires_grad else 0):
+                (row,) = torch.autograd.grad(
+                    slope[:, k].sum(), outputs, create_graph=graph, retain_graph=True,
+                    allow_unused=True,
+                )  # fmt: skip
+                rows[k] = rows[k] if row is None else row  # None where the slope is constant
+        hessian = -torch.stack(rows, 1)
+        value, vectors = torch.linalg.eigh(hessian.detach())
+        bends = value > _FLAT * value.abs().amax(-1, keepdim=True)
+        roots = torch.where(bends, value, 1.0).sqrt()
+        root = vectors * torch.where(bends, roots, 0.0).unsqueeze(-2)
+        if graph:
+            inverse = vectors * torch.where(bends, 1.0 / roots, 0.0).unsqueeze(-2)
+            root = root + 0.5 * (hessian - hessian.detach()) @ inverse
+        return root.movedim(-1, 0)
+
+    def _has_graph(self, outputs: Tensor) -> bool:
+        """Whether somebody wants to differentiate what is made of these."""
+        wanted = outputs.requires_grad or self.params.requires_grad
+        return bool(torch.is_grad_enabled() and wanted)
 
     def constant_outputs(
         self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]

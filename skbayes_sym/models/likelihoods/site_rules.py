@@ -153,7 +153,14 @@ class SoftmaxSites(SiteLikelihood):
     def _blocks(self, mean: Tensor, covariance: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Outputs (n, C, S) at the points and the contrasts' factor, in rows that fit the cache."""
         points, contrasts = self.points.to(mean), _contrasts(mean)
-        factor = _cholesky(contrasts @ covariance @ contrasts.T)
+        covariance = contrasts @ covariance @ contrasts.T
+        # The factor is finite where nothing is random, too.
+        tiny = 1e-12 * covariance.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-300)
+        factor = cholesky(
+            add_to_diagonal(covariance, tiny.unsqueeze(-1)),
+            what="The covariance of a row's outputs",
+            remedy="Standardize the features or give a smaller prior.",
+        )
         rows = rows_within(_CACHE_NUMBERS, points.numel() + len(points))
         for start in range(0, len(mean), rows):
             block = factor[start : start + rows]
@@ -186,13 +193,3 @@ def _contrasts(outputs: Tensor) -> Tensor:
     index = torch.arange(1, n, dtype=outputs.dtype, device=outputs.device)
     rows.diagonal(offset=1).copy_(-index)
     return rows / (index * (index + 1)).sqrt().unsqueeze(1)
-
-
-def _cholesky(covariance: Tensor) -> Tensor:
-    """Cholesky factor (*B, C, C), finite where nothing is random."""
-    tiny = 1e-12 * covariance.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-300)
-    return cholesky(
-        add_to_diagonal(covariance.clone(), tiny.unsqueeze(-1)),
-        what="The covariance of a row's outputs",
-        remedy="Standardize the features or give a smaller prior.",
-    )

@@ -81,10 +81,10 @@ class StudentT(TargetLikelihood):
         return self.log_noise.exp()
 
     def at(self, params: Tensor) -> "StudentT":
-        found = self
+        likelihood = self
         if self._learns_df:
-            found, params = replace(found, log_tail=params[..., -1:]), params[..., :-1]
-        return replace(found, log_noise=params) if self.learn else found
+            likelihood, params = replace(self, log_tail=params[..., -1:]), params[..., :-1]
+        return replace(likelihood, log_noise=params) if self.learn else likelihood
 
     def distribution(self, outputs: Tensor) -> Distribution:
         scale, df = self.noise_scale.to(outputs), self.degrees_of_freedom.to(outputs)

@@ -66,31 +66,13 @@ class ElboLikelihood:
         noise: Sequence[Tensor],
         d_params: Tensor,
     ) -> Tensor:
-        """Weighted expected log likelihood; its gradient, negated, goes into ``views``.
+        """``sum_n weight_n mean_s E[log p(y_n | f_sn)]``, 0-d nats; its gradient into ``views``.
 
-        Parameters
-        ----------
-        likelihood : Likelihood
-            At its current parameters.
-        views : LayerViews
-            Layer by layer, as `MLP.layers` gives them.
-        data : Data
-            Rows of a batch; its weights multiply each row's log likelihood (sample weight times
-            N_total / N).
-        noise : sequence of Tensor
-            Standard normal: (S * N, width) for every hidden layer, and (S * N,
-            likelihood.n_noise(O)) for the outputs.
-        d_params : Tensor of shape (likelihood.n_params,)
-            Receives ``-d value / d params``.
-
-        Returns
-        -------
-        value : 0-d Tensor
-            ``sum_n weight_n mean_s E[log p(y_n | f_sn)]``, nats.
-
-        Notes
-        -----
-        Twice the matrix products of a deterministic network.
+        The gradient comes negated. ``data``: rows of a batch, whose weights multiply each row's log
+        likelihood (sample weight times N_total / N). ``noise``: standard normal, (S * N, width) for
+        every hidden layer and (S * N, likelihood.n_noise(O)) for the outputs. ``d_params``
+        (n_params,) receives ``-d value / d params``. Twice the matrix products of a deterministic
+        network.
         """
         x, y, weight = data
         mean, var = self._forward(views, x, noise)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,49 +10,28 @@ from torch import Tensor
 from skbayes_sym.models.networks.base import Network
 
 
-class WeightLayer(Protocol):
-    """A layer z = W a + b, at one position or at many with shared weights."""
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer z = W a + b on vectors: one position."""
 
-    @property
-    def weight(self) -> str:
-        """Name of W in the layout."""
-
-    @property
-    def bias(self) -> str | None:
-        """Name of b in the layout."""
-
-    @property
-    def recording_cost(self) -> float:
-        """Cost of recording a training step, in training steps."""
+    weight: str  # name of W in the layout
+    bias: str | None
+    # Cost of recording a training step, in training steps, by
+    # `asv_bench/studies/compare_updates.py`, "online, every step".
+    recording_cost: ClassVar[float] = 0.6
 
     def patches(self, inputs: Tensor) -> Tensor:
         """Inputs (M, *I) as the vectors that W multiplies, (M, T, D)."""
-
-    def positions(self, gradient: Tensor) -> Tensor:
-        """A gradient of the pre-activations as (M, T, G)."""
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A linear layer on vectors: one position."""
-
-    weight: str
-    bias: str | None
-
-    @property
-    def recording_cost(self) -> float:
-        return 0.6  # `asv_bench/studies/compare_updates.py`, "online, every step"
-
-    def patches(self, inputs: Tensor) -> Tensor:
         return inputs.unsqueeze(1)
 
     def positions(self, gradient: Tensor) -> Tensor:
+        """A gradient of the pre-activations as (M, T, G)."""
         return gradient.unsqueeze(1)
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """A two-dimensional convolution: one position a pixel of its output."""
+    """A two-dimensional convolution: one position a pixel of its output, with shared weights."""
 
     weight: str
     bias: str | None
@@ -60,18 +39,17 @@ class Convolution:
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
-
-    @property
-    def recording_cost(self) -> float:
-        return 1.75  # the same
+    recording_cost: ClassVar[float] = 1.75
 
     def patches(self, inputs: Tensor) -> Tensor:
-        return F.unfold(
-            inputs, self.kernel_size, self.dilation, self.padding, self.stride
-        ).mT  # fmt: skip
+        geometry = self.kernel_size, self.dilation, self.padding, self.stride
+        return F.unfold(inputs, *geometry).mT
 
     def positions(self, gradient: Tensor) -> Tensor:
         return gradient.flatten(2).mT
+
+
+WeightLayer = Dense | Convolution
 
 
 class Recording(NamedTuple):

@@ -19,13 +19,13 @@ from skbayes_sym import (
     LILAClassifier,
     MCMCClassifier,
     MCMCRegressor,
+    ModeWeights,
     SymmetrizedVIClassifier,
     SymmetrizedVIRegressor,
     SymVIMatrixFactorization,
     VariationalAdam,
 )
 from skbayes_sym.estimators.base import is_fitted_name
-from skbayes_sym.estimators.samplers import ModeWeights
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.numerics import memory
 

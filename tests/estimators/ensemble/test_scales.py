@@ -14,7 +14,6 @@ from skbayes_sym.inference import member_scales
 from skbayes_sym.inference.laplace.member_refit import LinearisedMember, refit
 from skbayes_sym.models import ARD, LayerScales, StudentT
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.priors import WeightMoments
 
 FAST = {
     "hidden_layer_sizes": (4,), "activation": "tanh", "n_members": 3, "max_iter": 400, "tol": None,
@@ -97,7 +96,7 @@ def test_modes_of_weights_and_scales_together_collapse(monkeypatch):
     assert found.score(X, y) > 0.8
 
     def together(prior, theta, variance):
-        each = [prior.update(WeightMoments(one, torch.zeros_like(one))).hyper for one in theta]
+        each = [prior.update(one, torch.zeros_like(one)).hyper for one in theta]
         return replace(prior, hyper=torch.stack(each))
 
     monkeypatch.setattr(member_scales, "learned", together)

@@ -71,18 +71,9 @@ def elements(symmetry, axes):
 def summed_gap(model, seed=1):
     """Mean and standard error of log q - log q_G at draws of q, by brute force."""
     mean, cov = stacked(model)
-    precision, root = np.linalg.inv(cov), np.linalg.cholesky(cov)
     noise = np.random.default_rng(seed).normal(size=(N_DRAWS, *mean.shape))
-    draws = mean + np.einsum("ipq,diq->dip", root, noise)
-
-    def log_q(x):
-        off = x - mean
-        return -0.5 * np.einsum("dip,ipq,diq->d", off, precision, off, optimize=True)
-
-    orbit = np.stack(
-        [log_q(draws @ g) for g in elements(model.solver.symmetry, model._orientation_)]
-    )
-    values = log_q(draws) - (np.logaddexp.reduce(orbit) - np.log(len(orbit)))
+    draws = mean + np.einsum("ipq,diq->dip", np.linalg.cholesky(cov), noise)
+    values = log_ratios(draws, mean, cov, elements(model.solver.symmetry, model._orientation_))
     return values.mean(), values.std() / N_DRAWS**0.5
 
 

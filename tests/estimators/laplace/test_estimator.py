@@ -66,14 +66,6 @@ def test_linear_gaussian_posterior_evidence_and_predictive_are_exact(linear):
     np.testing.assert_allclose(joint, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_functions_of_the_posterior_have_its_moments(linear):
-    reg = linear
-    draws = reg.sample_y(X[:4], 4000, random_state=1)
-    mean, std = reg.predict(X[:4], return_std=True)
-    assert (np.abs(draws.mean(1) - mean) < 5 * std / 4000**0.5).all()
-    assert (np.abs(draws.std(1) - std) < 5 * std / 8000**0.5).all()
-
-
 @pytest.mark.long
 @pytest.mark.kept("auto", "full")
 @pytest.mark.parametrize("curvature", ["auto", "diag", "full"])
@@ -149,7 +141,7 @@ def test_the_last_layer_alone_has_one_scale():
 def test_predictives_of_a_classifier():
     A, b = load_iris(return_X_y=True)
     clf = LaplaceClassifier(
-        (5,), optimizer="adam", max_iter=300, tol=None, n_predict_samples=2000, random_state=0
+        (5,), optimizer="adam", max_iter=300, tol=None, predictive=2000, random_state=0
     ).fit(A, b)
     sampled = clf.predict_proba(A)
     probit = clf.set_params(predictive="probit").predict_proba(A)
@@ -159,7 +151,7 @@ def test_predictives_of_a_classifier():
     # Averaging makes predictions less certain, and the two averages agree.
     assert sampled.max(1).mean() < plugin.max(1).mean()
     assert np.abs(sampled - probit).mean() < 0.05
-    split = clf.set_params(predictive="sampling").predict_uncertainty(A)
+    split = clf.set_params(predictive=2000).predict_uncertainty(A)
     assert (split.epistemic > 0).all()
 
 
@@ -182,14 +174,6 @@ def test_several_targets_have_their_own_noise_and_unit():
     assert reg.noise_std_[0] < 1.0
     assert 60.0 < reg.noise_std_[1] < 140.0
     assert reg.predict(X).shape == (40, 2)
-
-
-@pytest.mark.long
-def test_evidence_is_of_the_targets_as_given():
-    """Scaling y by c moves the log density by -n log c."""
-    one = LaplaceRegressor((5,), optimizer="adam", max_iter=40, tol=None, random_state=0).fit(X, Y)
-    ten = clone(one).fit(X, 10.0 * Y)
-    assert ten.log_evidence_ == pytest.approx(one.log_evidence_ - 40 * np.log(10.0), abs=1e-6)
 
 
 @pytest.mark.long
@@ -275,6 +259,7 @@ class NoLayers:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
+        ({"noise_std": [1.0, 2.0]}, "noise_std"),
         ({"network": NoLayers()}, "network=.*has no layout.*Linear and Conv2d"),
         ({"network": nn.Linear(3, 1), "hidden_layer_sizes": (7,)}, r"hidden_layer_sizes=\(7,\)"),
         ({"network": MLP(5, (2,), 1, TANH)}, r"inputs of shape \(5,\), but X has 3 columns"),
@@ -306,13 +291,6 @@ def test_bad_parameters_are_named(params, message):
     A, b = load_iris(return_X_y=True)
     with pytest.raises(ValueError, match=message):
         LaplaceClassifier(max_iter=10, **params).fit(A, b)
-
-
-def test_one_class_and_bad_noise():
-    with pytest.raises(ValueError, match="1 class"):
-        LaplaceClassifier().fit(X, np.zeros(40))
-    with pytest.raises(ValueError, match="noise_std"):
-        LaplaceRegressor(noise_std=[1.0, 2.0]).fit(X, Y)
 
 
 @pytest.mark.long

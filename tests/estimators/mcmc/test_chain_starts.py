@@ -7,11 +7,10 @@ from quadrature import one_unit_log_evidence_of_learned_scales
 from scipy import stats
 from sklearn.datasets import load_diabetes, load_iris
 
-from skbayes_sym import MCMCClassifier, MCMCRegressor
+from skbayes_sym import HMC, SMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.mcmc.chain_starts import init_by_size
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.samplers import HMC, SMC, Chains, ModeWeights
 from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
 from skbayes_sym.models.learned_scales import ARD, LayerScales

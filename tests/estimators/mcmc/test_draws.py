@@ -8,8 +8,7 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import MCMCRegressor
-from skbayes_sym.estimators.samplers import HMC, SMC, Chains, ModeWeights
+from skbayes_sym import HMC, SMC, Chains, MCMCRegressor, ModeWeights
 from skbayes_sym.models import BaseNetwork
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.base import Product

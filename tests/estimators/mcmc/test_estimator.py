@@ -5,20 +5,18 @@ import pickle
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy import stats
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
-from skbayes_sym import MCMCClassifier, MCMCRegressor
+from skbayes_sym import HMC, NUTS, SMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.samplers import HMC, NUTS, SMC, Chains, ModeWeights
 
 FAST = {
     "sampler": Chains(HMC(max_leapfrog=16), init="prior", n_warmup=50), "n_chains": 6, "n_draws": 8,
@@ -28,11 +26,6 @@ FAST = {
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
 IRIS = tuple(a[::3] for a in load_iris(return_X_y=True))
-every_estimator = pytest.mark.parametrize(
-    ("estimator", "data"), [(REG, DIABETES), (CLF, IRIS)], ids=["regressor", "classifier"]
-)
-
-
 @pytest.fixture(scope="module")
 def fitted():
     return clone(REG).fit(*DIABETES)
@@ -164,15 +157,6 @@ def test_chains_that_weigh_more_are_drawn_more_often(fitted):
     assert np.array_equal(draws, reg.sample_y(X, 400, random_state=3))
 
 
-def test_sample_moments_are_those_of_the_prediction(fitted):
-    X, _ = DIABETES
-    draws = fitted.sample_y(X, 4000, random_state=1)
-    mean, std = fitted.predict(X, return_std=True)
-    assert draws.shape == (60, 4000)
-    assert np.abs((draws.mean(1) - mean) / std).max() < 5 / 4000**0.5
-    np.testing.assert_allclose(draws.std(1), std, rtol=5 / (2 * 4000) ** 0.5 * 1.5)
-
-
 def test_classifier():
     X, y = IRIS
     names = np.array(["setosa", "versicolor", "virginica"])[y]
@@ -187,20 +171,6 @@ def test_classifier():
     assert (clf.predict_uncertainty(X).epistemic >= 0).all()
     assert list(clf.classes_) == sorted(set(names))
     assert not hasattr(clf, "noise_std_samples_")
-
-
-@pytest.mark.long
-def test_multi_output():
-    X, y = DIABETES
-    reg = clone(REG).fit(X, np.column_stack([y, -2.0 * y + 1.0]))
-    mean, std = reg.predict(X, return_std=True)
-    assert mean.shape == std.shape == (60, 2)
-    assert reg.noise_std_samples_.shape == (6, 8, 2)
-    assert reg.sample_y(X, 5).shape == (60, 2, 5)
-    assert reg.predict_quantiles(X, [0.1, 0.9]).shape == (60, 2, 2)
-    ratio = reg.noise_std_samples_.mean((0, 1))
-    assert 1.0 < ratio[1] / ratio[0] < 4.0
-    assert clone(REG).fit(X, y[:, None]).predict(X).shape == (60, 1)
 
 
 @pytest.mark.long
@@ -251,19 +221,6 @@ def test_a_kernel_of_ones_own():
 
 
 R = "remove_symmetries"
-REFUSED = [
-    ({R: ModeWeights("evidence", 2)}, r"n_replicates=2.*SMC\(n_particles"),
-    ({R: ModeWeights("uniform"), "n_draws": 7}, r"n_draws=7.*SMC\(n_part"),
-    ({R: False, "n_chains": 7}, "n_chains=7"),
-]
-
-
-@pytest.mark.parametrize(("parameters", "message"), REFUSED)
-def test_parameters_that_dont_apply_are_refused(parameters, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        MCMCRegressor(sampler=SMC(40), **parameters).fit(*DIABETES)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -325,18 +282,6 @@ def test_to_arviz(fitted):
     assert np.array_equal(tree["sample_stats"]["lp"].values, fitted.log_posterior_samples_)
 
 
-@pytest.mark.kept("classifier")
-@every_estimator
-def test_log_likelihood_of_draws_averages_to_the_predictive_density(estimator, data):
-    X, y = data
-    model = clone(estimator).fit(X, y)
-    model.chain_weights_ = np.arange(1, 7) / 21.0
-    values = model.log_likelihood_samples(X, y)
-    assert values.shape == (6, 8, len(X))
-    mixed = logsumexp(values, axis=(0, 1), b=model.chain_weights_[:, None, None] / 8)
-    np.testing.assert_allclose(mixed, model.log_predictive_density(X, y), rtol=1e-9)
-
-
 def test_log_likelihood_of_draws_by_hand(fitted):
     X, y = DIABETES
     outputs = by_hand(fitted, X)[..., 0] * fitted.y_scale_ + fitted.y_mean_
@@ -349,69 +294,6 @@ def test_log_likelihood_of_a_class_never_seen():
     clf = clone(CLF).fit(X[y < 2], y[y < 2])
     values = clf.log_likelihood_samples(X, y)
     assert np.array_equal(np.isneginf(values).any(axis=(0, 1)), y == 2)
-
-
-@pytest.mark.long
-@pytest.mark.kept("regressor")
-@every_estimator
-def test_the_seed_decides_everything_and_nothing_global_moves(estimator, data):
-    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    a, b = (clone(estimator).fit(*data) for _ in range(2))
-    assert np.array_equal(a.samples_, b.samples_)
-    other = clone(estimator).set_params(random_state=1).fit(*data)
-    assert not np.array_equal(a.samples_, other.samples_)
-    assert torch.equal(before[0], torch.get_rng_state())
-    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
-
-
-@pytest.mark.long
-@pytest.mark.kept("classifier")
-@every_estimator
-def test_weights_are_repetitions_bit_for_bit(estimator, data):
-    X, y = data
-    rng = np.random.default_rng(1)
-    weight = rng.integers(0, 4, size=len(y))
-    repeated = rng.permutation(np.repeat(np.arange(len(y)), weight))
-    weighted = clone(estimator).fit(X, y, sample_weight=weight)
-    again = clone(estimator).fit(X[repeated], y[repeated])
-    assert np.array_equal(weighted.samples_, again.samples_)
-    assert np.array_equal(weighted.log_posterior_samples_, again.log_posterior_samples_)
-
-
-@pytest.mark.long
-@pytest.mark.kept("regressor")
-@every_estimator
-def test_pickle_and_data_frames(estimator, data):
-    X, y = data
-    frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(X.shape[1])])
-    fitted = clone(estimator).fit(frame, pd.Series(y))
-    expected = fitted.predict(frame)
-    restored = pickle.loads(pickle.dumps(fitted))
-    assert "_cache" in vars(fitted)
-    assert "_cache" not in vars(restored)
-    assert np.array_equal(restored.predict(frame), expected)
-    assert np.array_equal(clone(estimator).fit(X, y).predict(X), expected)
-    assert list(fitted.feature_names_in_) == list(frame.columns)
-    doc = type(estimator).__doc__
-    for name in fitted.get_params(deep=False):
-        assert f"    {name} : " in doc or f", {name} : " in doc or f"    {name}, " in doc, name
-    for name in vars(fitted):
-        if name.endswith("_") and not name.startswith("_"):
-            assert name in doc, name
-
-
-@pytest.mark.long
-@pytest.mark.kept("classifier")
-@every_estimator
-def test_float32_follows_the_data(estimator, data):
-    X, y = data
-    single = clone(estimator).fit(X.astype(np.float32), y)
-    assert (single.dtype_, single.samples_.dtype) == ("float32", np.float32)
-    # The same posterior from other draws: 6 short chains each.
-    double = clone(estimator).fit(X, y)
-    spread = double.log_posterior_samples_.std()
-    gap = single.log_posterior_samples_.mean() - double.log_posterior_samples_.mean()
-    assert abs(gap) < 5 * spread
 
 
 @pytest.mark.long
@@ -430,26 +312,6 @@ def test_draws_dont_depend_on_the_number_of_processes(weights, monkeypatch):
     assert np.array_equal(one.chain_weights_, two.chain_weights_)
     assert np.array_equal(one.log_evidence_, two.log_evidence_, equal_nan=True)
     assert (weights.method == "uniform") == np.isnan(one.log_evidence_)
-
-
-@pytest.mark.long
-@pytest.mark.processes
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # on purpose
-def test_grid_search_is_the_same_in_two_processes():
-    X, y = make_sinusoidal(150, random_state=0)
-    reg = clone(REG).set_params(sampler__n_warmup=60, n_draws=3)
-    searches = [
-        GridSearchCV(reg, {"prior": [0.3, 1.0]}, cv=2, n_jobs=n_jobs).fit(X, y)
-        for n_jobs in (None, 2)
-    ]
-    assert np.array_equal(*(s.cv_results_["mean_test_score"] for s in searches))
-    assert np.array_equal(*(s.best_estimator_.samples_ for s in searches))
-
-
-def test_unfitted():
-    for method in ("predict", "sample_y", "predict_quantiles"):
-        with pytest.raises(NotFittedError):
-            getattr(clone(REG), method)(DIABETES[0])
 
 
 def test_verbose_says_what_was_found(capsys):

@@ -8,9 +8,8 @@ import torch
 from scipy import stats
 from sklearn.model_selection import train_test_split
 
-from skbayes_sym import MCMCRegressor
+from skbayes_sym import Chains, MCMCRegressor
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.estimators.samplers import Chains
 
 pytestmark = [
     pytest.mark.skipif(

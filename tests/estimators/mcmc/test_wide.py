@@ -9,11 +9,10 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import MCMCClassifier, MCMCRegressor
+from skbayes_sym import HMC, Annealing, Chains, MCMCClassifier, MCMCRegressor
 from skbayes_sym.estimators.mcmc.chain_starts import INITS, init_by_size, usual_scale
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.trust import doubtful_chains
-from skbayes_sym.estimators.samplers import HMC, Annealing, Chains
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.model import Model

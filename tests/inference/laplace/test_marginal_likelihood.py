@@ -44,6 +44,20 @@ def value(evidence, p, hyper, seed=3):
     return terms.value
 
 
+def gradient_of(evidence, p, hyper=None, seed=3):
+    hyper = p.hyper if hyper is None else hyper
+    sums = evidence.one_pass(p.theta, hyper, seed)
+    return evidence.gradient(p.theta, hyper, seed, evidence.spectrum(sums.factors))
+
+
+def assert_slope_by_differences(slope, evidence, p, i):
+    step = torch.zeros_like(p.hyper)
+    step[i] = 1e-5
+    difference = value(evidence, p, p.hyper + step) - value(evidence, p, p.hyper - step)
+    # Central differences of a value of order 10: rounding of order 1e-9.
+    assert_close(float(slope), difference / 2e-5, rtol=1e-5, atol=1e-6)
+
+
 def learned(p):
     """Places of eta and the likelihood's parameters."""
     return range(p.model.hyper.slices["log_precision"].start)
@@ -58,14 +72,9 @@ RESIDUAL = {"residual": network_problem(resnet((2, 4, 4), 3, 2), n=3)}
 def test_surrogate_gradient_is_that_of_the_evidence_by_differences(name, kind, directions):
     p = (PROBLEMS | RESIDUAL)[name]
     evidence = evidence_of(p, kind, directions)
-    sums = evidence.one_pass(p.theta, p.hyper, 3)
-    gradient = evidence.gradient(p.theta, p.hyper, 3, evidence.spectrum(sums.factors))
+    gradient = gradient_of(evidence, p)
     for i in learned(p):
-        step = torch.zeros_like(p.hyper)
-        step[i] = 1e-5
-        difference = value(evidence, p, p.hyper + step) - value(evidence, p, p.hyper - step)
-        # Central differences of a value of order 10: rounding of order 1e-9.
-        assert_close(float(gradient[i]), difference / 2e-5, rtol=1e-5, atol=1e-6)
+        assert_slope_by_differences(gradient[i], evidence, p, i)
     assert torch.count_nonzero(gradient[p.model.hyper.slices["log_precision"]]) == 0
 
 
@@ -73,8 +82,7 @@ def test_surrogate_gradient_is_that_of_the_evidence_by_differences(name, kind, d
 def test_surrogate_gradient_is_autograd_through_the_log_det(name):
     p = PROBLEMS[name]
     evidence = evidence_of(p, "full")
-    sums = evidence.one_pass(p.theta, p.hyper, 3)
-    gradient = evidence.gradient(p.theta, p.hyper, 3, evidence.spectrum(sums.factors))
+    gradient = gradient_of(evidence, p)
     leaf = p.hyper.clone().requires_grad_()
     generator = torch.Generator().manual_seed(3)
     seen = evidence.see(p.theta, leaf, p.data, generator, create_graph=True)
@@ -92,24 +100,14 @@ def test_minibatches_change_nothing(kind, directions):
     p = problem("numbers", n=8, rotate=False)
     whole, parts = (evidence_of(p, kind, directions, b) for b in (100, 3))
     assert_close(value(whole, p, p.hyper), value(parts, p, p.hyper))
-    gradients = []
-    for evidence in (whole, parts):
-        sums = evidence.one_pass(p.theta, p.hyper, 3)
-        spectrum = evidence.spectrum(sums.factors)
-        gradients.append(evidence.gradient(p.theta, p.hyper, 3, spectrum))
-    assert_close(*gradients)
+    assert_close(gradient_of(whole, p), gradient_of(parts, p))
 
 
 def test_minibatches_with_noise_follow_their_own_evidence():
     """The gradient belongs to the noise that the passes drew, batch by batch."""
     p = problem("classes", n=8)
     evidence = evidence_of(p, "kronecker", "sketch", batch_size=3)
-    sums = evidence.one_pass(p.theta, p.hyper, 3)
-    gradient = evidence.gradient(p.theta, p.hyper, 3, evidence.spectrum(sums.factors))
-    step = torch.zeros_like(p.hyper)
-    step[0] = 1e-5
-    difference = value(evidence, p, p.hyper + step) - value(evidence, p, p.hyper - step)
-    assert_close(float(gradient[0]), difference / 2e-5, rtol=1e-5, atol=1e-6)
+    assert_slope_by_differences(gradient_of(evidence, p)[0], evidence, p, 0)
 
 
 @every_structure
@@ -121,10 +119,7 @@ def test_prior_precision_slope_by_differences(name, kind):
     spectrum = evidence.spectrum(sums.factors)
     _, slope = evidence.evidence(p.theta, p.hyper, sums.log_likelihood, spectrum)
     for i, at in enumerate(range(len(learned(p)), len(p.hyper))):
-        step = torch.zeros_like(p.hyper)
-        step[at] = 1e-5
-        difference = value(evidence, p, p.hyper + step) - value(evidence, p, p.hyper - step)
-        assert_close(float(slope[i]), difference / 2e-5, rtol=1e-5, atol=1e-6)
+        assert_slope_by_differences(slope[i], evidence, p, at)
 
 
 def linear_gaussian(n=12, n_outputs=2):
@@ -184,9 +179,7 @@ def test_gradient_vanishes_where_there_is_no_half_width():
     m = p.model
     model = Antithetic(m.network, m.augmentation, m.likelihood, 2)
     evidence = replace(evidence_of(p), model=model)
-    sums = evidence.one_pass(p.theta, hyper, 0)
-    gradient = evidence.gradient(p.theta, hyper, 0, evidence.spectrum(sums.factors))
-    assert_close(float(gradient[0]), 0.0, rtol=0.0, atol=1e-12)
+    assert_close(float(gradient_of(evidence, p, hyper, 0)[0]), 0.0, rtol=0.0, atol=1e-12)
 
 
 def test_averaged_network_forward_is_the_mean_of_its_transformations():

@@ -32,11 +32,7 @@ def gaussian(noise_variance):
 
 # Three rows, four weights with their own prior variances (absorbed into X), noise variance 0.25.
 LINEAR_X = np.array([[1.0, 2.0, -1.0, 0.5], [0.0, 1.0, 1.0, -2.0], [0.5, -1.0, 2.0, 1.0]])
-
-
 LINEAR_Y = np.array([[1.0], [-0.5], [2.0]])
-
-
 PRIOR_SCALE = np.sqrt([1.0, 0.5, 2.0, 1.0])
 
 
@@ -98,15 +94,11 @@ def heavy_data():
 
 
 STUDENT = ScalarSites(StudentT(torch.tensor([np.log(0.3)]), df=3.0, learn=False))
-
-
 MODELS = {
     "poisson": (count_data(), ScalarSites(Poisson())),
     "student-t": (heavy_data(), STUDENT),
     "bernoulli": (class_data(), ScalarSites(Bernoulli())),
 }
-
-
 every_model = pytest.mark.parametrize(("data", "likelihood"), MODELS.values(), ids=MODELS)
 
 

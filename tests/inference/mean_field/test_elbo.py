@@ -15,7 +15,7 @@ from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior, WeightMoments
+from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     DoublyStochastic,
@@ -83,8 +83,8 @@ def test_learned_scales_are_those_of_the_present_posterior(generator):
     params = params_of(network, likelihood, generator)
     n = network.layout.n_params
     learned = ARD().bind(network.layout)
-    moments = WeightMoments(params[:n].clone(), params[n : 2 * n].exp())
-    fixed = learned.update(moments).gaussian()
+    moments = params[:n].clone(), params[n : 2 * n].exp()
+    fixed = learned.update(*moments).gaussian()
     one, other = (
         objective_of(network, data, prior, params.clone(), likelihood) for prior in (learned, fixed)
     )
@@ -97,7 +97,7 @@ def test_learned_scales_are_those_of_the_present_posterior(generator):
         kl = posterior.kl_from(learned.at(hyper).scale.numpy())
         return kl - float(learned.log_hyperprior(hyper))
 
-    best = learned.update(moments).hyper
+    best = learned.update(*moments).hyper
     for i in range(len(best)):
         for step in (-0.1, 0.1):
             moved = best.clone()
@@ -158,11 +158,7 @@ def test_the_gap_has_its_own_random_stream(generator):
         objective = objective_of(
             network, data, prior, params, likelihood, gap=term, batch_size=10, seed=3
         )
-        raw = []
-        for step in range(5):
-            loss = objective(step)
-            raw.append(loss)
-        values.append(torch.stack(raw))
+        values.append(torch.stack([objective(step) for step in range(5)]))
     expected = gap_values(network, params, 5, seed=5)
     assert_close(values[0] - values[1], expected, rtol=1e-9, atol=1e-9)
 
@@ -206,15 +202,12 @@ def test_linear_model_bound_is_below_the_evidence(generator):
     assert bound < float(evidence)
 
 
-def test_posterior_draws_and_density(generator):
+def test_kl_from_a_prior_is_torchs():
     posterior = MeanFieldGaussian(np.array([1.0, -2.0]), np.array([0.5, 2.0]))
-    theta = posterior.sample(50_000, generator=generator)
-    normal = torch.distributions.Normal(
-        torch.tensor([1.0, -2.0]).double(), torch.tensor([0.5, 2.0]).double()
+    normal, prior = (
+        torch.distributions.Normal(torch.tensor(loc).double(), torch.tensor(scale).double())
+        for loc, scale in (([1.0, -2.0], [0.5, 2.0]), ([0.0, 0.0], [1.0, 3.0]))
     )
-    assert_close(posterior.log_prob(theta), normal.log_prob(theta).sum(-1))
-    assert_close(theta.mean(0), normal.mean, atol=4 * 2.0 / 50_000**0.5, rtol=0)
-    prior = torch.distributions.Normal(torch.zeros(2).double(), torch.tensor([1.0, 3.0]).double())
     kl = torch.distributions.kl_divergence(normal, prior).sum()
     assert posterior.kl_from([1.0, 3.0]) == pytest.approx(float(kl))
 
@@ -285,22 +278,6 @@ def test_reported_gap_bounds_enclose_the_truth(generator):
     assert 0.0 < exact < network.symmetry().log_order
 
 
-def test_expected_log_likelihood_of_a_linear_model_is_exact(generator):
-    """``-[(y - m)^2 + x' S x] / 2 s^2 - log(2 pi s^2) / 2`` a row, whatever the draws."""
-    network, noise = MLP(2, (), 1, TANH), 0.7
-    loc, scale = np.array([0.5, -1.0, 0.2]), np.array([0.3, 0.6, 0.4])  # two slopes, an intercept
-    x = torch.randn(6, 2, generator=generator, dtype=torch.float64)
-    y = torch.randn(6, 1, generator=generator, dtype=torch.float64)
-    found = expected_log_likelihood(
-        network, Gaussian(torch.tensor([np.log(noise)])), MeanFieldGaussian(loc, scale),
-        Data(x, y, torch.ones(6, dtype=torch.float64)), n_draws=4, generator=generator,
-    )  # fmt: skip
-    design = np.column_stack([x.numpy(), np.ones(6)])
-    off = (y[:, 0].numpy() - design @ loc) ** 2 + design**2 @ scale**2
-    expected = np.sum(-0.5 * off / noise**2 - 0.5 * np.log(2 * np.pi * noise**2))
-    np.testing.assert_allclose(found.value, expected, rtol=1e-12)
-
-
 class TestGate:
     network = MLP(2, (4,), 1, RELU)
 
@@ -326,11 +303,6 @@ class TestGate:
     def loc(self, generator):
         return torch.randn(self.network.layout.n_params, generator=generator, dtype=torch.float64)
 
-    def test_closed_when_saturated(self, loc):
-        gap, norms = self.run(loc, 1e-3, 400)
-        assert gap.n_skipped == 400
-        assert not norms.any()
-
     def test_open_when_units_overlap(self, loc):
         gap, norms = self.run(loc, 1.0, 60)
         assert gap.n_skipped == 0
@@ -340,6 +312,7 @@ class TestGate:
         """Units that come to overlap open it again, within the longest period."""
         gap, norms = self.run(loc, 1e-3, 600, change=(300, 1.0))
         assert not norms[:300].any()
+        assert gap.n_skipped >= 300
         assert norms[400:].all()
         assert gap.n_skipped <= 400
 

@@ -51,19 +51,19 @@ def logistic_draws(n, n_dims, generator):
     return torch.rand(n, n_dims, generator=generator, dtype=torch.float64).logit()
 
 
+def bridged(log_density, draws, generator, group=None, **options):
+    integrand = Integrand(log_density, Trivial() if group is None else group)
+    return bridge_evidence(integrand, draws, generator=generator, **options)
+
+
 def test_a_gaussian(generator):
     target = gaussian(4)
     draws = target.sample(2000, generator=generator)
-    found = bridge_evidence(
-        Integrand(lambda x: LOG_Z + target.log_prob(x), Trivial()), draws, generator=generator
-    )
+    found = bridged(lambda x: LOG_Z + target.log_prob(x), draws, generator)
     assert abs(found.log_evidence - LOG_Z) < 4 * found.standard_error
     assert 0 < found.standard_error < 0.02
     assert found.n_draws == 2000
-    again = [
-        bridge_evidence(Integrand(target.log_prob, Trivial()), draws, generator=generator_from(3))
-        for _ in range(2)
-    ]
+    again = [bridged(target.log_prob, draws, generator_from(3)) for _ in range(2)]
     assert again[0] == again[1]
 
 
@@ -74,12 +74,8 @@ def test_symmetric_bumps(spread, max_order, generator):
     log_density, bump = symmetric_bumps(spread)
     draws = bump.sample(3000, generator=generator)  # copies of draws of the whole density
     domain = FundamentalDomain(TWO_UNITS, DiagonalReference(bump.loc[0], torch.ones(5).double()))
-    found = bridge_evidence(
-        Integrand(log_density, TWO_UNITS),
-        domain.enter(draws)[0],
-        max_order=max_order,
-        generator=generator,
-    )
+    inside = domain.enter(draws)[0]
+    found = bridged(log_density, inside, generator, TWO_UNITS, max_order=max_order)
     assert abs(found.log_evidence - LOG_Z) < 4 * found.standard_error
     assert found.standard_error < 0.05
 
@@ -92,17 +88,12 @@ def test_a_large_group_needs_one_hidden_layer(generator):
     # A prior around 0 is symmetric; its draws are anywhere, so they are aligned by the domain.
     prior = torch.randn(20 * n, n, generator=generator, dtype=torch.float64)
     domain = FundamentalDomain(wide.symmetry(), DiagonalReference(prior[0], torch.ones(n).double()))
-    found = bridge_evidence(
-        Integrand(lambda x: -0.5 * x.square().sum(-1), wide.symmetry()),
-        domain.enter(prior)[0],
-        generator=generator,
-    )
+    inside = domain.enter(prior)[0]
+    found = bridged(lambda x: -0.5 * x.square().sum(-1), inside, generator, wide.symmetry())
     assert abs(found.log_evidence - 0.5 * n * log(2 * pi)) < 4 * found.standard_error
     assert found.standard_error < 0.3
     with pytest.raises(ValueError, match="hidden layers"):
-        bridge_evidence(
-            Integrand(logistic, deep.symmetry()), torch.zeros(1000, 61), generator=generator
-        )
+        bridged(logistic, torch.zeros(1000, 61), generator, deep.symmetry())
 
 
 def test_parts_of_a_mode_sum_to_the_whole(generator):
@@ -119,7 +110,7 @@ def test_parts_of_a_mode_sum_to_the_whole(generator):
         bridge_evidence(Integrand(log_density, TWO_UNITS, region), draws, generator=generator)
         for region in (left, right)
     ]
-    whole = bridge_evidence(Integrand(log_density, TWO_UNITS), draws, generator=generator)
+    whole = bridged(log_density, draws, generator, TWO_UNITS)
     total = np.logaddexp(*(part.log_evidence for part in parts))
     share = np.exp([part.log_evidence - total for part in parts])
     error = np.sqrt(
@@ -137,7 +128,7 @@ def test_errors_are_calibrated():
     for seed in range(40):
         generator = generator_from(seed)
         draws = logistic_draws(300, 5, generator)
-        found = bridge_evidence(Integrand(logistic, Trivial()), draws, generator=generator)
+        found = bridged(logistic, draws, generator)
         z.append(found.log_evidence / found.standard_error)
         spread.append(found.standard_error)
     assert 0.6 < np.std(z, ddof=1) < 1.5
@@ -159,47 +150,11 @@ def test_errors_allow_for_autocorrelation(n_chains):
         x = torch.as_tensor(lfilter([1.0], [1.0, -0.9], noise.numpy(), axis=1))  # an AR(1)
         draws = (0.5 + 0.5 * torch.special.erf(x / 2**0.5)).clamp(1e-12, 1 - 1e-12).logit()
         chains = torch.arange(n_chains).repeat_interleave(shape[1])
-        found = bridge_evidence(
-            Integrand(logistic, Trivial()), draws.flatten(0, 1), chains=chains, generator=generator
-        )
+        found = bridged(logistic, draws.flatten(0, 1), generator, chains=chains)
         z.append(found.log_evidence / found.standard_error)
         effective.append(found.n_effective)
     assert 0.6 < np.std(z, ddof=1) < 1.5
     assert np.mean(effective) < 1200
-
-
-def test_bayesian_linear_model(generator):
-    """Half-normal noise: one-dimensional quadrature over log sigma, exact draws."""
-    n, p = 30, 3
-    x = torch.randn(n, p, generator=generator, dtype=torch.float64)
-    y = x @ torch.tensor([1.0, -0.5, 0.2]).double()
-    y = y + 0.4 * torch.randn(n, generator=generator, dtype=torch.float64)
-    log_sigma = torch.linspace(-4, 2, 4001, dtype=torch.float64)
-    variance = (2 * log_sigma).exp()
-    gram = x @ x.mT
-    covariance = gram + variance[:, None, None] * torch.eye(n, dtype=torch.float64)
-    marginal = torch.distributions.MultivariateNormal(torch.zeros(n).double(), covariance)
-    prior = 0.5 * log(2 / pi) - 0.5 * variance + log_sigma
-    log_mass = marginal.log_prob(y) + prior + log(6 / 4000)
-    chosen = torch.multinomial(log_mass.softmax(0), 2000, replacement=True, generator=generator)
-    precision = torch.eye(p).double() + x.mT @ x / variance[chosen][:, None, None]
-    factor = torch.linalg.cholesky(precision)
-    mean = torch.cholesky_solve((x.mT @ y)[:, None] / variance[chosen][:, None, None], factor)
-    noise = torch.randn(2000, p, 1, generator=generator, dtype=torch.float64)
-    theta = mean + torch.linalg.solve_triangular(factor.mT, noise, upper=True)
-
-    def log_density(at):
-        w, s = at[:, :p], at[:, p]
-        log_prior = -0.5 * w.square().sum(1) - 0.5 * p * log(2 * pi)
-        log_prior = log_prior + 0.5 * log(2 / pi) - 0.5 * (2 * s).exp() + s
-        residual = (y - w @ x.mT) / s.exp()[:, None]
-        return log_prior - 0.5 * residual.square().sum(1) - n * (s + 0.5 * log(2 * pi))
-
-    draws = torch.cat([theta.squeeze(-1), log_sigma[chosen][:, None]], dim=1)
-    found = bridge_evidence(Integrand(log_density, Trivial()), draws, generator=generator)
-    exact = float(log_mass.logsumexp(0))
-    assert abs(found.log_evidence - exact) < 4 * found.standard_error
-    assert abs(found.log_evidence - exact) < 0.1
 
 
 def one_unit_network(generator, n=25):
@@ -258,13 +213,8 @@ def test_one_unit_network_by_quadrature(n_components, generator):
     aligned = domain.enter(draws)[0]
     found = {}
     for order in (10_000, 1):
-        found[order] = bridge_evidence(
-            Integrand(log_density, group),
-            aligned,
-            n_components=n_components,
-            max_order=order,
-            generator=generator,
-        )
+        options = {"n_components": n_components, "max_order": order}
+        found[order] = bridged(log_density, aligned, generator, group, **options)
         assert abs(found[order].log_evidence - exact) < 0.1
         assert abs(found[order].log_evidence - exact) < 4 * found[order].standard_error
     error = np.hypot(found[1].standard_error, found[10_000].standard_error)
@@ -282,9 +232,7 @@ def test_a_third_component_helps_a_bent_mode(generator):
 
     errors = []
     for k in (1, 3):
-        found = bridge_evidence(
-            Integrand(log_density, Trivial()), draws, n_components=k, generator=generator
-        )
+        found = bridged(log_density, draws, generator, n_components=k)
         assert abs(found.log_evidence) < 4 * found.standard_error
         errors.append(found.standard_error)
     assert errors[1] < 0.7 * errors[0]
@@ -296,7 +244,7 @@ def test_a_third_component_helps_a_bent_mode(generator):
 
 def test_nothing_to_go_by_is_nan(generator):
     draws = torch.randn(19, 4, generator=generator, dtype=torch.float64)
-    few = bridge_evidence(Integrand(logistic, Trivial()), draws, generator=generator)
+    few = bridged(logistic, draws, generator)
     assert np.isnan([few.log_evidence, few.standard_error]).all()
     assert few.n_draws == 19
 
@@ -308,11 +256,7 @@ def test_relu_network_prior(generator):
     x = torch.randn(40 * n, n, generator=generator)
     places = DiagonalReference(torch.linspace(-1, 1, n).double(), torch.ones(n).double())
     aligned = FundamentalDomain(network.symmetry(), places).enter(x)[0]
-    found = bridge_evidence(
-        Integrand(lambda at: -0.5 * at.square().sum(-1), network.symmetry()),
-        aligned,
-        generator=generator,
-    )
+    found = bridged(lambda at: -0.5 * at.square().sum(-1), aligned, generator, network.symmetry())
     assert abs(found.log_evidence - 0.5 * n * log(2 * pi)) < 4 * found.standard_error
 
 

@@ -4,6 +4,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from inference.sampling.known_densities import Normal as NormalDensity
+from inference.sampling.known_densities import flat, quartic, scaled
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
@@ -39,19 +41,8 @@ from skbayes_sym.models.priors import Normal
 SHORT = Annealing(n_adam=20, n_hot=40, n_settle=30)
 
 
-@dataclass(frozen=True)
-class Bowl:
-    """A normal whose scales span a factor of ten."""
-
-    n_dims: int = 4
-
-    def __call__(self, position):
-        return self.evaluate(position).value
-
-    def evaluate(self, position):
-        scale = torch.logspace(-0.5, 0.5, self.n_dims).to(position)
-        gradient = -(position - 1) / scale**2
-        return Evaluation(0.5 * (gradient * (position - 1)).sum(1), gradient)
+def bowl(n_dims=4):
+    return scaled(torch.logspace(-0.5, 0.5, n_dims, dtype=torch.float64), mean=1.0)
 
 
 def posterior(n_rows=60):
@@ -76,9 +67,9 @@ def run(density, approach=SHORT, block_size=2, **plan):
 
 def test_adam_climbs():
     """Each coordinate moves by about the learning rate a step; without noise it arrives."""
-    state = initial_state(torch.zeros(5, 4).double(), Bowl())
+    state = initial_state(torch.zeros(5, 4).double(), bowl())
     seen = []
-    end = climb(state, Bowl(), 800, lambda state, info: seen.append(float(state.value[0])))
+    end = climb(state, bowl(), 800, lambda state, info: seen.append(float(state.value[0])))
     assert float(end.value.min()) > -1e-3 > 100 * float(state.value.min())
     assert len(seen) == 800
     assert all(after > before for before, after in pairwise(seen[:60]))
@@ -87,7 +78,7 @@ def test_adam_climbs():
 @pytest.mark.long
 def test_the_energy_error_falls_as_asked(generator):
     """Over the last hot steps its variance is that of the end, far below that of the beginning."""
-    density, positions = Bowl(20), []
+    density, positions = bowl(20), []
     sampler = Annealing(n_adam=0, n_hot=1500, energy_error=(0.05, 1e-6), n_settle=0)
     place = sampler.run(
         initial_state(torch.randn(40, 20, generator=generator).double(), density), density,
@@ -214,37 +205,6 @@ def test_a_chain_that_is_lost_leaves_the_others_alone():
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6
 
 
-def flat(position):
-    return torch.zeros(len(position), dtype=position.dtype)
-
-
-def quartic(n_dims=3):
-    """Coupled and not Gaussian, so that no order of the integrator's error vanishes."""
-
-    def log_prob(x):
-        return -(x**4).sum(1) / 4 - 0.5 * (x[:, 0] - x[:, 1]) ** 2 - x[:, 2].cosh()
-
-    return AutogradPosterior(n_dims, log_prob, flat, beta=0.0)
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """Independent, of these scales."""
-
-    scale: torch.Tensor
-
-    @property
-    def n_dims(self):
-        return len(self.scale)
-
-    def __call__(self, position):
-        return self.evaluate(position).value
-
-    def evaluate(self, position):
-        gradient = -position / self.scale.to(position) ** 2
-        return Evaluation(0.5 * (gradient * position).sum(1), gradient)
-
-
 def preconditioner(n_dims=3):
     matrix = torch.eye(n_dims).double() + 0.3 * torch.ones(n_dims, n_dims).tril()
     return DensePreconditioner(matrix)
@@ -305,7 +265,7 @@ def test_trajectories_are_reversible(generator):
     assert_close(undone, -error, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("density", [quartic(), Scaled(torch.tensor([1.0, 0.5, 2.0]))])
+@pytest.mark.parametrize("density", [quartic(), scaled(torch.tensor([1.0, 0.5, 2.0]))])
 def test_energy_error_of_a_step_is_of_third_order(density, generator):
     """Half the step: an eighth of the error, a sixty-fourth of its variance."""
     start, scaling = motion(400, density, generator), preconditioner()
@@ -330,7 +290,7 @@ def test_refreshing_keeps_the_uniform_law(generator):
 def unadjusted_variances(target, generator, n_dims=10, n_steps=400):
     """Of every coordinate over its own, with its standard error: independent chains."""
     scale = torch.logspace(-0.5, 0.5, n_dims, dtype=torch.float64)
-    density, sampler, n = Scaled(scale), MicrocanonicalLangevin(), 200
+    density, sampler, n = scaled(scale), MicrocanonicalLangevin(), 200
     own = DiagonalPreconditioner(scale * torch.linspace(0.7, 1.4, n_dims).double())
     x = scale * torch.randn(n, n_dims, generator=generator, dtype=torch.float64)
     at, sizes = (
@@ -363,12 +323,15 @@ def test_the_unadjusted_bias_falls_with_the_energy_error(generator):
 
 def test_a_step_that_leaves_the_numbers_is_taken_back(generator):
     @dataclass(frozen=True)
-    class Cliff(Scaled):
+    class Cliff(NormalDensity):
         def evaluate(self, position):
             value, gradient = super().evaluate(position)
             return Evaluation(torch.where(position[:, 0] > 0, value, -torch.inf), gradient)
 
-    density, sampler = Cliff(torch.ones(2).double()), MicrocanonicalLangevin()
+    density, sampler = (
+        Cliff(torch.zeros(2).double(), torch.eye(2).double()),
+        MicrocanonicalLangevin(),
+    )
     x = torch.tensor([[0.1, 0.0], [3.0, 0.0]]).double()
     start = Motion(initial_state(x, density), torch.tensor([[-1.0, 0.0], [0.6, 0.8]]).double())
     sizes = EnergyErrorAdaptation.start(torch.full((2,), 0.3, dtype=torch.float64))

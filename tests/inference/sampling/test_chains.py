@@ -9,6 +9,7 @@ import joblib
 import numpy as np
 import pytest
 import torch
+from inference.sampling.known_densities import Normal, scaled
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
@@ -21,23 +22,6 @@ from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.units import Units
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6
-
-
-@dataclass(frozen=True, eq=False)
-class Normal:
-    """A normal with its mean and precision matrix."""
-
-    mean: torch.Tensor
-    precision: torch.Tensor
-
-    @property
-    def n_dims(self):
-        return len(self.mean)
-
-    def evaluate(self, position):
-        away = position - self.mean
-        gradient = -(away @ self.precision)
-        return Evaluation(0.5 * (gradient * away).sum(1), gradient)
 
 
 def correlated(n_dims, condition):
@@ -82,12 +66,11 @@ def assert_same(a, b):
 def test_recovers_a_correlated_ill_conditioned_normal(dtype):
     """Chains are independent: the spread of their averages gives the standard errors."""
     target, covariance = correlated(6, condition=30)
-    density = Normal(target.mean.to(dtype), target.precision.to(dtype))
     n_chains = 200
     g = torch.Generator().manual_seed(0)
     position = 3 * torch.randn(n_chains, 6, generator=g, dtype=dtype)
-    blocks = start_blocks(position, density, block_size=100, seed=1)
-    sampler = Sampler(HMC(), density, PooledDiagonal(Trivial()))
+    blocks = start_blocks(position, target, block_size=100, seed=1)
+    sampler = Sampler(HMC(), target, PooledDiagonal(Trivial()))
     result = sample_chains(sampler, blocks, n_warmup=300, n_draws=40)
     assert result.draws.dtype == np.dtype(str(dtype).removeprefix("torch."))
     away = result.draws.astype(float) - target.mean.numpy()
@@ -198,8 +181,7 @@ def test_counts():
 def test_warm_up_learns_each_coordinates_scale():
     """Standard deviations over two orders of magnitude, from no idea of them."""
     scale = torch.logspace(-1, 1, 6, dtype=torch.float64)
-    density = Normal(torch.zeros(6).double(), torch.diag(scale**-2))
-    sampler, blocks = small(20, 10, density=density)
+    sampler, blocks = small(20, 10, density=scaled(scale))
     result = sample_chains(replace(sampler, kernel=HMC()), blocks, n_warmup=300, n_draws=20)
     for block in result.blocks:
         ratio = (block.preconditioner.scale / scale).log()

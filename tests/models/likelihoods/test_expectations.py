@@ -5,7 +5,7 @@ import torch
 from cases import LIKELIHOODS, LaplaceNoise
 from torch.testing import assert_close
 
-from skbayes_sym.models.likelihoods import expectations
+from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.expectations import (
     _LOGISTIC,
@@ -52,7 +52,7 @@ def test_score_by_finite_differences(case, generator):
 def test_root_squares_to_the_curvature(case, generator):
     outputs, y = problem(case, generator)
     expected = curvature(case, outputs, y)
-    roots = [expectations.hessian_root(case.likelihood, outputs, y)]
+    roots = [Likelihood.hessian_root(case.likelihood, outputs, y)]
     if case.curvature == "observed":
         roots.append(case.likelihood.hessian_root(outputs, y))
     for root in roots:
@@ -76,7 +76,7 @@ def test_the_root_is_differentiable_where_the_curvature_is(name, generator):
     towards = towards + towards.mT
 
     def squared(f):
-        root = expectations.hessian_root(case.likelihood, f, y)
+        root = Likelihood.hessian_root(case.likelihood, f, y)
         return (torch.einsum("kno,knp->nop", root, root) * towards).sum()
 
     def exact(f):

@@ -2,6 +2,7 @@ from math import log, pi
 
 import pytest
 import torch
+from inference.sampling.known_densities import flat, quartic
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
@@ -30,59 +31,6 @@ N_SE = 4.5  # P(|z| > 4.5) = 7e-6
 
 def n_leapfrog(kernel, step_size, generator):
     return kernel.lengths(kernel.asked(step_size, generator)[None])[0]
-
-
-def flat(position):
-    return torch.zeros(len(position), dtype=position.dtype)
-
-
-def quartic():
-    """Coupled and not Gaussian, so that no order of the integrator's error vanishes."""
-
-    def log_prob(x):
-        return -(x**4).sum(1) / 4 - 0.5 * (x[:, 0] - x[:, 1]) ** 2 - x[:, 2].cosh()
-
-    return AutogradPosterior(3, log_prob, flat, beta=0.0)
-
-
-WEIGHT, LEFT, RIGHT = 0.3, (-1.2, 0.5, 0.5), (0.9, -0.3, 1.1)  # x1, x2, width
-
-
-def mixture():
-    """Two overlapping normals of unequal weights and widths, in two dimensions."""
-
-    def component(x, at, weight):
-        centre = torch.tensor(at[:2], dtype=x.dtype)
-        square = ((x - centre) ** 2).sum(1) / at[2] ** 2
-        return -0.5 * square - 2 * torch.tensor(at[2]).log() + torch.tensor(weight).log()
-
-    def log_prob(x):
-        return torch.logaddexp(component(x, LEFT, WEIGHT), component(x, RIGHT, 1 - WEIGHT))
-
-    return AutogradPosterior(2, log_prob, flat, beta=0.0)
-
-
-def mixture_draws(n, generator, dtype=torch.float64):
-    left = torch.rand(n, 1, generator=generator, dtype=torch.float64) < WEIGHT
-    at = torch.where(left, torch.tensor(LEFT).double(), torch.tensor(RIGHT).double())
-    noise = torch.randn(n, 2, generator=generator, dtype=torch.float64)
-    return (at[:, :2] + at[:, 2:] * noise).to(dtype)
-
-
-def features(x):
-    """Whose means are compared: moments, a cross moment and a mode's share."""
-    x = x.double()
-    return torch.stack(
-        [x[:, 0], x[:, 1], x[:, 0] ** 2, x[:, 1] ** 2, x[:, 0] * x[:, 1], (x[:, 0] < 0).double()], 1
-    )
-
-
-def assert_same_means(x, y):
-    """Two independent samples have the same mean features, to N_SE standard errors."""
-    fx, fy = features(x), features(y)
-    se = (fx.var(0) / len(fx) + fy.var(0) / len(fy)).sqrt()
-    off = (fx.mean(0) - fy.mean(0)).abs()
-    assert bool((off <= N_SE * se).all()), off / se
 
 
 PRECONDITIONERS = {
@@ -136,44 +84,6 @@ def test_leapfrog_of_a_standard_normal_turns(generator):
     end, momentum = leapfrog(initial_state(x, density), density, p, eps, identity, n)
     assert_close(end.position, p, rtol=0, atol=1e-6)
     assert_close(momentum, -x, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("max_leapfrog", [3, 256])
-def test_exact_draws_stay_exact(max_leapfrog, dtype, generator):
-    """Chains that start in the target are in it after any number of moves, however coarse."""
-    density, n = mixture(), 20_000
-    state = initial_state(mixture_draws(n, generator, dtype), density)
-    eps = torch.linspace(0.3, 1.3, n).to(dtype)
-    preconditioner, accepted = DiagonalPreconditioner(torch.tensor([1.0, 1.4], dtype=dtype)), []
-    for _ in range(6):
-        state, info = HMC(max_leapfrog=max_leapfrog).step(
-            state, density, step_size=eps, preconditioner=preconditioner, generator=generator
-        )
-        accepted.append(info.accepted.double().mean())
-    assert 0.3 < float(torch.stack(accepted).mean()) < 0.9  # the test is of rejections too
-    assert state.position.dtype == dtype
-    assert_same_means(state.position, mixture_draws(200_000, generator))
-
-
-def test_moves_within_a_region_keep_the_restricted_target(generator):
-    """With proposals outside refused, draws of the half stay draws of the half."""
-    density, n = mixture(), 20_000
-    inside = mixture_draws(4 * n, generator)
-    state = initial_state(inside[inside[:, 0] > 0][:n], density)
-    eps, identity = torch.full((n,), 0.6).double(), DiagonalPreconditioner(torch.ones(2).double())
-    for _ in range(4):
-        p = torch.randn(n, 2, generator=generator, dtype=torch.float64)
-        end, q = leapfrog(state, density, p, eps, identity, 3)
-        error = energy_error(state, p, end, q)
-        allowed = end.position[:, 0] > 0
-        state, info = metropolis(
-            state, end, error, n_gradients=3, generator=generator, allowed=allowed
-        )
-        assert not bool((info.accepted & ~allowed).any())
-        assert float(info.acceptance[~allowed].min()) > 0  # the integrator is not to blame
-    reference = mixture_draws(200_000, generator)
-    assert_same_means(state.position, reference[reference[:, 0] > 0])
 
 
 def test_lost_chain_is_rejected_and_disturbs_nobody(generator):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cases import KERNELS
+from inference.sampling.known_densities import Normal, flat
 from scipy import stats
 from thin import pairwise
 from torch import Tensor
@@ -73,23 +74,6 @@ class Target(NamedTuple):
     start: Tensor | None = None  # (D,); the origin
 
 
-@dataclass(frozen=True)
-class Normal:
-    mean: Tensor
-    precision: Tensor
-
-    @property
-    def n_dims(self):
-        return len(self.mean)
-
-    def __call__(self, position):
-        return self.evaluate(position).value
-
-    def evaluate(self, position):
-        gradient = (self.mean - position) @ self.precision.to(position)
-        return Evaluation(-0.5 * ((self.mean - position) * gradient).sum(-1), gradient)
-
-
 def correlated_normal(step_size=0.35):
     """Five dimensions, scales over four orders of magnitude, correlations up to 0.8."""
     scale = 10.0 ** torch.linspace(-2, 2, 5, dtype=torch.float64)
@@ -110,10 +94,6 @@ def correlated_normal(step_size=0.35):
     )
 
 
-def flat_prior(position):
-    return position.new_zeros(len(position))
-
-
 def unequal_mixture():
     """0.3 N(-1.5, 0.6^2) x N(0, 1) + 0.7 N(1.5, 0.8^2) x N(1, 0.5^2): the weight is an integral."""
     weight = torch.tensor([0.3, 0.7], dtype=torch.float64)
@@ -132,7 +112,7 @@ def unequal_mixture():
     left = stats.norm.cdf(0.0, mean[:, 0], scale[:, 0]) @ weight.numpy()
     cross = float(weight @ mean.prod(1))
     return Target(
-        AutogradPosterior(2, flat_prior, log_density),
+        AutogradPosterior(2, flat, log_density),
         covariance,
         lambda x: torch.stack([(x[..., 0] < 0).double(), x[..., 1], x.prod(-1)], -1),
         np.array([left, float(centre[1]), cross]),
