@@ -8,7 +8,6 @@ from torch.testing import assert_close
 
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
-from skbayes_sym.models.likelihoods.expectations import by_autograd
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.student_t import StudentT
 
@@ -17,6 +16,11 @@ COUNTS = torch.tensor([[0.0], [2.0], [11.0]], dtype=torch.float64)
 STUDENT = StudentT(torch.tensor([np.log(0.7)]), df=4.0)
 RATE = np.exp(OUTPUTS.numpy()[0])
 LAWS = {
+    "normal": (
+        Gaussian(torch.tensor([np.log(0.7)])),
+        stats.norm(OUTPUTS.numpy()[0], 0.7),
+        COUNTS - 3.0,
+    ),
     "poisson": (Poisson(), stats.poisson(RATE), COUNTS),
     "negative-binomial": (
         NegativeBinomial(torch.tensor([np.log(0.4)])),
@@ -109,20 +113,3 @@ def test_rates_beyond_the_sampler():
     draws = Poisson().sample(outputs, np.random.default_rng(0))
     assert float(draws[0]) == np.exp(50.0)
     assert draws[1] < 20
-
-
-def test_normal_noise():
-    likelihood, y = Gaussian(torch.tensor([np.log(0.7)])), COUNTS - 3.0
-    expected = torch.as_tensor(stats.norm(OUTPUTS.numpy()[0], 0.7).logpdf(y.numpy()))
-    assert_close(likelihood.log_prob(OUTPUTS, y)[0], expected.squeeze(-1), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("law", [Poisson(), Gaussian(torch.tensor([np.log(0.7)]), learn=False)])
-def test_closed_expectations_are_those_of_a_quadrature(law):
-    """Value, and slopes by mean and variance, at outputs that vary."""
-    mean, variance = OUTPUTS[0], torch.tensor([[0.3], [0.8], [0.1]], dtype=torch.float64)
-    nothing = mean.new_empty(3, 0)
-    exact = law.expected_log_prob(mean, variance, COUNTS, nothing)
-    by_nodes = by_autograd(law, mean, variance, COUNTS, nothing)
-    for a, b in zip(exact[:3], by_nodes[:3], strict=True):
-        assert_close(a.expand_as(b), b, rtol=1e-9, atol=1e-9)
