@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets.test_images import write_images
+from datasets.test_loading import write_images
 
 SCRIPT = Path(__file__).parents[1] / "examples/papers/reproduce_immer_mnist.py"
 TEXT = SCRIPT.read_text(encoding="utf-8")

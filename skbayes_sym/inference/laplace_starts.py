@@ -64,13 +64,12 @@ def regression_starts(
         return starts
     log_noise = -0.5 * modes.noise_precision.log()
     # The curvature by the log noise at a mode: twice the number of rows.
-    spread = (2.0 * data.weight.sum()).rsqrt()
-    spread = spread.expand_as(log_noise)
-    return Starts(
-        torch.cat([starts.position, log_noise], 1),
-        _block_diagonal(starts.metric, torch.diag_embed(spread)),
-        torch.cat([starts.spread, spread], 1),
-    )
+    spread = (2.0 * data.weight.sum()).rsqrt().expand_as(log_noise)
+    p, q = starts.metric.shape[1], spread.shape[1]
+    metric = starts.metric.new_zeros(len(spread), p + q, p + q)
+    metric[:, :p, :p], metric[:, p:, p:] = starts.metric, torch.diag_embed(spread)
+    position = torch.cat([starts.position, log_noise], 1)
+    return Starts(position, metric, torch.cat([starts.spread, spread], 1))
 
 
 def labels_starts(network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed: int) -> Starts:
@@ -96,12 +95,3 @@ def _starts(search: Search, prior: ScalesByGroup) -> Starts:
     eye = torch.eye(precision.shape[1]).to(precision).expand_as(precision)
     metric = torch.linalg.solve_triangular(factor, eye, upper=False).mT
     return Starts(modes.theta, metric, spread)
-
-
-def _block_diagonal(a: Tensor, b: Tensor) -> Tensor:
-    """(R, p, p) and (R, q, q) -> (R, p + q, p + q)."""
-    p, q = a.shape[1], b.shape[1]
-    joined = a.new_zeros(len(a), p + q, p + q)
-    joined[:, :p, :p] = a
-    joined[:, p:, p:] = b
-    return joined

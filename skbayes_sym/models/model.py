@@ -32,7 +32,7 @@ class Batches:
         self.data, self.generator = data, generator
         self._n, self._size = len(data.x), batch_size
         self._weighted = data._replace(weight=data.weight * max(1.0, self._n / batch_size))
-        self._at = self._n
+        self._next = self._n
         self._order = torch.empty(0)
 
     @property
@@ -44,13 +44,13 @@ class Batches:
         """The rows of the next step."""
         if self._size >= self._n:
             return self._weighted
-        if self._at + self._size > self._n:
+        if self._next + self._size > self._n:
             self._order = torch.randperm(
                 self._n, generator=self.generator, device=self.generator.device
             )
-            self._at = 0
-        rows = self._order[self._at : self._at + self._size]
-        self._at += self._size
+            self._next = 0
+        rows = self._order[self._next : self._next + self._size]
+        self._next += self._size
         return Data(*(t.index_select(0, rows) for t in self._weighted))
 
 

@@ -65,10 +65,7 @@ BAD_SCALES = {
     "too many scales": ([1.0] * 7, r"^prior must be a number or one for .* shape \(7,\)"),
     "a negative scale": ([-1.0], r"^prior must be positive and finite, got \[-1.0\]"),
     "an infinite scale": ([np.inf], r"^prior must be positive and finite, got \[inf\]"),
-    "a scale in words": (
-        ["wide"],
-        r"^prior must hold numbers: could not convert .* 'wide'.$",
-    ),
+    "a scale in words": (["wide"], r"^prior must hold numbers: could not convert .* 'wide'.$"),
 }
 
 

@@ -174,10 +174,7 @@ def test_the_counter_strikes_where_it_says():
 
 @pytest.mark.parametrize(
     ("name", "owner"),
-    [
-        ("bayesian-mlp-growing-noise", pool.Numbers),
-        ("bayesian-mlp-two-classes", pool.Labels),
-    ],
+    [("bayesian-mlp-growing-noise", pool.Numbers), ("bayesian-mlp-two-classes", pool.Labels)],
 )
 def test_a_pool_s_linear_model_can_be_interrupted(name, owner, monkeypatch):
     """It comes last, and may have no share: the interrupt arrives, and the networks are kept."""

@@ -38,14 +38,13 @@ OF_NETWORKS: list[tuple[Mapping[str, Any], str]] = [
     ({"network": LINEAR, "activation": "sigmoid"}, "activation='sigmoid' does not apply"),
 ]
 OF_NOISE: list[tuple[Mapping[str, Any], str]] = [
-    ({"likelihood": Poisson(), "noise_std": 0.3}, "noise_std=0.3 does not apply"),
+    ({"likelihood": Poisson(), "noise_std": 0.3}, "noise_std=0.3 does not apply")
 ]
-OF_PRIORS: list[tuple[Mapping[str, Any], str]] = []
 OF_SAMPLED_NOISE: list[tuple[Mapping[str, Any], str]] = [
     (
         {"likelihood": Poisson(), "noise_std": HalfNormal(2.0)},
         r"noise_std=HalfNormal\(.*does not apply: the likelihood has no noise",
-    ),
+    )
 ]
 OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
     ({"symmetry": Symmetrized(None, Soules())}, r"gap=Soules\(.*\) does not apply: symmetry=None"),
@@ -72,12 +71,10 @@ FROM_A_MODE = VariationalAdam(init="laplace")
 REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     sk.SymmetrizedVIRegressor: [
         *OF_NOISE,
-        *OF_PRIORS,
         *OF_GAPS,
         ({"optimizer": FROM_A_MODE, "likelihood": "poisson"}, "likelihood=Poisson.*init='random'"),
     ],
     sk.SymmetrizedVIClassifier: [
-        *OF_PRIORS,
         *OF_GAPS,
         (
             {"optimizer": FROM_A_MODE, "likelihood": "bernoulli"},
@@ -85,7 +82,6 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
         ),
     ],
     sk.LayerwiseVIRegressor: [
-        *OF_PRIORS,
         ({"optimizer": FROM_A_MODE}, "init='laplace' is not for Layerwise"),
         (
             {"optimizer": Adam(batch_size=4)},
@@ -93,12 +89,11 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
         ),
         ({"last_layer": "variational"}, "last_layer='variational' .*use it with hidden_posterior"),
     ],
-    sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_PRIORS + OF_SAMPLED_NOISE + OF_CHAINS,
-    sk.MCMCClassifier: OF_NETWORKS + OF_PRIORS + OF_CHAINS,
-    sk.DeepEnsembleRegressor: OF_NETWORKS + OF_NOISE + OF_PRIORS + OF_SAMPLED_NOISE,
-    sk.DeepEnsembleClassifier: OF_NETWORKS
-    + OF_PRIORS
-    + [
+    sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE + OF_CHAINS,
+    sk.MCMCClassifier: OF_NETWORKS + OF_CHAINS,
+    sk.DeepEnsembleRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE,
+    sk.DeepEnsembleClassifier: [
+        *OF_NETWORKS,
         ({"network": nn.Linear(3, 2), "correction": "gaussian"}, "only members of network='mlp'"),
         ({"likelihood": Categorical(), "correction": "gaussian"}, "only members with the softmax"),
     ],

@@ -216,3 +216,12 @@ def test_classes_have_no_crps():
     expected = np.log(proba[np.arange(150), IRIS[1]]).mean()
     scored = get_scorer("log_density")(LogisticRegression(max_iter=500).fit(*IRIS), *IRIS)
     assert scored == pytest.approx(expected)
+
+
+def test_no_split_is_all_rows_twice():
+    ((train, test),) = NoSplit().split(X, y)
+    assert np.array_equal(train, np.arange(80))
+    assert np.array_equal(test, np.arange(80))
+    assert train is not test
+    assert NoSplit().get_n_splits() == NoSplit().get_n_splits(X, y) == 1
+    assert repr(NoSplit()) == "NoSplit()"

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Backward = Callable[[Tensor, Tensor], Tensor]
+
 
 @dataclass(frozen=True)
 class Activation:
@@ -31,7 +33,7 @@ class Activation:
     name: str
     function: Callable[[Tensor], Tensor]
     apply_: Callable[[Tensor], Tensor]
-    backward_: Callable[[Tensor, Tensor], Tensor]
+    backward_: Backward
     is_odd: bool
     gain: float = 1.0
 
@@ -44,24 +46,39 @@ def _by_name(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-_aten = torch.ops.aten
+def _identity(z: Tensor) -> Tensor:
+    return z
 
-RELU = Activation(
-    "relu", torch.relu, torch.relu_,
-    lambda g, h: _aten.threshold_backward.grad_input(g, h, 0, grad_input=g), False, 2.0**0.5,
-)  # fmt: skip
-TANH = Activation(
-    "tanh", torch.tanh, torch.tanh_,
-    lambda g, h: _aten.tanh_backward.grad_input(g, h, grad_input=g), True,
-)  # fmt: skip
-SIGMOID = Activation(
-    "sigmoid", torch.sigmoid, torch.sigmoid_,
-    lambda g, h: _aten.sigmoid_backward.grad_input(g, h, grad_input=g), False,
-)  # fmt: skip
-SOFTPLUS = Activation(  # f'(z) = sigmoid(z) = 1 - exp(-softplus(z))
-    "softplus", F.softplus, lambda z: z.copy_(F.softplus(z)),
-    lambda g, h: g.mul_(torch.expm1(-h).neg_()), False,
-)  # fmt: skip
-IDENTITY = Activation("identity", lambda z: z, lambda z: z, lambda g, h: g, True)
+
+def _relu_backward_(g: Tensor, h: Tensor) -> Tensor:
+    return torch.ops.aten.threshold_backward.grad_input(g, h, 0, grad_input=g)
+
+
+def _tanh_backward_(g: Tensor, h: Tensor) -> Tensor:
+    return torch.ops.aten.tanh_backward.grad_input(g, h, grad_input=g)
+
+
+def _sigmoid_backward_(g: Tensor, h: Tensor) -> Tensor:
+    return torch.ops.aten.sigmoid_backward.grad_input(g, h, grad_input=g)
+
+
+def _softplus_(z: Tensor) -> Tensor:
+    return z.copy_(F.softplus(z))
+
+
+def _softplus_backward_(g: Tensor, h: Tensor) -> Tensor:
+    # f'(z) = sigmoid(z) = 1 - exp(-softplus(z))
+    return g.mul_(torch.expm1(-h).neg_())
+
+
+def _identity_backward_(g: Tensor, h: Tensor) -> Tensor:
+    return g
+
+
+RELU = Activation("relu", torch.relu, torch.relu_, _relu_backward_, False, 2.0**0.5)
+TANH = Activation("tanh", torch.tanh, torch.tanh_, _tanh_backward_, True)
+SIGMOID = Activation("sigmoid", torch.sigmoid, torch.sigmoid_, _sigmoid_backward_, False)
+SOFTPLUS = Activation("softplus", F.softplus, _softplus_, _softplus_backward_, False)
+IDENTITY = Activation("identity", _identity, _identity, _identity_backward_, True)
 
 ACTIVATIONS = {a.name: a for a in (RELU, TANH, SIGMOID, SOFTPLUS, IDENTITY)}

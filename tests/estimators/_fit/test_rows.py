@@ -4,12 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from skbayes_sym.estimators._fit.rows import (
-    Scaling,
-    canonical_rows,
-    column_ends,
-    column_scaling,
-)
+from skbayes_sym.estimators._fit.rows import Scaling, canonical_rows, column_ends, column_scaling
 
 
 @pytest.fixture

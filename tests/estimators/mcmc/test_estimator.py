@@ -26,11 +26,6 @@ FAST = {
 REG, CLF = MCMCRegressor(**FAST), MCMCClassifier(**FAST)
 DIABETES = tuple(a[:60] for a in load_diabetes(return_X_y=True))
 IRIS = tuple(a[::3] for a in load_iris(return_X_y=True))
-every_estimator = pytest.mark.parametrize(
-    ("estimator", "data"), [(REG, DIABETES), (CLF, IRIS)], ids=["regressor", "classifier"]
-)
-
-
 @pytest.fixture(scope="module")
 def fitted():
     return clone(REG).fit(*DIABETES)
@@ -285,18 +280,6 @@ def test_to_arviz(fitted):
     )
     assert tree["posterior"]["noise_std"].shape == (6, 8, 1)
     assert np.array_equal(tree["sample_stats"]["lp"].values, fitted.log_posterior_samples_)
-
-
-@pytest.mark.kept("classifier")
-@every_estimator
-def test_log_likelihood_of_draws_averages_to_the_predictive_density(estimator, data):
-    X, y = data
-    model = clone(estimator).fit(X, y)
-    model.chain_weights_ = np.arange(1, 7) / 21.0
-    values = model.log_likelihood_samples(X, y)
-    assert values.shape == (6, 8, len(X))
-    mixed = logsumexp(values, axis=(0, 1), b=model.chain_weights_[:, None, None] / 8)
-    np.testing.assert_allclose(mixed, model.log_predictive_density(X, y), rtol=1e-9)
 
 
 def test_log_likelihood_of_draws_by_hand(fitted):

@@ -36,6 +36,8 @@ FAST = {"hidden_layer_sizes": (3,), "activation": "tanh", "max_iter": 60, "tol":
 
 def regressor(**kwargs):
     return SymmetrizedVIRegressor(**(FAST | kwargs))
+
+
 NOISES = {
     "student-t": StudentT(),
     "own": LaplaceNoise(torch.zeros(1, dtype=torch.float64)),
@@ -176,8 +178,12 @@ def test_a_gap_with_a_group_of_its_own():
         regressor(symmetry=Symmetrized("permutation", gap)).fit(X, Y)
 
 
-AS_GIVEN = {"standardize": False, "tol": None}
 STILL = VariationalAdam(1e-12, init="laplace")
+START = {"max_iter": 1, "optimizer": STILL, "tol": None, "random_state": 0}
+
+
+def start(sizes, **settings):
+    return SymmetrizedVIRegressor(sizes, "tanh", standardize=False, **START | settings)
 
 
 @pytest.fixture(scope="module")
@@ -191,15 +197,7 @@ def rows():
 def test_in_a_linear_model_the_start_is_the_mean_field_optimum(rows):
     """Mean of the exact posterior, and one over the diagonal of its precision."""
     X, y, weight = rows
-    reg = SymmetrizedVIRegressor(
-        (),
-        noise_std=0.4,
-        prior=0.7,
-        max_iter=1,
-        optimizer=STILL,
-        random_state=0,
-        **AS_GIVEN,
-    ).fit(X, y, sample_weight=weight)
+    reg = start((), noise_std=0.4, prior=0.7).fit(X, y, sample_weight=weight)
     Z = np.column_stack([X, np.ones(30)])
     precision = (Z.T * weight) @ Z / 0.4**2 + np.eye(4) / 0.7**2
     layers = reg.network_.layers
@@ -225,14 +223,7 @@ def test_in_a_linear_model_the_start_is_the_mean_field_optimum(rows):
 
 def test_of_classes_the_start_is_stationary():
     X, y = load_iris(return_X_y=True)
-    clf = SymmetrizedVIClassifier(
-        (3,),
-        "tanh",
-        max_iter=1,
-        optimizer=VariationalAdam(learning_rate=1e-12, init="laplace"),
-        tol=None,
-        random_state=0,
-    ).fit(X[::2], y[::2])
+    clf = SymmetrizedVIClassifier((3,), "tanh", **START).fit(X[::2], y[::2])
     x = torch.as_tensor((X[::2] - clf.x_mean_) / clf.x_scale_)
 
     def slope(theta):
@@ -261,15 +252,7 @@ def test_a_fit_from_a_mode_is_closer_at_a_lower_bound():
 
 def test_a_warm_start_goes_on_from_the_fit(rows):
     X, y, _ = rows
-    reg = SymmetrizedVIRegressor(
-        (2,),
-        "tanh",
-        max_iter=1,
-        optimizer=STILL,
-        warm_start=True,
-        random_state=0,
-        **AS_GIVEN,
-    ).fit(X, y)
+    reg = start((2,), warm_start=True).fit(X, y)
     mode = reg.posterior_.loc
     reg.set_params(optimizer="adam", max_iter=50).fit(X, y)
     moved = reg.posterior_.loc
@@ -280,15 +263,7 @@ def test_a_warm_start_goes_on_from_the_fit(rows):
 
 def test_a_column_of_zeros_keeps_the_prior(rows):
     X, y, _ = rows
-    reg = SymmetrizedVIRegressor(
-        (2,),
-        "tanh",
-        max_iter=1,
-        optimizer=STILL,
-        prior=0.5,
-        random_state=0,
-        **AS_GIVEN,
-    ).fit(np.column_stack([X, np.zeros(30)]), y)
+    reg = start((2,), prior=0.5).fit(np.column_stack([X, np.zeros(30)]), y)
     mean, _ = reg.network_.layers(torch.as_tensor(reg.posterior_.loc))[0]
     std, _ = reg.network_.layers(torch.as_tensor(reg.posterior_.scale))[0]
     np.testing.assert_allclose(mean[:, 3], 0.0, atol=1e-8)
