@@ -99,7 +99,7 @@ MUTANTS = [
     Mutant("models/likelihoods/gaussian.py", "d_variance = (-0.5 * precision)",
            "d_variance = (0.5 * precision)",
            "models/likelihoods/test_expectations.py "
-           "models/likelihoods/test_families.py"),
+           "models/likelihoods/test_base.py"),
     Mutant("models/likelihoods/base.py", "_OF_DENSITY = (\n    \"kind\", ",
            "_OF_DENSITY = (\n    ", "test_extension.py"),
     Mutant("models/likelihoods/base.py", "\"sites\", \"given\",",
@@ -110,7 +110,7 @@ MUTANTS = [
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/counts.py", "rate = (mean + 0.5 * variance).exp()",
            "rate = (mean + variance).exp()",
-           "models/likelihoods/test_expectations.py models/likelihoods/test_families.py"),
+           "models/likelihoods/test_expectations.py models/likelihoods/test_base.py"),
     Mutant("models/likelihoods/counts.py", "(y + size) * mean)", "y * mean)",
            "models/likelihoods/test_families.py"),
     Mutant("models/likelihoods/heteroscedastic.py", "+ 2.0 * self.spread**2 * v_second",

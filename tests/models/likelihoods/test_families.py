@@ -8,7 +8,6 @@ from torch.testing import assert_close
 
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
-from skbayes_sym.models.likelihoods.expectations import by_autograd
 from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.student_t import StudentT
 
@@ -18,7 +17,9 @@ STUDENT = StudentT(torch.tensor([np.log(0.7)]), df=4.0)
 RATE = np.exp(OUTPUTS.numpy()[0])
 LAWS = {
     "normal": (
-        Gaussian(torch.tensor([np.log(0.7)])), stats.norm(OUTPUTS.numpy()[0], 0.7), COUNTS - 3.0
+        Gaussian(torch.tensor([np.log(0.7)])),
+        stats.norm(OUTPUTS.numpy()[0], 0.7),
+        COUNTS - 3.0,
     ),
     "poisson": (Poisson(), stats.poisson(RATE), COUNTS),
     "negative-binomial": (
@@ -32,7 +33,7 @@ LAWS = {
         stats.t(7.0, OUTPUTS.numpy()[0], 0.7),
         COUNTS - 3.0,
     ),
-}  # fmt: skip
+}
 every_law = pytest.mark.parametrize(("likelihood", "law", "y"), LAWS.values(), ids=LAWS)
 
 
@@ -112,14 +113,3 @@ def test_rates_beyond_the_sampler():
     draws = Poisson().sample(outputs, np.random.default_rng(0))
     assert float(draws[0]) == np.exp(50.0)
     assert draws[1] < 20
-
-
-@pytest.mark.parametrize("law", [Poisson(), Gaussian(torch.tensor([np.log(0.7)]), learn=False)])
-def test_closed_expectations_are_those_of_a_quadrature(law):
-    """Value, and slopes by mean and variance, at outputs that vary."""
-    mean, variance = OUTPUTS[0], torch.tensor([[0.3], [0.8], [0.1]], dtype=torch.float64)
-    nothing = mean.new_empty(3, 0)
-    exact = law.expected_log_prob(mean, variance, COUNTS, nothing)
-    by_nodes = by_autograd(law, mean, variance, COUNTS, nothing)
-    for a, b in zip(exact[:3], by_nodes[:3], strict=True):
-        assert_close(a.expand_as(b), b, rtol=1e-9, atol=1e-9)
