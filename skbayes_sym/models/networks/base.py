@@ -68,15 +68,12 @@ class BaseNetwork:
 
 @dataclass(frozen=True, eq=False)
 class AutogradChainLikelihood:
-    """A `ChainLikelihood` of any network: all chains in one forward pass.
-
-    ``x``, ``y`` (N, *I) and (N, ...).
-    """
+    """A `ChainLikelihood` of any network: all chains in one forward pass."""
 
     network: Network
     likelihood: Likelihood  # with constants of the dtype of the data
-    x: Tensor
-    y: Tensor
+    x: Tensor  # (N, *I)
+    y: Tensor  # (N, ...)
     weight: Tensor  # (N,); multiplies each row's log likelihood
 
     def value(self, position: Tensor) -> Tensor:
