@@ -28,9 +28,6 @@ rng = np.random.default_rng(0)
 X = rng.uniform(-2.0, 2.0, (200, 2))
 f = np.sin(2 * X[:, 0]) * np.cos(X[:, 1])
 y = f + 0.1 * rng.standard_normal(200)
-X_test = rng.uniform(-2.0, 2.0, (1000, 2))
-y_test = np.sin(2 * X_test[:, 0]) * np.cos(X_test[:, 1])
-y_test = y_test + 0.1 * rng.standard_normal(1000)
 model = MCMCRegressor(
     (16, 16), "tanh", n_chains=4, n_draws=50,
     sampler=Chains(init=Annealing(n_hot=1500, n_settle=375), n_warmup=50), random_state=0,

@@ -17,9 +17,7 @@ from skbayes_sym.datasets import (
 
 N = 20_000  # sd of a sample sd is noise / sqrt(2 N) = noise / 200: 2.5 % is 5 standard errors
 
-
 SD_RTOL = 5 / math.sqrt(2 * N)
-
 
 GENERATORS = {
     "sinusoidal": (make_sinusoidal, (150, 1)),

@@ -77,25 +77,26 @@ SCALED = [n for n in REGRESSORS if not n.startswith("linear")]  # those have sta
 def test_units_of_targets_carry_through(name):
     """Bounds, evidences and densities are of y as given: -log 10 for each number."""
     estimator, rows, y = FITS[name]
+    rtol = 1e-5 if name == "mcmc-annealed" else 1e-7  # its gradients are of float32
     plain, scaled = fitted(name), clone(estimator).set_params(device="cpu").fit(rows, 10.0 * y + 3)
-    np.testing.assert_allclose(scaled.predict(rows), 10.0 * plain.predict(rows) + 3.0, rtol=1e-5)
+    np.testing.assert_allclose(scaled.predict(rows), 10.0 * plain.predict(rows) + 3.0, rtol=rtol)
     for noise in {"noise_std_", "noise_std_samples_"} & set(vars(plain)):
         found, expected = getattr(scaled, noise), 10.0 * getattr(plain, noise)
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        np.testing.assert_allclose(found, expected, rtol=rtol)
     gained = plain.log_predictive_density(rows, y) - np.log(10.0) * (y.size // len(y))
     found = scaled.log_predictive_density(rows, 10.0 * y + 3.0)
-    np.testing.assert_allclose(found, gained, atol=1e-4)
+    np.testing.assert_allclose(found, gained, atol=1e-6)
     bounds = {"elbo_", "elbo_curve_", "log_evidence_", "log_evidence_curve_",
               "log_posterior_samples_", "log_posterior_curve_"} & set(vars(plain))  # fmt: skip
     assert bounds
     for bound in bounds:
         found, expected = getattr(scaled, bound), getattr(plain, bound) - y.size * np.log(10.0)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=bound)
+        np.testing.assert_allclose(found, expected, rtol=rtol, err_msg=bound)
     modes = zip(*(getattr(model, "modes_", []) for model in (plain, scaled)), strict=True)
     for before, after in modes:
         for bound in ("log_evidence", "mean_log_posterior"):
             expected = getattr(before, bound) - y.size * np.log(10.0)
-            np.testing.assert_allclose(getattr(after, bound), expected, rtol=1e-5)
+            np.testing.assert_allclose(getattr(after, bound), expected, rtol=rtol)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)

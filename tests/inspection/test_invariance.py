@@ -10,6 +10,9 @@ from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rota
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
+FEW = {"max_iter": 4, "optimizer": EvidenceAdam(updates=Updates(n=2)), "random_state": 0}
+
+
 @pytest.fixture(scope="module")
 def pictures():
     rng = np.random.default_rng(0)
@@ -18,14 +21,7 @@ def pictures():
 
 @pytest.fixture(scope="module")
 def images_fit(pictures):
-    lila = LILAClassifier(
-        (3,),
-        image_shape=(4, 5),
-        max_iter=4,
-        optimizer=EvidenceAdam(updates=Updates(n=2)),
-        random_state=0,
-    )
-    return lila.fit(*pictures)
+    return LILAClassifier((3,), image_shape=(4, 5), **FEW).fit(*pictures)
 
 
 def test_bars_and_units(images_fit, axes):
@@ -87,23 +83,14 @@ def test_colour_images():
 def test_units_of_tables():
     X = np.random.default_rng(0).standard_normal((20, 3))
     families = [Rotation2D(), ColumnShift(columns=(2,)), LogScale(columns=(1, 2), joint=False)]
-    reg = LILARegressor(
-        (2,),
-        invariances=families,
-        max_iter=4,
-        optimizer=EvidenceAdam(updates=Updates(n=2)),
-        random_state=0,
-    )
-    display = InvarianceDisplay.from_estimator(reg.fit(X, X[:, 0]), X)
+    reg = LILARegressor((2,), invariances=families, **FEW).fit(X, X[:, 0])
+    display = InvarianceDisplay.from_estimator(reg, X)
     assert display.names == ["rotation", "translation_2", "log_scale_1", "log_scale_2"]
     assert display.units == ["radians", "units of x2", "log scale", "log scale"]
     assert display.images is None
 
 
 def test_a_fit_that_learned_none(pictures):
-    plain = LILAClassifier(
-        (2,), invariances=None, max_iter=4, optimizer=EvidenceAdam(updates=Updates(n=2))
-    )
-    lila = plain.set_params(random_state=0).fit(*pictures)
+    lila = LILAClassifier((2,), invariances=None, **FEW).fit(*pictures)
     with pytest.raises(ValueError, match="this LILAClassifier has none"):
         InvarianceDisplay.from_estimator(lila)

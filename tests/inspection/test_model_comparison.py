@@ -25,12 +25,6 @@ TABLE = pd.DataFrame(
 )
 
 
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
-
-
 def points(panel):
     """Where the markers are, (n, 2)."""
     return panel.containers[0].lines[0].get_xydata()

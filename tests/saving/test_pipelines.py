@@ -35,7 +35,6 @@ TABLE = pd.DataFrame(X, columns=["a", "b", "c"]).assign(
     b=lambda t: t["b"].where(t["b"] > -1.0), kind=np.array(["x", "y", "z"])[np.arange(24) % 3]
 )
 
-
 NUMERIC = make_column_selector(dtype_include="number")
 
 
@@ -46,10 +45,7 @@ def ensemble():
 def mixed():
     """Numbers with gaps, and words."""
     return make_column_transformer(
-        (
-            make_pipeline(SimpleImputer(), StandardScaler()),
-            make_column_selector(dtype_include="number"),
-        ),
+        (make_pipeline(SimpleImputer(), StandardScaler()), NUMERIC),
         (OneHotEncoder(sparse_output=False), ["kind"]),
     )
 

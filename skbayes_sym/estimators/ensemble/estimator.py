@@ -1,5 +1,6 @@
 """Deep ensembles: modes of the posterior from random starts, as scikit-learn estimators."""
 
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -81,20 +82,8 @@ class _DeepEnsemble(WeightedDraws):
             self.max_iter,
             self.tol,
             adam.batch_size,
-            self._has_effective_noise(),
-            self._learns_noise(),
             start=self._previous() if self.warm_start and hasattr(self, "samples_") else None,
-            refitting=self._refitting(),
         )
-
-    def _refitting(self) -> Refitting | None:
-        return None
-
-    def _has_effective_noise(self) -> bool:
-        return False
-
-    def _learns_noise(self) -> bool:
-        return False
 
     def _previous(self) -> Members:
         """The members of the fit before."""
@@ -298,12 +287,11 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _has_effective_noise(self) -> bool:
-        return isinstance(self.network, str) and self._learns_noise()
-
-    def _learns_noise(self) -> bool:
+    def _method(self) -> DeepEnsemble:
         wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
-        return wanted and self._has_default_noise
+        learns = wanted and self._has_default_noise
+        corrects = learns and isinstance(self.network, str)
+        return replace(super()._method(), has_effective_noise=corrects, learns_noise=learns)
 
     def _nodes(self) -> NoiseNodes | None:
         """Nodes of every member's noise, where the rows that its weights leave estimate it."""
@@ -538,25 +526,19 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         """Weaker hyperpriors don't hold the scales of separable classes; without units they do."""
         return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()
 
-    def _refitting(self) -> Refitting | None:
-        why = self._why_as_trained()
-        if not why:
-            given = self.correction
-            scale = "loo" if given is None or isinstance(given, str) else given
-            return Refitting(scale, is_optional=given == "auto")
-        if self.correction is not None:
-            refuse(self, ("correction",), why, "correction=None")
-        return None
-
-    def _why_as_trained(self) -> str:
-        """The reason, or nothing where members may be refitted."""
-        if self.correction is None:
-            return "correction=None leaves members as trained"
+    def _method(self) -> DeepEnsemble:
+        method, given, why = super()._method(), self.correction, ""
+        if given is None:
+            return method
         if not isinstance(self.network, str):
-            return "only members of network='mlp' are refitted"
-        if self._chosen_likelihood is not self._named_likelihoods["auto"]:
-            return "only members with the softmax of likelihood='auto' are refitted"
-        return ""
+            why = "only members of network='mlp' are refitted"
+        elif self._chosen_likelihood is not self._named_likelihoods["auto"]:
+            why = "only members with the softmax of likelihood='auto' are refitted"
+        if why:
+            refuse(self, ("correction",), why, "correction=None")
+            return method
+        scale = "loo" if isinstance(given, str) else given
+        return replace(method, refitting=Refitting(scale, is_optional=given == "auto"))
 
     def _predictor(self, like: Tensor) -> Predictor:
         members = self.refitted_members_

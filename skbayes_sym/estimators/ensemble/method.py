@@ -109,9 +109,7 @@ class Refitting:
 
 # batch_size="auto": all rows up to here, and this many beyond.
 FULL_BATCH_ROWS, MINIBATCH_ROWS = 2000, 500
-_MINIBATCH_FACTOR = (
-    0.3  # of the learning rate, whose noise would otherwise keep members from a mode
-)
+_MINIBATCH_FACTOR = 0.3  # of the learning rate, whose noise else keeps members from a mode
 _DOUBLE = 8  # bytes
 
 
@@ -240,7 +238,9 @@ class DeepEnsemble:
         """Objective of training; it holds the scales of the prior that are learned."""
         start_seed, batch_seed = data.seed, spawn_seeds(data.seed, 1)[0]
         position = self._position(posterior, start_seed).to(data.data.x)
-        batches = self._batches(data, batch_seed)
+        size, batches = self._rows_per_step(data), None  # where every step sees all rows
+        if size < data.n_rows:
+            batches = Batches(data.data, size, generator_from(batch_seed, data.device))
 
         def density(posterior: NetworkPosterior) -> LogDensity:
             return posterior if batches is None else MinibatchDensity(posterior, batches)
@@ -261,13 +261,6 @@ class DeepEnsemble:
     def _rows_per_step(self, data: Training) -> int:
         auto = data.n_rows if data.n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
         return rows_per_step(self.batch_size, data.n_rows, auto)
-
-    def _batches(self, data: Training, seed: int) -> Batches | None:
-        """None where every step sees all rows."""
-        size = self._rows_per_step(data)
-        if size >= data.n_rows:
-            return None
-        return Batches(data.data, size, generator_from(seed, data.device))
 
     def _groups(self, n: int, data: Training, model: Model) -> list[ParamGroup]:
         """Weights, ``n`` of all members together, and what the likelihood learns."""

@@ -196,9 +196,11 @@ def list_modes(
                 int((here & (pool.sources > 0)).sum()), float(pool.values[here].mean()) + offset,
             )
         )  # fmt: skip
-    height = [(np.nan_to_num(m.log_evidence, nan=-np.inf), m.mean_log_posterior) for m in listed]
-    order = sorted(range(len(listed)), key=height.__getitem__, reverse=True)
-    return [listed[k] for k in order]
+
+    def height(mode: Mode) -> tuple[float, float]:
+        return float(np.nan_to_num(mode.log_evidence, nan=-np.inf)), mode.mean_log_posterior
+
+    return sorted(listed, key=height, reverse=True)
 
 
 def affordable(setting: SamplingSetting, chains: ChainDraws) -> int:
@@ -208,7 +210,7 @@ def affordable(setting: SamplingSetting, chains: ChainDraws) -> int:
         return 0
     if search.all_replicates:
         return search.n_replicates
-    allowance = setting.allowance(_for_the_evidence(setting, chains))
+    allowance = setting.allowance(_work_left(setting, chains)[0])
     n_stages = effort.replicate_stages
     n_gradients = effort.replicate_moves * effort.replicate_gradients * n_stages
     each = _work_of_replicate(setting, n_gradients, n_stages, search.n_particles)
@@ -223,7 +225,7 @@ def allowance_for_evidence(setting: SamplingSetting, explored: Explored) -> Allo
         particles += _work_of_replicate(setting, run.n_gradients / n, len(run.stages), n)
     if explored.chains is None:  # only particles explored
         return setting.allowance(setting.search.effort * particles)
-    return setting.allowance(_for_the_evidence(setting, explored.chains) - particles)
+    return setting.allowance(_work_left(setting, explored.chains)[0] - particles)
 
 
 def allowance_for_new_chains(
@@ -235,28 +237,25 @@ def allowance_for_new_chains(
     """
     if explored.chains is None:
         return None
-    asked, made_work = _work(setting, explored.chains)
-    rest = (1.0 + setting.search.effort) * asked - made_work
-    rest -= _for_the_evidence(setting, explored.chains)
+    _, rest = _work_left(setting, explored.chains)
     return setting.allowance(rest + evidence.left)
 
 
-def _for_the_evidence(setting: SamplingSetting, chains: ChainDraws) -> float:
-    """At most ``effort`` times what was asked for; half of what exploring chains leave of all that
-    a fit may cost, or all but new chains' draws if that is more."""
-    asked, made_work = _work(setting, chains)
-    rest = (1.0 + setting.search.effort) * asked - made_work
-    return min(setting.search.effort * asked, max(0.5 * rest, rest - asked))
+def _work_left(setting: SamplingSetting, chains: ChainDraws) -> tuple[float, float]:
+    """Multiplications that exploring chains leave to the evidence, and to new chains.
 
-
-def _work(setting: SamplingSetting, chains: ChainDraws) -> tuple[float, float]:
-    """Multiplications of the exploring chains: all draws that were asked for, those made."""
+    For the evidence at most ``effort`` times what was asked for: half of what is left of all that a
+    fit may cost, or all but new chains' draws if that is more.
+    """
     n_gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
     n_moves = chains.warmup.n_moves + chains.sampling.n_moves
     work = setting.allowance().of_moves(n_gradients, n_moves, setting.block_size)
-    plan = setting.plan
+    plan, effort = setting.plan, setting.search.effort
     wanted = plan.n_warmup + plan.n_draws * plan.thinning
-    return work * wanted / (plan.n_warmup + chains.draws.shape[1] * plan.thinning), work
+    asked = work * wanted / (plan.n_warmup + chains.draws.shape[1] * plan.thinning)
+    rest = (1.0 + effort) * asked - work
+    evidence = min(effort * asked, max(0.5 * rest, rest - asked))
+    return evidence, rest - evidence
 
 
 def _work_of_replicate(

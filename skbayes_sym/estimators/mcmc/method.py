@@ -34,7 +34,6 @@ from skbayes_sym.estimators.mcmc.trust import (
     disagreement,
     doubtful_chains,
     no_evidence,
-    stuck_chains,
 )
 from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
 from skbayes_sym.inference.sampling.blocks import Block
@@ -89,7 +88,7 @@ class Sampling:
         run.begin()
         with torch.no_grad():
             explored = explore(setting, affordable)
-            run.keep(lambda: Sampled.unreduced(setting, explored))
+            run.keep(lambda: Sampled.gather(setting, explored))
             sampled = Sampled.gather(setting, explored, allocate_chains(setting, explored))
         run.end(sampled)
         _report(sampled.findings)
@@ -159,24 +158,18 @@ class Sampled:
 
     @classmethod
     def gather(
-        cls, setting: SamplingSetting, explored: Explored, allocation: Allocation
+        cls, setting: SamplingSetting, explored: Explored, allocation: Allocation | None = None
     ) -> "Sampled":
-        """Everything that a fit keeps."""
-        theta, noise_std = setting.posterior.split(torch.as_tensor(allocation.draws.position))
-        samples = on_reference_set(setting, theta, allocation.draws.value)
-        findings = _findings(setting, explored, allocation, samples)
+        """Everything that a fit keeps; before an allocation the draws as they were made."""
+        draws = explored.draws if allocation is None else allocation.draws
+        theta, noise_std = setting.posterior.split(torch.as_tensor(draws.position))
+        samples, findings = theta.numpy(), Findings([], _UNKNOWN, {"warnings": []})
+        if allocation is not None:
+            samples = on_reference_set(setting, theta, draws.value)
+            findings = _findings(setting, explored, allocation, samples)
         blocks = [] if explored.chains is None else explored.chains.blocks
         noise = noise_std.double().numpy()
-        return cls(allocation.draws, samples, noise, findings, blocks, explored.n_iter)
-
-    @classmethod
-    def unreduced(cls, setting: SamplingSetting, explored: Explored) -> "Sampled":
-        """The draws as they were made: neither weighed nor on the reference set."""
-        theta, noise_std = setting.posterior.split(torch.as_tensor(explored.draws.position))
-        findings = Findings([], _UNKNOWN, {"warnings": []})
-        blocks = [] if explored.chains is None else explored.chains.blocks
-        noise = noise_std.double().numpy()
-        return cls(explored.draws, theta.numpy(), noise, findings, blocks, explored.n_iter)
+        return cls(draws, samples, noise, findings, blocks, explored.n_iter)
 
     @property
     def stop_reason(self) -> Stopped:
@@ -231,7 +224,11 @@ def _findings(
         members = [mode.members for mode in modes]
         warnings = disagreement(setting.posterior, draws.position, members, effort) + warnings
     else:
-        warnings += stuck_chains(figures["stuck"])
+        if n_stuck := int(figures["stuck"].sum()):
+            warnings.append(
+                f"{n_stuck} of {len(figures['stuck'])} chains never moved while drawing: raise "
+                "n_warmup, or give X as float64."
+            )
         if approach is not None:
             acceptance, within = figures["acceptance"], figures["function_rhat_within"]
             warnings += doubtful_chains(acceptance, within, effort)

@@ -216,9 +216,3 @@ def disagreement(
                 "several modes, weighed by where their chains started. Raise n_draws or thinning."
             )
     return warnings
-
-
-def stuck_chains(stuck: Array) -> list[str]:
-    """Warning of chains that never moved, if there are any."""
-    n, remedy = int(stuck.sum()), "raise n_warmup, or give X as float64."
-    return [f"{n} of {len(stuck)} chains never moved while drawing: {remedy}"] if n else []

@@ -22,11 +22,6 @@ class GaussianMixture:
     loc: Tensor  # (K, D)
     cholesky: Tensor  # (K, D, D): lower triangular L
 
-    @property
-    def n_components(self) -> int:
-        """Number K."""
-        return len(self.loc)
-
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, D)."""
         which = torch.multinomial(
@@ -34,7 +29,7 @@ class GaussianMixture:
         )  # on the generator's device, as the mixture
         noise = normal_like((n, self.loc.shape[1]), generator=generator, like=self.loc)
         draws = torch.empty_like(noise)
-        for k in range(self.n_components):
+        for k in range(len(self.loc)):
             drawn = which == k
             draws[drawn] = self.loc[k] + noise[drawn] @ self.cholesky[k].mT
         return draws
@@ -72,8 +67,10 @@ def fit_gaussian_mixture(
     centre, scale = draws.mean(dim=0), draws.std(dim=0, correction=0)
     tiny = torch.finfo(draws.dtype).eps * (1.0 + centre.abs())
     z = (draws - centre) / torch.maximum(scale, tiny)
-    share = _slices(z, n_components)
-    mixture, before = _maximise(z, share), -torch.inf
+    _, _, axes = torch.linalg.svd(z, full_matrices=False)
+    rank = (z @ axes[0]).argsort().argsort()
+    slices = torch.nn.functional.one_hot(rank * n_components // len(z), n_components).to(z)
+    mixture, before = _maximise(z, slices), -torch.inf
     for _ in range(_EM_STEPS if n_components > 1 else 0):
         joint = mixture.log_components(z) + mixture.log_weights
         mean_log_prob = float(torch.logsumexp(joint, dim=-1).mean())
@@ -85,13 +82,6 @@ def fit_gaussian_mixture(
     return GaussianMixture(
         mixture.log_weights, centre + unit * mixture.loc, unit.unsqueeze(-1) * mixture.cholesky
     )
-
-
-def _slices(z: Tensor, n_components: int) -> Tensor:
-    """Hard shares (n, K): equally many draws each, in order along the longest axis."""
-    _, _, axes = torch.linalg.svd(z, full_matrices=False)
-    rank = (z @ axes[0]).argsort().argsort()
-    return torch.nn.functional.one_hot(rank * n_components // len(z), n_components).to(z)
 
 
 def _maximise(z: Tensor, share: Tensor) -> GaussianMixture:

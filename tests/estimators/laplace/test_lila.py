@@ -195,15 +195,9 @@ def test_images_in_every_network(network, channels):
     X, y = small_images(channels=channels)
     sizes = {"hidden_layer_sizes": (10,)} if network == "mlp" else {}
     clf = LILAClassifier(
-        **sizes,
-        image_shape=(6, 5) if channels == 1 else (3, 6, 5),
-        network=network,
-        max_iter=20,
-        optimizer=EvidenceAdam(updates=Updates(n=4)),
-        invariances=Invariances(n_augmentations=3),
-        tol=None,
-        random_state=0,
-    ).fit(X.astype(np.float32), y)
+        **sizes, image_shape=(6, 5) if channels == 1 else (3, 6, 5), network=network, max_iter=20,
+        invariances=Invariances(n_augmentations=3), tol=None, random_state=0, **updates(n=4),
+    ).fit(X.astype(np.float32), y)  # fmt: skip
     assert list(clf.invariance_) == [
         "translation_x", "translation_y", "rotation", "scale", "aspect", "shear",
     ]  # fmt: skip
@@ -224,15 +218,9 @@ def test_colours_that_dont_matter_are_found():
     colour = (1.0 + 0.8 * np.cos(turn)) * np.where(y, 1.0, 0.5)[:, None]
     X = (colour[:, :, None] * rng.uniform(0.8, 1.0, (n, 3, 4))).reshape(n, -1)
     clf = LILAClassifier(
-        (10,),
-        image_shape=(3, 2, 2),
-        max_iter=300,
-        optimizer=EvidenceAdam(updates=Updates(n=60)),
-        tol=None,
-        random_state=0,
+        (10,), image_shape=(3, 2, 2), max_iter=300, tol=None, random_state=0, **updates(n=60),
         invariances=Invariances([Hue(), Brightness()], 8, learning_rate=0.15),
-    ).fit(X, y)
-    print(clf.invariance_)
+    ).fit(X, y)  # fmt: skip
     assert list(clf.invariance_) == ["hue", "brightness"]
     assert clf.invariance_["hue"] > 2.0
     assert clf.invariance_["brightness"] < 0.35  # half of log 2 already confuses the classes

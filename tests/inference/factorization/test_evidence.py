@@ -62,6 +62,15 @@ def evidence_of_factors(matrix, likelihood):
     return logsumexp(rows[0] + rows[1] + prior[:, None] + prior[None, :])
 
 
+def summed(rows, pair):
+    """Log sum over u_1 and u_2 at every (v_1, v_2): a matrix product, in units of the peaks."""
+    n = len(pair)
+    peaks = [r.max(axis=0, keepdims=True) for r in rows]
+    first, second = (np.exp(r - p).reshape(n, -1) for r, p in zip(rows, peaks, strict=True))
+    inner = np.log(np.einsum("ua,uw,wa->a", first, np.exp(pair), second, optimize=True))
+    return inner + sum(p.reshape(-1) for p in peaks)
+
+
 LOG_NOISE = torch.tensor([0.5 * np.log(NOISE)])
 CASES = {
     "normal": (Gaussian(LOG_NOISE, learn=False), NUMBERS),
@@ -100,12 +109,7 @@ def test_the_bound_of_learned_priors_is_below_the_evidence():
         )
         for i in (0, 1)
     ]  # (u_i, v_1, v_2)
-    # Sum over u_1 and u_2 by a matrix product at every (v_1, v_2), in units of the largest term.
-    peaks = [r.max(axis=0, keepdims=True) for r in row]
-    first, second = (np.exp(r - p).reshape(61, -1) for r, p in zip(row, peaks, strict=True))
-    inner = np.log(np.einsum("ua,uw,wa->a", first, np.exp(pair), second, optimize=True))
-    total = inner + sum(p.reshape(-1) for p in peaks) + pair.reshape(-1)
-    evidence = logsumexp(total)
+    evidence = logsumexp(summed(row, pair) + pair.reshape(-1))
     bound = found.bounds.mean_field + found.bounds.gap.value
     assert evidence - 6.0 < bound < evidence
 
@@ -125,10 +129,7 @@ def test_the_bound_with_offsets_is_below_the_evidence():
         square = square - (r1 * v1 + r2 * v2) ** 2 / (NOISE * (NOISE + v1**2 + v2**2))
         rows.append(-0.5 * (square + np.log(det)) - np.log(2.0 * np.pi))  # (a_i, v_1, v_2)
     pair = log_t_pair(*np.meshgrid(a, a, indexing="ij")) + wa[:, None] + wa[None, :]
-    peaks = [r.max(axis=0, keepdims=True) for r in rows]
-    first, second = (np.exp(r - p).reshape(81, -1) for r, p in zip(rows, peaks, strict=True))
-    inner = np.log(np.einsum("ua,uw,wa->a", first, np.exp(pair), second, optimize=True))
     prior = (stats.norm.logpdf(v1) + stats.norm.logpdf(v2) + wv[:, None] + wv[None, :]).reshape(-1)
-    evidence = logsumexp(inner + sum(p.reshape(-1) for p in peaks) + prior)
+    evidence = logsumexp(summed(rows, pair) + prior)
     bound = found.bounds.mean_field + found.bounds.gap.value
     assert evidence - 4.0 < bound < evidence

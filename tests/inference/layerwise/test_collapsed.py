@@ -25,6 +25,11 @@ from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 
+
+def inputs_of(features, data, noise=LOG_NOISE):
+    return LayerInputs(EMPTY, features, no_draws(), data, noise)
+
+
 both_scales = pytest.mark.parametrize("is_one", [True, False], ids=["one scale", "one an input"])
 
 
@@ -43,7 +48,7 @@ def test_collapsed_layer_is_the_evidence_of_a_linear_model(width, is_one, genera
     features = some_features(data, width, generator)
     noise = torch.tensor([log(0.4), log(0.9)], dtype=torch.float64)
     given, scale = prior_scale(width, is_one)
-    value, kl = CollapsedLast(given).elbo(LayerInputs(EMPTY, features, no_draws(), data, noise))
+    value, kl = CollapsedLast(given).elbo(inputs_of(features, data, noise))
     for phi, got in zip(features.numpy(), value, strict=True):
         expected = 0.0
         for y, s in zip(data.y.numpy().T, noise.exp().numpy(), strict=True):
@@ -63,14 +68,12 @@ def test_collapsed_layer_takes_weights_as_repetitions(width, generator):
     repeated = Data(*(t.repeat_interleave(repeats, 0) for t in data))
     again = features.repeat_interleave(repeats, 1)
     last = CollapsedLast(SCALE)
-    one = last.elbo(LayerInputs(EMPTY, features, no_draws(), weighted, LOG_NOISE))[0]
-    other = last.elbo(LayerInputs(EMPTY, again, no_draws(), repeated, LOG_NOISE))[0]
+    one = last.elbo(inputs_of(features, weighted))[0]
+    other = last.elbo(inputs_of(again, repeated))[0]
     assert_close(one, other, rtol=1e-11, atol=0)
     new = some_features(make_data(5), width, generator)
-    first = last.condition(LayerInputs(EMPTY, features, no_draws(), weighted, LOG_NOISE)).moments(
-        new
-    )
-    second = last.condition(LayerInputs(EMPTY, again, no_draws(), repeated, LOG_NOISE)).moments(new)
+    first = last.condition(inputs_of(features, weighted)).moments(new)
+    second = last.condition(inputs_of(again, repeated)).moments(new)
     assert_close(first[0], second[0], rtol=1e-9, atol=1e-11)
     assert_close(first[1], second[1], rtol=1e-8, atol=1e-11)
 
@@ -83,11 +86,9 @@ def test_collapsed_layer_predicts_as_bayesian_regression(width, is_one, generato
     new = some_features(make_data(5), width, generator)
     given, scale = prior_scale(width, is_one)
     last, noise = CollapsedLast(given), float(LOG_NOISE.exp())
-    moments = last.condition(LayerInputs(EMPTY, features, no_draws(), data, LOG_NOISE)).moments(new)
-    draws = torch.stack([
-        last.sample(LayerInputs(EMPTY, features, no_draws(), data, LOG_NOISE), generator=generator)
-        for _ in range(1000)
-    ])  # fmt: skip
+    moments = last.condition(inputs_of(features, data)).moments(new)
+    inputs = inputs_of(features, data)
+    draws = torch.stack([last.sample(inputs, generator=generator) for _ in range(1000)])
     for s, phi in enumerate(features.numpy()):
         covariance = np.linalg.inv(np.diag(scale**-2) + phi.T @ phi / noise**2)
         mean = covariance @ phi.T @ data.y.numpy()[:, 0] / noise**2

@@ -282,11 +282,7 @@ class TestGate:
     network = MLP(2, (4,), 1, RELU)
 
     def run(self, loc, scale, n_steps, change=None, block=10):
-        gap = GatedGap(
-            UnitGap(self.network.symmetry(), Exact()),
-            UnitGap(self.network.symmetry(), Soules()),
-            generator=generator_from(0),
-        )
+        gap = gated(self.network.symmetry(), generator_from(0))
         log_variance = torch.full_like(loc, 2 * np.log(scale))
         gradient, norms = torch.zeros(2 * len(loc), dtype=torch.float64), []
         for step in range(n_steps):

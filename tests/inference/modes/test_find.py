@@ -1,16 +1,13 @@
 """Modes of aligned draws: who is together, regions that respect the symmetry, honest weights."""
 
-from math import log
-
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.modes.bridge import NOT_ESTIMATED, Integrand, bridge_evidence
+from skbayes_sym.inference.modes.bridge import NOT_ESTIMATED
 from skbayes_sym.inference.modes.find import find_modes, weigh_modes
 from skbayes_sym.symmetry.base import Trivial
-from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 from skbayes_sym.symmetry.units import Units
 
 UNITS = Units(torch.arange(9).reshape(3, 3), flip=True)  # column 9 stays put
@@ -131,42 +128,6 @@ def test_regions_do_not_depend_on_the_copy(generator):
     moved = UNITS.act(UNITS.sample((500,), generator=generator), x)
     assert torch.equal(modes.regions.assign(moved), label)
     assert torch.equal(modes.regions.region(1)(x), label == 1)
-
-
-def test_evidence_weights_of_unequal_modes(generator):
-    """Two modes of evidence 0.8 and 0.2, sampled in the wrong proportion."""
-    at, table = centres(2, generator), enumerate_group(UNITS, D)
-    scale = torch.tensor([0.2, 0.4], dtype=torch.float64)
-    share = torch.tensor([0.8, 0.2], dtype=torch.float64)
-
-    def log_density(x):
-        z = (table.orbit(x).unsqueeze(-2) - at) / scale[:, None]
-        each = -0.5 * z.square().sum(-1) - D * (scale.log() + 0.5 * log(2 * torch.pi))
-        return 1.5 + torch.logsumexp(each + share.log(), dim=(-2, -1)) - log(table.order)
-
-    parts = [
-        chains_at(c, 0.0, n, 60, generator, scale=float(s), slow=0.3)
-        for c, s, n in zip(at, scale, (4, 20), strict=True)
-    ]
-    draws, _, chains = stack(*parts)
-    modes = find_modes(draws, log_density(draws), chains, UNITS)
-    assert modes.regions.n_modes == 2
-    estimates = [
-        bridge_evidence(
-            Integrand(log_density, UNITS, modes.regions.region(k)),
-            draws,
-            chains=chains,
-            generator=generator,
-        )
-        for k in range(2)
-    ]  # fmt: skip
-    found = weigh_modes(estimates)
-    assert_close(found.weights.sum(), torch.tensor(1.0).double())
-    narrow = int(modes.regions.assign(at[:1]))
-    assert abs(float(found.weights[narrow]) - 0.8) < 4 * float(found.standard_error[narrow])
-    assert float(found.standard_error[narrow]) < 0.02
-    assert abs(found.log_evidence - 1.5) < 4 * found.log_evidence_standard_error
-    assert found.log_evidence_standard_error < 0.05
 
 
 def test_errors_of_weights_by_simulation(generator):

@@ -59,6 +59,13 @@ def starts(density, n=3):
     return density.network.init(n, generator=torch.Generator().manual_seed(3))
 
 
+def arrived(sampler, state, density, adaptation=None, tell=lambda state, info: None):
+    return sampler.run(
+        state, density, adaptation or KroneckerAdaptation(density),
+        generator=torch.Generator().manual_seed(0), tell=tell,
+    )  # fmt: skip
+
+
 def run(density, approach=SHORT, block_size=2, **plan):
     sampler = Sampler(HMC(max_leapfrog=8), density, KroneckerAdaptation(density), approach=approach)
     blocks = start_blocks(starts(density), density, block_size=block_size, seed=1)
@@ -99,10 +106,8 @@ def test_the_energy_error_falls_as_asked(generator):
 
 def test_it_ends_where_it_says_with_the_curvature_there():
     density, told = posterior(), []
-    place = SHORT.run(
-        initial_state(starts(density), density), density, KroneckerAdaptation(density),
-        generator=torch.Generator().manual_seed(0), tell=lambda state, info: told.append(info),
-    )  # fmt: skip
+    state = initial_state(starts(density), density)
+    place = arrived(SHORT, state, density, tell=lambda state, info: told.append(info))
     assert len(told) == SHORT.n_steps == 90
     assert sum(int(info.n_gradients[0]) for info in told) == 20 + 2 * 70
     torch.testing.assert_close(place.state, initial_state(place.state.position, density))
@@ -114,10 +119,7 @@ def test_no_steps_are_no_steps():
     density = posterior()
     nothing, told = Annealing(n_adam=0, n_hot=0, n_settle=0), []
     state = initial_state(starts(density), density)
-    place = nothing.run(
-        state, density, KroneckerAdaptation(density), generator=torch.Generator().manual_seed(0),
-        tell=lambda state, info: told.append(info),
-    )  # fmt: skip
+    place = arrived(nothing, state, density, tell=lambda state, info: told.append(info))
     assert not told
     assert torch.equal(place.state.position, state.position)
 
@@ -132,14 +134,8 @@ def test_a_detour_begins_where_another_density_led():
         data=Data(*(t.float() for t in density.data)),
     )
     detour = Detour(SHORT, other, KroneckerAdaptation(other), torch.float32)
-    place = detour.run(
-        initial_state(starts(density), density), density, KroneckerAdaptation(density),
-        generator=torch.Generator().manual_seed(0), tell=lambda state, info: None,
-    )  # fmt: skip
-    alone = SHORT.run(
-        initial_state(starts(density).float(), other), other, KroneckerAdaptation(other),
-        generator=torch.Generator().manual_seed(0), tell=lambda state, info: None,
-    )  # fmt: skip
+    place = arrived(detour, initial_state(starts(density), density), density)
+    alone = arrived(SHORT, initial_state(starts(density).float(), other), other)
     assert torch.equal(place.state.position, alone.state.position.double())
     torch.testing.assert_close(place.state, initial_state(place.state.position, density))
     assert torch.equal(place.preconditioner.precision, torch.ones(3).double())
@@ -190,13 +186,7 @@ def test_a_chain_that_is_lost_leaves_the_others_alone():
     lost = state._replace(position=state.position.clone(), gradient=state.gradient.clone())
     lost.position[1], lost.gradient[1] = 1e200, 1e200
     hot = replace(SHORT, n_adam=0, n_settle=0)
-    ends = [
-        hot.run(
-            s, density, FixedPreconditioner(), generator=torch.Generator().manual_seed(0),
-            tell=lambda state, info: None,
-        ).state
-        for s in (state, lost)
-    ]  # fmt: skip
+    ends = [arrived(hot, s, density, FixedPreconditioner()).state for s in (state, lost)]
     for before, after in zip(*ends, strict=True):
         assert torch.equal(before[[0, 2]], after[[0, 2]])
     assert bool(ends[1].value[[0, 2]].isfinite().all())

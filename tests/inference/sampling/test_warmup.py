@@ -2,9 +2,10 @@ from math import exp, log
 
 import pytest
 import torch
+from inference.sampling.known_densities import scaled
 from torch.testing import assert_close
 
-from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
+from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, State, initial_state
 from skbayes_sym.inference.sampling.kernels.hmc import energy_error, leapfrog
 from skbayes_sym.inference.sampling.warmup import (
@@ -20,15 +21,6 @@ from skbayes_sym.inference.sampling.warmup import (
 )
 from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.units import Units
-
-
-def normal(scale):
-    """Independent normals of the given standard deviations (D,)."""
-
-    def log_prob(x):
-        return -0.5 * ((x / scale.to(x)) ** 2).sum(1)
-
-    return AutogradPosterior(len(scale), log_prob, lambda x: torch.zeros(len(x)), beta=0.0)
 
 
 @pytest.mark.parametrize(
@@ -94,19 +86,19 @@ def test_dual_averaging_stays_bounded(acceptance):
 def test_reasonable_step_size_crosses_the_target(start, generator):
     """At the size found one step is on the other side of the target than a factor of two before."""
     scale = torch.tensor([1e-2, 1.0, 3.0]).double()
-    state = initial_state(torch.randn(40, 3, generator=generator).double() * scale, normal(scale))
+    state = initial_state(torch.randn(40, 3, generator=generator).double() * scale, scaled(scale))
     preconditioner = DiagonalPreconditioner(
         torch.linspace(0.1, 10, 40).double().unsqueeze(1).expand(40, 3)
     )
     step, n_gradients = reasonable_step_size(
-        state, normal(scale), step_size=torch.full((40,), start).double(),
+        state, scaled(scale), step_size=torch.full((40,), start).double(),
         preconditioner=preconditioner,
         generator=torch.Generator().manual_seed(3),
     )  # fmt: skip
     p = torch.randn(40, 3, generator=torch.Generator().manual_seed(3)).double()
 
     def acceptance(eps):
-        end = leapfrog(state, normal(scale), p, eps, preconditioner, 1)
+        end = leapfrog(state, scaled(scale), p, eps, preconditioner, 1)
         return (-energy_error(state, p, *end)).exp()
 
     down = step < start
@@ -142,11 +134,16 @@ def test_reasonable_step_size_is_bounded_and_per_chain(generator):
     assert n_gradients < 30
 
 
+def moments_of(draws):
+    moments = RunningMoments.empty(draws[0])
+    for draw in draws:
+        moments = moments.add(draw)
+    return moments
+
+
 def test_moments(generator):
     x = 1e4 + torch.randn(50, 3, 4, generator=generator, dtype=torch.float64)
-    moments = RunningMoments.empty(x[0])
-    for draw in x:
-        moments = moments.add(draw)
+    moments = moments_of(x)
     assert_close(moments.mean, x.mean(0), rtol=1e-14, atol=0)
     assert_close(moments.variance(), x.var(0), rtol=1e-10, atol=0)
 
@@ -186,9 +183,7 @@ def test_pooled_variance_is_equivariant(generator):
 
 def test_preconditioner_without_any_move_stays():
     position = torch.ones(4, 7)
-    moments = RunningMoments.empty(position)
-    for _ in range(10):
-        moments = moments.add(position)
+    moments = moments_of([position] * 10)
     before = DiagonalPreconditioner(torch.full((4, 7), 0.3))
     assert PooledDiagonal(UNITS).fit(before, moments, position=position) is before
 
@@ -196,12 +191,8 @@ def test_preconditioner_without_any_move_stays():
 def test_fit_gives_standard_deviations_in_the_working_dtype(generator):
     scale = torch.logspace(-3, 3, 7)
     x = torch.randn(4000, 2, 7, generator=generator) * scale
-    moments = RunningMoments.empty(x[0])
-    for draw in x:
-        moments = moments.add(draw)
-    fitted = PooledDiagonal(Trivial()).fit(
-        DiagonalPreconditioner(torch.ones(2, 7)), moments, position=x[0]
-    )
+    before = DiagonalPreconditioner(torch.ones(2, 7))
+    fitted = PooledDiagonal(Trivial()).fit(before, moments_of(x), position=x[0])
     assert fitted.scale.dtype == torch.float32
     ratio = fitted.scale / scale
     assert_close(ratio, torch.ones(2, 7), rtol=0, atol=4.5 * (2 * 4000) ** -0.5)
@@ -209,9 +200,5 @@ def test_fit_gives_standard_deviations_in_the_working_dtype(generator):
 
 def test_fixed_preconditioner_is_fixed():
     before = DiagonalPreconditioner(torch.ones(1, 2))
-    assert (
-        FixedPreconditioner().fit(
-            before, RunningMoments.empty(torch.ones(1, 2)), position=torch.ones(1)
-        )
-        is before
-    )
+    moments = RunningMoments.empty(torch.ones(1, 2))
+    assert FixedPreconditioner().fit(before, moments, position=torch.ones(1)) is before

@@ -11,7 +11,6 @@ from skbayes_sym.models.augmentations.pixels import Blur, Brightness, Contrast, 
 SCALE = (1.5, 2.0, 1.0)
 COLOURS = (3, 5, 4)
 
-
 IMAGES = {
     "similarity": Affine(image_shape=(2, 5, 4)),
     "axis": Affine(AXIS, image_shape=(2, 5, 4)),

@@ -15,7 +15,6 @@ from skbayes_sym.models.likelihoods.expectations import (
     by_quadrature,
     logistic_nodes,
 )
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.student_t import StudentT
 
 every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)
@@ -34,18 +33,6 @@ def curvature(case, outputs, y):
     rows = torch.stack([-hessian[n, :, n] for n in range(len(outputs))])
     value, vectors = torch.linalg.eigh(rows)
     return vectors @ value.clamp_min(0.0).diag_embed() @ vectors.mT
-
-
-@every_likelihood
-def test_score_by_finite_differences(case, generator):
-    outputs, y = problem(case, generator)
-    h = 1e-6
-    for k in range(case.n_outputs):
-        step = h * torch.eye(case.n_outputs, dtype=torch.float64)[k]
-        ends = [case.likelihood.log_prob(outputs + s, y) for s in (step, -step)]
-        expected = (ends[0] - ends[1]) / (2 * h)
-        # h^2 times third derivatives, and 1e-15 / h of rounding
-        assert_close(case.likelihood.score(outputs, y)[:, k], expected, rtol=1e-6, atol=1e-8)
 
 
 @every_likelihood
@@ -121,18 +108,6 @@ def test_inference_mode_is_no_obstacle(case, generator):
         assert_close(case.likelihood.score(outputs + 0.0, y + 0), case.likelihood.score(outputs, y))
     for a, b in zip(inside, plain, strict=True):
         assert_close(a, b)
-
-
-def test_nodes_are_shared_by_independent_targets(generator):
-    """One sum over 64 nodes serves all outputs: closed form of two Gaussian targets."""
-    likelihood = Gaussian(torch.tensor([-0.3, 0.2], dtype=torch.float64))
-    mean, y = (torch.randn(4, 2, generator=generator, dtype=torch.float64) for _ in range(2))
-    variance = 0.1 + torch.rand(4, 2, generator=generator, dtype=torch.float64)
-    nothing = torch.empty(4, 0)
-    found = by_autograd(likelihood, mean, variance, y, nothing)
-    exact = likelihood.expected_log_prob(mean, variance, y, nothing)
-    for a, b in zip(found, exact, strict=True):
-        assert_close(a, b.expand_as(a), rtol=1e-10, atol=1e-12)
 
 
 def test_the_number_of_draws_is_asked_of_the_likelihood():

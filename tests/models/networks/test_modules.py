@@ -23,7 +23,6 @@ NETWORKS = {
     "wide-resnet": wide_resnet((2, 8, 8), 3, 10, 1),
 }
 
-
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
 

@@ -211,6 +211,13 @@ def inside(domain, n, n_dims, generator):
     return domain.enter(torch.randn(n, n_dims, generator=generator, dtype=F64))[0]
 
 
+def stepped(kernel, state, target, size, preconditioner, generator):
+    step_size = torch.full((len(state.position),), size, dtype=F64)
+    return kernel.step(
+        state, target, step_size=step_size, preconditioner=preconditioner, generator=generator
+    )
+
+
 def random_walk(n_chains, n_moves, generator, *, reject):
     """Gaps (n_moves, n_chains) under Metropolis with proposal standard deviations (1.5, 0.15)."""
     target = standard_normal(2)
@@ -253,15 +260,10 @@ def test_hmc_confined_to_the_domain_keeps_exact_draws_exact(generator):
     n, target, inner = 4000, standard_normal(2), HMC(1.0, (0.5, 1.5), 16)
     kernel = ConfinedHMC(SWAP_DOMAIN, inner)
     start = initial_state(inside(SWAP_DOMAIN, n, 2, generator), target)
-    step = {
-        "step_size": torch.full((n,), 0.5, dtype=F64),
-        "preconditioner": UNEQUAL,
-        "generator": generator,
-    }
     confined = relabelled = start
     for _ in range(60):
-        confined, _ = kernel.step(confined, target, **step)
-        relabelled, _ = inner.step(relabelled, target, **step)
+        confined, _ = stepped(kernel, confined, target, 0.5, UNEQUAL, generator)
+        relabelled, _ = stepped(inner, relabelled, target, 0.5, UNEQUAL, generator)
         relabelled = initial_state(SWAP_DOMAIN.enter(relabelled.position)[0], target)
     se = float(gap(confined.position).std()) / n**0.5
     assert abs(float(gap(confined.position).mean()) - TRUTH) < 4 * se
@@ -280,13 +282,7 @@ def test_order_statistics_within_a_domain_of_three_signed_units(generator):
     point = torch.tensor([2.0, 1.0, 0.1], dtype=F64)
     state = initial_state(point.repeat(n, 1), target)
     for _ in range(300):
-        state, _ = kernel.step(
-            state,
-            target,
-            step_size=torch.full((n,), 0.5, dtype=F64),
-            preconditioner=DensePreconditioner(factor),
-            generator=generator,
-        )
+        state, _ = stepped(kernel, state, target, 0.5, DensePreconditioner(factor), generator)
     exact = torch.randn(40_000, 3, generator=generator, dtype=F64).abs().sort(descending=True)[0]
     ours = state.position.abs().sort(descending=True)[0]
     assert bool((state.position >= 0).all())  # F is the cone x_1 > x_2 > x_3 > 0
@@ -298,13 +294,7 @@ def test_a_move_says_what_left_the_domain(generator):
     n, target = 500, standard_normal(2)
     kernel = ConfinedHMC(SWAP_DOMAIN, HMC(1.5))
     state = initial_state(inside(SWAP_DOMAIN, n, 2, generator), target)
-    moved, info = kernel.step(
-        state,
-        target,
-        step_size=torch.full((n,), 0.4, dtype=F64),
-        preconditioner=UNEQUAL,
-        generator=generator,
-    )
+    moved, info = stepped(kernel, state, target, 0.4, UNEQUAL, generator)
     assert 0 < int(info.outside.sum()) < n
     assert not bool((info.outside & info.accepted).any())
     assert_close(moved.position[info.outside], state.position[info.outside], rtol=0, atol=0)
@@ -315,12 +305,9 @@ def test_without_a_boundary_it_is_hmc(generator):
     n, target, inner = 50, standard_normal(3), HMC(1.5)
     kernel = ConfinedHMC(FundamentalDomain(Trivial(), places([0.0] * 3)), inner)
     state = initial_state(torch.randn(n, 3, generator=generator, dtype=F64), target)
-    arguments = {
-        "step_size": torch.full((n,), 0.4, dtype=F64),
-        "preconditioner": DiagonalPreconditioner(torch.ones(3, dtype=F64)),
-    }
+    identity = DiagonalPreconditioner(torch.ones(3, dtype=F64))
     found = [
-        k.step(state, target, **arguments, generator=torch.Generator().manual_seed(1))
+        stepped(k, state, target, 0.4, identity, torch.Generator().manual_seed(1))
         for k in (kernel, inner)
     ]
     (ours, info), (theirs, expected) = found
@@ -336,13 +323,8 @@ def test_divergent_proposals_stay_out(far, generator):
     domain = FundamentalDomain(network.symmetry(), places(torch.randn(n_dims, generator=generator)))
     target = standard_normal(n_dims)
     state = initial_state(inside(domain, 5, n_dims, generator), target)
-    moved, info = ConfinedHMC(domain, HMC(1.0)).step(
-        state,
-        target,
-        step_size=torch.ones(5, dtype=F64),
-        preconditioner=DiagonalPreconditioner(torch.full((n_dims,), far, dtype=F64)),
-        generator=generator,
-    )
+    wide = DiagonalPreconditioner(torch.full((n_dims,), far, dtype=F64))
+    moved, info = stepped(ConfinedHMC(domain, HMC(1.0)), state, target, 1.0, wide, generator)
     assert bool(info.outside.all())
     assert bool(info.divergent.all())
     assert_close(moved.position, state.position, rtol=0, atol=0)
