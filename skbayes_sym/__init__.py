@@ -11,21 +11,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skbayes_sym.estimators.bayesian_mlp.estimator import (
+    from skbayes_sym.estimators.bayesian_mlp.pools import (
         BayesianMLPClassifier,
         BayesianMLPRegressor,
     )
-    from skbayes_sym.estimators.ensemble.estimator import (
+    from skbayes_sym.estimators.distributions import predictive
+    from skbayes_sym.estimators.ensemble.ensembles import (
         DeepEnsembleClassifier,
         DeepEnsembleRegressor,
     )
-    from skbayes_sym.estimators.factorization.estimator import SymVIMatrixFactorization
-    from skbayes_sym.estimators.laplace.estimator import LaplaceClassifier, LaplaceRegressor
+    from skbayes_sym.estimators.factorization.matrix_factorization import SymVIMatrixFactorization
+    from skbayes_sym.estimators.laplace.laplace import LaplaceClassifier, LaplaceRegressor
     from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
-    from skbayes_sym.estimators.layerwise.estimator import LayerwiseVIRegressor
-    from skbayes_sym.estimators.linear.classifier import BayesianLinearClassifier
-    from skbayes_sym.estimators.linear.regressor import BayesianLinearRegressor
-    from skbayes_sym.estimators.mcmc.estimator import MCMCClassifier, MCMCRegressor
+    from skbayes_sym.estimators.layerwise.layerwise_vi import LayerwiseVIRegressor
+    from skbayes_sym.estimators.linear.linear_classifier import BayesianLinearClassifier
+    from skbayes_sym.estimators.linear.linear_regressor import BayesianLinearRegressor
+    from skbayes_sym.estimators.mcmc.mcmc import MCMCClassifier, MCMCRegressor
     from skbayes_sym.estimators.optimizers import (
         Adam,
         EvidenceAdam,
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
         Updates,
         VariationalAdam,
     )
-    from skbayes_sym.estimators.predictive import predictive
     from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
-    from skbayes_sym.estimators.vi.estimator import SymmetrizedVIClassifier, SymmetrizedVIRegressor
     from skbayes_sym.estimators.vi.gaps import Symmetrized
+    from skbayes_sym.estimators.vi.symmetrized_vi import (
+        SymmetrizedVIClassifier,
+        SymmetrizedVIRegressor,
+    )
     from skbayes_sym.inference.sampling.annealing import Annealing
     from skbayes_sym.inference.sampling.chain_count import n_chains_required
     from skbayes_sym.inference.sampling.kernels.hmc import HMC
@@ -90,21 +93,21 @@ _ROOMS = (
     "numerics", "saving", "symmetry",
 )  # fmt: skip
 _PLACES = {
-    "estimators.bayesian_mlp.estimator": ("BayesianMLPClassifier", "BayesianMLPRegressor"),
-    "estimators.ensemble.estimator": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
-    "estimators.factorization.estimator": ("SymVIMatrixFactorization",),
-    "estimators.laplace.estimator": ("LaplaceClassifier", "LaplaceRegressor"),
+    "estimators.bayesian_mlp.pools": ("BayesianMLPClassifier", "BayesianMLPRegressor"),
+    "estimators.ensemble.ensembles": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
+    "estimators.factorization.matrix_factorization": ("SymVIMatrixFactorization",),
+    "estimators.laplace.laplace": ("LaplaceClassifier", "LaplaceRegressor"),
     "estimators.laplace.lila": ("LILAClassifier", "LILARegressor"),
-    "estimators.layerwise.estimator": ("LayerwiseVIRegressor",),
-    "estimators.linear.classifier": ("BayesianLinearClassifier",),
-    "estimators.linear.regressor": ("BayesianLinearRegressor",),
-    "estimators.mcmc.estimator": ("MCMCClassifier", "MCMCRegressor"),
+    "estimators.layerwise.layerwise_vi": ("LayerwiseVIRegressor",),
+    "estimators.linear.linear_classifier": ("BayesianLinearClassifier",),
+    "estimators.linear.linear_regressor": ("BayesianLinearRegressor",),
+    "estimators.mcmc.mcmc": ("MCMCClassifier", "MCMCRegressor"),
     "estimators.optimizers": (
         "Adam", "EvidenceAdam", "GaussNewton", "Updates", "VariationalAdam",
     ),
-    "estimators.predictive": ("predictive",),
+    "estimators.distributions": ("predictive",),
     "estimators.samplers": ("SMC", "Chains", "ModeWeights"),
-    "estimators.vi.estimator": ("SymmetrizedVIClassifier", "SymmetrizedVIRegressor"),
+    "estimators.vi.symmetrized_vi": ("SymmetrizedVIClassifier", "SymmetrizedVIRegressor"),
     "estimators.vi.gaps": ("Symmetrized",),
     "inference.sampling.annealing": ("Annealing",),
     "inference.sampling.chain_count": ("n_chains_required",),

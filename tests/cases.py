@@ -13,35 +13,34 @@ import torch
 from gap_oracle import GapCase, correlated, mean_field, rows
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.posterior import LaplacePosterior
+from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import FullPrecision
-from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.modes.mixtures import GaussianMixture
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
 from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
-from skbayes_sym.models.augmentations.base import (
+from skbayes_sym.models.augmentations.augmentation import (
     Augmentation,
     Composed,
     Identity,
     InRescaledUnits,
 )
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
-from skbayes_sym.models.likelihoods.base import Likelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic, NaturalHeteroscedastic
+from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
-from skbayes_sym.models.networks.base import BaseNetwork, Network
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
-from skbayes_sym.models.predictive import CategoricalMixture
+from skbayes_sym.models.networks.network import BaseNetwork, Network
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, UnboundPrior
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     DoublyStochastic,
@@ -51,9 +50,10 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Soules,
 )
 from skbayes_sym.symmetry.gaps.rotations import AnchoredRotationGap, IsotropicRotationGap
-from skbayes_sym.symmetry.gaps.rows import ComponentGap, SignFlipGap
+from skbayes_sym.symmetry.gaps.row_gaps import ComponentGap, SignFlipGap
 from skbayes_sym.symmetry.gaps.translations import TranslationGap
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
+from skbayes_sym.symmetry.group import Product, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.translation import Translation

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
+from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 

@@ -24,21 +24,23 @@ STRINGS = "models/likelihoods/named.py"  # what stands for a likelihood
 
 # A file of each kind, and the tables that give it a string as shorthand.
 ADDED: dict[str, tuple[str, set[str]]] = {
-    "likelihood": ("models.likelihoods.student_t", {"estimators/linear/regressor.py", STRINGS}),
+    "likelihood": (
+        "models.likelihoods.student_t", {"estimators/linear/linear_regressor.py", STRINGS}
+    ),
     "likelihood of labels": (
         "models.likelihoods.ordinal",
         {
             "inference/factorization/entry_sites.py",
-            "estimators/factorization/estimator.py",
-            "estimators/factorization/method.py",
+            "estimators/factorization/matrix_factorization.py",
+            "estimators/factorization/fitting.py",
             STRINGS,
         },
     ),
-    "network": ("models.networks.convolutional", {"estimators/laplace/networks.py"}),
-    "sampler": ("inference.sampling.kernels.nuts", {"estimators/mcmc/method.py"}),
+    "network": ("models.networks.convolutional", {"estimators/laplace/architectures.py"}),
+    "sampler": ("inference.sampling.kernels.nuts", {"estimators/mcmc/sampling.py"}),
     "gap": ("symmetry.gaps.translations", {"inspection/invariance_gap.py"}),
-    "estimator": ("estimators.layerwise.estimator", set()),
-    "estimator of the first edition": ("estimators.vi.estimator", set()),
+    "estimator": ("estimators.layerwise.layerwise_vi", set()),
+    "estimator of the first edition": ("estimators.vi.symmetrized_vi", set()),
 }
 
 

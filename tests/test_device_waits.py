@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, initial_state
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.kernel import DiagonalPreconditioner, initial_state
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.models.augmentations.affine import Affine
 from skbayes_sym.numerics.machine import constant, positions

@@ -35,11 +35,11 @@ from torch import Tensor
 from skbayes_sym import load, save
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.annealing import Annealing
-from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, initial_state
+from skbayes_sym.inference.sampling.kernels.kernel import DiagonalPreconditioner, initial_state
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.likelihoods import heteroscedastic
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import Normal
 from skbayes_sym.numerics import memory

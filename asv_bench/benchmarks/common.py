@@ -8,9 +8,9 @@ from torch import Tensor
 
 from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, pack
 from skbayes_sym.inference.mean_field.gated import GatedGap
-from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.activations import RELU
 from skbayes_sym.models.networks.mlp import MLP

@@ -13,7 +13,7 @@ from torch import Tensor
 from skbayes_sym.inference.laplace.curvature import Kronecker
 from skbayes_sym.inference.laplace.jacobian import Directions
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
-from skbayes_sym.inference.laplace.training import (
+from skbayes_sym.inference.laplace.online_training import (
     HyperAscent,
     HyperRates,
     JointDensity,

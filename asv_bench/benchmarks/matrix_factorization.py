@@ -20,7 +20,7 @@ from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.vi import fit_factors
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Gaussian
-from skbayes_sym.symmetry.gaps.rows import row_gap
+from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 from .common import SingleThread

@@ -19,7 +19,7 @@ import torch
 from ratios import Ratio, Round, Source
 
 from skbayes_sym import SymmetrizedVIRegressor
-from skbayes_sym.estimators.vi import method
+from skbayes_sym.estimators.vi import mean_field_training as method
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.networks.activations import RELU
 from skbayes_sym.models.networks.mlp import MLP

@@ -68,7 +68,7 @@ def restarts(model: Any, X: Any, y: Any) -> list[tuple[float, float]]:
     """Of every mode by itself."""
     import torch
 
-    from skbayes_sym.models.predictive import NormalMixture
+    from skbayes_sym.models.predictive_mixtures import NormalMixture
 
     x = torch.as_tensor((X - model.x_mean_) / model.x_scale_)
     mean, variance = model._modes(x).outputs(x)

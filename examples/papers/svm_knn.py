@@ -12,7 +12,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
-from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.relabelling import Relabelled, in_canonical_order
 from skbayes_sym.symmetry.units import (
     SignedPermutation,

@@ -2,7 +2,7 @@
 
 Reading order: `base` (what `fit` says, in four lines, and how state is kept), `regressor` and
 `classifier` (predictions as arrays, in the user's units), `networks` and `draws` (what estimators
-of networks, and of weighted draws, share), `predictive` (one predictive distribution for any
+of networks, and of weighted draws, share), `distributions` (one predictive distribution for any
 fitted model), `optimizers` and `samplers` (objects for ``optimizer=`` and ``sampler=``). Then
 ``_fit`` (rows, model, run: what all fits share) and a folder a method, the shortest being
 `ensemble`; `bayesian_mlp`, `vi`, `layerwise`, `mcmc`, `laplace`, `linear` and `factorization` have

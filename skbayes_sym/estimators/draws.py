@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.model import gaussian_noise
+from skbayes_sym.estimators._fit.building import gaussian_noise
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.priors import HalfNormal
 
 

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from skbayes_sym.estimators._fit.building import GivenPrior, bound_prior, layer_sizes
 from skbayes_sym.estimators._fit.compatibility import (
     ANY_LIKELIHOOD,
     ANY_NETWORK,
@@ -12,22 +13,21 @@ from skbayes_sym.estimators._fit.compatibility import (
     refuse,
     require_kind,
 )
-from skbayes_sym.estimators._fit.memory import prior_part, rows_part
-from skbayes_sym.estimators._fit.model import GivenPrior, bound_prior, layer_sizes
+from skbayes_sym.estimators._fit.memory_parts import prior_part, rows_part
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.models.learned_scales import LayerScales
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import ACTIVATIONS
-from skbayes_sym.models.networks.base import Network
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
+from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import HalfNormal, Prior, UnboundPrior
 from skbayes_sym.numerics.memory import require_memory
-from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
+from skbayes_sym.symmetry.group import SymmetryGroup, Trivial
 
 # Of the parameters that take objects, for estimators that have them.
 OBJECT_CONSTRAINTS: dict[str, list[Any]] = {

@@ -11,8 +11,8 @@ from sklearn.utils import Bunch, get_tags
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.memory import covariance_part, draws_part
-from skbayes_sym.estimators._fit.model import gaussian_noise
+from skbayes_sym.estimators._fit.building import gaussian_noise
+from skbayes_sym.estimators._fit.memory_parts import covariance_part, draws_part
 from skbayes_sym.estimators._fit.rows import (
     ENCODE,
     Array,
@@ -29,10 +29,10 @@ from skbayes_sym.estimators._fit.training import Targets, Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.base import numbers, prediction, warn_of_infinite_rows
 from skbayes_sym.models.crps import crps
-from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
-from skbayes_sym.models.predictive import Predictive, TargetPredictive
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.predictive_mixtures import Predictive, TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, seed_of
 from skbayes_sym.numerics.memory import require_memory

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import Evaluation
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.base import ChainLikelihood, Network
+from skbayes_sym.models.networks.network import ChainLikelihood, Network
 from skbayes_sym.models.priors import GaussianPrior, Prior, PriorKernel
 from skbayes_sym.numerics.random import float64_normal
 

@@ -6,9 +6,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.networks.base import Network
-from skbayes_sym.models.predictive import Predictive
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.networks.network import Network
+from skbayes_sym.models.predictive_mixtures import Predictive
 
 
 class Predictor(Protocol):

@@ -36,12 +36,12 @@ from skbayes_sym.inference.factorization.gibbs import sample_factors
 from skbayes_sym.inference.factorization.shared_size import balancing
 from skbayes_sym.inference.factorization.sides import with_law
 from skbayes_sym.inference.factorization.vi import fit_factors, sweeps_start
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.random import Estimate
-from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
-from skbayes_sym.symmetry.gaps.rows import row_gap
+from skbayes_sym.symmetry.gaps.row_gaps import row_gap
+from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 __all__ = ["MAP", "VI", "Gibbs", "Solver"]

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.estimators.base import BayesianEstimator
-from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.posteriors import MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.numerics.arguments import seed_of, shown
 from skbayes_sym.numerics.random import Estimate, generator_from
@@ -23,7 +23,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Importance,
     PermanentEstimate,
 )
-from skbayes_sym.symmetry.gaps.rows import row_gap
+from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.gaps.translations import TranslationGap
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.units import unit_layers

@@ -12,9 +12,9 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.building import fully_connected
+from skbayes_sym.estimators._fit.building import layer_sizes as as_sizes
 from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.model import fully_connected
-from skbayes_sym.estimators._fit.model import layer_sizes as as_sizes
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import (
     HasMethods,

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, clone
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import safe_split
 from skbayes_sym.estimators._fit.unwrap import innermost
-from skbayes_sym.estimators.predictive import predictive, predicts_distribution
+from skbayes_sym.estimators.distributions import predictive, predicts_distribution
 from skbayes_sym.inference.diagnostics import mean_ess
 from skbayes_sym.model_selection._scorers import ReportedEvidence, reported_evidence
 

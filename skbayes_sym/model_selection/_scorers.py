@@ -11,7 +11,7 @@ from sklearn.metrics import mean_pinball_loss
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators._fit.unwrap import innermost
-from skbayes_sym.estimators.predictive import (
+from skbayes_sym.estimators.distributions import (
     PredictiveDistribution,
     predictive,
     predicts_distribution,

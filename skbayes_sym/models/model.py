@@ -5,10 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import Prior
-from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.group import SymmetryGroup
 
 
 class Data(NamedTuple):

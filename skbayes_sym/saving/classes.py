@@ -17,16 +17,16 @@ from skbayes_sym.estimators.base import is_fitted_name
 
 # This package's estimators, by module; imported when a file is written or read.
 ESTIMATORS = {
-    "bayesian_mlp.estimator": "BayesianMLPClassifier BayesianMLPRegressor",
-    "ensemble.estimator": "DeepEnsembleClassifier DeepEnsembleRegressor",
-    "factorization.estimator": "SymVIMatrixFactorization",
-    "laplace.estimator": "LaplaceClassifier LaplaceRegressor",
+    "bayesian_mlp.pools": "BayesianMLPClassifier BayesianMLPRegressor",
+    "ensemble.ensembles": "DeepEnsembleClassifier DeepEnsembleRegressor",
+    "factorization.matrix_factorization": "SymVIMatrixFactorization",
+    "laplace.laplace": "LaplaceClassifier LaplaceRegressor",
     "laplace.lila": "LILAClassifier LILARegressor",
-    "layerwise.estimator": "LayerwiseVIRegressor",
-    "linear.classifier": "BayesianLinearClassifier",
-    "linear.regressor": "BayesianLinearRegressor",
-    "mcmc.estimator": "MCMCClassifier MCMCRegressor",
-    "vi.estimator": "SymmetrizedVIClassifier SymmetrizedVIRegressor",
+    "layerwise.layerwise_vi": "LayerwiseVIRegressor",
+    "linear.linear_classifier": "BayesianLinearClassifier",
+    "linear.linear_regressor": "BayesianLinearRegressor",
+    "mcmc.mcmc": "MCMCClassifier MCMCRegressor",
+    "vi.symmetrized_vi": "SymmetrizedVIClassifier SymmetrizedVIRegressor",
 }
 
 # Objects that constructors of these take, made of their own parameters.

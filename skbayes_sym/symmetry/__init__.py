@@ -1,6 +1,6 @@
 """Groups that act on weights and leave the model unchanged: the heart of the package.
 
-Reading order: `base` (what a group is, `Trivial`, `Product`, the check that a prior has it),
+Reading order: `group` (what a group is, `Trivial`, `Product`, the check that a prior has it),
 `units` (exchanges and sign flips), `orthogonal`, `translation`; then what is made of a group:
 `reference` (a Gaussian for every unit, and the labels that fit it), `fundamental_domain` (small
 groups listed; one copy of weight space), `relabelling` (draws moved onto one copy of a mode), and
@@ -10,13 +10,6 @@ In: flat weights ``theta`` (*B, P). Out: the same, moved; elements with batch ax
 """
 
 from skbayes_sym.numerics.random import Estimate
-from skbayes_sym.symmetry.base import (
-    NotInvariantError,
-    Product,
-    SymmetryGroup,
-    Trivial,
-    check_invariant,
-)
 from skbayes_sym.symmetry.gaps.gap import Gap, GapGradient
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     DoublyStochastic,
@@ -28,6 +21,13 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Soules,
 )
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
+from skbayes_sym.symmetry.group import (
+    NotInvariantError,
+    Product,
+    SymmetryGroup,
+    Trivial,
+    check_invariant,
+)
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, Units, unit_layers

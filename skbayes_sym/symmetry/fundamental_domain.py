@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.symmetry.base import Product, SymmetryGroup
+from skbayes_sym.symmetry.group import Product, SymmetryGroup
 from skbayes_sym.symmetry.reference import DiagonalReference, improve_labels
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, unit_layers
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment, can_exchange, runner_up_loss
 from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, positive_or_negative, units_of
 
 _FLOOR = 1e-4  # least variance of an entry, relative to the mean square of its orbit

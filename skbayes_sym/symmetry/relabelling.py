@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.symmetry.base import Product, SymmetryGroup
+from skbayes_sym.symmetry.group import Product, SymmetryGroup
 from skbayes_sym.symmetry.reference import (
     DiagonalReference,
     estimate_reference,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment
 from skbayes_sym.numerics.random import random_permutations
-from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
+from skbayes_sym.symmetry.group import Product, SymmetryGroup, Trivial
 
 
 class SignedPermutation(NamedTuple):

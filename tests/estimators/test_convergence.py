@@ -19,7 +19,7 @@ from skbayes_sym import (
     SymVIMatrixFactorization,
 )
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
-from skbayes_sym.estimators.factorization.training import MatrixTraining
+from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
 from skbayes_sym.inference.factorization.factor_model import Factors
 
 IRIS = load_iris(return_X_y=True)

@@ -33,7 +33,7 @@ from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.inference.sampling.smc import SMCSettings, smc
 from skbayes_sym.inference.sampling.warmup import PooledDiagonal
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.relabelling import relabel
 from skbayes_sym.symmetry.units import Units
 

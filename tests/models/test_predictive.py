@@ -5,7 +5,7 @@ from cases import LIKELIHOODS
 from scipy import integrate, stats
 from torch.testing import assert_close
 
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
 
 
 @pytest.fixture(params=[False, True], ids=["equal", "weighted"])

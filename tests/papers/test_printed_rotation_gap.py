@@ -13,7 +13,7 @@ from printed_rotation_gap import (
 from skbayes_sym.inference.factorization.covariance import IsotropicCovariance
 from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.symmetry.gaps.langevin import langevin_gap
-from skbayes_sym.symmetry.gaps.rows import row_gap
+from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 

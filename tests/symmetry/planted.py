@@ -7,7 +7,7 @@ from cases import mixed
 
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.symmetry.base import Product, SymmetryGroup
+from skbayes_sym.symmetry.group import Product, SymmetryGroup
 from skbayes_sym.symmetry.relabelling import canonical_element
 from skbayes_sym.symmetry.units import Units, unit_layers
 

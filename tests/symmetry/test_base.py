@@ -4,7 +4,7 @@ import torch
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
-from skbayes_sym.symmetry.base import NotInvariantError, check_invariant
+from skbayes_sym.symmetry.group import NotInvariantError, check_invariant
 
 
 def scales(network, **changes):

@@ -10,13 +10,13 @@ from torch.testing import assert_close
 
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.symmetry.base import Product, Trivial
 from skbayes_sym.symmetry.fundamental_domain import (
     FundamentalDomain,
     can_enumerate,
     enumerate_group,
     has_exact_domain,
 )
+from skbayes_sym.symmetry.group import Product, Trivial
 from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.units import Units, unit_layers
 

@@ -1,10 +1,11 @@
 """Parts that every fit shares, one noun a file.
 
-Reading order: `training` (checked, scaled rows on the device; made of `rows`), `model` (constructor
-parameters as network, likelihood, prior and group), `compatibility` (what finds a posterior, and
-what of a model it asks for; what doesn't apply is refused), `run` (its blocks for callbacks, its
-log, why it stopped); then `warnings`, `device`, `memory`, `unwrap` (the model inside a pipeline or
-search), `scikit_learn` (what isn't public there, and what its versions differ in).
+Reading order: `training` (checked, scaled rows on the device; made of `rows`), `building`
+(constructor parameters as network, likelihood, prior and group), `compatibility` (what finds a
+posterior, and what of a model it asks for; what doesn't apply is refused), `run` (its blocks for
+callbacks, its log, why it stopped); then `warnings`, `device`, `memory_parts`, `unwrap` (the model
+inside a pipeline or search), `scikit_learn` (what isn't public there, and what its versions differ
+in).
 
 In: an estimator's parameters and data. Out: what a method's ``fit`` takes.
 """

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 import torch
 
-from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.networks.network import Network
 from skbayes_sym.numerics.machine import one_thread as one_thread
 
 logger = logging.getLogger("skbayes_sym")

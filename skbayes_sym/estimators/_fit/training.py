@@ -22,7 +22,7 @@ from skbayes_sym.estimators._fit.rows import (
 from skbayes_sym.estimators._fit.run import FitTask
 from skbayes_sym.estimators._fit.scikit_learn import check_sample_weight
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 
 FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...

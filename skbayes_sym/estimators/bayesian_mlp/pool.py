@@ -15,13 +15,13 @@ from scipy.special import expit
 from torch import Tensor
 
 from skbayes_sym.estimators._fit import compatibility as asks
+from skbayes_sym.estimators._fit.building import fully_connected
 from skbayes_sym.estimators._fit.compatibility import Method
-from skbayes_sym.estimators._fit.model import fully_connected
 from skbayes_sym.estimators._fit.run import Run, Stage, logger
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.ensemble.method import DeepEnsemble, Members, Refitting
+from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
-from skbayes_sym.estimators.laplace.modes import EvidenceLaplace, EvidenceLaplaceLabels
+from skbayes_sym.estimators.laplace.evidence_method import EvidenceLaplace, EvidenceLaplaceLabels
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
@@ -29,16 +29,16 @@ from skbayes_sym.inference.laplace.search.gauss_newton import are_outnumbered
 from skbayes_sym.inference.pooling import weights as stacking
 from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
-from skbayes_sym.inference.pooling.predictor import mixture
+from skbayes_sym.inference.pooling.pooled_predictor import mixture
 from skbayes_sym.models.learned_scales import LayerScales
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.activations import IDENTITY, RELU
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.predictive import NormalMixture
+from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import Normal, UnboundPrior
 from skbayes_sym.numerics.optimise import Stopped, gravest
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.group import Trivial
 
 # Fitted attributes of a part's own method, and how a pool calls them.
 _MEMBERS = {"samples_": "samples_", "noise_std_samples_": "noise_std_samples_",

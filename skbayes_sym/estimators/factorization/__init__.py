@@ -1,13 +1,13 @@
 """Matrix factorisation with a posterior that knows its rotations (Moore 2016).
 
-* `estimator`: what a user meets
-* `training`: `MatrixTraining`: the matrix, checked, centred and scaled
+* `matrix_factorization`: what a user meets
+* `matrix_training`: `MatrixTraining`: the matrix, checked, centred and scaled
 * `entries`: which entries are observed
 * `side_features`: what else is known of rows or columns
 * `stream`: more entries for a fit
 * `choice`: how many components
 * `predictions`: arrays in and out of a `FactorPredictor`
-* `method`: `Factorization`: a solver under the callbacks, and its findings as attributes
+* `fitting`: `Factorization`: a solver under the callbacks, and its findings as attributes
 
 In: a matrix with holes, and a solver of `skbayes_sym.inference.solvers`. Out: Gaussian rows.
 """

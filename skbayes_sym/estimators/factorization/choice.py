@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators.factorization.training import MatrixTraining
+from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
 from skbayes_sym.inference.factorization.covariance import FullCovariance
 from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import as_targets

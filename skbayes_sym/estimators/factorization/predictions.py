@@ -18,8 +18,8 @@ from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
-from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.predictive import CategoricalMixture
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.random import generator_from

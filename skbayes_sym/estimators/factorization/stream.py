@@ -5,7 +5,7 @@ import torch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.factorization.entries import Observed
-from skbayes_sym.estimators.factorization.training import MatrixTraining
+from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
 from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor, law_cov
 from skbayes_sym.inference.factorization.entry_sites import with_scale
 from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState

@@ -1,13 +1,13 @@
 """Laplace's approximation, with hyperparameters and invariances by its own evidence.
 
-Reading order: `estimator` and `lila` (the four faces), `base` (what they share: constructor to
-model and method), `networks` and `invariances` (what ``network`` and ``invariances`` stand for),
+Reading order: `laplace` and `lila` (the four faces), `common` (what they share: constructor to
+model and method), `architectures` and `families` (what ``network`` and ``families`` stand for),
 `optimizers` (Gauss-Newton or Adam), `effort` (units and restarts by the number of rows). By
-Gauss-Newton: `modes` (several modes, of how many units), `mode_predictions`. By Adam:
-`method` (a fit), `problem` (its nouns), `curvature` (what is kept of H), `alternation` (weights and
-hyperparameters by turns), `evaluation` (the evidence as reported), `found` (fitted attributes),
-`convergence` (warnings), `predict` (the linearised network). The parts are tested through the four
-estimators, the mathematics below them in ``tests/inference/laplace``.
+Gauss-Newton: `evidence_method` (several modes, of how many units), `mode_predictions`. By Adam:
+`online` (a fit), `averaged_problem` (its nouns), `curvatures` (what is kept of H), `alternation`
+(weights and hyperparameters by turns), `evaluation` (the evidence as reported), `found` (fitted
+attributes), `fit_warnings` (warnings), `predict` (the linearised network). The parts are tested
+through the four estimators, the mathematics below them in ``tests/inference/laplace``.
 
 In: `Training`, `Model` and `Run` of ``_fit``; `skbayes_sym.inference.laplace`. Out: a normal
 posterior over the weights, an evidence, and predictions of the network linearised at the mode.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.run import logger
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, EvidenceParts
-from skbayes_sym.inference.laplace.training import HyperAscent
+from skbayes_sym.inference.laplace.online_training import HyperAscent
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.numerics.convergence import gain
 from skbayes_sym.numerics.optimise import (

@@ -7,8 +7,8 @@ import numpy as np
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.laplace.invariances import LearnedInvariances
-from skbayes_sym.inference.laplace.posterior import LaplacePosterior
+from skbayes_sym.estimators.laplace.families import LearnedInvariances
+from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.optimise import Stopped
 

@@ -9,11 +9,12 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.building import GivenPrior
 from skbayes_sym.estimators._fit.compatibility import require_members
-from skbayes_sym.estimators._fit.model import GivenPrior
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, is_standardized
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
-from skbayes_sym.estimators.laplace.base import (
+from skbayes_sym.estimators.laplace.architectures import NAMES
+from skbayes_sym.estimators.laplace.common import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
     REGRESSOR_CONSTRAINTS,
@@ -22,21 +23,20 @@ from skbayes_sym.estimators.laplace.base import (
     LaplaceRegression,
 )
 from skbayes_sym.estimators.laplace.evaluation import EVALUATION_SAMPLES
-from skbayes_sym.estimators.laplace.invariances import (
+from skbayes_sym.estimators.laplace.families import (
     Families,
     given_invariances,
     image_scaling,
     image_shape,
     warn_of_nothing_to_learn,
 )
-from skbayes_sym.estimators.laplace.method import AdamEffort, Laplace
-from skbayes_sym.estimators.laplace.networks import NAMES
+from skbayes_sym.estimators.laplace.online import AdamEffort, Laplace
 from skbayes_sym.estimators.laplace.predict import Transformations
 from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Optimizer, Updates, as_adam
-from skbayes_sym.models.augmentations.base import Augmentation, ImageShape
+from skbayes_sym.models.augmentations.augmentation import Augmentation, ImageShape
 from skbayes_sym.models.augmentations.invariances import OBJECTIVES, TransformObjective
-from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.networks.network import Network
 from skbayes_sym.numerics.random import Estimate, spawn_seeds
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {

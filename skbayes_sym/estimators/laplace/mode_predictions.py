@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.model import fully_connected
+from skbayes_sym.estimators._fit.building import fully_connected
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.inference.laplace.labels_predictive import Posteriors

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators.laplace.evaluation import EVALUATION_SAMPLES
-from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
-from skbayes_sym.inference.laplace.posterior import (
+from skbayes_sym.inference.laplace.laplace_posterior import (
     LaplacePosterior,
     LinearisedNetwork,
 )
-from skbayes_sym.models.augmentations.base import Augmentation
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
+from skbayes_sym.models.augmentations.augmentation import Augmentation
 from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.networks.recording import RecordingNetwork

@@ -13,9 +13,9 @@ from skbayes_sym.estimators._fit.rows import Array, Scaling
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.linear.hyperparameters import Learning, Range
-from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.linear.sites import LinearData
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.random import spawn_seeds
 

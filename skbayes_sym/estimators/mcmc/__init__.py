@@ -1,6 +1,6 @@
 """Sampled posteriors (Wiese et al. 2023): `MCMCRegressor` and `MCMCClassifier`.
 
-Reading order, which is the order of a fit: `estimator` (parameters become a method), `method` (the
+Reading order, which is the order of a fit: `mcmc` (parameters become a method), `sampling` (the
 story, and what a fit keeps), `sampling_effort` (every number behind "auto"), `setting` (what is
 decided before the first move), `chain_starts`, `explore` (chains and particles from their own
 starts), `trust` (how chains mixed, reasons not to weigh modes), `allocate` (modes weighed by

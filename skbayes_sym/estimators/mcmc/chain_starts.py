@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.building import fully_connected, scales_by_group
 from skbayes_sym.estimators._fit.compatibility import (
     ANY_LIKELIHOOD,
     ANY_NETWORK,
@@ -25,7 +26,6 @@ from skbayes_sym.estimators._fit.compatibility import (
     SOFTMAX,
     Needs,
 )
-from skbayes_sym.estimators._fit.model import fully_connected, scales_by_group
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.setting import Plan, SamplingSetting
 from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
@@ -34,8 +34,8 @@ from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.annealing import Annealing, Approach, Detour
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.inference.sampling.chains import start_blocks
-from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner, Kernel
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.kernel import DensePreconditioner, Kernel
 from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation
 from skbayes_sym.inference.sampling.warmup import (
     FixedPreconditioner,
@@ -43,7 +43,7 @@ from skbayes_sym.inference.sampling.warmup import (
     PreconditionerAdaptation,
 )
 from skbayes_sym.models.model import Data, Model
-from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.random import generator_from
 

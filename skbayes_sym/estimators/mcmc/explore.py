@@ -15,7 +15,7 @@ from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.sampling.blocks import Block, Sampler
 from skbayes_sym.inference.sampling.chains import ChainDraws, retuned, sample_chains
-from skbayes_sym.inference.sampling.kernels.base import Kernel, initial_state
+from skbayes_sym.inference.sampling.kernels.kernel import Kernel, initial_state
 from skbayes_sym.inference.sampling.smc import SMCResult, SMCSettings, run_replicates
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds

@@ -14,10 +14,10 @@ from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.allowance import Allowance
 from skbayes_sym.inference.sampling.annealing import Approach
 from skbayes_sym.inference.sampling.blocks import Block
-from skbayes_sym.inference.sampling.kernels.base import Kernel
+from skbayes_sym.inference.sampling.kernels.kernel import Kernel
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.random import spawn_seeds
-from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.units import split_units
 
 

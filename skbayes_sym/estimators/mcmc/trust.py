@@ -15,8 +15,8 @@ from skbayes_sym.inference.modes.bridge import MIN_DRAWS_PER_DIM, can_bridge
 from skbayes_sym.inference.modes.weigh import Weighing, contending, mean_log_density_by_mode
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.chains import ChainDraws
-from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER
+from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.units import split_units
 
 

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, NamedTuple, cast
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
-from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.gaps.gap import Gap, MeanField
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     DoublyStochastic,
@@ -18,6 +17,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Soules,
 )
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
+from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.units import unit_layers
 
 __all__ = ["Symmetrized"]

@@ -33,8 +33,8 @@ from skbayes_sym.inference.factorization.incidence import (
     sums_over_entries,
 )
 from skbayes_sym.inference.predictor import BasePredictor
-from skbayes_sym.models.likelihoods.base import Likelihood
-from skbayes_sym.models.predictive import NormalMixture, Predictive
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite, kl_from_standard
 from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det, matrix_blocks
 from skbayes_sym.numerics.random import numpy_generator

@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.recording import Recording, WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 

@@ -29,10 +29,10 @@ from skbayes_sym.inference.laplace.search.labels import (
     points_for_prediction,
     symmetric_root,
 )
-from skbayes_sym.inference.laplace.search.modes import Modes
+from skbayes_sym.inference.laplace.search.mode_search import Modes
 from skbayes_sym.inference.laplace.search.refine import RefinedModes
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.predictive import CategoricalMixture
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.memory import rows_within
 
 VARIANCE_SCALES = (0.0, 0.1, 0.3, 1.0, 3.0)

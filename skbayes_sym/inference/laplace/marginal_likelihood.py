@@ -31,9 +31,9 @@ from torch import Tensor
 
 from skbayes_sym.inference.laplace.curvature import Factors, Spectrum, Structure
 from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, Directions
-from skbayes_sym.models.augmentations.base import Augmentation
+from skbayes_sym.models.augmentations.augmentation import Augmentation
 from skbayes_sym.models.augmentations.half_width import stratified_noise
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.recording import Recording, RecordingNetwork, WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout

@@ -11,14 +11,14 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     labels_mixture,
     moderated_mixture,
 )
+from skbayes_sym.inference.laplace.laplace_posterior import LinearisedNetwork, LinearisedOutputs
 from skbayes_sym.inference.laplace.member_refit import RefittedMember, refitted_mixture
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
-from skbayes_sym.inference.laplace.posterior import LinearisedNetwork, LinearisedOutputs
 from skbayes_sym.inference.predictor import BasePredictor, of_draws
-from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.expectations import N_NODES
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture, Predictive
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.numerics.random import generator_from
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.layerwise.base import (
+from skbayes_sym.inference.layerwise.layers import (
     HiddenDraws,
     LastLayer,
     LayerInputs,

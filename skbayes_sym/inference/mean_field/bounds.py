@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import Layers, output_moments

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.models.learned_scales import ScalesByGroup
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.rotated_normals import RotatedNormals
-from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.group import SymmetryGroup
 
 _EVERY = 10  # steps between updates of learned scales: they cost as much as a small step
 

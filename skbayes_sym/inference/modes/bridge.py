@@ -17,7 +17,6 @@ from torch import Tensor
 from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.optimise import root
-from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import (
     MAX_ORDER,
     Enumeration,
@@ -26,6 +25,7 @@ from skbayes_sym.symmetry.fundamental_domain import (
     enumerate_group,
     has_exact_domain,
 )
+from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.reference import estimate_reference, orbit_mean_square
 from skbayes_sym.symmetry.units import split_units
 

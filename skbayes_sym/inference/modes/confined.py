@@ -19,12 +19,12 @@ from skbayes_sym.inference.modes.weigh import (
 from skbayes_sym.inference.sampling.allowance import A_MOVE, Allowance
 from skbayes_sym.inference.sampling.blocks import Sampler
 from skbayes_sym.inference.sampling.chains import ChainDraws, sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.base import (
+from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
+from skbayes_sym.inference.sampling.kernels.kernel import (
     DiagonalPreconditioner,
     Kernel,
     Preconditioner,
 )
-from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
 from skbayes_sym.inference.sampling.kernels.particle_alignment import (
     full_preconditioner,
     pooled_preconditioner,
@@ -32,8 +32,8 @@ from skbayes_sym.inference.sampling.kernels.particle_alignment import (
 from skbayes_sym.inference.sampling.warmup import FixedPreconditioner
 from skbayes_sym.numerics.optimise import OnStep
 from skbayes_sym.numerics.random import spawn_seeds
-from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
+from skbayes_sym.symmetry.group import SymmetryGroup
 
 _STEP_SIZE = 0.5  # where the search begins, in standard deviations of the mode
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from skbayes_sym.inference.modes.bridge import BridgeEstimate, domain_of
 from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
+from skbayes_sym.symmetry.group import SymmetryGroup
 
 LONG = 10  # draws from which a chain has a mean and a spread to compare
 _APART = 3.0  # within-chain standard deviations between means of chains in different modes

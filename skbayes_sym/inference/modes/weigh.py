@@ -23,8 +23,8 @@ from skbayes_sym.inference.modes.bridge import (
 )
 from skbayes_sym.inference.modes.find import LONG, DrawModes, ModeMasses, find_modes, weigh_modes
 from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
-from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, has_exact_domain
+from skbayes_sym.symmetry.group import SymmetryGroup
 
 # A mode so many nats lower, on average over its draws, than the best holds no mass worth bridging:
 # its volume would have to be e^30 times larger.

@@ -12,7 +12,7 @@ too favourable: the features themselves have seen the row.
 
 from torch import Tensor
 
-from skbayes_sym.models.predictive import NormalMixture
+from skbayes_sym.models.predictive_mixtures import NormalMixture
 
 _MOST_LEVERAGE = 1.0 - 1e-6
 

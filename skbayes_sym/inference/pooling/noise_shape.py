@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.predictive import NormalMixture
+from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 
 Array = npt.NDArray[np.float64]

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogDensity, gradient_of
-from skbayes_sym.inference.sampling.kernels.base import (
+from skbayes_sym.inference.sampling.kernels.kernel import (
     DiagonalPreconditioner,
     Info,
     Preconditioner,

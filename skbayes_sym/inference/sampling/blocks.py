@@ -17,14 +17,14 @@ from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.sampling.annealing import Approach
-from skbayes_sym.inference.sampling.kernels.base import (
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.kernel import (
     Info,
     Kernel,
     Preconditioner,
     State,
     initial_state,
 )
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.warmup import (
     DualAveraging,
     PreconditionerAdaptation,

@@ -23,7 +23,7 @@ from skbayes_sym.inference.sampling.blocks import (
     Tally,
     run_block,
 )
-from skbayes_sym.inference.sampling.kernels.base import (
+from skbayes_sym.inference.sampling.kernels.kernel import (
     DiagonalPreconditioner,
     Preconditioner,
     State,

@@ -16,8 +16,8 @@ from joblib import Parallel, delayed
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogPosterior
-from skbayes_sym.inference.sampling.kernels.base import Preconditioner, initial_state
 from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
+from skbayes_sym.inference.sampling.kernels.kernel import Preconditioner, initial_state
 from skbayes_sym.inference.sampling.kernels.particle_alignment import (
     align_particles,
     full_preconditioner,
@@ -26,8 +26,8 @@ from skbayes_sym.inference.sampling.kernels.particle_alignment import (
 from skbayes_sym.numerics.machine import closing, one_thread
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, standard_normal
-from skbayes_sym.symmetry.base import SymmetryGroup, Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, has_exact_domain
+from skbayes_sym.symmetry.group import SymmetryGroup, Trivial
 from skbayes_sym.symmetry.reference import DiagonalReference
 
 _SMALLEST_STEP = 1e-14  # heavy-tailed likelihoods of prior draws need first steps as small as this

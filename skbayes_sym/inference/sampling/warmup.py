@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.sampling.kernels.base import (
+from skbayes_sym.inference.sampling.kernels.hmc import draw_momentum, energy_error, leapfrog
+from skbayes_sym.inference.sampling.kernels.kernel import (
     DiagonalPreconditioner,
     Preconditioner,
     State,
 )
-from skbayes_sym.inference.sampling.kernels.hmc import draw_momentum, energy_error, leapfrog
-from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.group import SymmetryGroup
 
 # Dual averaging: Hoffman & Gelman 2014, section 3.2.1, but for gamma. With their 0.05 step sizes
 # still jump at the end of a window of 50 moves, and their average accepts more than the target:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from skbayes_sym.models.augmentations.base import Augmentation
+from skbayes_sym.models.augmentations.augmentation import Augmentation
 
 Family = Augmentation | torch.nn.Module
 

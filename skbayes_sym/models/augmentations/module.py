@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.augmentations.base import ImageShape
+from skbayes_sym.models.augmentations.augmentation import ImageShape
 from skbayes_sym.models.augmentations.half_width import FreeHalfWidth
 
 

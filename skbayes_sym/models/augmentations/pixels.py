@@ -32,7 +32,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.augmentations.base import ImageShape
+from skbayes_sym.models.augmentations.augmentation import ImageShape
 from skbayes_sym.models.augmentations.half_width import HalfWidth
 
 _UNIT = 1.0 / 3.0  # a step of learning moves a log factor, or noise, by a third, as `Affine`'s

@@ -7,7 +7,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.augmentations.base import ImageShape
+from skbayes_sym.models.augmentations.augmentation import ImageShape
 from skbayes_sym.models.augmentations.half_width import HalfWidth
 from skbayes_sym.numerics.machine import constant, positions
 

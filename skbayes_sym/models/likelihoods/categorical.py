@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from skbayes_sym.models.likelihoods.base import Kind, LabelLikelihood
 from skbayes_sym.models.likelihoods.expectations import (
     ExpectedLogProb,
     by_quadrature,
     collapsed_weight,
     logistic_nodes,
 )
+from skbayes_sym.models.likelihoods.likelihood import Kind, LabelLikelihood
 from skbayes_sym.models.likelihoods.site_rules import SoftmaxSites
-from skbayes_sym.models.predictive import CategoricalMixture
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.gaussian import sobol_normal
 
 

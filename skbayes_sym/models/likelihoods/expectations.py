@@ -12,7 +12,7 @@ from torch import Tensor
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
 if TYPE_CHECKING:
-    from skbayes_sym.models.likelihoods.base import Likelihood
+    from skbayes_sym.models.likelihoods.likelihood import Likelihood
 
 
 class ExpectedLogProb(NamedTuple):

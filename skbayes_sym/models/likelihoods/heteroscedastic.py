@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from skbayes_sym.models.likelihoods.base import Kind, TargetLikelihood
 from skbayes_sym.models.likelihoods.expectations import N_NODES, ExpectedLogProb, collapsed_weight
-from skbayes_sym.models.predictive import NormalMixture
+from skbayes_sym.models.likelihoods.likelihood import Kind, TargetLikelihood
+from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.student_t import StudentT
 
 OF_NUMBERS: Mapping[str, Likelihood] = {

@@ -6,9 +6,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import Kind, LabelLikelihood
 from skbayes_sym.models.likelihoods.expectations import N_NODES, ExpectedLogProb, by_quadrature
-from skbayes_sym.models.predictive import CategoricalMixture
+from skbayes_sym.models.likelihoods.likelihood import Kind, LabelLikelihood
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite
 
 _FEW_NODES = 7  # exact to 1e-5 where outputs spread half as much as the noise

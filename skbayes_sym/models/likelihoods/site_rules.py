@@ -12,7 +12,7 @@ from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky
 from skbayes_sym.numerics.memory import rows_within
 
 if TYPE_CHECKING:
-    from skbayes_sym.models.likelihoods.base import Likelihood
+    from skbayes_sym.models.likelihoods.likelihood import Likelihood
 
 # Numbers of a block of outputs at the points: 1 MB, a core's L2 cache.
 _CACHE_NUMBERS = 1 << 17

@@ -10,8 +10,8 @@ from scipy.special import stdtr
 from torch import Tensor
 from torch.distributions import Distribution
 
-from skbayes_sym.models.likelihoods.base import Kind, TargetLikelihood
 from skbayes_sym.models.likelihoods.expectations import ExpectedLogProb, by_quadrature
+from skbayes_sym.models.likelihoods.likelihood import Kind, TargetLikelihood
 
 _UNIT_DF = 4.0  # where the logarithm of a learned tail is 0
 

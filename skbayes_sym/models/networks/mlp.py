@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.activations import Activation
 from skbayes_sym.models.networks.mlp_batched import MLPChainLikelihood
 from skbayes_sym.models.networks.recording import Dense, Recording, differentiable
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import float64_normal
-from skbayes_sym.symmetry.base import Product, SymmetryGroup, Trivial
+from skbayes_sym.symmetry.group import Product, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.units import Units
 
 

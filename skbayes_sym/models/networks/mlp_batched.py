@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.expectations import DataTerm
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.activations import SIGMOID, TANH, Activation
 
 if TYPE_CHECKING:  # an MLP makes these

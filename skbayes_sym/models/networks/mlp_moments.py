@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.base import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.linalg import layer_outputs, weight_gradient

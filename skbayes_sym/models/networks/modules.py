@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skbayes_sym.models.networks.base import BaseNetwork
+from skbayes_sym.models.networks.network import BaseNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense, Recording, differentiable
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import float64_normal

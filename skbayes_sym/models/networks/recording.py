@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
-from skbayes_sym.models.networks.base import Network
+from skbayes_sym.models.networks.network import Network
 
 
 @dataclass(frozen=True)

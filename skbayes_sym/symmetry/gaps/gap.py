@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.random import Estimate
-from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.group import SymmetryGroup
 
 Side = Literal["lower", "exact", "upper"]
 Vector = Tensor | npt.NDArray[np.floating]

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from skbayes_sym.numerics.random import Estimate, mean_and_error, standard_normal
-from skbayes_sym.symmetry.base import SymmetryGroup
 from skbayes_sym.symmetry.gaps.gap import GapGradient, MeanField, Side
 from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate, Soules
+from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.units import UnitGroup, entries_shared_with_no_later_layer, unit_layers
 
 

@@ -14,7 +14,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 import skbayes_sym
 from skbayes_sym.estimators._fit.compatibility import SOFTMAX, Method, Need, Needs
-from skbayes_sym.estimators.mcmc.method import Sampling
+from skbayes_sym.estimators.mcmc.sampling import Sampling
 from skbayes_sym.models import (
     MLP,
     TANH,

@@ -21,10 +21,10 @@ from skbayes_sym import (
     LaplaceRegressor,
     predictive,
 )
-from skbayes_sym.estimators.bayesian_mlp import estimator
 from skbayes_sym.estimators.bayesian_mlp import pool as pool_module
+from skbayes_sym.estimators.bayesian_mlp import pools as estimator
 from skbayes_sym.estimators.bayesian_mlp.pool import Weights
-from skbayes_sym.estimators.ensemble import method
+from skbayes_sym.estimators.ensemble import members as method
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.models import Gaussian
 

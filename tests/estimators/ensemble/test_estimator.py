@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import Adam, DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.ensemble import method
+from skbayes_sym.estimators.ensemble import members as method
 from skbayes_sym.models import HalfNormal
 
 FAST = {

@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import Adam, DeepEnsembleClassifier, DeepEnsembleRegressor
-from skbayes_sym.estimators.ensemble import method
+from skbayes_sym.estimators.ensemble import members as method
 from skbayes_sym.inference import member_scales
 from skbayes_sym.inference.laplace.member_refit import LinearisedMember, refit
 from skbayes_sym.models import ARD, LayerScales, StudentT

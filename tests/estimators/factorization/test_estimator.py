@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.solvers import VI, Gibbs
-from skbayes_sym.symmetry.gaps.rows import SignFlipGap
+from skbayes_sym.symmetry.gaps.row_gaps import SignFlipGap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 

@@ -7,8 +7,8 @@ import pytest
 from sklearn.datasets import load_iris
 
 from skbayes_sym import BayesianMLPClassifier, GaussNewton, LaplaceClassifier
-from skbayes_sym.estimators.laplace import modes
-from skbayes_sym.estimators.laplace.modes import FLAT, STEEP
+from skbayes_sym.estimators.laplace import evidence_method as modes
+from skbayes_sym.estimators.laplace.evidence_method import FLAT, STEEP
 
 
 def noisy_labels(n=150, seed=0):

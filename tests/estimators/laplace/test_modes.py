@@ -21,7 +21,7 @@ from skbayes_sym import (
     Updates,
 )
 from skbayes_sym.estimators.laplace.effort import ModesEffort
-from skbayes_sym.inference.laplace.search import modes
+from skbayes_sym.inference.laplace.search import mode_search as modes
 from skbayes_sym.models import Normal, Poisson
 from skbayes_sym.models.learned_scales import ARD
 

@@ -8,7 +8,7 @@ from sklearn.datasets import make_friedman3
 
 from skbayes_sym import BayesianMLPRegressor, GaussNewton, LaplaceRegressor, predictive
 from skbayes_sym.estimators.laplace.effort import ModesEffort
-from skbayes_sym.estimators.laplace.modes import choose_width
+from skbayes_sym.estimators.laplace.evidence_method import choose_width
 from skbayes_sym.inference.laplace.search.held_out import HeldOutFold
 from skbayes_sym.models import MLP, TANH
 

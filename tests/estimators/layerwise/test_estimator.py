@@ -71,7 +71,7 @@ def test_outputs_noise_and_precision(kind, diabetes):
     assert two.predict(X).shape == (60, 2)
     assert two.noise_std_.shape == (2,)
     single = quick(**kind).fit(X.astype(np.float32), y)
-    assert single.predict(X.astype(np.float32)).dtype == np.float32
+    assert single.predict(X.astype(np.float32)).dtype == np.float64  # targets keep their level
     fixed = quick(**kind, noise_std=40.0).fit(X, y)
     assert fixed.noise_std_ == pytest.approx(40.0)
 

@@ -6,7 +6,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 
 from skbayes_sym import BayesianLinearClassifier
-from skbayes_sym.estimators.linear import method
+from skbayes_sym.estimators.linear import site_inference as method
 from skbayes_sym.inference.laplace.labels_predictive import VARIANCE_SCALES
 from skbayes_sym.models import Bernoulli
 

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym import HMC, SMC, Chains, MCMCRegressor, ModeWeights
 from skbayes_sym.models import BaseNetwork
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.symmetry.base import Product
+from skbayes_sym.symmetry.group import Product
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 

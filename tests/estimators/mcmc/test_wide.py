@@ -13,13 +13,13 @@ from skbayes_sym import HMC, Annealing, Chains, MCMCClassifier, MCMCRegressor
 from skbayes_sym.estimators.mcmc.chain_starts import INITS, init_by_size, usual_scale
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.trust import doubtful_chains
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import Normal
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.group import Trivial
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((60, 2))

@@ -16,7 +16,7 @@ from skbayes_sym.inference.factorization.factor_model import FactorModel, Factor
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
 from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.vi import fit_factors
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 
 FAMILIES = {
     "isotropic": IsotropicCovariance(),

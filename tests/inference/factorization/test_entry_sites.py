@@ -15,7 +15,7 @@ from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.models.likelihoods.student_t import StudentT
 

@@ -13,7 +13,7 @@ from skbayes_sym.inference.factorization.hyperpriors import SCATTER
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.symmetry.orthogonal import Orthogonal

@@ -16,10 +16,10 @@ from torch.testing import assert_close
 from skbayes_sym.inference.factorization.factor_model import FactorState
 from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.mixed_sweeps import PERIOD, MixedSweeps, Reached, _Metric
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.numerics.gaussian import kl_elementwise
 from skbayes_sym.symmetry.gaps.gap import GapGradient
-from skbayes_sym.symmetry.gaps.rows import row_gap
+from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 N, K = 6, 3

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
-from skbayes_sym.models.augmentations.base import Identity
+from skbayes_sym.models.augmentations.augmentation import Identity
 from skbayes_sym.models.augmentations.tabular import Rotation2D
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP

@@ -14,7 +14,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     leave_one_out,
 )
 from skbayes_sym.inference.laplace.search.labels import LabelTerms
-from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
+from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.refine import refine
 from skbayes_sym.models.model import Data
 

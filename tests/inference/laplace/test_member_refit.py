@@ -13,7 +13,7 @@ from skbayes_sym.inference.laplace.member_refit import (
     refitted_mixture,
 )
 from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
-from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
+from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.refine import refine
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import ScalesByGroup

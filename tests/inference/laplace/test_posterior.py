@@ -15,7 +15,7 @@ from inference.laplace.test_curvature import (
 from torch.testing import assert_close
 
 from skbayes_sym.inference.laplace.jacobian import parameter_positions
-from skbayes_sym.inference.laplace.posterior import LaplacePosterior, LinearisedNetwork
+from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior, LinearisedNetwork
 from skbayes_sym.inference.laplace.precision import (
     diagonal_precision,
     full_precision,

@@ -9,7 +9,7 @@ from inference.laplace.test_marginal_likelihood import evidence_of
 from torch.testing import assert_close
 
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
-from skbayes_sym.inference.laplace.training import OnlineEvidence, recorded_steps
+from skbayes_sym.inference.laplace.online_training import OnlineEvidence, recorded_steps
 from skbayes_sym.models.networks.recording import Convolution, Dense
 
 PROBLEMS = {

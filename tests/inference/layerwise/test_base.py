@@ -17,7 +17,7 @@ from scipy import optimize, stats
 from thin import some
 from torch.testing import assert_close
 
-from skbayes_sym.inference.layerwise.base import LayerwiseElbo
+from skbayes_sym.inference.layerwise.layers import LayerwiseElbo
 from skbayes_sym.inference.layerwise.scales import PriorOfLayers
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Batches, Data

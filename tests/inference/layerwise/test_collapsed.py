@@ -18,9 +18,9 @@ from inference.layerwise.layerwise_problems import (
 from scipy import stats
 from torch.testing import assert_close
 
-from skbayes_sym.inference.layerwise.base import LayerInputs, Layerwise, with_ones
 from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
 from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast, draw_layer
+from skbayes_sym.inference.layerwise.layers import LayerInputs, Layerwise, with_ones
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP

@@ -14,8 +14,8 @@ from inference.layerwise.layerwise_problems import (
 from thin import some
 from torch.testing import assert_close
 
-from skbayes_sym.inference.layerwise.base import HiddenDraws, LayerInputs, propagate
-from skbayes_sym.inference.layerwise.posterior import LayerwisePosterior
+from skbayes_sym.inference.layerwise.layers import HiddenDraws, LayerInputs, propagate
+from skbayes_sym.inference.layerwise.layerwise_posterior import LayerwisePosterior
 from skbayes_sym.models import Gaussian
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP

@@ -7,7 +7,7 @@ from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import BayesianLinearRegressor
-from skbayes_sym.estimators.linear import method
+from skbayes_sym.estimators.linear import site_inference as method
 from skbayes_sym.inference.linear.conjugate import Statistics, learn
 from skbayes_sym.inference.linear.hyperparameters import Learning, Range
 

@@ -9,7 +9,7 @@ from skbayes_sym.inference.linear.hyperparameters import Learning, Range, Until,
 from skbayes_sym.inference.linear.sites import LinearData, converge, first_sites, solve
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.likelihoods.site_rules import ScalarSites, SoftmaxSites
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.numerics.gaussian import sobol_normal

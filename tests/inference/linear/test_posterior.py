@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from skbayes_sym.inference.linear import posterior as low_rank
-from skbayes_sym.inference.linear.posterior import LowRankGaussian
+from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 
 
 def make(with_basis, n_rows=2, k=5, r=3):

@@ -11,7 +11,7 @@ from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.learned_scales import ARD
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP

@@ -13,8 +13,8 @@ from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_m
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.random import generator_from
-from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, enumerate_group
+from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.units import Units
 

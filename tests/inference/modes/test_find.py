@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.modes.bridge import NOT_ESTIMATED
 from skbayes_sym.inference.modes.find import find_modes, weigh_modes
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units
 
 UNITS = Units(torch.arange(9).reshape(3, 3), flip=True)  # column 9 stays put

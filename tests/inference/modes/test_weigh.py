@@ -16,8 +16,8 @@ from skbayes_sym.inference.modes.weigh import (
     pool_draws,
     weigh,
 )
-from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
+from skbayes_sym.symmetry.group import Trivial
 
 F64 = torch.float64
 

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
-from skbayes_sym.models.predictive import NormalMixture
+from skbayes_sym.models.predictive_mixtures import NormalMixture
 
 
 def drawn(noise, n=600, n_targets=1, n_models=3, seed=0):

@@ -6,9 +6,9 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
-from skbayes_sym.inference.pooling.predictor import PooledPredictor, mixture
+from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor, mixture
 from skbayes_sym.inference.predictor import BasePredictor
-from skbayes_sym.models.predictive import CategoricalMixture, NormalMixture
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
 
 X = torch.linspace(-1.0, 1.0, 7, dtype=torch.float64).unsqueeze(1)
 

@@ -12,7 +12,7 @@ from skbayes_sym.inference.pooling.weights import (
     gaining,
     stacking_weights,
 )
-from skbayes_sym.models.predictive import NormalMixture
+from skbayes_sym.models.predictive_mixtures import NormalMixture
 
 ROWS = torch.ones(40, dtype=torch.float64)
 

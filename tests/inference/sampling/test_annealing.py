@@ -24,12 +24,12 @@ from skbayes_sym.inference.sampling.annealing import (
 )
 from skbayes_sym.inference.sampling.blocks import Sampler
 from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.base import (
+from skbayes_sym.inference.sampling.kernels.hmc import HMC, metropolis
+from skbayes_sym.inference.sampling.kernels.kernel import (
     DensePreconditioner,
     DiagonalPreconditioner,
     initial_state,
 )
-from skbayes_sym.inference.sampling.kernels.hmc import HMC, metropolis
 from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation, KroneckerPreconditioner
 from skbayes_sym.inference.sampling.warmup import FixedPreconditioner
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic

@@ -15,10 +15,10 @@ from torch.testing import assert_close
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
 from skbayes_sym.inference.sampling.blocks import REPORT_EVERY, Sampler, run_block
 from skbayes_sym.inference.sampling.chains import retuned, sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.kernel import DensePreconditioner
 from skbayes_sym.inference.sampling.warmup import FixedPreconditioner, PooledDiagonal
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6

@@ -8,13 +8,13 @@ from torch.testing import assert_close
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.blocks import Sampler
 from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels.kernel import DiagonalPreconditioner
 from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation, curvature_at, own_scales
 from skbayes_sym.inference.sampling.warmup import RunningMoments
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.activations import IDENTITY, RELU, SOFTPLUS, TANH
 from skbayes_sym.models.networks.mlp import MLP

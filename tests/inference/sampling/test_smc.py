@@ -36,7 +36,7 @@ from skbayes_sym.inference.sampling.smc import (
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.random import spawn_seeds
-from skbayes_sym.symmetry.base import Product, Trivial
+from skbayes_sym.symmetry.group import Product, Trivial
 from skbayes_sym.symmetry.units import Units
 
 SMALL = SMCSettings(n_particles=256, n_moves=4)

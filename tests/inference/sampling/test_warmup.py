@@ -6,8 +6,12 @@ from inference.sampling.known_densities import scaled
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import Evaluation
-from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, State, initial_state
 from skbayes_sym.inference.sampling.kernels.hmc import energy_error, leapfrog
+from skbayes_sym.inference.sampling.kernels.kernel import (
+    DiagonalPreconditioner,
+    State,
+    initial_state,
+)
 from skbayes_sym.inference.sampling.warmup import (
     MAX_STEP_SIZE,
     MIN_STEP_SIZE,
@@ -19,7 +23,7 @@ from skbayes_sym.inference.sampling.warmup import (
     reasonable_step_size,
     stan_windows,
 )
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units
 
 

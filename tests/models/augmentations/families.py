@@ -4,7 +4,7 @@ import torch
 from cases import AUGMENTATIONS
 
 from skbayes_sym.models.augmentations.affine import AXIS, SIMILARITY, Affine
-from skbayes_sym.models.augmentations.base import Composed
+from skbayes_sym.models.augmentations.augmentation import Composed
 from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.augmentations.pixels import Blur, Brightness, Contrast, Hue, PixelNoise
 

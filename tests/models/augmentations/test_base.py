@@ -6,7 +6,7 @@ from cases import AUGMENTATIONS
 from models.augmentations.families import IMAGES, SCALE, family
 from torch.testing import assert_close
 
-from skbayes_sym.models.augmentations.base import Composed, InRescaledUnits
+from skbayes_sym.models.augmentations.augmentation import Composed, InRescaledUnits
 from skbayes_sym.models.augmentations.half_width import amplitude, stratified_noise
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from skbayes_sym.models.augmentations.affine import SIMILARITY, Affine
-from skbayes_sym.models.augmentations.base import Composed
+from skbayes_sym.models.augmentations.augmentation import Composed
 from skbayes_sym.models.augmentations.half_width import amplitude, stratified_noise
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
 from skbayes_sym.models.augmentations.tabular import Rotation2D

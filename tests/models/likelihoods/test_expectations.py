@@ -5,7 +5,6 @@ import torch
 from cases import LIKELIHOODS, LaplaceNoise
 from torch.testing import assert_close
 
-from skbayes_sym.models.likelihoods.base import Likelihood
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.expectations import (
     _LOGISTIC,
@@ -15,6 +14,7 @@ from skbayes_sym.models.likelihoods.expectations import (
     by_quadrature,
     logistic_nodes,
 )
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.student_t import StudentT
 
 every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)

@@ -5,7 +5,7 @@ import torch
 from cases import LIKELIHOODS, NETWORKS, OTHER_NETWORKS
 from torch.testing import assert_close
 
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.group import Trivial
 
 EVERY = {**NETWORKS, **OTHER_NETWORKS}
 every_network = pytest.mark.parametrize("network", EVERY.values(), ids=EVERY)

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, SIGMOID, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.group import Trivial
 
 
 def test_flat_order_is_layer_by_layer_weights_then_bias():

@@ -8,7 +8,7 @@ import torch
 from cases import LIKELIHOODS, NETWORKS
 from torch.testing import assert_close
 
-from skbayes_sym.models.likelihoods.gaussian import Gaussian
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_batched import MLPChainLikelihood

@@ -7,9 +7,9 @@ from gap_oracle import draws_of, log_density_ratio, moved, shifted
 from torch.testing import assert_close
 
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Exact, Soules
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
+from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units
 
 every_gap = pytest.mark.parametrize("case", GAPS.values(), ids=GAPS)

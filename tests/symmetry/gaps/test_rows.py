@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from skbayes_sym.symmetry.gaps.langevin import isotropic_inner, langevin_gap
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact
 from skbayes_sym.symmetry.gaps.rotations import AnchoredRotationGap, IsotropicRotationGap
-from skbayes_sym.symmetry.gaps.rows import (
+from skbayes_sym.symmetry.gaps.row_gaps import (
     AnchoredComponentGap,
     ComponentGap,
     SignFlipGap,

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
-from skbayes_sym.inference.laplace.search.modes import (
+from skbayes_sym.inference.laplace.search.mode_search import (
     EvidenceSearch,
     Modes,
     OnSearch,

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import alternating
-from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, OnSearch, Search
+from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, OnSearch, Search
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
-from skbayes_sym.models.predictive import NormalMixture
+from skbayes_sym.models.predictive_mixtures import NormalMixture
 
 _LEAST_GAIN = 0.5  # standard errors
 MODES_A_FOLD = 2  # one begun believing the targets, one doubting them

@@ -17,17 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skbayes_sym.inference.laplace.search.evidence_problem import (
+    Begun,
+    EvidenceProblem,
+    SearchHyper,
+    SearchSchedule,
+)
 from skbayes_sym.inference.laplace.search.gauss_newton import (
     Curvature,
     Expansion,
     RowCurvature,
     WeightCurvature,
-)
-from skbayes_sym.inference.laplace.search.problem import (
-    Begun,
-    EvidenceProblem,
-    SearchHyper,
-    SearchSchedule,
 )
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP

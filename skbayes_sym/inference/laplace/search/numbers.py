@@ -14,6 +14,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.laplace.search.evidence_problem import (
+    UPDATE_DAMPING,
+    Begun,
+    EvidenceProblem,
+    SearchHyper,
+    SearchRows,
+    SearchSchedule,
+)
 from skbayes_sym.inference.laplace.search.gauss_newton import (
     Expansion,
     RowCurvature,
@@ -21,14 +29,6 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
     System,
     WeightCurvature,
     are_outnumbered,
-)
-from skbayes_sym.inference.laplace.search.problem import (
-    UPDATE_DAMPING,
-    Begun,
-    EvidenceProblem,
-    SearchHyper,
-    SearchRows,
-    SearchSchedule,
 )
 from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.laplace.search.evidence_problem import SearchHyper
 from skbayes_sym.inference.laplace.search.gauss_newton import (
     INITIAL_DAMPING,
     System,
@@ -21,8 +22,7 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
     step,
 )
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence, symmetric_root
-from skbayes_sym.inference.laplace.search.modes import Modes, mapped
-from skbayes_sym.inference.laplace.search.problem import SearchHyper
+from skbayes_sym.inference.laplace.search.mode_search import Modes, mapped
 from skbayes_sym.numerics.linalg import log_det
 
 _N_STEPS = 6

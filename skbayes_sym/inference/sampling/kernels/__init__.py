@@ -1,6 +1,6 @@
 """Markov moves of many chains as one batch: what chains and particles share.
 
-Reading order: `base` (State, Info, the protocols Preconditioner and Kernel), `hmc` (leapfrog and
+Reading order: `kernel` (State, Info, the protocols Preconditioner and Kernel), `hmc` (leapfrog and
 accept, anywhere or within one copy of a symmetric posterior), `nuts` (trajectories that end where
 they turn), `particle_alignment` (a cloud's scales once its symmetry is removed).
 

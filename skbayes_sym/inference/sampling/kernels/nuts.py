@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import Evaluation, LogDensity
-from skbayes_sym.inference.sampling.kernels.base import (
+from skbayes_sym.inference.sampling.kernels.hmc import draw_momentum, energy_error, leapfrog
+from skbayes_sym.inference.sampling.kernels.kernel import (
     MAX_ENERGY_ERROR,
     Info,
     Preconditioner,
     State,
     where,
 )
-from skbayes_sym.inference.sampling.kernels.hmc import draw_momentum, energy_error, leapfrog
 
 
 class Segment(NamedTuple):

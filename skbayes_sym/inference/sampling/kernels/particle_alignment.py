@@ -7,9 +7,12 @@ representative of each orbit has the spread of the mode itself, from one draw a 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.sampling.kernels.base import DensePreconditioner, DiagonalPreconditioner
+from skbayes_sym.inference.sampling.kernels.kernel import (
+    DensePreconditioner,
+    DiagonalPreconditioner,
+)
 from skbayes_sym.numerics.linalg import cholesky, shrink_to_diagonal
-from skbayes_sym.symmetry.base import SymmetryGroup
+from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.reference import DiagonalReference, estimate_reference, orbit_mean
 from skbayes_sym.symmetry.relabelling import Labelling, label_objective, relabel
 

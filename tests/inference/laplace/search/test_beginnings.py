@@ -16,7 +16,7 @@ from skbayes_sym.inference.laplace.search.beginnings import (
     search_numbers,
     unexplained,
 )
-from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
+from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales

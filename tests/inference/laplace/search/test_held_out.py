@@ -13,7 +13,7 @@ from skbayes_sym.inference.laplace.search.held_out import (
     is_better,
     unexplained_share,
 )
-from skbayes_sym.inference.laplace.search.modes import EvidenceSearch
+from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from skbayes_sym.inference.laplace.search import modes as modes_module
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING
-from skbayes_sym.inference.laplace.search.modes import (
+from skbayes_sym.inference.laplace.search.mode_search import (
     HYPER_START,
     EvidenceSearch,
     joined,

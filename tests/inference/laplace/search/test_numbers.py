@@ -9,9 +9,9 @@ from scipy import stats
 
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search import problem as problem_module
-from skbayes_sym.inference.laplace.search.modes import EvidenceSearch
+from skbayes_sym.inference.laplace.search.evidence_problem import SearchHyper, evaluated
+from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
-from skbayes_sym.inference.laplace.search.problem import SearchHyper, evaluated
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data

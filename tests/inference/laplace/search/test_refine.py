@@ -10,7 +10,7 @@ from inference.laplace.labels_problems import (
 )
 
 from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_mixture
-from skbayes_sym.inference.laplace.search.modes import EvidenceSearch, starting_points
+from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.refine import gaussian_bound, refine
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Data

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from skbayes_sym.inference.sampling.kernels.base import State, where
+from skbayes_sym.inference.sampling.kernels.kernel import State, where
 
 
 class Point(NamedTuple):

@@ -6,12 +6,6 @@ from inference.sampling.known_densities import flat, quartic
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
-from skbayes_sym.inference.sampling.kernels.base import (
-    DensePreconditioner,
-    DiagonalPreconditioner,
-    State,
-    initial_state,
-)
 from skbayes_sym.inference.sampling.kernels.hmc import (
     HMC,
     ConfinedHMC,
@@ -19,10 +13,16 @@ from skbayes_sym.inference.sampling.kernels.hmc import (
     leapfrog,
     metropolis,
 )
+from skbayes_sym.inference.sampling.kernels.kernel import (
+    DensePreconditioner,
+    DiagonalPreconditioner,
+    State,
+    initial_state,
+)
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.symmetry.base import Trivial
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
+from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.units import Units
 

@@ -15,13 +15,13 @@ from thin import pairwise
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
-from skbayes_sym.inference.sampling.kernels.base import (
+from skbayes_sym.inference.sampling.kernels.hmc import draw_momentum, leapfrog
+from skbayes_sym.inference.sampling.kernels.kernel import (
     DensePreconditioner,
     DiagonalPreconditioner,
     Info,
     initial_state,
 )
-from skbayes_sym.inference.sampling.kernels.hmc import draw_momentum, leapfrog
 
 N_CHAINS = 512  # independent, so that standard errors are those of a plain mean
 Z_MAX = 5.0  # standard errors; with 512 chains a right kernel exceeds them once in 1e6 figures

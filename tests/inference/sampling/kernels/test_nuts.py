@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from skbayes_sym.inference.log_density import Evaluation
-from skbayes_sym.inference.sampling.kernels.base import DiagonalPreconditioner, initial_state
+from skbayes_sym.inference.sampling.kernels.kernel import DiagonalPreconditioner, initial_state
 from skbayes_sym.inference.sampling.kernels.nuts import (
     NUTS,
     Checkpoints,

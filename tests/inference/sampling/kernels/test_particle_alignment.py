@@ -13,7 +13,7 @@ from skbayes_sym.inference.sampling.kernels.particle_alignment import (
 )
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.symmetry.base import Trivial
+from skbayes_sym.symmetry.group import Trivial
 
 F64 = torch.float64
 NETWORKS = {

@@ -1,0 +1,211 @@
+"""Constructor parameters that describe the model, turned into the package's nouns."""
+
+from numbers import Integral, Real
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.compatibility import FULLY_CONNECTED, NORMAL_PRIOR
+from skbayes_sym.estimators._fit.rows import Array, numbers_due
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.estimators._fit.training import INITIAL_NOISE, LARGEST, Training
+from skbayes_sym.models.learned_scales import ScalesByGroup
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.networks.activations import ACTIVATIONS
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.network import Network
+from skbayes_sym.models.priors import (
+    GaussianPrior,
+    HalfNormal,
+    Normal,
+    Prior,
+    UnboundPrior,
+    checked_scales,
+)
+from skbayes_sym.numerics.arguments import shown
+from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.group import (
+    NotInvariantError,
+    Product,
+    SymmetryGroup,
+    Trivial,
+    check_invariant,
+)
+from skbayes_sym.symmetry.units import Units, unit_layers
+
+GivenPrior = str | npt.ArrayLike | UnboundPrior  # "learn", scales of normals, or an object
+
+_SCALES: list[Any] = [
+    StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"
+]  # fmt: skip
+NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
+    "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+    "activation": [StrOptions(set(ACTIVATIONS))],
+    "prior": [*_SCALES, HasMethods("bind")],
+}
+NOISE_CONSTRAINTS: dict[str, list[Any]] = {"noise_std": _SCALES}
+
+
+def layer_sizes(given: Any) -> tuple[int, ...]:
+    """``hidden_layer_sizes`` as a tuple; an int is one layer, an empty sequence none."""
+    sizes = np.atleast_1d(np.asarray(given))
+    if sizes.ndim != 1 or (sizes.size and not np.issubdtype(sizes.dtype, np.integer)):
+        raise ValueError(f"hidden_layer_sizes must be an int or a sequence of ints, got {given!r}.")
+    if np.any(sizes < 1):
+        raise ValueError(
+            f"hidden_layer_sizes must be positive, got {given!r}; () has no hidden layer."
+        )
+    return tuple(int(s) for s in sizes)
+
+
+def scale_array(prior: GivenPrior, **sizes: int) -> Array:
+    """``prior`` as an array of one number, or of as many as one of the sizes named."""
+    with numbers_due("prior"):
+        return checked_scales(cast(npt.ArrayLike, prior), **sizes)
+
+
+def given_noise(noise_std: Any, n_targets: int) -> Array:
+    """A given ``noise_std`` as one positive number per target, (n_targets,)."""
+    with numbers_due("noise_std"):
+        given = np.asarray(noise_std, dtype=float)
+    if given.shape not in {(), (1,), (n_targets,)} or not np.all(np.isfinite(given) & (given > 0)):
+        several = f" or a sequence of {n_targets}" if n_targets > 1 else ""
+        raise ValueError(
+            f"noise_std must be 'learn', a positive number{several}, got {noise_std!r}."
+        )
+    return np.broadcast_to(given, (n_targets,))
+
+
+def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None) -> Gaussian:
+    """Normal noise in scaled units.
+
+    ``noise_std``: in the units of ``y``. ``previous`` (n_targets,): what a learned noise starts
+    from, in the units of ``y``; half the target's spread by default.
+    """
+    assert data.y_scaling is not None
+    unit = data.y_scaling.scale
+    if not isinstance(noise_std, str | HalfNormal):
+        fixed = given_noise(noise_std, len(unit)) / unit
+        largest = LARGEST[data.dtype]
+        if not ((fixed >= 1.0 / largest) & (fixed <= largest)).all():
+            raise ValueError(
+                f"noise_std={noise_std!r} is {shown(fixed.tolist())} in units of the targets' "
+                f"scale, and must lie between {1.0 / largest:g} and {largest:g} there."
+            )
+        return Gaussian(torch.as_tensor(np.log(fixed)), learn=False)
+    start = INITIAL_NOISE * data.target_spread if previous is None else previous / unit
+    return Gaussian(torch.as_tensor(np.log(start)), learn=True)
+
+
+def prior_object(given: GivenPrior) -> UnboundPrior | None:
+    """``prior`` as an object: normals of given scales, or what was given; None of a word."""
+    if isinstance(given, str):
+        return None
+    return given if isinstance(given, UnboundPrior) else Normal(given)
+
+
+def bound_prior(given: GivenPrior, learned: UnboundPrior, network: Network) -> Prior:
+    """The prior of a network's parameters; ``learned`` where a word asks for it."""
+    with numbers_due("prior"):
+        return (prior_object(given) or learned).bind(network.layout)
+
+
+def fully_connected(network: Network) -> MLP:
+    """The network, for methods that propagate moments or weights from layer to layer."""
+    FULLY_CONNECTED.require(network, "network")
+    return cast(MLP, network)
+
+
+def independent_normals(prior: Prior) -> GaussianPrior:
+    """The prior, for methods whose formulas need zero-mean normals."""
+    NORMAL_PRIOR.require(prior, "prior")
+    return cast(GaussianPrior, prior.gaussian())
+
+
+def normals_or_learned(prior: Prior) -> GaussianPrior | ScalesByGroup:
+    """The prior, for methods whose formulas need zero-mean normals, of scales given or learned."""
+    return learned_scales(prior) or independent_normals(prior)
+
+
+def learned_scales(prior: Prior) -> ScalesByGroup | None:
+    """The prior, if its scales are learned."""
+    return prior.learned if prior.gaussian() is not None else None
+
+
+def scale_attributes(prior: ScalesByGroup) -> dict[str, Array]:
+    """Learned standard deviations of the weights: of groups, and of input columns."""
+    scale = (-0.5 * prior.hyper).exp().double().cpu().numpy()
+    found = {"prior_scale_": scale, "prior_groups_": np.array(prior.names)}
+    if prior.columns:
+        found["relevance_"] = scale[prior.columns]
+    return found
+
+
+def scale_attributes_of_several(
+    prior: ScalesByGroup, log_precision: Tensor, name: str
+) -> dict[str, Array]:
+    """Learned standard deviations of several weight vectors, (M, G) of them under ``name``.
+
+    ``prior_scale_`` is their geometric mean; ``relevance_`` keeps every one's, of input columns.
+    """
+    scale = (-0.5 * log_precision).exp().double().cpu().numpy()
+    found = {
+        "prior_scale_": np.exp(np.log(scale).mean(axis=0)),
+        name: scale,
+        "prior_groups_": np.array(prior.names),
+    }
+    if prior.columns:
+        found["relevance_"] = scale[:, prior.columns]
+    return found
+
+
+def scales_by_group(prior: Prior) -> ScalesByGroup:
+    """The prior as scales by group; one that learns nothing keeps its own."""
+    return prior.learned or ScalesByGroup.given(independent_normals(prior).scale)
+
+
+def declared_group(
+    symmetry: str | SymmetryGroup | None, network: MLP, prior: Prior
+) -> SymmetryGroup:
+    """The network's group by name or one's own, after checking that the prior has it too."""
+    if symmetry is None:
+        return Trivial()
+    if symmetry == "sign_flip":
+        layers = unit_layers(network.symmetry(signed=True))
+        flips = tuple(Units(layer.index, permute=False, flip=True) for layer in layers)
+        group: SymmetryGroup = Product(flips) if flips else Trivial()
+    elif isinstance(symmetry, str):
+        signed = {"auto": None, "permutation": False, "signed_permutation": True}
+        group = network.symmetry(signed=signed[symmetry])
+    else:
+        group = symmetry
+        _check_own_group(group, network)
+    check_invariant(
+        group, prior.log_prob, network.layout, what="prior",
+        remedy="Give all units of a layer the same scale, or use symmetry=None.",
+    )  # fmt: skip
+    return group
+
+
+def _check_own_group(group: SymmetryGroup, network: MLP) -> None:
+    """Raise unless the network computes the same at ``theta`` and at ``g.theta``."""
+    generator = generator_from(0)
+    theta = torch.randn(network.layout.n_params, generator=generator, dtype=torch.float64)
+    x = torch.randn(5, network.n_inputs, generator=generator, dtype=torch.float64)
+    before = network.forward(theta, x)
+    for name, g in group.generators():
+        try:
+            after = network.forward(group.act(g, theta), x)
+        except (IndexError, RuntimeError) as error:
+            raise ValueError(
+                f"symmetry={type(group).__name__} doesn't act on this network's {len(theta)} "
+                f"parameters: {error}. `network_.symmetry()` of a fitted model shows how they lie."
+            ) from error
+        if not torch.allclose(after, before, rtol=1e-9, atol=1e-9):
+            raise NotInvariantError(
+                f"symmetry={type(group).__name__} changes what the network computes ({name}): it "
+                "is no symmetry of these hidden_layer_sizes and this activation."
+            )

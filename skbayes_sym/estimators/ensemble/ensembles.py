@@ -1,0 +1,551 @@
+"""Deep ensembles: modes of the posterior from random starts, as scikit-learn estimators."""
+
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import logsumexp
+from torch import Tensor, nn
+
+from skbayes_sym.estimators._fit.building import (
+    NETWORK_CONSTRAINTS,
+    NOISE_CONSTRAINTS,
+    GivenPrior,
+    fully_connected,
+)
+from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
+from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
+from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
+from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
+from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
+from skbayes_sym.estimators.optimizers import Adam, Optimizer, as_adam
+from skbayes_sym.inference.effective_noise import NoiseNodes, noise_nodes
+from skbayes_sym.inference.laplace.member_refit import RefittedMembers
+from skbayes_sym.inference.laplace.predictors import RefittedPredictor
+from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
+from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.networks.network import Network
+from skbayes_sym.models.priors import HalfNormal, UnboundPrior
+
+_RATE = 0.03  # learning_rate="auto"
+
+CONSTRAINTS: dict[str, list[Any]] = {
+    **RUN_CONSTRAINTS,
+    **NETWORK_CONSTRAINTS,
+    **OBJECT_CONSTRAINTS,
+    "n_members": [Interval(Integral, 1, None, closed="left")],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "standardize": ["boolean"],
+    "optimizer": [StrOptions({"adam"}), Adam],
+    "tol": [Interval(Real, 0, None, closed="left"), None],
+    "warm_start": ["boolean"],
+    "random_state": ["random_state"],
+}
+
+
+class _DeepEnsemble(WeightedDraws):
+    """Members that count alike, of numbers or of labels."""
+
+    draws_the_posterior = False
+    prior_scale_samples_: Array | None = None  # none learned
+
+    n_members: int
+    optimizer: str | Optimizer
+    max_iter: int
+    tol: float | None
+    warm_start: bool
+
+    @property
+    def chain_weights_(self) -> Array:  # type: ignore[override]
+        """Weights of the members, which count alike."""
+        return np.full(len(self.samples_), 1.0 / len(self.samples_))
+
+    def _draw_weights(self) -> None:
+        return None
+
+    def _networks_at_once(self, n_weights: int) -> float:
+        """The members."""
+        return float(self.n_members)
+
+    def _method(self) -> DeepEnsemble:
+        adam = as_adam(self.optimizer, Adam)
+        return DeepEnsemble(
+            self.n_members,
+            self._noise_prior_scale,
+            _RATE if isinstance(adam.learning_rate, str) else adam.learning_rate,
+            self.max_iter,
+            self.tol,
+            adam.batch_size,
+            start=self._previous() if self.warm_start and hasattr(self, "samples_") else None,
+        )
+
+    def _previous(self) -> Members:
+        """The members of the fit before."""
+        return Members(self.samples_, np.zeros((len(self.samples_), 0)), self._log_precision())
+
+    def _log_precision(self) -> Array | None:
+        """Log precisions of the prior's groups, where they were learned."""
+        scales = self.prior_scale_samples_
+        return None if scales is None else -2.0 * np.log(scales)
+
+
+class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
+    r"""Neural network regression by an ensemble of posterior modes.
+
+    Each member minimises the negative log posterior of its weights and of its noise
+
+    .. math:: \frac{1}{2 \sigma^2} \sum_i (f_\theta(x_i) - y_i)^2 + n \log \sigma
+              + \frac{\theta^\top \theta}{2 s^2} + \frac{\sigma^2}{2 s_\sigma^2}
+
+    (eq. 27 of Wiese et al., with their half-normal prior of :math:`\sigma` kept); the ensemble
+    predicts by the equal mixture of its members' normals. A baseline for the samplers.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : int or sequence of int, default=(50,)
+        Widths of the hidden layers; ``()`` is a linear model.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
+        Activation of the hidden layers.
+    n_members : int, default=10
+        Networks trained, each from a random start of its own.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
+        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
+    prior : "learn", float, sequence of float or Prior, default=1.0
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number, one per layer or one per parameter; or an object. "learn" is
+        ``LayerScales()``: one scale per layer's weights and one per layer's biases, every
+        member's own, by the evidence. ``ARD()`` learns one per column of ``X`` besides:
+        `relevance_`.
+    noise_std : "effective", "learn", HalfNormal, float or sequence of float, default="effective"
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it, each member from its own residuals, under a half-normal prior
+        of scale 1, in scaled target units; `HalfNormal` has another. "effective" corrects "learn"
+        for the freedoms the member's weights have taken of the rows, where the network is "mlp" and
+        the likelihood "auto"; where the prior's scales are learned it does so in training, of any
+        network.
+    max_iter : int, default=2000
+        Largest number of optimiser steps.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
+        them. Everything reported is in the units of ``y``.
+    optimizer : "adam" or Adam, default="adam"
+        Step size, "auto" is 0.03, and rows per step: "auto" is all of them up to 2000 distinct
+        rows, 500 beyond; learning rates of minibatches are 0.3 times as large.
+    tol : float or None, default=0.001
+        Training stops when the members' mean log posterior gains less than this many nats per
+        unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the previous one.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
+    random_state : int, RandomState instance or None, default=None
+        Source of all randomness; the global state is left alone.
+    verbose : int, default=0
+        1 logs a summary to stderr, 2 also the progress.
+
+    Attributes
+    ----------
+    samples_ : ndarray of shape (n_members, P)
+        Weights of the members, acting on standardised inputs and targets. The flat order
+        is layer by layer, W (out x in, row-major), then b.
+    chain_weights_ : ndarray of shape (n_members,)
+        What each member counts for: all alike.
+    noise_std_samples_ : ndarray of shape (n_members, n_targets)
+        Scale of each member's noise, in the units of ``y``: its standard deviation if it is
+        normal. Only where the likelihood has noise.
+    noise_freedoms_samples_ : ndarray of shape (n_members, n_targets)
+        Rows that each member's weights leave to the noise: predictions follow Student's t of as
+        many degrees of freedom (four at least); None without effective noise.
+    likelihood_ : Likelihood
+        The one that was given, with what was learned of it, in standardised units; its parameters
+        lead with an axis of draws where they were drawn. Not of "auto".
+    prior_scale_ : ndarray of shape (n_groups,)
+        Prior standard deviation of every group of weights, geometric mean over the members; only
+        where they are learned, like the next two.
+    prior_scale_samples_ : ndarray of shape (n_members, n_groups)
+        Of every member.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
+    relevance_ : ndarray of shape (n_members, n_features)
+        Scale of the weights from every column of ``X``; only under ``ARD(...)``.
+    log_posterior_samples_ : ndarray of shape (n_members,)
+        Log joint density of targets (as given), weights and noise (as scaled) of every member,
+        nats; at the prior's scales that it has learned.
+    log_posterior_curve_ : ndarray
+        Its mean over the members in training, averaged over blocks of steps.
+    n_iter_ : int
+        Steps made.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
+    network_ : MLP
+        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Standardisation of the inputs.
+    y_mean_, y_scale_ : ndarray of shape (n_targets,)
+        Scaling of the targets.
+    device_, dtype_ : str
+        Where and in which precision the model was fitted.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, if ``X`` had string column names.
+
+    See Also
+    --------
+    DeepEnsembleClassifier : The same for class labels.
+    SymmetrizedVIRegressor : A posterior instead of its modes.
+
+    Notes
+    -----
+    All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes
+    found from random starts and count alike, however much of the posterior they stand for. With
+    more weights than data a mode may fit them exactly: its noise is then kept from falling below
+    1e-3 standard deviations of the targets.
+
+    Scales that are learned move eighteen times in ``max_iter`` steps, to the maximum of Laplace's
+    evidence under their Gamma hyperprior (MacKay 1992, eq. 21), for which every member's
+    Gauss-Newton matrix is taken in the smaller of two dimensions: O(N K P m + m^3) a member, m the
+    smaller of N K and P for K outputs. Effective noise moves with them (eq. 22). In between they
+    stay, so that members are modes under the last ones. A mode of weights and scales together would
+    collapse: all weights of a group then count as determined by the rows.
+
+    References
+    ----------
+    Lakshminarayanan, Pritzel & Blundell (2017). Simple and scalable predictive uncertainty
+    estimation using deep ensembles.
+
+    MacKay (1992). A practical Bayesian framework for backpropagation networks.
+
+    Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
+    in Bayesian neural networks by exploiting symmetry, appendix E.3.
+    https://arxiv.org/abs/2304.02902
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skbayes_sym import DeepEnsembleRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> reg = DeepEnsembleRegressor((3,), "tanh", n_members=5, random_state=0).fit(X, y)
+    >>> mean, std = reg.predict(X[:3], return_std=True)
+    >>> mean.shape, reg.samples_.shape
+    ((3,), (5, 37))
+    """
+
+    noise_freedoms_samples_: Array | None = None
+
+    _parameter_constraints: dict[str, list[Any]] = {
+        **CONSTRAINTS,
+        **NOISE_CONSTRAINTS,
+        "noise_std": [StrOptions({"effective"}), HalfNormal, *NOISE_CONSTRAINTS["noise_std"]],
+        "standardize": STANDARDIZE,
+    }
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Any = (50,),
+        activation: str = "relu",
+        *,
+        n_members: int = 10,
+        network: str | nn.Module | Network = "mlp",
+        likelihood: str | Likelihood = "auto",
+        prior: GivenPrior = 1.0,
+        noise_std: Any = "effective",
+        max_iter: int = 2000,
+        standardize: bool | str = True,
+        optimizer: str | Optimizer = "adam",
+        tol: float | None = 1e-3,
+        warm_start: bool = False,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: Any = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.n_members = n_members
+        self.network = network
+        self.likelihood = likelihood
+        self.prior = prior
+        self.noise_std = noise_std
+        self.max_iter = max_iter
+        self.standardize = standardize
+        self.optimizer = optimizer
+        self.tol = tol
+        self.warm_start = warm_start
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _method(self) -> DeepEnsemble:
+        wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
+        learns = wanted and self._has_default_noise
+        corrects = learns and isinstance(self.network, str)
+        return replace(super()._method(), has_effective_noise=corrects, learns_noise=learns)
+
+    def _nodes(self) -> NoiseNodes | None:
+        """Nodes of every member's noise, where the rows that its weights leave estimate it."""
+        freedoms = self.noise_freedoms_samples_
+        return None if freedoms is None else noise_nodes(freedoms)
+
+    def log_likelihood_samples(self, X: Any, y: Any) -> Array:
+        values = super().log_likelihood_samples(X, y)
+        nodes = self._nodes()
+        if nodes is None:
+            return values
+        by_node = values.reshape(len(self.samples_), len(nodes.weight), -1)
+        return np.asarray(logsumexp(by_node, axis=1, b=nodes.weight.numpy()[:, None]))
+
+    def _of_draws(self, like: Tensor) -> DrawsPredictor:
+        members, nodes = super()._of_draws(like), self._nodes()
+        if nodes is None:
+            return members
+        noise = torch.as_tensor(self.noise_std_samples_ / self.y_scale_)
+        log_noise = (noise.unsqueeze(1) * nodes.factor).log().flatten(0, 1).unsqueeze(1)
+        weights = (nodes.weight / len(noise)).repeat(len(noise))
+        return DrawsPredictor(
+            self.network_, members.theta, Gaussian(log_noise.to(like)), weights.log().to(like),
+            n_states=len(nodes.weight),
+        )  # fmt: skip
+
+    def _previous(self) -> Members:
+        if not self._has_default_noise:
+            return Members(self.samples_, self._likelihood_params_, self._log_precision())
+        noise_std = getattr(self, "noise_std_samples_", np.ones((len(self.samples_), 0)))
+        log_noise = np.log(noise_std / self.y_scale_)
+        return Members(self.samples_, log_noise, self._log_precision())
+
+
+class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
+    r"""Neural network classification by an ensemble of posterior modes.
+
+    Each member minimises the negative log posterior of its weights
+
+    .. math:: -\sum_i \log \operatorname{softmax}(f_\theta(x_i))_{y_i}
+              + \frac{\theta^\top \theta}{2 s^2};
+
+    which is far too sure of itself where classes overlap. So each member's linearised network is
+    then refitted by Gaussian variational inference under the same prior, and the ensemble predicts
+    by the mean of the members' probabilities, averaged over the logits' normal laws.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : int or sequence of int, default=(50,)
+        Widths of the hidden layers; ``()`` is a linear model.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
+        Activation of the hidden layers.
+    n_members : int, default=10
+        Networks trained, each from a random start of its own.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of one output
+        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
+    prior : "learn", float, sequence of float or Prior, default=1.0
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number, one per layer or one per parameter; or an object. "learn" is
+        ``LayerScales(8.0, 64.0)``: one scale per layer's weights and one per layer's biases, every
+        member's own, by the evidence. ``ARD(8.0, 64.0)`` learns one per column of ``X`` besides:
+        `relevance_`.
+    correction : {"auto", "gaussian"}, float or None, default="auto"
+        Whether members are refitted: "gaussian" for all of a "mlp" with the softmax of
+        ``likelihood="auto"`` and a normal prior; "auto" where that is so and takes some seconds (up
+        to 700 rows times classes, with ten members of many weights); None leaves them as trained.
+        A number is "gaussian" with that factor on the variance of the logits, which leave-one-out
+        densities choose otherwise: 0 predicts with the refitted means alone.
+    max_iter : int, default=2000
+        Largest number of optimiser steps.
+    standardize : bool, default=True
+        Whether to centre and scale the columns of ``X`` first.
+    optimizer : "adam" or Adam, default="adam"
+        Step size, "auto" is 0.03, and rows per step: "auto" is all of them up to 2000 distinct
+        rows, 500 beyond; learning rates of minibatches are 0.3 times as large.
+    tol : float or None, default=0.001
+        Training stops when the members' mean log posterior gains less than this many nats per
+        unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the previous one.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
+    random_state : int, RandomState instance or None, default=None
+        Source of all randomness; the global state is left alone.
+    verbose : int, default=0
+        1 logs a summary to stderr, 2 also the progress.
+
+    Attributes
+    ----------
+    samples_ : ndarray of shape (n_members, P)
+        Weights of the members, acting on standardised inputs. The flat order
+        is layer by layer, W (out x in, row-major), then b.
+    chain_weights_ : ndarray of shape (n_members,)
+        What each member counts for: all alike.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Prior standard deviation of every group of weights, geometric mean over the members; only
+        where they are learned, like the next two.
+    prior_scale_samples_ : ndarray of shape (n_members, n_groups)
+        Of every member.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
+    relevance_ : ndarray of shape (n_members, n_features)
+        Scale of the weights from every column of ``X``; only under ``ARD(...)``.
+    log_posterior_samples_ : ndarray of shape (n_members,)
+        Log joint density of labels and weights of every member, nats; at the prior's scales that
+        it has learned.
+    log_posterior_curve_ : ndarray
+        Its mean over the members in training, averaged over blocks of steps.
+    refitted_members_ : RefittedMembers
+        Normal laws of the weights of the linearised members: ``.theta``, ``.loc`` (n_members, P),
+        covariance ``diag(scale)^2 - root root'``; None where they are as trained.
+    variance_scale_ : float
+        Factor on the variance of the logits in predictions.
+    n_iter_ : int
+        Steps made.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
+    network_ : MLP
+        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Standardisation of the inputs.
+    device_, dtype_ : str
+        Where and in which precision the model was fitted.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, if ``X`` had string column names.
+
+    See Also
+    --------
+    DeepEnsembleRegressor : The same for numbers.
+    SymmetrizedVIClassifier : A posterior instead of its modes.
+
+    Notes
+    -----
+    All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes
+    found from random starts and count alike, however much of the posterior they stand for.
+
+    Scales that are learned move eighteen times in ``max_iter`` steps, to the maximum of Laplace's
+    evidence under their Gamma hyperprior (MacKay 1992, eq. 21), for which every member's
+    Gauss-Newton matrix is taken in the smaller of two dimensions: O(N K P m + m^3) a member, m the
+    smaller of N K and P for K outputs. In between they stay, so that members are modes under the
+    last ones. A mode of weights and scales together would collapse: all weights of a group then
+    count as determined by the rows.
+
+    The refit takes O(N K P m + 30 N K m^2) a member, where m is the smaller of N K and P, and K the
+    number of logits: 1 for two classes. `predict_uncertainty` counts the refitted logits' variance
+    as epistemic; `log_likelihood_samples` is that of the weights as trained.
+
+    References
+    ----------
+    Khan, Immer, Abedi & Korzepa (2019). Approximate inference turns deep networks into Gaussian
+    processes.
+
+    Opper & Archambeau (2009). The variational Gaussian approximation revisited, for the refit.
+
+    Lakshminarayanan, Pritzel & Blundell (2017). Simple and scalable predictive uncertainty
+    estimation using deep ensembles.
+
+    MacKay (1992). A practical Bayesian framework for backpropagation networks.
+
+    Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
+    in Bayesian neural networks by exploiting symmetry, appendix E.3.
+    https://arxiv.org/abs/2304.02902
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skbayes_sym import DeepEnsembleClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = DeepEnsembleClassifier((3,), "tanh", n_members=5, random_state=0).fit(X, y)
+    >>> clf.predict_proba(X[:2]).shape, clf.samples_.shape
+    ((2, 3), (5, 27))
+    """
+
+    correction: str | float | None
+    refitted_members_: RefittedMembers | None = None
+    variance_scale_: float
+
+    _parameter_constraints: dict[str, list[Any]] = {
+        **CONSTRAINTS,
+        "correction": [
+            StrOptions({"auto", "gaussian"}),
+            Interval(Real, 0, None, closed="left"),
+            None,
+        ],
+    }
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Any = (50,),
+        activation: str = "relu",
+        *,
+        n_members: int = 10,
+        network: str | nn.Module | Network = "mlp",
+        likelihood: str | Likelihood = "auto",
+        prior: GivenPrior = 1.0,
+        correction: str | float | None = "auto",
+        max_iter: int = 2000,
+        standardize: bool = True,
+        optimizer: str | Optimizer = "adam",
+        tol: float | None = 1e-3,
+        warm_start: bool = False,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: Any = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.n_members = n_members
+        self.network = network
+        self.likelihood = likelihood
+        self.prior = prior
+        self.correction = correction
+        self.max_iter = max_iter
+        self.standardize = standardize
+        self.optimizer = optimizer
+        self.tol = tol
+        self.warm_start = warm_start
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _learned_scales(self, network: Network) -> UnboundPrior:
+        """Weaker hyperpriors don't hold the scales of separable classes; without units they do."""
+        return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()
+
+    def _method(self) -> DeepEnsemble:
+        method, given, why = super()._method(), self.correction, ""
+        if given is None:
+            return method
+        if not isinstance(self.network, str):
+            why = "only members of network='mlp' are refitted"
+        elif self._chosen_likelihood is not self._named_likelihoods["auto"]:
+            why = "only members with the softmax of likelihood='auto' are refitted"
+        if why:
+            refuse(self, ("correction",), why, "correction=None")
+            return method
+        scale = "loo" if isinstance(given, str) else given
+        return replace(method, refitting=Refitting(scale, is_optional=given == "auto"))
+
+    def _predictor(self, like: Tensor) -> Predictor:
+        members = self.refitted_members_
+        if members is None:
+            return super()._predictor(like)
+        network, scale = fully_connected(self.network_), self.variance_scale_
+        return self._cached(
+            f"refitted members on {like.device}",
+            lambda: RefittedPredictor(network, members.tensors(like.device), scale),
+        )

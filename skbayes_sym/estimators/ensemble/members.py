@@ -1,0 +1,322 @@
+"""Deep ensembles as a method: one posterior, many starting points, one loop."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.building import (
+    fully_connected,
+    independent_normals,
+    learned_scales,
+    scale_attributes_of_several,
+)
+from skbayes_sym.estimators._fit.compatibility import (
+    ANY_LIKELIHOOD,
+    ANY_NETWORK,
+    ANY_PRIOR,
+    CURVED_LIKELIHOOD,
+    Needs,
+)
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
+from skbayes_sym.estimators._fit.training import Training, rows_per_step
+from skbayes_sym.estimators._fit.warnings import warn_unless_converged
+from skbayes_sym.inference.effective_noise import effective_noise
+from skbayes_sym.inference.laplace.determined import curvature_numbers
+from skbayes_sym.inference.laplace.labels_predictive import (
+    LeftOut,
+    left_out_losses,
+    widest_within_error,
+    without_itself,
+)
+from skbayes_sym.inference.laplace.member_refit import (
+    LinearisedMember,
+    RefittedMember,
+    RefittedMembers,
+    refit,
+)
+from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.inference.map import MapObjective, MinibatchDensity
+from skbayes_sym.inference.member_scales import ScaledModes, update_steps
+from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.models.learned_scales import ScalesByGroup
+from skbayes_sym.models.model import Batches, Model
+from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+
+# Under a fixed prior the laws may be far too narrow as well as too wide.
+VARIANCE_SCALES = (0.1, 0.3, 1.0, 3.0, 10.0)
+_MOST_WORK = 3e11  # multiplications for all members: some fifteen seconds of one core
+_MOST_NUMBERS = 4e7  # of a member's Jacobian: 320 MB
+
+
+class Refitted(NamedTuple):
+    """Members that predictions are made of."""
+
+    members: RefittedMembers
+    variance_scale: float
+    left_out: Tensor | None = None  # (N,), log p of every row left out, nats; by "loo"
+
+
+@dataclass(frozen=True)
+class Refitting:
+    """Gaussian variational inference of each member's linearised network.
+
+    ``variance_scale``: factor on the variance of the logits; "loo" chooses it by approximate
+    leave-one-out. ``is_optional``: whether to leave members as they are where the refit would take
+    long, or the prior isn't normal.
+    """
+
+    variance_scale: str | float
+    is_optional: bool
+
+    def is_due(self, n_members: int, data: Training, model: Model) -> bool:
+        if not self.is_optional:
+            return True
+        if model.prior.gaussian() is None:
+            return False
+        n_logits = 1 if model.network.n_outputs == 2 else model.network.n_outputs
+        n, p = data.n_rows * n_logits, model.network.layout.n_params
+        m = min(n, p)
+        work = n_members * (n * p * m + 60 * n * m**2 + 10 * m**3)
+        return work <= _MOST_WORK and data.n_rows * model.network.n_outputs * p <= _MOST_NUMBERS
+
+    def refitted(self, theta: Array, scale: Tensor, data: Training, model: Model) -> Refitted:
+        """All members, ``theta`` (M, P), and the factor on the variance they have in common.
+
+        ``scale`` (P,), or (M, P) of every member its own: the prior's standard deviations.
+        """
+        network, rows = fully_connected(model.network), data.double_data
+        scale = scale.to(rows.x)
+        members: list[RefittedMember] = []
+        left_out: list[LeftOut] = []
+        weights = torch.as_tensor(theta).to(rows.x)
+        for theta_m, prior_scale in zip(weights, scale.expand_as(weights), strict=True):
+            member = refit(LinearisedMember.at(network, theta_m, prior_scale, rows.x), rows)
+            members.append(member.member)
+            left_out.append(without_itself(member.logits, member.terms))
+        together = RefittedMembers.of(members, scale)
+        if not isinstance(self.variance_scale, str):
+            return Refitted(together, float(self.variance_scale))
+        losses = left_out_losses(left_out, rows.y, VARIANCE_SCALES)
+        scaled = widest_within_error(losses, rows.weight, VARIANCE_SCALES)
+        return Refitted(together, scaled.chosen, -scaled.of_rows)
+
+
+# batch_size="auto": all rows up to here, and this many beyond.
+FULL_BATCH_ROWS, MINIBATCH_ROWS = 2000, 500
+_MINIBATCH_FACTOR = 0.3  # of the learning rate, whose noise else keeps members from a mode
+_DOUBLE = 8  # bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """Result of an ensemble's training (so far)."""
+
+    theta: Array  # (M, P)
+    log_noise: Array  # (M, n_params of the likelihood), scaled units
+    log_precision: Array | None = None  # (M, G), of the prior's groups where they are learned
+    log_posterior: Array | None = None  # (M,), nats; once training has ended
+    loss_curve: Array | None = None
+    n_iter: int = 0
+    stop_reason: Stopped = "max_iter"
+    refitted: Refitted | None = None  # of classes
+    freedoms: Array | None = None  # (M, T), rows left to the noise where it is effective
+    leverage: Tensor | None = None  # (M, T, n), what rows weigh then, of `chosen_rows`
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        attributes: dict[str, Any] = {
+            "samples_": self.theta,
+            "_likelihood_params_": self.log_noise,
+        }
+        if self.log_precision is not None:
+            prior: ScalesByGroup = model.prior  # type: ignore[assignment]
+            hyper = torch.as_tensor(self.log_precision)
+            attributes |= scale_attributes_of_several(prior, hyper, "prior_scale_samples_")
+        noise_scale = model.likelihood.at(torch.as_tensor(self.log_noise).double()).noise_scale
+        if data.y_scaling is not None and noise_scale.shape[-1]:
+            noise_std = noise_scale.expand(len(self.theta), -1).numpy() * data.y_scaling.scale
+            attributes["noise_std_samples_"] = noise_std
+        if self.freedoms is not None:
+            attributes["noise_freedoms_samples_"] = self.freedoms
+        if self.log_posterior is not None:
+            attributes["log_posterior_samples_"] = self.log_posterior + data.log_jacobian
+        if self.loss_curve is not None:
+            attributes["log_posterior_curve_"] = data.log_jacobian - self.loss_curve
+        if self.refitted is not None:
+            attributes["refitted_members_"] = self.refitted.members
+            attributes["variance_scale_"] = self.refitted.variance_scale
+        return attributes
+
+
+@dataclass(frozen=True, eq=False)
+class DeepEnsemble:
+    """Posterior modes from random starts (Wiese et al. 2023, appendix E.3).
+
+    ``noise_prior_scale``: scale of the half-normal prior of the noise's standard deviation, scaled
+    target units; ``has_effective_noise``: whether each member's noise is corrected for the freedoms
+    its weights have taken; ``learns_noise``: whether the evidence sets the noise in training, too,
+    where it sets the prior's scales; ``refitting``: how the members' linearised
+    networks are refitted.
+    """
+
+    needs: ClassVar[Needs] = Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
+
+    n_members: int
+    noise_prior_scale: float
+    learning_rate: float
+    max_iter: int
+    tol: float | None  # nats per unit of sample weight; None never stops early
+    batch_size: int | str = "auto"
+    has_effective_noise: bool = False
+    learns_noise: bool = False
+    start: Members | None = None  # where to go on from, in the scaled units of this fit
+    refitting: Refitting | None = None
+
+    def fit(self, data: Training, model: Model, run: Run) -> Members:
+        self._require_memory(data, model)
+        posterior = NetworkPosterior(
+            model.network, model.likelihood, model.prior, data.data,  # type: ignore[arg-type]
+            self.noise_prior_scale,
+        )  # fmt: skip
+        with torch.no_grad():
+            objective = self._objective(posterior, data)
+            run.begin(n_blocks(self.max_iter), lambda: _members(objective))
+            tol = None if self.tol is None else self.tol * data.total_weight
+            result = run.minimise(
+                objective,
+                self._groups(objective.n_theta, data, model),
+                Schedule(self.max_iter, tol),
+                report=lambda loss: ("mean log posterior", data.log_jacobian - loss),
+            )
+            log_posterior = objective.log_posterior(objective.position)
+            members = _members(objective, log_posterior, result)
+            if self.has_effective_noise and model.prior.gaussian() is not None:
+                members = corrected(members, data, model)
+            members = self._refitted(members, data, model)
+            run.end(members)
+        values = log_posterior + data.log_jacobian
+        logger.info(
+            "log posterior of the members from %.6g to %.6g, stopped by %s after %d steps",
+            values.min(), values.max(), result.stopped, result.n_iter,
+        )  # fmt: skip
+        what = "the members' mean log posterior"
+        warn_unless_converged(result, self.tol, data.total_weight, what)
+        return members
+
+    def _refitted(self, members: Members, data: Training, model: Model) -> Members:
+        how, ended = self.refitting, members.stop_reason
+        if how is None or ended == "interrupted" or not how.is_due(self.n_members, data, model):
+            return members
+        refitted = how.refitted(members.theta, prior_scales(members, model), data, model)
+        logger.info("members refitted as linearised networks, variance scale %g", refitted[1])
+        return replace(members, refitted=refitted)
+
+    def _position(self, model: Model | NetworkPosterior, seed: int) -> Tensor:
+        """Starting points (M, D): random ones, or the members to go on from."""
+        n, network = self.n_members, model.network
+        if self.start is None:
+            theta = network.init(n, generator=generator_from(seed))
+            return torch.cat([theta, model.likelihood.params.expand(n, -1)], 1)
+        shape = (n, network.layout.n_params)
+        if self.start.theta.shape != shape:
+            raise ValueError(
+                f"warm_start=True, but the previous fit has {self.start.theta.shape} members and "
+                f"parameters and this one {shape}: data, hidden_layer_sizes or n_members changed."
+            )
+        n_params = model.likelihood.n_params
+        if self.start.log_noise.shape[1] < n_params:
+            raise ValueError("warm_start=True, but the previous fit learned no noise.")
+        parts = (self.start.theta, self.start.log_noise[:, :n_params])
+        return torch.cat([torch.as_tensor(p, dtype=torch.float64) for p in parts], 1)
+
+    def _objective(self, posterior: NetworkPosterior, data: Training) -> MapObjective:
+        """Objective of training; it holds the scales of the prior that are learned."""
+        start_seed, batch_seed = data.seed, spawn_seeds(data.seed, 1)[0]
+        position = self._position(posterior, start_seed).to(data.data.x)
+        size, batches = self._rows_per_step(data), None  # where every step sees all rows
+        if size < data.n_rows:
+            batches = Batches(data.data, size, generator_from(batch_seed, data.device))
+
+        def density(posterior: NetworkPosterior) -> LogDensity:
+            return posterior if batches is None else MinibatchDensity(posterior, batches)
+
+        scales = learned_scales(posterior.prior)
+        if scales is None:
+            n_params = posterior.network.layout.n_params
+            return MapObjective(density(posterior), n_params, position)
+        CURVED_LIKELIHOOD.require(posterior.likelihood, "likelihood")
+        before = None if self.start is None else self.start.log_precision
+        if before is not None and before.shape == (self.n_members, scales.n_groups):
+            scales = replace(scales, hyper=torch.as_tensor(before))
+        start = replace(posterior, prior=scales)
+        steps = update_steps(self.max_iter)
+        noise_range = data.log_noise_range if self.learns_noise else None
+        return ScaledModes(start, density, position, data.double_data, steps, noise_range)
+
+    def _rows_per_step(self, data: Training) -> int:
+        auto = data.n_rows if data.n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
+        return rows_per_step(self.batch_size, data.n_rows, auto)
+
+    def _groups(self, n: int, data: Training, model: Model) -> list[ParamGroup]:
+        """Weights, ``n`` of all members together, and what the likelihood learns."""
+        rate = self.learning_rate
+        if self._rows_per_step(data) < data.n_rows:
+            rate *= _MINIBATCH_FACTOR
+        return [
+            ParamGroup(slice(0, n), rate),
+            ParamGroup(slice(n, None), rate, *data.param_range(model.likelihood)),
+        ]
+
+    def _require_memory(self, data: Training, model: Model) -> None:
+        """The curvature by which a member's prior scales are learned."""
+        if learned_scales(model.prior) is not None:
+            n_params = model.network.layout.n_params
+            curvature = Part(
+                f"the curvature of a member of {n_params:,} weights",
+                _DOUBLE * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),
+                "Lower hidden_layer_sizes, or give prior a number.",
+            )
+            require_memory([curvature], data.device)
+
+
+def _members(
+    objective: MapObjective,
+    log_posterior: Tensor | None = None,
+    result: OptimiseResult | None = None,
+) -> Members:
+    position, n = objective.position, objective.n_theta // len(objective.position)
+    theta, log_noise = (t.cpu().numpy().copy() for t in (position[:, :n], position[:, n:]))
+    scales = objective.prior.hyper.cpu().numpy() if isinstance(objective, ScaledModes) else None
+    if log_posterior is None or result is None:
+        return Members(theta, log_noise, scales)
+    values = log_posterior.double().cpu().numpy()
+    curve = np.array(result.loss_curve)
+    return Members(theta, log_noise, scales, values, curve, result.n_iter, result.stopped)
+
+
+def prior_scales(members: Members, model: Model) -> Tensor:
+    """Standard deviations of the weights' prior: (P,), or (M, P) of members that learned them."""
+    scales, log_precision = learned_scales(model.prior), members.log_precision
+    if scales is None or log_precision is None:
+        return independent_normals(model.prior).scale
+    return replace(scales, hyper=torch.as_tensor(log_precision)).scale
+
+
+def corrected(members: Members, data: Training, model: Model) -> Members:
+    """The members with noise that counts the freedoms their weights have taken."""
+    network = fully_connected(model.network)
+    theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
+    scale = prior_scales(members, model).to(theta).expand_as(theta)
+    trained = torch.as_tensor(members.log_noise).to(theta).exp()
+    each = [
+        effective_noise(network, weights, data.double_data, prior_scale, noise)
+        for weights, prior_scale, noise in zip(theta, scale, trained, strict=True)
+    ]
+    std, taken, leverage = (torch.stack(t).cpu() for t in zip(*each, strict=True))
+    freedoms = (data.total_weight - taken).numpy()
+    return replace(members, log_noise=std.log().numpy(), freedoms=freedoms, leverage=leverage)

@@ -1,0 +1,216 @@
+"""Factorisation as a method: a solver's sweeps under the callbacks, in the units of the matrix."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.warnings import warn_unconverged, warn_user
+from skbayes_sym.estimators.factorization.entries import warn_of_empty
+from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
+from skbayes_sym.inference.diagnostics import rank_rhat
+from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor
+from skbayes_sym.inference.factorization.factor_model import (
+    FactorModel,
+    FactorProblem,
+    Factors,
+    FactorState,
+)
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw
+from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
+from skbayes_sym.inference.solvers import Solver
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
+from skbayes_sym.numerics.linalg import matrix_blocks
+from skbayes_sym.numerics.memory import Part, require_memory
+
+_FEWEST_DRAWS = 20
+# Of the two halves of one chain: a chain that has arrived and forgets within a tenth of its draws
+# stays below.
+_MOST_RHAT = 1.2
+_MOST_ENTRIES = 1000  # that the draws' fit is looked at for
+
+
+@dataclass(frozen=True, eq=False)
+class FactorFit:
+    """A solver's result, in the units of the matrix as given."""
+
+    factors: Factors
+
+    def attributes(self, data: MatrixTraining, model: FactorModel) -> dict[str, Any]:
+        """Fitted attributes, as NumPy arrays in the canonical orientation."""
+        state, n, k = self.factors.posterior, data.shape[0], model.n_components
+        axes = canonical_rotation(state.factors(k), n)
+        turn = _whole_turn(axes, model.network.n_coordinates).to(state.mean)
+        mean, cov = (state.mean @ turn).cpu(), _turned(state.cov, turn).cpu()
+        rows, columns = (EntryRows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
+        laws = list[RowLaw]()
+        for law in state.laws or ():
+            whole = _whole_turn(axes, len(law.precision)).to(law.precision)
+            precision = (whole.mT @ law.precision @ whole).cpu()
+            laws.append(RowLaw(precision, (law.coefficients @ whole).cpu()))
+        draws = self.factors.draws
+        if draws is not None:
+            draws = (draws @ turn.to(draws)).to(data.dtype).cpu()
+        predictor = FactorPredictor(
+            rows, columns, model.network, laws[0], state.likelihood, model.shift, draws
+        )
+        sides = (GaussianRows(side.mean.numpy(), side.cov.numpy()) for side in (rows, columns))
+        factors = MatrixPosterior(*sides).factors(k)
+        scales = [torch.linalg.inv(law.precision).diagonal()[:k].sqrt() for law in laws]
+        attributes = {
+            **data.attributes(),
+            "posterior_": factors,
+            "components_": np.ascontiguousarray(factors.columns.mean.T) / k**0.5,
+            "components_cov_": factors.columns.cov / k,
+            "prior_scale_": torch.stack(scales).numpy(),
+            "n_iter_": self.factors.n_iter,
+            "stop_reason_": self.factors.stopped,
+            "_orientation_": axes.cpu().numpy(),
+            "_predictor_": predictor.arrays(),
+            "_law_of_columns_": tuple(part.numpy() for part in laws[1][:2]),
+            **self._noise(data),
+            **self._bounds(data),
+        }
+        names, pin = ("row_offsets_", "column_offsets_"), model.network.pin
+        for name, side, free in zip(names, (rows, columns), model.network.sides, strict=True):
+            if len(free.free) > k:
+                attributes[name] = side.mean[:, free.free[-1]].numpy() / pin * data.scale
+        if draws is not None:
+            attributes["samples_"] = draws.numpy()[..., :k]
+        return attributes
+
+    def _noise(self, data: MatrixTraining) -> dict[str, Any]:
+        likelihood = self.factors.posterior.likelihood
+        if isinstance(likelihood, Ordinal):
+            cuts = likelihood.cuts.numpy()
+            return {"cut_points_": cuts, "noise_std_": likelihood.noise_std}
+        if not likelihood.scales_targets or not len(likelihood.noise_scale):
+            return {}
+        return {"noise_std_": float(likelihood.noise_scale[0]) * data.scale}
+
+    def _bounds(self, data: MatrixTraining) -> dict[str, Any]:
+        if self.factors.bounds is None:
+            return {}
+        mean_field, gap = self.factors.bounds
+        bound = mean_field + data.log_jacobian
+        return {
+            "elbo_": bound + gap.value,
+            "elbo_mean_field_": bound,
+            "symmetry_gap_": gap.value,
+            "elbo_std_error_": gap.standard_error,
+            "elbo_curve_": np.array(self.factors.curve) + data.log_jacobian,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Factorization:
+    """A solver and how long it may take."""
+
+    solver: Solver
+    max_iter: int  # sweeps
+    tol: float | None  # nats per observed entry; None never stops early
+    warm: FactorState | None = None  # where sweeps go on from
+
+    def fit(self, data: MatrixTraining, model: FactorModel, run: Run) -> FactorFit:
+        self._require_memory(data, model)
+        self.solver.group(model, sum(data.shape))  # may refuse it
+        warn_of_empty(data.observed)
+        tol = -inf if self.tol is None else self.tol * max(1.0, data.total_weight)
+        problem = FactorProblem(
+            data.entries, data.double_entries, model, self.max_iter, tol, data.seed, self.warm
+        )
+        latest: list[FactorState] = []
+
+        def on_sweep(posterior: FactorState, elbo: float | None) -> bool:
+            latest[:] = [posterior]
+            if elbo is not None:
+                logger.debug("ELBO %.6g", elbo + data.log_jacobian)
+            return run.end_block()
+
+        run.begin(self.max_iter, lambda: FactorFit(Factors(latest[0])))
+        with torch.no_grad():
+            fitted = FactorFit(self.solver.solve(problem, on_sweep))
+        run.end(fitted)
+        self._report(fitted.factors, data)
+        self._warn_unless_mixed(fitted.factors, data, model.n_components)
+        return fitted
+
+    def _warn_unless_mixed(self, factors: Factors, data: MatrixTraining, k: int) -> None:
+        """Draws that are too few, or whose fit to the entries still moves, say so."""
+        if factors.draws is None or self.tol is None or factors.stopped != "max_iter":
+            return
+        n_draws, entries = len(factors.draws), data.double_entries.by_row
+        if n_draws < _FEWEST_DRAWS:
+            warn_unconverged(
+                f"not converged: {n_draws} draws of {self.max_iter} sweeps say little about "
+                "whether the chain has reached the posterior. Raise max_iter and n_draws."
+            )
+            return
+        chosen = torch.linspace(0, len(entries.value) - 1, min(len(entries.value), _MOST_ENTRIES))
+        place = chosen.round().long()
+        draws, n = factors.draws.to(entries.value.device), data.shape[0]
+        products = (draws[:, entries.row[place]] * draws[:, n + entries.other[place]]).sum(-1)
+        off = entries.value[place] - products / k**0.5
+        rhat = float(rank_rhat(off.square().mean(-1).reshape(1, -1, 1).cpu())[0])
+        if rhat > _MOST_RHAT:
+            warn_unconverged(
+                "not converged: the draws' fit to the entries still moves (split R-hat "
+                f"{rhat:.2f}, above {_MOST_RHAT}). Raise max_iter."
+            )
+
+    def _report(self, factors: Factors, data: MatrixTraining) -> None:
+        if factors.bounds is not None:
+            mean_field, gap = factors.bounds
+            bound = mean_field + data.log_jacobian
+            logger.info(
+                "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d sweeps",
+                bound + gap.value, bound, gap.value, factors.stopped, factors.n_iter,
+            )  # fmt: skip
+        if factors.stopped == "max_iter" and factors.curve and self.tol is not None:
+            warn_user(
+                f"not converged: the ELBO was still rising after max_iter={self.max_iter} sweeps "
+                f"(tol={self.tol:g} nats per observed entry). Raise max_iter or tol.",
+                ConvergenceWarning,
+            )
+
+    def _require_memory(self, data: MatrixTraining, model: FactorModel) -> None:
+        """Covariances of n + m rows, and as much twice of the gap or for the bound in float64."""
+        n_rows, k = sum(data.shape), model.network.n_coordinates
+        n_kept, size = self.solver.n_kept(self.max_iter), data.dtype.itemsize
+        what = f"the covariances of {n_rows:,} rows and columns in {k} components"
+        draws = f"{n_kept} draws of {n_rows:,} rows and columns"
+        parts = [
+            Part(what, 3 * n_rows * k**2 * size, "Lower n_components, or give X as float32."),
+            Part(draws, n_kept * n_rows * k * size, "Lower n_draws or n_components."),
+        ]
+        require_memory(parts, data.device)
+
+
+def _turned(cov: Tensor, turn: Tensor) -> Tensor:
+    """Covariances (n, D, D) of turned rows."""
+    turned = torch.empty_like(cov)
+    for begin, end in matrix_blocks(len(cov), len(turn)):
+        turned[begin:end] = turn.mT @ cov[begin:end] @ turn
+    return turned
+
+
+def _whole_turn(turn: Tensor, n_coordinates: int) -> Tensor:
+    """The rotation of the factors, offsets left alone, (D, D)."""
+    whole = torch.eye(n_coordinates, dtype=turn.dtype, device=turn.device)
+    whole[: len(turn), : len(turn)] = turn
+    return whole
+
+
+def canonical_rotation(posterior: FactorState, n_rows: int) -> Tensor:
+    """Makes the columns of V's mean orthogonal, by decreasing norm, largest loading positive."""
+    columns = posterior.mean[n_rows:].double()
+    _, vectors = torch.linalg.eigh(columns.mT @ columns)
+    turn = vectors.flip(-1)
+    loadings = columns @ turn
+    largest = loadings.gather(0, loadings.abs().argmax(0, keepdim=True))
+    return turn * torch.where(largest < 0.0, -1.0, 1.0).to(turn)

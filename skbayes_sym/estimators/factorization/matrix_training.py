@@ -1,0 +1,216 @@
+"""A matrix as its factorisation takes it: checked, centred, scaled, on the device."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+
+from skbayes_sym.estimators._fit.device import dtype_of, resolve_device, worthwhile
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import FitTask
+from skbayes_sym.estimators._fit.training import LARGEST
+from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators.factorization.entries import (
+    Observed,
+    frame_labels,
+    is_listed,
+    listed_entries,
+    observed_entries,
+    scaling,
+)
+from skbayes_sym.estimators.factorization.side_features import SideFeatures
+from skbayes_sym.inference.factorization.entry_sites import as_targets, is_of_classes
+from skbayes_sym.inference.factorization.incidence import Entries
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+
+_CHOSEN_COMPONENTS = 10  # of "auto", when nobody knows yet
+
+
+class TakesMatrix(Protocol):
+    """An estimator as `MatrixTraining.open` asks it."""
+
+    device: str
+    n_components: int | str
+    standardize: bool | str
+    random_state: Any
+
+    def _entry_likelihood(self) -> Likelihood: ...
+
+    def _check_matrix(self, X: Any, *, reset: bool) -> Any: ...
+
+    def _set_columns(self, labels: Array) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixTraining:
+    """The entries that a factorisation is fitted to.
+
+    ``mean``, ``scale``: what the entries as given were centred and divided by; of counts and two
+    classes ``mean`` is the best constant output. ``device``, ``dtype``: where and in which
+    precision it computes. ``features``: of the rows and of the columns.
+    """
+
+    observed: Observed  # its entries, centred and scaled; of classes their positions in ``classes``
+    mean: float
+    scale: float
+    spread: float  # standard deviation of the observed entries, in scaled units
+    seed: int  # the one source of randomness of a fit
+    device: torch.device
+    dtype: torch.dtype
+    begin: Callable[[int], FitTask]  # opens the callbacks' task
+    features: tuple[SideFeatures | None, SideFeatures | None] = (None, None)
+    classes: Array | None = None  # distinct values in increasing order, of classes only
+
+    @classmethod
+    def open(
+        cls, estimator: TakesMatrix, X: Any, row_features: Any = None, column_features: Any = None
+    ) -> "MatrixTraining":
+        """Validate everything before the first array is allocated for the fit."""
+        likelihood = estimator._entry_likelihood()
+        observed, checked = observe(estimator, X)
+        features = (
+            SideFeatures.open(row_features, observed.shape[0], "row_features"),
+            SideFeatures.open(column_features, observed.shape[1], "column_features"),
+        )
+        dtype = dtype_of(checked)
+        data = cls(
+            observed=observed, mean=0.0, scale=1.0, spread=1.0,
+            seed=int(check_random_state(estimator.random_state).randint(2**31 - 1)),
+            device=worthwhile(
+                estimator.device,
+                resolve_device(estimator.device),
+                lambda: _flops_a_sweep(observed, estimator.n_components),
+            ),
+            dtype=dtype,
+            # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
+            begin=lambda n_blocks: FitTask(estimator, X, X, None, n_blocks),
+            features=features,
+        )  # fmt: skip
+        if likelihood.scales_targets:
+            data = data._standardized(estimator.standardize)
+            _require_range(data.spread, dtype)
+            return data
+        if is_of_classes(likelihood):
+            classes, place = np.unique(observed.values, return_inverse=True)
+            observed = observed._replace(values=place.astype(np.float64))
+            data = replace(data, observed=observed, classes=classes)
+        else:
+            _require_counts(observed.values, likelihood)
+        if not len(observed.values):
+            return data
+        y = as_targets(likelihood, torch.as_tensor(observed.values)).numpy()
+        best = likelihood.constant_outputs(y, data.weights)
+        return data if best is None else replace(data, mean=float(np.atleast_1d(best)[0]))
+
+    def _standardized(self, standardize: bool | str) -> "MatrixTraining":
+        values, center = self.observed.values, standardize in (True, "center")
+        mean, scale, spread = scaling(
+            values, center, standardize in (True, "scale"), self.observed.weights
+        )
+        values = (values.astype(np.float64) - mean) / scale
+        if center and len(values) and not values.any():
+            warn_user(
+                "all observed entries of X are equal: there is nothing to learn but that.",
+                UserWarning,
+            )
+        observed = self.observed._replace(values=values)
+        return replace(self, observed=observed, mean=mean, scale=scale, spread=spread / scale)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix."""
+        return self.observed.shape
+
+    @cached_property
+    def weights(self) -> Array:
+        """Weights of the entries, (N,)."""
+        weights = self.observed.weights
+        return np.ones(len(self.observed.values)) if weights is None else weights
+
+    @cached_property
+    def entries(self) -> Entries:
+        """Observed entries on the device, in the precision of the sweeps."""
+        return self.observed.tensors(self.device, self.dtype)
+
+    @cached_property
+    def double_entries(self) -> Entries:
+        """The entries by row in float64, for bounds; the places are shared."""
+        if self.dtype == torch.float64:
+            return self.entries
+        by_row, values = self.entries.by_row, torch.as_tensor(self.observed.values)
+        if by_row.weight is not None:
+            weight = torch.as_tensor(self.weights, device=self.device).double()
+            by_row = by_row._replace(weight=weight)
+        by_row = by_row._replace(value=values.to(self.device, torch.float64))
+        return self.entries._replace(by_row=by_row)
+
+    @property
+    def total_weight(self) -> float:
+        """Entries, each counted by its weight."""
+        return float(self.weights.sum())
+
+    @property
+    def log_jacobian(self) -> float:
+        """Turns a log density of scaled entries into that of the entries as given, nats."""
+        return -self.total_weight * float(np.log(self.scale))
+
+    def attributes(self) -> dict[str, Any]:
+        """Fitted attributes that depend on the matrix alone."""
+        named = {
+            "row_labels_": self.observed.row_labels,
+            "column_labels_": self.observed.column_labels,
+            "classes_": self.classes,
+        }
+        return {
+            "mean_": self.mean,
+            "scale_": self.scale,
+            "n_observed_": len(self.observed.values),
+            "device_": str(self.device),
+            "dtype_": str(self.dtype).removeprefix("torch."),
+            "_feature_scaling_": tuple(
+                None if side is None else side.scaling for side in self.features
+            ),
+            **{name: value for name, value in named.items() if value is not None},
+        }
+
+
+def _flops_a_sweep(observed: Observed, n_components: int | str) -> float:
+    """Second moments at every entry, and a system of every row and column, about."""
+    k = _CHOSEN_COMPONENTS if isinstance(n_components, str) else n_components
+    return 2.0 * k**2 * len(observed.values) + k**3 * sum(observed.shape)
+
+
+def observe(estimator: TakesMatrix, X: Any) -> tuple[Observed, Any]:
+    """The entries of a matrix or a list of entries, and what their precision is read off."""
+    if is_listed(X):
+        observed = listed_entries(X)
+        if 0 in observed.shape:
+            raise ValueError("a list of entries has 0 sample(s): at least one entry is required.")
+        labels = observed.column_labels
+        estimator._set_columns(np.arange(observed.shape[1]) if labels is None else labels)
+        return observed, observed.values
+    rows, columns = frame_labels(X)
+    checked = estimator._check_matrix(X, reset=True)
+    observed = observed_entries(checked)
+    return observed._replace(row_labels=rows, column_labels=columns), checked
+
+
+def _require_counts(values: Array, likelihood: Likelihood) -> None:
+    wrong = values[(values < 0.0) | (values != np.floor(values))]
+    if likelihood.is_discrete and wrong.size:
+        raise ValueError(f"likelihood={likelihood!r} is of counts, but X holds {wrong[0]:g}.")
+
+
+def _require_range(spread: float, dtype: torch.dtype) -> None:
+    """Refuse scaled entries whose squares leave the arithmetic's range."""
+    largest = LARGEST[dtype]
+    if not 1.0 / largest <= spread <= largest:
+        raise ValueError(
+            f"the observed entries of X spread by {spread:.3g}, which must lie between "
+            f"{1.0 / largest:g} and {largest:g} in this arithmetic: use standardize=True, rescale "
+            "them, or give X as float64."
+        )

@@ -1,0 +1,225 @@
+"""Values of ``invariances`` and ``image_shape``, and half-widths learned, as users read them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from skbayes_sym.estimators._fit.compatibility import require_members
+from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
+from skbayes_sym.estimators._fit.training import LARGEST, Training
+from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.models.augmentations.affine import Affine
+from skbayes_sym.models.augmentations.augmentation import (
+    Augmentation,
+    Composed,
+    Identity,
+    ImageShape,
+    InRescaledUnits,
+)
+from skbayes_sym.models.augmentations.half_width import amplitude
+from skbayes_sym.models.augmentations.invariances import Invariances
+from skbayes_sym.models.augmentations.module import ModuleAugmentation
+
+_STANDARDISED = 1e-6  # a column whose mean is 0 and standard deviation 1 to this was standardised
+_MEANINGFUL = 0.1  # half-widths below it have no meaningful correlations
+
+
+def image_shape(given: Any, n_features: int) -> ImageShape | None:
+    """``image_shape`` as (C, H, W), checked against the number of columns."""
+    if given is None:
+        return None
+    values = np.asarray(given)
+    if values.ndim != 1 or len(values) not in (2, 3) or not np.all(values == values.astype(int)):
+        raise ValueError(f"image_shape must be (H, W) or (C, H, W), got {given!r}.")
+    shape = tuple(int(s) for s in values)
+    if min(shape) < 1 or prod(shape) != n_features:
+        raise ValueError(
+            f"image_shape={given!r} has {prod(shape)} pixels, but X has {n_features} columns."
+        )
+    channels, height, width = shape if len(shape) == 3 else (1, *shape)
+    return channels, height, width
+
+
+def given_invariances(value: Any) -> Invariances | None:
+    """``invariances`` as an object; families alone are shorthand."""
+    is_given = value is None or hasattr(value, "n_augmentations")
+    return value if is_given else Invariances(value)
+
+
+def image_scaling(rows: Rows) -> Scaling:
+    """Images as a whole, and without a shift: 0 stays 0 outside."""
+    n = rows.X.shape[1]
+    largest = float(np.abs(rows.X).max())
+    return Scaling(np.zeros(n), np.full(n, largest if largest > 0 else 1.0))
+
+
+@dataclass(frozen=True)
+class Families:
+    """Families of transformations whose half-widths may be learned.
+
+    Parameters
+    ----------
+    families : tuple of Augmentation
+        As given, not bound to inputs yet; the first acts first.
+    image_shape : tuple of int, optional
+        (C, H, W), if the rows are images.
+    n_samples : int
+        Transformations per row in training.
+    """
+
+    families: tuple[Augmentation, ...]
+    image_shape: ImageShape | None
+    n_samples: int
+
+    @classmethod
+    def of(cls, given: Invariances | None, image_shape: ImageShape | None) -> "Families":
+        """Families that the constructor's object stands for; None: nothing.
+
+        Raises
+        ------
+        TypeError
+            If a family is anything but "auto", an augmentation, a module or a list of them.
+        """
+        if given is None:
+            return cls((), image_shape, 1)
+        value: Any = given.families
+        if isinstance(value, str) and value == "auto":
+            value = () if image_shape is None else (Affine(),)
+        several = isinstance(value, Sequence) and not isinstance(value, str)
+        items = value if several else [value]
+        families = tuple(_checked_family(item) for item in items)
+        return cls(families, image_shape, given.n_augmentations)
+
+    def bind(self, data: Training) -> Augmentation:
+        """Bind all families as one that acts on scaled inputs."""
+        if not self.families:
+            return Identity()
+        rows = data.rows
+        spread = tuple(column_scaling(rows.X, rows.weight, enabled=True).scale.tolist())
+        if max(spread) > LARGEST[torch.float64]:
+            raise ValueError(
+                f"column {spread.index(max(spread))} of X spreads by {max(spread):.3g}, beyond the "
+                f"{LARGEST[torch.float64]:g} whose squares numbers hold: rescale it."
+            )
+        bound = [family.bind(spread, self.image_shape) for family in self.families]
+        for family in bound:
+            _warn_if_standardised(family, rows)
+        together = bound[0] if len(bound) == 1 else Composed(tuple(bound))
+        mean, scale = data.x_scaling
+        if self.image_shape is not None or not (np.any(mean) or np.any(scale != 1.0)):
+            return together
+        return InRescaledUnits(together, tuple(mean.tolist()), tuple(scale.tolist()))
+
+
+def _checked_family(given: Any) -> Augmentation:
+    family = ModuleAugmentation(given) if isinstance(given, torch.nn.Module) else given
+    require_members(
+        family, ["half_width", "bind", "transform"], parameter="invariances",
+        remedy="Give 'auto', None, an augmentation such as Affine() or Rotation2D(), a torch "
+        "module with a parameter `eta`, or a list of them.",
+    )  # fmt: skip
+    return family
+
+
+def warn_of_nothing_to_learn() -> None:
+    """Say what ``invariances="auto"`` is on a table."""
+    warn_user(
+        "there is nothing to learn: invariances='auto' has transformations of images alone, and "
+        "without image_shape X is a table. What is fitted is LaplaceClassifier's or "
+        "LaplaceRegressor's network. Give image_shape=(H, W) or (C, H, W) if the rows are images, "
+        "invariances=[Rotation2D(columns=...)], [ColumnShift(columns=...)] or [LogScale()] of "
+        "skbayes_sym.models for columns, or invariances=None.",
+        UserWarning,
+    )
+
+
+def _warn_if_standardised(family: Augmentation, rows: Rows) -> None:
+    columns = getattr(family, "columns_in_one_unit", ())
+    if not columns:
+        return
+    scaling = column_scaling(rows.X[:, list(columns)], rows.weight, enabled=True)
+    away = np.stack([scaling.mean, scaling.scale - 1.0])
+    if np.all(np.abs(away) < _STANDARDISED):
+        warn_user(
+            f"columns {columns} look standardised one by one: a rotation of the data as "
+            "measured is then no rotation of the columns. Give raw coordinates (standardize=True "
+            "scales them inside, after rotating).",
+            UserWarning,
+        )
+
+
+class _Reach(NamedTuple):
+    """Names and laws of a family, as numbers."""
+
+    names: tuple[str, ...]
+    amplitude: Array
+    covariance: Array
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedInvariances:
+    """A family with the half-widths that were found.
+
+    Parameters
+    ----------
+    augmentation : Augmentation
+        Of scaled inputs.
+    eta : ndarray of shape (half_width.n_params,)
+    curve : sequence of ndarray
+        eta after every block of steps.
+    predicts_plainly : bool
+        Whether they are too small for predictions to be averages.
+    """
+
+    augmentation: Augmentation
+    eta: Array
+    curve: Sequence[Array]
+    predicts_plainly: bool
+
+    def attributes(self) -> dict[str, Any]:
+        """The learned invariances as users read them."""
+        reach = self._reach(self.eta)
+        amplitudes = [self._reach(eta).amplitude for eta in self.curve]
+        curves = np.array(amplitudes).reshape(len(amplitudes), len(reach.names))
+        displacement = getattr(self.augmentation, "displacement", (1.0,) * len(reach.names))
+        moved, directions = _directions(reach.covariance, np.array(displacement))
+        return {
+            "augmentation_": self.augmentation,
+            "eta_": self.eta,
+            "_predicts_plainly_": self.predicts_plainly,
+            "invariance_": dict(zip(reach.names, reach.amplitude.tolist(), strict=True)),
+            "invariance_curve_": dict(zip(reach.names, curves.T, strict=True)),
+            "invariance_covariance_": reach.covariance,
+            "invariance_correlation_": _correlation(reach),
+            "invariance_directions_": directions,
+            "invariance_direction_amplitudes_": moved,
+        }
+
+    def _reach(self, eta: Array) -> _Reach:
+        law, values = self.augmentation.half_width, torch.as_tensor(eta).double()
+        covariance = law.covariance(values).numpy()
+        return _Reach(law.names, amplitude(law, values).numpy(), covariance)
+
+
+def _correlation(reach: _Reach) -> Array:
+    scale = np.sqrt(np.diag(reach.covariance))
+    meaningful = reach.amplitude >= _MEANINGFUL
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = reach.covariance / np.outer(scale, scale)
+    return np.where(np.outer(meaningful, meaningful), correlation, np.nan)
+
+
+def _directions(covariance: Array, displacement: Array) -> tuple[Array, Array]:
+    """Root mean squared displacements, largest first, and what moves: rows over the names."""
+    root = np.sqrt(displacement)
+    values, vectors = np.linalg.eigh(root[:, None] * covariance * root)
+    order = np.argsort(values)[::-1]
+    rows = vectors[:, order].T
+    if len(rows):
+        largest = np.abs(rows).argmax(axis=1)
+        rows = rows * np.sign(rows[np.arange(len(rows)), largest])[:, None]
+    return np.sqrt(np.clip(values[order], 0.0, None)), rows

@@ -1,0 +1,643 @@
+"""Laplace approximations with evidence-tuned hyperparameters, as scikit-learn estimators."""
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.building import (
+    GivenPrior,
+    fully_connected,
+    independent_normals,
+    prior_object,
+)
+from skbayes_sym.estimators._fit.compatibility import Fitted, Method
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.laplace.architectures import layer_prior, recording
+from skbayes_sym.estimators.laplace.common import (
+    CLASSIFIER_CONSTRAINTS,
+    CONSTRAINTS,
+    REGRESSOR_CONSTRAINTS,
+    LaplaceClassification,
+    LaplaceEstimator,
+    LaplaceRegression,
+)
+from skbayes_sym.estimators.laplace.effort import ModesEffort, work
+from skbayes_sym.estimators.laplace.evidence_method import (
+    FLAT,
+    STEEP,
+    EvidenceLaplace,
+    EvidenceLaplaceLabels,
+)
+from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
+from skbayes_sym.estimators.laplace.online import AdamEffort, Laplace
+from skbayes_sym.estimators.networks import NetworkEstimator
+from skbayes_sym.estimators.optimizers import (
+    Adam,
+    EvidenceAdam,
+    GaussNewton,
+    Optimizer,
+    Updates,
+    as_adam,
+)
+from skbayes_sym.inference.laplace.predictors import ModesPredictor
+from skbayes_sym.inference.predictor import Predictor
+from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.network import Network
+from skbayes_sym.models.priors import Prior, UnboundPrior
+
+_TOL = 5e-6  # of regression; see ``inference.laplace.search.numbers``
+
+OWN_CONSTRAINTS: dict[str, list[Any]] = {
+    **CONSTRAINTS,
+    "hidden_layer_sizes": [StrOptions({"auto"}), *CONSTRAINTS["hidden_layer_sizes"]],
+    "network": [StrOptions({"mlp"}), torch.nn.Module, HasMethods("forward")],
+    "optimizer": [StrOptions({"auto", "gauss-newton", "adam"}), GaussNewton, Adam],
+    "max_iter": [StrOptions({"auto"}), *CONSTRAINTS["max_iter"]],
+    "tol": [StrOptions({"auto"}), *CONSTRAINTS["tol"]],
+}
+
+
+class ChoosesOptimizer(LaplaceEstimator):
+    """Gauss-Newton where the network is small and ordinary enough, Adam elsewhere."""
+
+    optimizer: str | Optimizer
+    _effort: ClassVar[ModesEffort] = ModesEffort()
+    _adam_effort: ClassVar[AdamEffort] = AdamEffort()
+    _most_modes: int = _effort.most_modes  # of "auto"
+    max_iter: int | str
+    tol: float | str | None
+
+    optimizer_: str
+
+    def _learned_prior(self, network: MLP) -> UnboundPrior:
+        """The prior of Gauss-Newton fits that learn its scales."""
+        return LayerScales()
+
+    def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
+        if not isinstance(self.hidden_layer_sizes, str):
+            return super()._sizes(data, n_outputs)
+        return (
+            self._effort.usual_width if self._asks_for_adam() else self._units(data, n_outputs),
+        )
+
+    def _units(self, data: Training, n_outputs: int) -> int:
+        """Hidden units of "auto" for Gauss-Newton steps."""
+        raise NotImplementedError
+
+    def _most_steps(self, network: MLP) -> int:
+        """Gauss-Newton steps of a restart."""
+        raise NotImplementedError
+
+    def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
+        """Multiplications of as many steps of all restarts."""
+        n_params = network.layout.n_params
+        return work(self._restarts_at_most, n_steps, n_rows, n_params, network.n_outputs)
+
+    @property
+    def _n_restarts(self) -> int | str:
+        given = self.optimizer
+        return given.n_restarts if isinstance(given, GaussNewton) else "auto"
+
+    @property
+    def _restarts_at_most(self) -> int:
+        given = self._n_restarts
+        return self._most_modes if isinstance(given, str) else given
+
+    def _takes_long(self, n_rows: int, network: MLP) -> bool:
+        """Whether "auto" trains such a network by Adam."""
+        return self._work(self._most_steps(network), n_rows, network) > self._effort.most_work
+
+    def _gauss_newton(self) -> Method:
+        raise NotImplementedError
+
+    def _model(self, data: Training) -> Model:
+        if isinstance(self.optimizer, Optimizer):
+            self.optimizer.check()
+        self.optimizer_ = "gauss-newton"
+        if self._takes_adam(data):
+            self.optimizer_ = "adam"
+        return super()._model(data)
+
+    def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
+        return {**super()._attributes(data, model, found), "optimizer_": self.optimizer_}
+
+    def _takes_adam(self, data: Training) -> bool:
+        """Whether Adam trains the network: as ``optimizer`` says, or as the model asks."""
+        if self._is_asked("gauss-newton", GaussNewton):
+            return False
+        if self._asks_for_adam():
+            return True
+        network = self._network(data, self._n_outputs(data))
+        return not isinstance(network, MLP) or self._takes_long(data.n_rows, network)
+
+    def _is_asked(self, name: str, kind: type[Optimizer]) -> bool:
+        given = self.optimizer
+        return given == name if isinstance(given, str) else isinstance(given, kind)
+
+    def _asks_for_adam(self) -> bool:
+        """Whether parameters ask for it, whatever the data."""
+        is_default = isinstance(self.likelihood, str) and self.likelihood == "auto"
+        by_model = not is_default and self._is_asked("auto", Adam)
+        return by_model or self._is_asked("adam", Adam)
+
+    def _steps_up_to(self, automatic: int) -> int:
+        return automatic if isinstance(self.max_iter, str) else self.max_iter
+
+    def _prior(self, network: Network) -> Prior:
+        if isinstance(self.prior, str) and self.optimizer_ == "gauss-newton":
+            return self._learned_prior(fully_connected(network)).bind(network.layout)
+        if not isinstance(self.prior, UnboundPrior):
+            return layer_prior(self.prior, recording(network))
+        bound = NetworkEstimator._prior(self, network)
+        if self.optimizer_ == "adam":
+            _require_scales_of_layers(bound, network)
+        return bound
+
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Number of restarts times weights in Gauss-Newton steps, for the curvature."""
+        if self.optimizer_ == "adam":
+            return 1.0
+        return float(self._restarts_at_most * n_weights)
+
+    def _method(self) -> Method:
+        return self._gauss_newton() if self.optimizer_ == "gauss-newton" else self._adam()
+
+    def _adam(self) -> Laplace:
+        adam, effort = as_adam(self.optimizer, EvidenceAdam), self._adam_effort
+        if (adam.updates or Updates()).objective != "evidence":
+            raise ValueError("other objectives than 'evidence' are for the LILA estimators.")
+        tol = effort.tol if isinstance(self.tol, str) else self.tol
+        learns_scales = isinstance(self.prior, str)
+        return Laplace(adam, learns_scales, self._steps_up_to(effort.max_iter), tol, effort)
+
+
+def _require_scales_of_layers(prior: Prior, network: Network) -> None:
+    """Raise unless Adam can take it: normals with one scale a layer that stay as they are."""
+    if prior.learned is not None:
+        raise ValueError(
+            "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
+            "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."
+        )
+    shown, scale = recording(network), independent_normals(prior).scale
+    first = [float(scale[network.layout.slices[layer.weight]][0]) for layer in shown.weight_layers]
+    if not torch.allclose(layer_prior(first, shown).scale.to(scale), scale):
+        raise ValueError(
+            "Adam's curvature takes one prior scale a layer, of weights and biases alike. Use "
+            "Normal(scale) with one number or one a layer, or optimizer='gauss-newton'."
+        )
+
+
+class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
+    r"""Bayesian neural network regression by Laplace approximations.
+
+    Finds modes of the posterior from several starts, approximates the posterior at each by a normal
+    distribution whose precision is the generalised Gauss-Newton matrix plus the prior's, and
+    maximises the evidence
+
+    .. math:: \log p(y \mid \theta^*) + \log p(\theta^*)
+              - \tfrac12 \log \left| \tfrac{1}{2\pi} (H + \Delta) \right|
+
+    over the prior's scales and the noise while training. Predictions are those of the networks
+    linearised at their modes, all counted alike. Small fully connected networks are trained by
+    Gauss-Newton steps; others by Adam, from one start.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : "auto", int or sequence of int, default="auto"
+        Widths of the hidden layers; ``()`` is a linear model. "auto" is 3, 8 or 20 units, as
+        five-fold cross-validation says, `width_scores_`; 20 of many rows, and 40 of more than
+        1,000 distinct rows without much noise, if they are four a weight and there is time; 10
+        or 5 where columns are so many that 20 would take long.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
+        Activation of the hidden layers.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
+        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
+    optimizer : {"auto", "gauss-newton", "adam"}, GaussNewton or Adam, default="auto"
+        "auto" takes Gauss-Newton steps for a fully connected network with the default likelihood,
+        unless they'd take long (some twenty seconds); `optimizer_` says what was taken.
+        `~skbayes_sym.estimators.optimizers.GaussNewton` says how many restarts,
+        `~skbayes_sym.estimators.optimizers.EvidenceAdam` what the posterior covers, the curvature
+        and when hyperparameters move. Adam trains one network.
+    prior : "learn", float, sequence of float or Prior, default="learn"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number or one per layer; or an object. "learn" maximises the evidence over the scales:
+        ``LayerScales()``, one per layer's weights and per layer's biases, and for more than 1,000
+        rows without much noise ``ARD()``, one per column of ``X``: `relevance_`. By Adam one scale
+        a layer, from 3.0, or given normals.
+    noise_std : "learn", float or sequence of float, default="learn"
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it.
+    max_iter : int or "auto", default="auto"
+        Largest number of optimiser steps; "auto" is 100, at least 50 of systems that take long,
+        up to three times as many where the evidence still rises steeply, as it does while next to
+        no noise is found; and 3000 by Adam.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
+        them. Everything reported is in the units of ``y``.
+    tol : "auto", float or None, default="auto"
+        A restart ends when its log evidence moves by less than this many nats per unit of sample
+        weight over three steps, three times in a row; "auto" is 5e-6. Adam stops when the log
+        evidence gains less than this many from one tenth of ``max_iter`` to the next; "auto" is
+        1e-3. None never stops.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
+    random_state : int, RandomState instance or None, default=None
+        Source of all randomness; the global state is left alone.
+    verbose : int, default=0
+        1 logs a summary to stderr, 2 also the progress.
+
+    Attributes
+    ----------
+    log_evidence_ : float
+        Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
+        bound; the largest of the modes'.
+    log_evidence_modes_ : ndarray of shape (n_restarts,)
+        Laplace's estimate of log p(y | X) of every mode, nats; after Gauss-Newton steps only, like
+        the next four. They differ by more than they are right, so modes aren't weighed by them.
+    prior_scale_modes_ : ndarray of shape (n_restarts, n_groups)
+        Of every mode; only where they are learned.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
+    relevance_ : ndarray of shape (n_restarts, n_features)
+        Scale of the weights from every column of ``X``; only under ``ARD()``.
+    noise_std_modes_ : ndarray of shape (n_restarts, n_targets)
+        Standard deviation of each mode's noise, in the units of ``y``.
+    log_evidence_curve_ : ndarray of shape (n_updates,)
+        That mode's after every update.
+    prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)
+        Prior standard deviation of every group of weights, geometric mean over the modes (every
+        weight's own where it was given); by Adam that of every covered layer.
+    posterior_ : ModeMixture or LaplacePosterior
+        Equal mixture of normal distributions over the network's P weights, by Adam one of them,
+        acting on standardised inputs and targets:
+        ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
+    network_ : MLP or ModuleNetwork
+        Architecture, with ``forward(theta, x)``.
+    widths_ : ndarray of shape (n_widths,)
+        Numbers of hidden units that were cross-validated; only where "auto" asked for it.
+    width_scores_ : ndarray of shape (n_widths,)
+        Mean log density of the rows held out under each, nats per row in the units of ``y``.
+    optimizer_ : {"gauss-newton", "adam"}
+        What trained it.
+    n_iter_ : int
+        Steps made, by the restart with the most.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
+    noise_std_ : float or ndarray of shape (n_targets,)
+        Standard deviation of the noise, in the units of ``y``: root of the modes' mean variance; of
+        another likelihood its scale, if it has one.
+    likelihood_ : Likelihood
+        The one that was given, with what was learned of it, in standardised units; its parameters
+        lead with an axis of draws where they were drawn. Not of "auto".
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Standardisation of the inputs.
+    y_mean_, y_scale_ : ndarray of shape (n_targets,)
+        Scaling of the targets.
+    device_, dtype_ : str
+        Where and in which precision the model was fitted.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, if ``X`` had string column names.
+
+    See Also
+    --------
+    LILARegressor : The same with learned invariances.
+
+    Notes
+    -----
+    Gauss-Newton steps of R restarts take O(R (n_samples n_targets P^2 + P^3)) for P weights, and
+    each sets the hyperparameters anew (MacKay 1992). One of Adam's costs as much as a
+    deterministic network's, and at most half as much again where it gathers an online update; an
+    exact one costs about one look at the data, and two more where there is noise to learn.
+
+    Modes count alike. Their evidences differ by tens of nats, but mostly by the approximation's own
+    error: weights in proportion to them leave one mode, and not the one that predicts best.
+
+    References
+    ----------
+    MacKay (1992). A practical Bayesian framework for backpropagation networks.
+
+    Immer, Bauer, Fortuin, Raetsch & Khan (2021). Scalable marginal likelihood estimation for model
+    selection in deep learning.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skbayes_sym import LaplaceRegressor
+    >>> from skbayes_sym.estimators.optimizers import GaussNewton
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> reg = LaplaceRegressor((5,), optimizer=GaussNewton(2), random_state=0).fit(X, y)
+    >>> mean, std = reg.predict(X[:3], return_std=True)
+    >>> mean.shape, bool((std > reg.noise_std_).all())
+    ((3,), True)
+    """
+
+    _parameter_constraints: dict[str, list[Any]] = {
+        **OWN_CONSTRAINTS,
+        **REGRESSOR_CONSTRAINTS,
+    }
+
+    _adam_effort = AdamEffort(keep_best=False)
+
+    def __init__(
+        self,
+        hidden_layer_sizes: str | int | Sequence[int] = "auto",
+        activation: str = "tanh",
+        *,
+        network: str | torch.nn.Module | Network = "mlp",
+        likelihood: str | Likelihood = "auto",
+        optimizer: str | Optimizer = "auto",
+        prior: GivenPrior = "learn",
+        noise_std: Any = "learn",
+        max_iter: int | str = "auto",
+        standardize: bool | str = True,
+        tol: float | str | None = "auto",
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: Any = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.network = network
+        self.likelihood = likelihood
+        self.optimizer = optimizer
+        self.prior = prior
+        self.noise_std = noise_std
+        self.max_iter = max_iter
+        self.standardize = standardize
+        self.tol = tol
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _units(self, data: Training, n_outputs: int) -> int:
+        return self._effort.units_of_numbers(data.n_rows, data.n_features, n_outputs)
+
+    def _most_steps(self, network: MLP) -> int:
+        return self._steps_up_to(self._effort.steps)
+
+    def _takes_long(self, n_rows: int, network: MLP) -> bool:
+        if isinstance(self._n_restarts, str) and isinstance(self.max_iter, str):
+            effort = self._effort
+            return effort.affordable_modes(effort.fewest_modes, n_rows, network) == 0
+        return super()._takes_long(n_rows, network)
+
+    def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
+        n_restarts = self._effort.restarts(self._n_restarts, n_rows, network)
+        n_targets, n_params = network.n_outputs, network.layout.n_params
+        return work(n_restarts, n_steps, n_rows * n_targets, n_params)
+
+    def _gauss_newton(self) -> EvidenceLaplace:
+        tol = _TOL if isinstance(self.tol, str) else self.tol
+        learns_scales = isinstance(self.prior, str | UnboundPrior)
+        return EvidenceLaplace(
+            self._n_restarts, self.max_iter, tol, says_unconverged=True,
+            widens=learns_scales and isinstance(self.hidden_layer_sizes, str),
+            wide_prior=prior_object(self.prior), effort=self._effort,
+        )  # fmt: skip
+
+    def _predictor(self, like: Tensor) -> Predictor:
+        if self.optimizer_ == "adam":
+            return super()._predictor(like)
+        noise = torch.as_tensor(self._noise_of_modes()).unsqueeze(1).log()
+        return ModesPredictor(self._modes(like), Gaussian(noise.to(like)))
+
+
+class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassification):
+    r"""Bayesian neural network classification by Laplace approximations.
+
+    Finds modes of the posterior from several starts, with the prior's scales set by the evidence
+
+    .. math:: \log p(y \mid \theta^*) + \log p(\theta^*)
+              - \tfrac12 \log \left| \tfrac{1}{2\pi} (H + \Delta) \right|,
+
+    :math:`H` the generalised Gauss-Newton matrix, and approximates the posterior at each by a
+    normal distribution: that of a few variational steps of the network linearised at the mode,
+    since where classes are separated the curvature at the mode itself says next to nothing.
+    Predictions are those of the linearised networks, all counted alike. Small fully connected
+    networks are trained by Gauss-Newton steps; others by Adam, from one start and without the
+    variational steps.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : "auto", int or sequence of int, default="auto"
+        Widths of the hidden layers; ``()`` is a linear model. "auto" is 20 units, or 10 or 5
+        where columns are so many that 20 would take long.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
+        Activation of the hidden layers.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
+        layers and elementwise activations is taken as an architecture: it is copied, and its
+        weights are drawn anew at their own scale.
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a target given the network's outputs; "auto" is the softmax of one output
+        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
+    optimizer : {"auto", "gauss-newton", "adam"}, GaussNewton or Adam, default="auto"
+        "auto" takes Gauss-Newton steps for a fully connected network with the default likelihood,
+        unless they'd take long (some twenty seconds); `optimizer_` says what was taken.
+        `~skbayes_sym.estimators.optimizers.GaussNewton` says how many restarts,
+        `~skbayes_sym.estimators.optimizers.EvidenceAdam` what the posterior covers, the curvature
+        and when hyperparameters move. Adam trains one network.
+    prior : "learn", float, sequence of float or Prior, default="learn"
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number or one per layer; or an object. "learn" maximises the evidence over the scales:
+        ``LayerScales(8.0, 64.0)``, one per layer's weights and per layer's biases, held more
+        closely than in regression since on separated classes scales run away; or, where labels are
+        noisy and its evidence is higher, ``LayerScales(8.0, 4.0)``. ``ARD(8.0, 64.0)`` learns one
+        per column of ``X``: `relevance_`. By Adam one scale a layer, from 3.0, or given normals.
+    predictive : {"sampling", "probit", "plugin"} or int, default="sampling"
+        How probabilities are averaged over the linearised posterior: by draws of the logits (200 of
+        Adam's network; an int is another number), by the probit approximation, or not at all.
+    variance_scale : "loo" or float, default="loo"
+        Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3, 1 and
+        3 whose predictions of left-out rows are best, approximately. Adam's fits have no such
+        factor.
+    max_iter : int or "auto", default="auto"
+        Largest number of optimiser steps; "auto" is 60,
+        30 beyond 1,000 weights, and 3000 by Adam.
+    standardize : bool, default=True
+        Whether to centre and scale the columns of ``X`` first.
+    tol : "auto", float or None, default="auto"
+        A restart ends when its log evidence moves by less than this many nats per unit of sample
+        weight over two updates of the scales, twice in a row; "auto" is a tenth of a nat in all.
+        Adam stops when the log evidence gains less than this many from one tenth of ``max_iter``
+        to the next; "auto" is 1e-3. None never stops.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
+    random_state : int, RandomState instance or None, default=None
+        Source of all randomness; the global state is left alone.
+    verbose : int, default=0
+        1 logs a summary to stderr, 2 also the progress.
+
+    Attributes
+    ----------
+    log_evidence_ : float
+        Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
+        bound; the largest of the modes'.
+    log_evidence_modes_ : ndarray of shape (n_restarts,)
+        Laplace's estimate of log p(y | X) of every mode, nats; after Gauss-Newton steps only, like
+        the next three. They differ by more than they are right, so modes aren't weighed by them.
+    prior_scale_modes_ : ndarray of shape (n_restarts, n_groups)
+        Of every mode; only where they are learned.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share one.
+    relevance_ : ndarray of shape (n_restarts, n_features)
+        Scale of the weights from every column of ``X``; only with ``prior=ARD(...)``.
+    variance_scale_ : float
+        Factor on the variance of the logits in predictions; after Gauss-Newton steps only.
+    log_evidence_curve_ : ndarray of shape (n_updates,)
+        That mode's after every update.
+    prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)
+        Prior standard deviation of every group of weights, geometric mean over the modes (every
+        weight's own where it was given); by Adam that of every covered layer.
+    posterior_ : ModeMixture or LaplacePosterior
+        Equal mixture of normal distributions over the network's P weights, by Adam one of them,
+        acting on standardised inputs:
+        ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
+    network_ : MLP or ModuleNetwork
+        Architecture, with ``forward(theta, x)``.
+    optimizer_ : {"gauss-newton", "adam"}
+        What trained it.
+    n_iter_ : int
+        Steps made, by the restart with the most.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Why training ended.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Standardisation of the inputs.
+    device_, dtype_ : str
+        Where and in which precision the model was fitted.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, if ``X`` had string column names.
+
+    See Also
+    --------
+    LILAClassifier : The same with learned invariances.
+
+    Notes
+    -----
+    Gauss-Newton steps of R restarts take O(R (n_samples P^2 + P^3)) for P weights, however many
+    classes there are. One of Adam's costs as much as a deterministic network's, and more where it
+    gathers an online update; an exact one costs about as much as C looks at the data for C classes,
+    and the predictive covariance O(C D^2 + C G^2) a row and layer of D inputs and G units.
+
+    Modes count alike: their evidences differ mostly by the approximation's own error.
+
+    Two classes have one output after Gauss-Newton steps, and two after Adam's.
+
+    References
+    ----------
+    MacKay (1992). The evidence framework applied to classification networks.
+
+    Immer, Bauer, Fortuin, Raetsch & Khan (2021). Scalable marginal likelihood estimation for model
+    selection in deep learning.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skbayes_sym import LaplaceClassifier
+    >>> from skbayes_sym.estimators.optimizers import GaussNewton
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = LaplaceClassifier((5,), optimizer=GaussNewton(2), random_state=0).fit(X, y)
+    >>> clf.predict_proba(X[:2]).shape, clf.optimizer_
+    ((2, 3), 'gauss-newton')
+    """
+
+    _parameter_constraints: dict[str, list[Any]] = {
+        **OWN_CONSTRAINTS,
+        **CLASSIFIER_CONSTRAINTS,
+        "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
+    }
+
+    _most_modes = ChoosesOptimizer._effort.most_labels_modes
+
+    def __init__(
+        self,
+        hidden_layer_sizes: str | int | Sequence[int] = "auto",
+        activation: str = "tanh",
+        *,
+        network: str | torch.nn.Module | Network = "mlp",
+        likelihood: str | Likelihood = "auto",
+        optimizer: str | Optimizer = "auto",
+        prior: GivenPrior = "learn",
+        predictive: str | int = "sampling",
+        variance_scale: str | float = "loo",
+        max_iter: int | str = "auto",
+        standardize: bool = True,
+        tol: float | str | None = "auto",
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: Any = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.network = network
+        self.likelihood = likelihood
+        self.optimizer = optimizer
+        self.prior = prior
+        self.predictive = predictive
+        self.variance_scale = variance_scale
+        self.max_iter = max_iter
+        self.standardize = standardize
+        self.tol = tol
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _units(self, data: Training, n_outputs: int) -> int:
+        def in_time(network: MLP) -> bool:
+            if network.hidden_layer_sizes == (effort.usual_width,):
+                return not self._takes_long(data.n_rows, network)
+            n_steps = self._most_steps(network)
+            work = effort.tries * self._work(n_steps, data.n_rows, network)
+            return work <= effort.most_work_of(network)
+
+        effort = self._effort
+        return effort.units(data.n_rows, data.n_features, n_outputs, in_time)
+
+    def _n_outputs(self, data: Training) -> int:
+        n_classes = len(data.classes)
+        one = self.optimizer_ == "gauss-newton" and isinstance(self.network, str)
+        return 1 if one and n_classes == 2 else n_classes
+
+    def _learned_prior(self, network: MLP) -> UnboundPrior:
+        # A linear model has one mode, whose scales don't run away.
+        return STEEP if network.hidden_layer_sizes else LayerScales()
+
+    def _most_steps(self, network: MLP) -> int:
+        return self._steps_up_to(self._effort.steps_of_labels(network.layout.n_params))
+
+    def _gauss_newton(self) -> EvidenceLaplaceLabels:
+        return EvidenceLaplaceLabels(
+            self._n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True,
+            alternative=FLAT if isinstance(self.prior, str) else None, effort=self._effort,
+        )  # fmt: skip
+
+    def _predictor(self, like: Tensor) -> Predictor:
+        if self.optimizer_ == "adam":
+            return super()._predictor(like)
+        return self._cached(
+            f"{self._integral} labels on {like.device}",
+            lambda: self._labels(like, self._integral, self.variance_scale_),
+        )
+
+    def _outputs_variance_scale(self) -> float:
+        return 1.0 if isinstance(self.variance_scale, str) else self.variance_scale

@@ -1,0 +1,250 @@
+"""Laplace's approximation as a method: a mode, the curvature there, hyperparameters by evidence."""
+
+from dataclasses import dataclass
+from math import pi
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.compatibility import (
+    CURVED_LIKELIHOOD,
+    NORMAL_PRIOR,
+    RECORDED,
+    Needs,
+)
+from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
+from skbayes_sym.estimators._fit.warnings import warn_unless_converged
+from skbayes_sym.estimators.laplace.alternation import Alternation, Pace
+from skbayes_sym.estimators.laplace.architectures import layer_precisions, recording
+from skbayes_sym.estimators.laplace.averaged_problem import Problem, Seeds
+from skbayes_sym.estimators.laplace.curvatures import curvature_of, is_empirical
+from skbayes_sym.estimators.laplace.evaluation import TrainingEvaluation
+from skbayes_sym.estimators.laplace.families import Families
+from skbayes_sym.estimators.laplace.fit_warnings import (
+    FEWEST_UPDATES,
+    warn_if_collapsed,
+    warn_if_fisher_vanished,
+    warn_unless_evidence_converged,
+)
+from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit
+from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
+from skbayes_sym.inference.laplace.online_training import (
+    HyperAscent,
+    HyperRates,
+    JointDensity,
+    OnlineEvidence,
+    recorded_steps,
+)
+from skbayes_sym.inference.map import MapObjective
+from skbayes_sym.models.augmentations.augmentation import Identity
+from skbayes_sym.models.augmentations.invariances import OBJECTIVES, TransformObjective
+from skbayes_sym.models.model import Batches, Model
+from skbayes_sym.numerics.optimise import ParamGroup
+from skbayes_sym.numerics.random import generator_from, spawn_seeds
+
+
+@dataclass(frozen=True)
+class AdamEffort:
+    """Numbers behind "auto" where Adam trains one network and the evidence its hyperparameters."""
+
+    max_iter: int = 3000
+    tol: float = 1e-3  # nats per unit of sample weight, from a tenth of the steps to the next
+    weights_rate: float = 0.02
+    hyper_rate: float = 0.3
+    keep_best: bool = True
+
+    # An empirical Fisher matrix vanishes as labels are fitted, so that it has to be heard before:
+    # without burn-in, and every few steps (`examples/papers/reproduce_immer_claims.py fisher`).
+    n_updates: int = 100
+    burn_in: float = 0.1
+    fisher_steps: int = 8
+
+    # With invariances a row of a batch is transformed n_augmentations times: all rows up to here,
+    # and this many beyond.
+    full_batch_rows: int = 250
+    minibatch_rows: int = 100
+
+    # Half-widths: what one can cover in all updates, and in one; those that outrun the weights end
+    # beyond what the data support. Step sizes are constant over one half and then fall to 0.
+    total_travel: float = 3.0 * pi
+    fastest: float = 0.2
+    mean_factor: float = 0.75
+
+
+@dataclass(frozen=True, eq=False)
+class Laplace:
+    """Laplace's approximation (MacKay 1992), learned invariances included (Immer et al. 2022)."""
+
+    needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, RECORDED, NORMAL_PRIOR)
+
+    adam: EvidenceAdam
+    learn_prior: bool  # whether the scales of the prior may move, if ``objective`` moves them
+    max_iter: int
+    tol: float | None  # nats per unit of sample weight; None never stops
+    effort: AdamEffort  # what "auto" is
+    objective: TransformObjective = OBJECTIVES["evidence"]  # by default the evidence
+    invariances: Families | None = None  # by default no transformations, and none are reported
+    half_width_rate: float | str = "auto"  # Adam's step size for half-widths
+
+    def fit(self, data: Training, model: Model, run: Run) -> LaplaceFit:
+        problem = self._problem(data, model)
+        problem.require_memory(self.adam.curvature)
+        with torch.no_grad():
+            evaluation = TrainingEvaluation.of_training(problem.evidence, problem.seeds.evaluation)
+            training = self._training(problem)
+            run.begin(
+                training.pace.n_blocks,
+                lambda: problem.found(evaluation.at(training.point()), training),
+            )
+            result = training.train(self._groups(problem), run.end_block)
+            best = training.best[1] if self._keeps_best and training.best else None
+            evaluated = evaluation.better(training.point(), best)
+            value, curve = evaluated.terms.value, np.array(training.evidence_curve)
+            how = Convergence(value, curve, result.n_iter, result.stopped)
+            found = problem.found(evaluated, training, how)
+            run.end(found)
+            if is_empirical(self.adam.curvature):
+                warn_if_fisher_vanished(problem, evaluated)
+        logger.info(
+            "log evidence %.6g, stopped by %s after %d steps",
+            value + data.log_jacobian, result.stopped, result.n_iter,
+        )  # fmt: skip
+        if not warn_if_collapsed(problem, evaluated, found) and result.stopped == "max_iter":
+            if training.ascent is None or len(curve) < FEWEST_UPDATES:
+                warn_unless_converged(result, self.tol, data.total_weight, "the log posterior")
+            warn_unless_evidence_converged(curve, self.tol, data.total_weight)
+        return found
+
+    def _problem(self, data: Training, model: Model) -> Problem:
+        network, given = recording(model.network), self.invariances
+        transforms = given is not None and self.objective.transforms
+        augmentation = given.bind(data) if given and transforms else Identity()
+        n_half_widths = augmentation.half_width.n_params
+        n_samples = given.n_samples if given and n_half_widths else 1
+        n_last = 1 if self.adam.layers == "last" else None
+        averaged = AveragedNetwork(network, augmentation, model.likelihood, n_samples, n_last)
+        prior = model.prior.gaussian()
+        if prior is None:
+            raise ValueError("the Laplace approximation needs a normal prior.")
+        return Problem(
+            data, averaged, curvature_of(self.adam.curvature, averaged, n_half_widths > 0),
+            self._rows_per_step(data.n_rows), layer_precisions(network, prior.precision),
+            given is not None, Seeds(*spawn_seeds(data.seed, len(Seeds._fields))),
+        )  # fmt: skip
+
+    def _rows_per_step(self, n_rows: int) -> int:
+        few = n_rows <= self.effort.full_batch_rows
+        automatic = n_rows if few else self.effort.minibatch_rows
+        if self.invariances is None:
+            automatic = automatic_batch(n_rows)
+        return rows_per_step(self.adam.batch_size, n_rows, automatic)
+
+    @property
+    def _updates(self) -> Updates:
+        return self.adam.updates or Updates()
+
+    @property
+    def _keeps_best(self) -> bool:
+        given = self._updates.keep_best
+        return self.effort.keep_best if isinstance(given, str) else given
+
+    @property
+    def _n_updates(self) -> int:
+        """How often the hyperparameters move."""
+        if not isinstance(self._updates.n, str):
+            return self._updates.n
+        is_fisher = is_empirical(self.adam.curvature)
+        least = self.max_iter // self.effort.fisher_steps if is_fisher else 0
+        return max(self.effort.n_updates, least)
+
+    @property
+    def _burn_in(self) -> float:
+        """Share of the updates that is left out at the start."""
+        if not isinstance(self._updates.burn_in, str):
+            return self._updates.burn_in
+        return 0.0 if is_empirical(self.adam.curvature) else self.effort.burn_in
+
+    @property
+    def _weights_rate(self) -> float:
+        given = self.adam.learning_rate
+        return self.effort.weights_rate if isinstance(given, str) else given
+
+    def _is_online(self, problem: Problem) -> bool:
+        """Whether the sums of an update may come from the training steps themselves."""
+        if self._updates.gradient == "auto" and self.invariances is None:
+            return problem.batch_size < problem.data.n_rows
+        return self._updates.gradient != "exact"
+
+    def _pace(self, total_weight: float, *, until_sure: bool = False) -> Pace:
+        block = max(1, self.max_iter // self._n_updates)
+        n_blocks = -(-self.max_iter // block)
+        tol = None if self.tol is None else self.tol * total_weight
+        return Pace(self.max_iter, block, int(self._burn_in * n_blocks), tol, until_sure)
+
+    def _training(self, problem: Problem) -> Alternation:
+        # Online, the curve is that of weights that still move: its noise isn't to end a fit.
+        until_sure = self.invariances is None and self._is_online(problem)
+        data, pace = problem.data, self._pace(problem.data.total_weight, until_sure=until_sure)
+        x, network = data.data.x, problem.model.network
+        theta = network.init(1, generator=generator_from(problem.seeds.start))[0]
+        hyper = problem.start()
+        generator = generator_from(problem.seeds.training, data.device)
+        batches = Batches(data.data, problem.batch_size, generator)
+        density = JointDensity(
+            problem.model, batches, hyper,
+            rest_precision=float(problem.precisions[0]), reward=self.objective.reward,
+        )  # fmt: skip
+        objective = MapObjective(density, density.n_dims, density.start(theta.to(x)))
+        ascent = self._ascent(problem, density, hyper, pace)
+        return Alternation(problem.model, objective, hyper, ascent, pace)
+
+    def _ascent(
+        self, problem: Problem, density: JointDensity, hyper: Tensor, pace: Pace
+    ) -> HyperAscent | None:
+        """Ascent of the hyperparameters; None where nothing is learned by the evidence."""
+        learns_prior = self.learn_prior and self.objective.learns_prior
+        given = self._updates.learning_rate
+        rate = self.effort.hyper_rate if isinstance(given, str) else given
+        rates = HyperRates(
+            self._half_width_rate(problem.model) if self.objective.reward is None else 0.0,
+            rate if problem.model.likelihood.n_params else 0.0,
+            rate if learns_prior else 0.0,
+        )
+        if not any(rates):
+            return None
+        evidence, online = problem.evidence, None
+        learns_more = rates.half_width > 0 or rates.likelihood > 0
+        if self._is_online(problem) and (learns_more or self.invariances is None):
+            online = OnlineEvidence(evidence, needs_gradient=learns_more)
+            epoch = -(-problem.data.n_rows // problem.batch_size)
+            layers = problem.model.network.weight_layers
+            n_recorded = recorded_steps(pace.block, epoch, layers)
+
+            def is_watched(step: int) -> bool:
+                to_update = pace.end_of_block(step) - step
+                return step >= pace.burn_in * pace.block and to_update <= n_recorded
+
+            density.watch_with(online, is_watched)
+        return HyperAscent(evidence, hyper, rates, problem.seeds.hyper, online)
+
+    def _groups(self, problem: Problem) -> list[ParamGroup]:
+        """Weights, and eta where it is trained with them."""
+        n = problem.model.network.layout.n_params
+        return [
+            ParamGroup(slice(0, n), self._weights_rate),
+            ParamGroup(slice(n, None), self._half_width_rate(problem.model)),
+        ]
+
+    def _half_width_rate(self, model: AveragedNetwork) -> float:
+        if not model.n_half_widths:
+            return 0.0
+        if not isinstance(self.half_width_rate, str):
+            return float(self.half_width_rate)
+        if self.objective.reward is not None:
+            return float(self._weights_rate)
+        effort, n_updates = self.effort, max(1.0, (1.0 - self._burn_in) * self._n_updates)
+        return min(effort.fastest, effort.total_travel / (effort.mean_factor * n_updates))

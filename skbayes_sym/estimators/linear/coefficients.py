@@ -1,0 +1,172 @@
+"""Base of the two linear estimators: parameters, coefficients and outputs."""
+
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.building import GivenPrior, scale_array
+from skbayes_sym.estimators._fit.compatibility import Fitted, require_kind, require_members
+from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling, is_standardized
+from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.base import RowEstimator
+from skbayes_sym.estimators.linear.site_inference import SiteInference
+from skbayes_sym.inference.linear.linear_predictor import LinearPredictor
+from skbayes_sym.inference.linear.low_rank import LowRankGaussian
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.model import Model
+from skbayes_sym.models.networks.activations import IDENTITY
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.symmetry.group import Trivial
+from skbayes_sym.symmetry.translation import Translation
+
+LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
+    **RUN_CONSTRAINTS,
+    "prior": [
+        StrOptions({"learn"}),
+        Interval(Real, 0, None, closed="neither"),
+        "array-like",
+    ],
+    "fit_intercept": ["boolean"],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "tol": [Interval(Real, 0, None, closed="left"), None],
+    "standardize": ["boolean"],
+    "random_state": ["random_state"],
+}
+
+
+def likelihood_constraint(names: Mapping[str, object]) -> list[Any]:
+    """Constraint: one of the names, or an object with a density."""
+    return [StrOptions(set(names)), HasMethods("log_prob")]
+
+
+class LinearEstimator(RowEstimator):
+    """A linear model with a normal prior of its coefficients."""
+
+    likelihood: str | Likelihood
+    prior: GivenPrior
+    fit_intercept: bool
+    max_iter: int
+    tol: float | None
+    _closing = (
+        "elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_", "_gap_std_error_"
+    )  # fmt: skip
+
+    posterior_: LowRankGaussian
+    symmetry_gap_: float
+    _offset_: Array
+    _gap_std_error_: float
+
+    def _model(self, data: Training) -> Model:
+        likelihood = self._likelihood(data)
+        # Outputs that are correlated are one per class.
+        n_outputs = self._n_outputs(data) if likelihood.kind == "softmax" else 1
+        network = MLP(data.n_features, (), n_outputs, IDENTITY)
+        return Model(network, likelihood, self._prior(network), Trivial())
+
+    def _likelihood(self, data: Training) -> Likelihood:
+        """At its starting parameters, in scaled units."""
+        raise NotImplementedError
+
+    def _n_outputs(self, data: Training) -> int:
+        raise NotImplementedError
+
+    def _prior(self, network: MLP) -> GaussianPrior:
+        """Prior of the coefficients; a learned scale is its unit. Intercepts have none."""
+        scale, layout = self._given_scale(network.n_inputs), network.layout
+        scales = np.full(layout.n_params, np.inf)
+        rows = scales[layout.slices["W1"]].reshape(layout.shapes["W1"])
+        rows[:] = 1.0 if scale is None else scale
+        return GaussianPrior(torch.as_tensor(scales))
+
+    def _given_scale(self, n_features: int) -> Array | None:
+        """``prior`` as checked, None if it is learned."""
+        if isinstance(self.prior, str):
+            return None
+        scale_array(self.prior, features=n_features)
+        return np.asarray(self.prior, float)
+
+    def _flops_a_step(self, data: Training, model: Model) -> float:
+        """Floating-point operations of the normal equations in the smaller dimension."""
+        size = model.network.n_outputs * min(data.n_rows, data.n_features)
+        return 2.0 * data.n_rows * size**2
+
+    def _method(self) -> SiteInference:
+        return SiteInference(
+            self._given_scale(self.n_features_in_),
+            isinstance(getattr(self, "noise_std", "learn"), str),
+            self.fit_intercept,
+            self.max_iter,
+            self.tol,
+        )
+
+    def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
+        """Fitted attributes, with coefficients in place of a network."""
+        attributes = super()._attributes(data, model, found)
+        del attributes["network_"]
+        return attributes
+
+    def _scale_inputs(self, rows: Rows) -> Scaling:
+        """Centred where there is an intercept to make up for it."""
+        full = column_scaling(rows.X, rows.weight, enabled=True, ends=rows.x_ends)
+        n = rows.X.shape[1]
+        return Scaling(
+            full.mean if self.fit_intercept else np.zeros(n),
+            full.scale if is_standardized(self.standardize, "X") else np.ones(n),
+        )
+
+    def _check_likelihood(self, likelihood: Likelihood) -> Likelihood:
+        """An object of the user's own has what sites and predictions ask for."""
+        require_kind(self, likelihood, self._foreign_likelihoods)
+        members = ["params", "n_params", "at", "to", "expected_log_prob", "predictive"]
+        require_members(
+            likelihood, [*members, "noise_scale", "scales_targets", "n_outputs_per_target"],
+            parameter="likelihood",
+            remedy="skbayes_sym.models.TargetLikelihood has all that follows from a density.",
+        )  # fmt: skip
+        n_scales = likelihood.noise_scale.shape[-1]
+        if likelihood.n_outputs_per_target != 1 or likelihood.n_params > min(1, n_scales):
+            raise ValueError(
+                f"likelihood={likelihood!r} has {likelihood.n_outputs_per_target} outputs per "
+                f"target and {likelihood.n_params} free parameters: a linear model has one output "
+                "and learns at most one scale of additive noise."
+            )
+        return likelihood
+
+    @property
+    def coef_cov_(self) -> Array:
+        """Covariance of the coefficients, built on demand from the low-rank factors."""
+        check_is_fitted(self)
+        unit = getattr(self, "y_scale_", np.ones(1)) / self.x_scale_  # of the data as given
+        scale = np.tile(unit, len(self.posterior_.loc))
+        return self.posterior_.dense_covariance() * np.outer(scale, scale)
+
+    def _predictor(self, like: Tensor) -> LinearPredictor:
+        return self._cached(
+            f"linear on {like.device}",
+            lambda: LinearPredictor(
+                self.posterior_,
+                torch.as_tensor(self._offset_, dtype=torch.float64, device=like.device),
+                self._observation.to(like),
+            ),
+        )
+
+    @property
+    def symmetry_(self) -> Translation:
+        """Translations of a row of ``posterior_``'s coefficients that no training row sees."""
+        check_is_fitted(self)
+        basis, scale = self.posterior_.basis, self.posterior_.scale
+        seen = np.eye(len(scale)) if basis is None else basis / scale[:, None]
+        return Translation(torch.as_tensor(seen.T))
+
+    @property
+    def symmetry_gap_std_error_(self) -> float:
+        """Monte Carlo standard error of ``symmetry_gap_``."""
+        return self._gap_std_error_

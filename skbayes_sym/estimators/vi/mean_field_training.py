@@ -1,0 +1,385 @@
+"""Symmetrised variational inference as a method: objective, steps, then the bounds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import log
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.building import (
+    fully_connected,
+    normals_or_learned,
+    scale_attributes,
+    scales_by_group,
+)
+from skbayes_sym.estimators._fit.compatibility import (
+    EXPECTED_LIKELIHOOD,
+    FULLY_CONNECTED,
+    NORMAL_OR_LEARNED,
+    NORMAL_OR_SOFTMAX,
+    SOFTMAX,
+    Needs,
+)
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import Run, Schedule, Steps, logger, n_blocks
+from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
+from skbayes_sym.estimators._fit.warnings import warn_unless_converged, warn_user
+from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
+from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
+from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
+from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, learned_scales, pack
+from skbayes_sym.inference.mean_field.gated import GatedGap
+from skbayes_sym.inference.posteriors import MeanFieldGaussian
+from skbayes_sym.models.learned_scales import ScalesByGroup
+from skbayes_sym.models.model import Batches, Model
+from skbayes_sym.numerics.convergence import last_tenth_gain
+from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.optimise import DivergenceError, OptimiseResult, ParamGroup, Stopped
+from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
+from skbayes_sym.symmetry.gaps.unit_gap import SETTLED
+
+
+class Bounds(NamedTuple):
+    """The bounds of a fit, nats, targets in scaled units."""
+
+    mean_field: Estimate
+    gap: Estimate
+    gap_above: Estimate
+    log_order: float
+
+    def attributes(self, log_jacobian: float) -> dict[str, float]:
+        """Bounds of targets as given."""
+        mean_field, gap = self.mean_field.value + log_jacobian, self.gap.value
+        errors = self.mean_field.standard_error, self.gap.standard_error
+        return {
+            "elbo_": mean_field + gap,
+            "elbo_mean_field_": mean_field,
+            "elbo_upper_": mean_field + max(gap, self.gap_above.value),
+            "elbo_std_error_": float(np.hypot(*errors)),
+            "symmetry_gap_": gap,
+            "saturation_": self.saturation,
+        }
+
+    @property
+    def saturation(self) -> float:
+        """The gap as a share of ``log |G|``; NaN of the trivial group."""
+        return self.gap.value / self.log_order if self.log_order > 0.0 else float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class MeanFieldFit:
+    """Result of mean-field training, final or so far, in scaled units."""
+
+    loc: Array  # (P,), as is the next, in the working precision
+    log_variance: Array
+    likelihood_params: Array  # (n_params of the likelihood,)
+    predict_seed: int
+    prior: ScalesByGroup | None = None  # at the scales found, where they are learned
+    bounds: Bounds | None = None  # once training has ended
+    loss_curve: list[float] | None = None
+    n_iter: int = 0
+    stop_reason: Stopped = "max_iter"
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        attributes: dict[str, Any] = {
+            "posterior_": MeanFieldGaussian(self.loc, np.exp(0.5 * self.log_variance)),
+            "_predict_seed_": self.predict_seed,
+            "_likelihood_params_": self.likelihood_params,
+        }
+        if data.y_scaling is not None:
+            likelihood = model.likelihood.at(torch.as_tensor(self.likelihood_params))
+            noise = likelihood.noise_scale.double().numpy()
+            if len(noise):  # counts have none
+                noise = noise * data.y_scaling.scale
+                attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
+        if self.prior is not None:
+            attributes |= scale_attributes(self.prior)
+        if self.bounds is not None:
+            attributes.update(self.bounds.attributes(data.log_jacobian))
+        if self.loss_curve is not None:
+            attributes["elbo_curve_"] = data.log_jacobian - np.array(self.loss_curve)
+        return attributes
+
+
+def found_so_far(params: Tensor, model: GaussianMLP, predict_seed: int) -> MeanFieldFit:
+    """Read the optimiser's vector: means, log variances and what the likelihood learns."""
+    n = model.network.layout.n_params
+    final = params.detach().cpu()
+    scales = learned_scales(model.prior, torch.device("cpu"))
+    if scales is not None:  # those that this posterior asks for
+        moments = final.double()
+        scales = scales.update(moments[:n], moments[n : 2 * n].exp())
+    loc, log_variance, own = (t.numpy().copy() for t in final.tensor_split([n, 2 * n]))
+    return MeanFieldFit(loc, log_variance, own, predict_seed, scales)
+
+
+INITIAL_SCALE = 0.02  # posterior standard deviation of a random start: narrow, then it widens
+
+
+def random_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
+    """Weights of their layers' usual size, narrow."""
+    layout = model.network.layout
+    loc = model.network.init(1, generator=generator_from(seed))[0]
+    log_variance = torch.full_like(loc, 2.0 * log(INITIAL_SCALE))
+    # Inputs that are always 0 leave their weights at the prior: start them there.
+    silent = (data.data.x == 0.0).all(dim=0).cpu()
+    where = layout.positions("W1")[:, silent].flatten()
+    loc[where] = 0.0
+    log_variance[where] = 2.0 * model.prior.scale[where].log()
+    return pack(loc, log_variance, model.likelihood)
+
+
+def laplace_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
+    """A mode, with the variances that maximise Laplace's bound among independent normals."""
+    network, likelihood, rows = model.network, model.likelihood, data.double_data
+    p = network.layout.n_params
+    systems = Part(
+        f"Gauss-Newton systems of {p:,} weights",
+        80 * (network.n_outputs + 1) * p**2,  # bytes: five copies of two searches'
+        "Lower hidden_layer_sizes, or use init='random'.",
+    )
+    require_memory([systems], data.device)
+    prior = scales_by_group(model.prior)
+    if SOFTMAX.is_met(likelihood):
+        starts = labels_starts(network, rows, prior, n=1, seed=seed)
+    else:
+        starts = regression_starts(network, likelihood, rows, prior, n=1, seed=seed)
+    position, log_variance = starts.position[0].cpu(), 2.0 * starts.spread[0].log().cpu()
+    return torch.cat([position[:p], log_variance[:p], position[p:]])
+
+
+class Init(NamedTuple):
+    """A way to start."""
+
+    needs: Needs
+    position: Callable[[GaussianMLP, Training, int], Tensor]  # see `pack`
+
+
+# By the name that ``init=`` takes.
+INITS: dict[str, Init] = {
+    "random": Init(Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED), random_start),
+    "laplace": Init(Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), laplace_start),
+}
+
+
+# Learned noise over the root mean square of the residuals. It is 1.04 to 1.05 with 5 units and 1.13
+# to 1.22 with 50 (yacht, diabetes, concrete, a sine): beyond, a third of its variance is scatter.
+MOST_EXCESS = 1.2
+_MOST_ROWS, _N_DRAWS = 2000, 64
+
+
+def noise_excess(
+    data: Training, model: GaussianMLP, posterior: MeanFieldGaussian, log_noise: Tensor, seed: int
+) -> Tensor:
+    """Learned noise over the residuals' root mean square, (T,); 1 where nothing is scatter.
+
+    At the optimum the noise's variance is that of the residuals of the mean function plus the mean
+    variance of the functions, ``E (y - f)^2``.
+    """
+    x, y, weight = data.double_data
+    chosen = torch.linspace(0, len(x) - 1, min(len(x), _MOST_ROWS)).round().long()
+    draws = posterior.sample(_N_DRAWS, generator=generator_from(seed)).to(x)
+    functions = model.network.forward(draws, x[chosen])
+    # The mean of S draws scatters by a share 1 / S of the functions' variance, which isn't error.
+    squares = (y[chosen] - functions.mean(0)).square() - functions.var(0) / _N_DRAWS
+    rms = (weight[chosen] @ squares / weight[chosen].sum()).clamp_min(0.0).sqrt()
+    return model.likelihood.at(log_noise).noise_scale.to(rms) / rms
+
+
+FULL_BATCH_RATE, MINIBATCH_RATE = 1e-2, 3e-3  # learning_rate="auto"
+SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
+
+_LOG_VARIANCE_RANGE = (-30.0, 10.0)
+_EVALUATION_DRAWS = 128  # of the bounds reported after training, fewer where there are many rows:
+_EVALUATION_ROWS = 1 << 20  # rows times draws; the rows' noise is independent and averages out
+_EVALUATION_ENTRIES = 1 << 17  # of the units' matrices: draws of the gap times width squared
+
+
+class _Seeds(NamedTuple):
+    """Seeds, one for each purpose: runs that differ in one share all other random numbers."""
+
+    start: int
+    gap: int
+    training: int
+    predict: int
+    likelihood_bound: int
+    gap_bound: int
+
+
+@dataclass(frozen=True, eq=False)
+class MeanFieldVI:
+    """Independent normals fitted by the symmetrised ELBO (Gelberg et al. 2024, eq. 5).
+
+    ``start``: where to go on from instead, in the scaled units of this fit.
+    """
+
+    needs: ClassVar[Needs] = Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+
+    gap: GivenGap  # see `gaps.SymmetryGap`
+    steps: Steps
+    init: str = "random"  # where to start, by its name in `INITS`
+    start: MeanFieldGaussian | None = None
+
+    def fit(self, data: Training, model: Model, run: Run) -> MeanFieldFit:
+        INITS[self.init].needs.check(model)
+        network, prior = fully_connected(model.network), normals_or_learned(model.prior)
+        known = GaussianMLP(network, model.likelihood, prior, model.group)
+        seeds = _Seeds(*spawn_seeds(data.seed, len(_Seeds._fields)))
+        symmetry_gap = SymmetryGap(self.gap, known.group)
+        auto = automatic_batch(data.n_rows)
+        batch_size = rows_per_step(self.steps.batch_size, data.n_rows, auto)
+        gap = None
+        if symmetry_gap.group.log_order > 0.0:
+            trained = symmetry_gap.trained(self.steps.n_weight_samples)
+            generator = generator_from(seeds.gap, data.device)
+            gap = GatedGap(trained, symmetry_gap.certificate, generator=generator)
+        with torch.no_grad():
+            objective = SymmetrizedElbo(
+                known,
+                Batches(data.data, batch_size, generator_from(seeds.training, data.device)),
+                self._position(data, known, seeds.start),
+                n_draws=self.steps.n_weight_samples,
+                gap=gap,
+            )
+            run.begin(
+                n_blocks(self.steps.max_iter),
+                lambda: found_so_far(objective.params, known, seeds.predict),
+            )
+            result = run.minimise(
+                objective,
+                self._groups(data, known, is_minibatch=batch_size < data.n_rows),
+                Schedule(self.steps.max_iter, self.steps.absolute_tol(data.total_weight)),
+                report=lambda loss: ("training ELBO", data.log_jacobian - loss),
+                asks=objective,
+            )
+            run.end()
+            found = found_so_far(result.params, known, seeds.predict)
+            if found.prior is not None:
+                known = known._replace(prior=found.prior)
+            bounds = _bounds(data, known, symmetry_gap, result.params, seeds)
+        found = replace(
+            found,
+            bounds=bounds, loss_curve=result.loss_curve,
+            n_iter=result.n_iter, stop_reason=result.stopped,
+        )  # fmt: skip
+        _report(bounds, data, result, gap.n_skipped if gap else 0)
+        warn_unless_converged(result, self.steps.tol, data.total_weight)
+        self._warn_of_collapse(data, known, result, seeds.likelihood_bound)
+        return found
+
+    def _warn_of_collapse(
+        self, data: Training, model: GaussianMLP, result: OptimiseResult, seed: int
+    ) -> None:
+        """Say so at the end of a fit that has converged, where its noise is too large."""
+        # A gain too noisy to call the fit unconverged doesn't call it converged: its noise may
+        # still be on the way down.
+        gain = last_tenth_gain([-loss for loss in result.loss_curve])
+        tol = self.steps.absolute_tol(data.total_weight)
+        is_settled = tol is not None and (result.stopped == "tol" or gain.value < tol)
+        learns_noise = model.likelihood.n_params and model.likelihood.kind == "normal"
+        if not (is_settled and learns_noise):
+            return
+        params = result.params.double()
+        posterior, n = _posterior(params, model), model.network.layout.n_params
+        with torch.no_grad():
+            excess = float(noise_excess(data, model, posterior, params[2 * n :], seed).max())
+        if excess > MOST_EXCESS:
+            warn_user(
+                f"the learned noise is {excess:.2f} times the spread of the residuals: scatter of "
+                "the independent weights is taken for noise, a collapse of the mean field. Use "
+                "fewer hidden units or a smaller prior, or take LayerwiseVIRegressor, "
+                "LaplaceRegressor or BayesianMLPRegressor.",
+                UserWarning,
+            )
+
+    def _position(self, data: Training, model: GaussianMLP, seed: int) -> Tensor:
+        """Starting point: as ``init`` says, or the posterior to go on from."""
+        if self.start is None:
+            return INITS[self.init].position(model, data, seed).to(data.data.x)
+        n_params = model.network.layout.n_params
+        if len(self.start.loc) != n_params:
+            raise ValueError(
+                f"warm_start=True, but the previous fit has {len(self.start.loc)} parameters "
+                f"and this one {n_params}: data or hidden_layer_sizes changed."
+            )
+        loc = torch.as_tensor(self.start.loc, dtype=torch.float64)
+        log_variance = 2.0 * torch.as_tensor(self.start.scale, dtype=torch.float64).log()
+        return pack(loc, log_variance, model.likelihood).to(data.data.x)
+
+    def _groups(
+        self, data: Training, model: GaussianMLP, *, is_minibatch: bool
+    ) -> list[ParamGroup]:
+        """Means and log variances of the weights, and what the likelihood learns."""
+        n = model.network.layout.n_params
+        rate = self.steps.rate(MINIBATCH_RATE if is_minibatch else FULL_BATCH_RATE)
+        wide_rate = rate * self.steps.log_variance_rate
+        return [
+            ParamGroup(slice(0, n), rate),
+            ParamGroup(slice(n, 2 * n), wide_rate, *_LOG_VARIANCE_RANGE),
+            ParamGroup(slice(2 * n, None), rate, *data.param_range(model.likelihood)),
+        ]
+
+
+def _bounds(
+    data: Training, model: GaussianMLP, symmetry_gap: SymmetryGap, params: Tensor, seeds: _Seeds
+) -> Bounds:
+    """The reported bounds, in float64 and with fresh draws."""
+    n, final = model.network.layout.n_params, params.double()
+    posterior = _posterior(final, model)
+    log_lik = expected_log_likelihood(
+        model.network, model.likelihood.at(final[2 * n :]), posterior, data.data,
+        n_draws=max(8, min(_EVALUATION_DRAWS, _EVALUATION_ROWS // data.n_rows)),
+        generator=generator_from(seeds.likelihood_bound, data.device),
+    )  # fmt: skip
+    value = log_lik.value - posterior.kl_from(model.prior.scale.numpy())
+    if not np.isfinite(value):
+        raise DivergenceError(
+            f"the bound at the end of the fit is {value}: lower learning_rate, standardize the "
+            "data or give X as float64."
+        )
+    gap, above = _gap_bounds(data, symmetry_gap, posterior, seeds.gap_bound)
+    mean_field = Estimate(value, log_lik.standard_error)
+    return Bounds(mean_field, gap, above, model.group.log_order)
+
+
+def _posterior(params: Tensor, model: GaussianMLP) -> MeanFieldGaussian:
+    n = model.network.layout.n_params
+    scale = (0.5 * params[n : 2 * n]).exp()
+    return MeanFieldGaussian(params[:n].cpu().numpy(), scale.cpu().numpy())
+
+
+def _gap_bounds(
+    data: Training, symmetry_gap: SymmetryGap, posterior: MeanFieldGaussian, seed: int
+) -> tuple[Estimate, Estimate]:
+    """Lower and upper bound on the gap from the same draws; equal where the sum is exact."""
+    log_order = symmetry_gap.group.log_order
+    if log_order == 0.0:
+        return Estimate(0.0, 0.0), Estimate(0.0, 0.0)
+    below, above = symmetry_gap.reported
+    n_draws = max(16, min(_EVALUATION_DRAWS, _EVALUATION_ENTRIES // symmetry_gap.n_entries))
+    lower = below.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
+    if log_order - lower.value < 1e-6:  # nothing is left above
+        return lower, lower
+    if above is None or log_order - lower.value < SETTLED:
+        return lower, Estimate(log_order, 0.0)
+    return lower, above.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
+
+
+def _report(bounds: Bounds, data: Training, result: OptimiseResult, n_skipped: int) -> None:
+    """The log's summary, and what saturation means."""
+    mean_field = bounds.mean_field.value + data.log_jacobian
+    logger.info(
+        "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d steps, in %d of "
+        "them the gap was certified saturated",
+        mean_field + bounds.gap.value, mean_field, bounds.gap.value,
+        result.stopped, result.n_iter, n_skipped,
+    )  # fmt: skip
+    if bounds.saturation > SATURATED:
+        logger.info(
+            "saturation %.4f > %g: the symmetric modes don't overlap, so symmetrisation adds the "
+            "constant log |G| to the bound and is a no-op for training.",
+            bounds.saturation, SATURATED,
+        )  # fmt: skip

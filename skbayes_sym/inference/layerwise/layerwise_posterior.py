@@ -1,0 +1,109 @@
+"""A fitted layerwise posterior as plain arrays, with what it was conditioned on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.layerwise.layers import (
+    Conditional,
+    LayerInputs,
+    Layerwise,
+    propagate,
+)
+from skbayes_sym.inference.predictor import BasePredictor
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.model import Data
+from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
+from skbayes_sym.numerics.memory import rows_within
+
+# Numbers of the features of a block of draws: 16 MB in float64.
+_BLOCK_NUMBERS = 1 << 21
+
+
+@dataclass(frozen=True, eq=False)
+class LayerwisePosterior:
+    """Posterior over a network's weights, layer by layer.
+
+    It is drawn from and predicts, but is no `Posterior`: no density is known of weights that it
+    didn't draw itself, since each layer's law is a function of the draw of the layers before
+    (`HiddenPosterior.draw`).
+
+    ``x``, ``y``, ``weight``: training data in scaled units: a last layer that is integrated out
+    depends on them.
+    """
+
+    parts: Layerwise
+    params: npt.NDArray[Any]  # see `Layerwise.split`
+    x: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    weight: npt.NDArray[Any]
+
+    def _tensors(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Data]:
+        params = torch.as_tensor(self.params, device=device)
+        data = Data(*(torch.as_tensor(a, device=device) for a in (self.x, self.y, self.weight)))
+        return *self.parts.split(params), data
+
+    def _given(self, n: int, generator: torch.Generator) -> LayerInputs:
+        """``n`` draws of the hidden layers, and what they make of the training data."""
+        hidden, last, log_noise, data = self._tensors(generator.device)
+        draws = self.parts.hidden.draw(hidden, n, generator=generator)
+        train = propagate(self.parts.network, draws.weights, data.x).expand(n, -1, -1)
+        return LayerInputs(last, train, draws, data, log_noise)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws of all weights in the network's flat order, (n, P), float64."""
+        given = self._given(n, generator)
+        outer = self.parts.last.sample(given, generator=generator)
+        values = {}
+        for layer, weight in enumerate([*given.draws.weights, outer], start=1):
+            values[f"W{layer}"], values[f"b{layer}"] = weight[:, :-1].mT, weight[:, -1]
+        return self.parts.network.layout.flatten(values)
+
+    def predictor(
+        self, n: int, likelihood: Likelihood, *, generator: torch.Generator
+    ) -> "LayerwisePredictor":
+        """Average over ``n`` draws of the hidden layers and the last layer given them.
+
+        Drawn on the generator's device, so that predictions agree across devices.
+        """
+        given, to = self._given(n, generator), likelihood.noise_scale.device
+        mean, root, prior_scale, complement = self.parts.last.condition(given)
+        last = Conditional(mean.to(to), root.to(to), prior_scale.to(to), complement)
+        return LayerwisePredictor(self, [w.to(to) for w in given.draws.weights], last, likelihood)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerwisePredictor(BasePredictor):
+    """Averages over S draws of the hidden layers, the last one integrated out."""
+
+    posterior: LayerwisePosterior
+    weights: list[Tensor]  # of the hidden layers, (S, D + 1, H)
+    last: Conditional
+    likelihood: Likelihood
+
+    def law(self, x: Tensor) -> Predictive:
+        parts = [last.moments(features) for last, features in self._blocks(x.double())]
+        mean, variance = (torch.cat(t).to(x) for t in zip(*parts, strict=True))
+        return NormalMixture(mean, variance, self.likelihood.noise_scale.square())
+
+    def mean(self, x: Tensor) -> Tensor:
+        sums = [(features @ last.mean).sum(0) for last, features in self._blocks(x.double())]
+        return (torch.stack(sums).sum(0) / len(self.last.mean)).to(x)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        theta = self.posterior.sample(n, generator=generator).to(x)
+        return self.likelihood.predictive(self.posterior.parts.network.forward(theta, x))
+
+    def _blocks(self, x: Tensor) -> Iterator[tuple[Conditional, Tensor]]:
+        """The last layer and its inputs (block, N, H + 1), block of draws by block of draws."""
+        n, network = len(self.last.mean), self.posterior.parts.network
+        size = rows_within(_BLOCK_NUMBERS, len(x) * self.last.mean.shape[1])
+        for start in range(0, n, size):
+            block = slice(start, start + size)
+            last = self.last._replace(mean=self.last.mean[block], root=self.last.root[block])
+            features = propagate(network, [w[block] for w in self.weights], x)
+            yield last, features.expand(len(last.mean), -1, -1)

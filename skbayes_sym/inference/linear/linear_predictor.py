@@ -1,0 +1,57 @@
+"""Predictions by a linear model with a normal posterior."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.linear.low_rank import LowRankGaussian
+from skbayes_sym.inference.predictor import BasePredictor
+from skbayes_sym.models.likelihoods.expectations import N_NODES
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.likelihoods.site_rules import SiteLikelihood
+from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
+from skbayes_sym.numerics.gaussian import gauss_hermite
+
+
+@dataclass(frozen=True, eq=False)
+class LinearPredictor(BasePredictor):
+    """Outputs with a normal law, in float64; targets by a rule over them.
+
+    ``rule``: points of several outputs; Gauss-Hermite nodes of one by default.
+    """
+
+    posterior: LowRankGaussian
+    offset: Tensor  # (C,)
+    likelihood: Likelihood
+    variance_scale: float = 1.0  # factor on the variance of the outputs
+    rule: SiteLikelihood | None = None
+
+    def law(self, x: Tensor) -> Predictive:
+        mean, covariance = self.posterior.output_moments(x.double())
+        mean, covariance = mean + self.offset, self.variance_scale * covariance
+        if self.rule is not None:
+            return self.likelihood.predictive(self.rule.outputs(mean, covariance).to(x))
+        if self.likelihood.kind == "normal":
+            noise = self.likelihood.noise_scale.square()
+            return NormalMixture(mean[None].to(x), covariance[None, ..., 0].to(x), noise)
+        nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
+        outputs = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
+        return self.likelihood.predictive(outputs.to(x), weights.log().to(x))
+
+    def mean(self, x: Tensor) -> Tensor:
+        if self.likelihood.kind != "normal":
+            return super().mean(x)
+        loc = torch.as_tensor(self.posterior.loc).to(self.offset)
+        return (x.double() @ loc.T + self.offset).to(x)
+
+    def covariance(self, x: Tensor) -> Tensor | None:
+        if self.likelihood.kind != "normal":
+            return None
+        return self.posterior.output_covariance(x.double()).unsqueeze(-1)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        weights = self.posterior.sample(n, generator=generator).to(self.offset)
+        weights = weights.unflatten(-1, (len(self.offset), -1))  # of every output
+        outputs = torch.einsum("sck,nk->snc", weights, x.double()) + self.offset
+        return self.likelihood.predictive(outputs.to(x))

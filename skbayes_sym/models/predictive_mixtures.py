@@ -1,0 +1,382 @@
+"""Posterior predictive distributions, shared by every estimator.
+
+A posterior made of draws (of weights, or of hidden units) predicts by a mixture of what the
+likelihood says given each draw. Everything a user asks for is a functional of that mixture.
+
+    NormalMixture        normal noise, in closed form
+    TargetMixture        any law of real targets or counts
+    CategoricalMixture   classes
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import log, pi
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.numerics.linalg import cholesky
+
+if TYPE_CHECKING:
+    from skbayes_sym.models.likelihoods.likelihood import TargetLikelihood
+
+# Bisection halves the bracket each time: 60 steps end below float64's resolution.
+_BISECTIONS = 60
+
+
+class Uncertainty(NamedTuple):
+    """Uncertainty by whether more data would help: total = epistemic + aleatoric."""
+
+    total: Tensor
+    epistemic: Tensor
+    aleatoric: Tensor
+
+
+class Predictive:
+    """Distribution of the targets (or the class) of N rows: a mixture of S draws with weights."""
+
+    log_weights: Tensor | None
+
+    @property
+    def _like(self) -> Tensor:
+        """Any tensor that the draws lead, (S, ...)."""
+        raise NotImplementedError
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """(S, 1, 1), adding up to one."""
+        if self.log_weights is None:
+            return self._like.new_full((len(self._like), 1, 1), 1.0 / len(self._like))
+        return self.log_weights.to(self._like).softmax(0).reshape(-1, 1, 1)
+
+    @property
+    def weights(self) -> Tensor:
+        """Weights of the draws, (S,), adding up to one."""
+        return self._weights.flatten()
+
+    @property
+    def means(self) -> Tensor:
+        """Expected targets (S, N, T), or class probabilities (S, N, C), given each draw."""
+        raise NotImplementedError
+
+    def mean(self) -> Tensor:
+        """Expected targets (N, T), or class probabilities (N, C)."""
+        return (self._weights * self.means).sum(0)
+
+    def uncertainty(self) -> Uncertainty:
+        """Uncertainty of every target (variances) or row of classes (entropies, nats)."""
+        raise NotImplementedError
+
+    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+        """Log density or probability of a row's targets given each of the draws, (S, N) nats."""
+        raise NotImplementedError
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Joint over the targets of a row, ``log sum_s w_s p(y | s)``, (N,) nats.
+
+        The targets of one row are independent given a draw, not across draws.
+        """
+        return torch.logsumexp(self.log_prob_of_draws(y) + self._weights[:, :, 0].log(), dim=0)
+
+    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        """``n`` data sets, the rows of each of one draw; these are taken with replacement."""
+        weights = self.weights.double().cpu().numpy()
+        chosen = rng.choice(len(weights), size=n, p=weights / weights.sum())
+        return self._sample(torch.as_tensor(chosen, device=self._like.device), rng)
+
+    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+        """Data set of every draw, (S, N, T)."""
+        return self._sample(torch.arange(len(self._like), device=self._like.device), rng)
+
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+        raise NotImplementedError
+
+
+class TargetPredictive(Predictive):
+    """Distribution of T real targets or counts of N rows."""
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether targets are whole numbers."""
+        return False
+
+    @property
+    def scales(self) -> Tensor:
+        """Standard deviation of a target given each draw, (S, N, T)."""
+        raise NotImplementedError
+
+    def in_units(self, mean: Tensor, scale: Tensor) -> Self:
+        """Law of ``mean + scale * target``; both (T,)."""
+        raise NotImplementedError
+
+    def std(self) -> Tensor:
+        """Standard deviation of a new target, noise included, (N, T)."""
+        return self.uncertainty().total.sqrt()
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """P(target <= y), each target by itself, (N, T)."""
+        raise NotImplementedError
+
+    def quantile(self, probability: float) -> Tensor:
+        """Quantiles by bisection, (N, T), to rounding; of counts the least at or above it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class NormalMixture(TargetPredictive):
+    """Mixture over S draws of normals, for every row and output.
+
+    Parameters
+    ----------
+    loc : Tensor of shape (S, N, T)
+        Mean of the function values of every draw.
+    variance : Tensor broadcastable to (S, N, T)
+        Their variance given the draw (0 if a draw fixes the function).
+    noise_variance : Tensor broadcastable to (S, N, T)
+        Variance of the observation noise.
+    log_weights : Tensor of shape (S,), optional
+        Normalised log weights of the draws; equal by default.
+    covariance : Tensor of shape (S, N, T, T), optional
+        Of the function values given the draw, where targets depend on each other; its diagonal is
+        ``variance``.
+    """
+
+    loc: Tensor
+    variance: Tensor
+    noise_variance: Tensor
+    log_weights: Tensor | None = None
+    covariance: Tensor | None = None
+
+    @property
+    def _like(self) -> Tensor:
+        return self.loc
+
+    @cached_property
+    def scales(self) -> Tensor:
+        return (self.variance + self.noise_variance).sqrt().expand_as(self.loc)
+
+    @cached_property
+    def _root(self) -> Tensor | None:
+        """Cholesky factors (S, N, T, T) of a row's targets together; None if independent."""
+        if self.covariance is None or self.loc.shape[-1] == 1:
+            return None
+        noise = torch.diag_embed(self.noise_variance.expand_as(self.loc))
+        return cholesky(
+            self.covariance + noise,
+            what="The covariance of a row's targets",
+            remedy="Standardise X, or give X as float64.",
+        )
+
+    def in_units(self, mean: Tensor, scale: Tensor) -> "NormalMixture":
+        return replace(
+            self,
+            loc=self.loc * scale + mean,
+            variance=self.variance * scale**2,
+            noise_variance=self.noise_variance * scale**2,
+            covariance=None if self.covariance is None else self.covariance * scale.outer(scale),
+        )
+
+    @property
+    def means(self) -> Tensor:
+        return self.loc
+
+    def uncertainty(self) -> Uncertainty:
+        """Variances (N, T): of the mean function (epistemic) and of the noise (aleatoric)."""
+        spread = (self.loc - self.mean()) ** 2 + self.variance
+        epistemic = (self._weights * spread).sum(0)
+        aleatoric = (self._weights * self.noise_variance.expand_as(self.loc)).sum(0)
+        return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
+
+    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+        if self._root is not None:
+            away = (y - self.loc).unsqueeze(-1)
+            z = torch.linalg.solve_triangular(self._root, away, upper=False).squeeze(-1)
+            log_scale = self._root.diagonal(dim1=-2, dim2=-1).log()
+        else:
+            z, log_scale = (y - self.loc) / self.scales, self.scales.log()
+        return -(0.5 * z * z + log_scale + 0.5 * log(2 * pi)).sum(-1)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        z = (y - self.loc) / self.scales
+        return (self._weights * torch.special.ndtr(z)).sum(0)
+
+    def quantile(self, probability: float) -> Tensor:
+        z = float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64)))
+        ends = self.loc + z * self.scales  # each component's own quantile brackets the mixture's
+        return _bisect(self.cdf, probability, ends.amin(0), ends.amax(0))
+
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+        shape = len(chosen), *self.loc.shape[1:]
+        noise = torch.as_tensor(rng.standard_normal(shape)).to(self.loc)
+        if self._root is not None:
+            return self.loc[chosen] + (self._root[chosen] @ noise.unsqueeze(-1)).squeeze(-1)
+        return self.loc[chosen] + self.scales[chosen] * noise
+
+
+@dataclass(frozen=True, eq=False)
+class TargetMixture(TargetPredictive):
+    """Mixture over S values of the outputs of any likelihood of real targets or counts.
+
+    Parameters
+    ----------
+    likelihood : TargetLikelihood
+        Law of the targets given their outputs; its parameters may lead with an axis of draws,
+        (S, 1, n_params).
+    outputs : Tensor of shape (S, N, O)
+        Draws, or nodes of a quadrature.
+    log_weights : Tensor of shape (S,), optional
+        Their normalised log weights; equal by default.
+    location, scale : Tensor of shape (T,), optional
+        The mixture is the law of ``location + scale * target``; of the target by default.
+    """
+
+    likelihood: "TargetLikelihood"
+    outputs: Tensor
+    log_weights: Tensor | None = None
+    location: Tensor | None = None
+    scale: Tensor | None = None
+
+    @property
+    def is_discrete(self) -> bool:
+        return self.likelihood.is_discrete
+
+    @property
+    def _like(self) -> Tensor:
+        return self.outputs
+
+    @cached_property
+    def _units(self) -> tuple[Tensor, Tensor]:
+        zero = self.outputs.new_zeros(())
+        location = zero if self.location is None else self.location
+        return location, zero + 1.0 if self.scale is None else self.scale
+
+    @cached_property
+    def _means(self) -> Tensor:
+        return self.likelihood.mean(self.outputs)
+
+    def in_units(self, mean: Tensor, scale: Tensor) -> "TargetMixture":
+        own_location, own_scale = self._units
+        return replace(self, location=mean + scale * own_location, scale=scale * own_scale)
+
+    @property
+    def scales(self) -> Tensor:
+        return self._units[1] * self.likelihood.variance(self.outputs).sqrt()
+
+    @property
+    def means(self) -> Tensor:
+        location, scale = self._units
+        return location + scale * self._means
+
+    def mean(self) -> Tensor:
+        location, scale = self._units
+        return location + scale * (self._weights * self._means).sum(0)
+
+    def uncertainty(self) -> Uncertainty:
+        """Variances (N, T): of the target's mean (epistemic) and around it (aleatoric)."""
+        spread = (self._means - (self._weights * self._means).sum(0)) ** 2
+        square = self._units[1] ** 2
+        epistemic = (self._weights * spread).sum(0) * square
+        aleatoric = (self._weights * self.likelihood.variance(self.outputs)).sum(0) * square
+        return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
+
+    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+        location, scale = self._units
+        jacobian = scale.log().expand(y.shape[-1]).sum()
+        y = (y - location) / scale
+        log_prob = self.likelihood.log_prob(self.outputs, y) - jacobian
+        if not self.is_discrete:
+            return log_prob
+        is_count = ((y >= 0.0) & (y == y.floor())).all(-1)
+        return torch.where(is_count, log_prob, -torch.inf)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        location, scale = self._units
+        return self._cdf((y - location) / scale)
+
+    def _cdf(self, y: Tensor) -> Tensor:
+        return (self._weights * self.likelihood.cdf(y, self.outputs)).sum(0)
+
+    def quantile(self, probability: float) -> Tensor:
+        location, scale = self._units
+        middle = self._means.mean(0).nan_to_num()
+        value = invert_cdf(self._cdf, torch.full_like(middle, probability), middle)
+        return location + scale * (value.round() if self.likelihood.is_discrete else value)
+
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+        law = self.likelihood
+        if law.params.ndim > 1:
+            law = law.at(law.params[chosen])
+        location, scale = self._units
+        return location + scale * law.sample(self.outputs[chosen], rng)
+
+
+@dataclass(frozen=True, eq=False)
+class CategoricalMixture(Predictive):
+    """Mixture over S draws of class probabilities, for every row.
+
+    Parameters
+    ----------
+    log_probs : Tensor of shape (S, N, C)
+    log_weights : Tensor of shape (S,), optional
+        Normalised log weights of the draws; equal by default.
+    """
+
+    log_probs: Tensor
+    log_weights: Tensor | None = None
+
+    @property
+    def _like(self) -> Tensor:
+        return self.log_probs
+
+    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+        return self.log_probs[:, torch.arange(len(y)), y]
+
+    @property
+    def means(self) -> Tensor:
+        return self.log_probs.exp()
+
+    def mean(self) -> Tensor:
+        """Probabilities (N, C); each row sums to one."""
+        p = torch.tensordot(self._weights.flatten(), self.log_probs.exp(), dims=1)
+        return p / p.sum(-1, keepdim=True)
+
+    def uncertainty(self) -> Uncertainty:
+        """Entropies in nats (N,): mutual information with the weights, and expected entropy."""
+        total = torch.special.entr(self.mean()).sum(-1)
+        per_draw = -(self.log_probs.exp() * self.log_probs).nan_to_num(0.0).sum(-1)
+        aleatoric = (self._weights[:, :, 0] * per_draw).sum(0)
+        epistemic = (total - aleatoric).clamp_min(0.0)  # >= 0 up to rounding (Jensen)
+        return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
+
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+        """Classes (n, N), int64."""
+        log_probs = self.log_probs[chosen]
+        gumbel = rng.gumbel(size=tuple(log_probs.shape))
+        return (log_probs + torch.as_tensor(gumbel).to(log_probs)).argmax(-1)
+
+
+def invert_cdf(cdf: Callable[[Tensor], Tensor], probability: Tensor, middle: Tensor) -> Tensor:
+    """Find where ``cdf`` reaches ``probability``, entry by entry, to rounding.
+
+    The bracket around ``middle`` doubles until it holds the place, then it is halved.
+    """
+    width = torch.ones_like(middle)
+    lower, upper = middle - width, middle + width
+    while bool((cdf(lower) >= probability).any() | (cdf(upper) < probability).any()):
+        width = 2.0 * width
+        lower = torch.where(cdf(lower) >= probability, middle - width, lower)
+        upper = torch.where(cdf(upper) < probability, middle + width, upper)
+    return _bisect(cdf, probability, lower, upper)
+
+
+def _bisect(
+    cdf: Callable[[Tensor], Tensor], probability: Tensor | float, lower: Tensor, upper: Tensor
+) -> Tensor:
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (lower + upper)
+        below = cdf(middle) < probability
+        lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+    return 0.5 * (lower + upper)
