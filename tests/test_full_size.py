@@ -35,7 +35,6 @@ def test_runs(command, tmp_path, monkeypatch, capsys):
     name = command[command.index("--data") + 1] if "--data" in command else "mnist"
     write_images(tmp_path, name, 20, 10)
     monkeypatch.setitem(os.environ, "SKBAYES_SYM_DATA", str(tmp_path))
-    monkeypatch.setattr("skbayes_sym.estimators.laplace.online.SUBSET_SIZE", 4)
     device = ["--device", "cuda" if torch.cuda.is_available() else "cpu"]
     methods = ["--methods", "non-invariant", "LILA"]
     argv = [str(SCRIPT), *FULL.split(), *command, *SMALL, *device, *methods]

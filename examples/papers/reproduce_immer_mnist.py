@@ -18,7 +18,7 @@ authors publish, at ``SKBAYES_SYM_DATA`` (see `skbayes_sym.datasets.load_dataset
 
 .. code-block:: shell
 
-   FULL="--device cuda --evidence subset --augmentations 31 --basis axis --epochs 1000"
+   FULL="--device cuda --augmentations 31 --basis axis --epochs 1000"
    python examples/papers/reproduce_immer_mnist.py $FULL --part all --hidden 1000
    python examples/papers/reproduce_immer_mnist.py $FULL --part all --network cnn
    python examples/papers/reproduce_immer_mnist.py $FULL --data fashion_mnist --hidden 1000

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.bayesian_mlp import pool
-from skbayes_sym.estimators.vi import method as vi_method
+from skbayes_sym.estimators.vi import mean_field_training as vi_method
 from skbayes_sym.inference.laplace.search import beginnings
 
 pytestmark = [

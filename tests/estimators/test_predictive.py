@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import DeepEnsembleRegressor, EvidenceAdam, LaplaceRegressor, Updates, predictive
-from skbayes_sym.estimators import predictive as predictive_module
+from skbayes_sym.estimators import distributions as predictive_module
 from skbayes_sym.estimators.distributions import predicts_distribution
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from skbayes_sym.inference.linear import posterior as low_rank
+from skbayes_sym.inference.linear import low_rank
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 
 

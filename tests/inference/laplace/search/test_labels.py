@@ -7,8 +7,8 @@ import torch
 from inference.laplace.labels_problems import class_data, class_problem, grid_log_evidence, repeated
 from torch.nn.functional import logsigmoid
 
+from skbayes_sym.inference.laplace.search import evidence_problem as problem_module
 from skbayes_sym.inference.laplace.search import labels
-from skbayes_sym.inference.laplace.search import problem as problem_module
 from skbayes_sym.inference.laplace.search.gauss_newton import WeightCurvature
 from skbayes_sym.inference.laplace.search.labels import (
     LabelTerms,

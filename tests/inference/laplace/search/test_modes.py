@@ -8,7 +8,7 @@ import torch
 from inference.laplace.labels_problems import class_data, class_problem, held, repeated
 from sklearn.linear_model import LogisticRegression
 
-from skbayes_sym.inference.laplace.search import modes as modes_module
+from skbayes_sym.inference.laplace.search import mode_search as modes_module
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING
 from skbayes_sym.inference.laplace.search.mode_search import (
     HYPER_START,

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
-from skbayes_sym.inference.laplace.search import problem as problem_module
+from skbayes_sym.inference.laplace.search import evidence_problem as problem_module
 from skbayes_sym.inference.laplace.search.evidence_problem import SearchHyper, evaluated
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
