@@ -189,6 +189,8 @@ Misfit = Callable[[Tensor, Tensor], Tensor]
 
 
 class Step(NamedTuple):
+    """Weights and damping of the restarts after a step, and how many moved."""
+
     theta: Tensor  # (R, P)
     damping: Tensor  # (R,)
     n_moved: int
