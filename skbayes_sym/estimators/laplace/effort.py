@@ -47,7 +47,7 @@ class ModesEffort:
     fewest_steps: int = 50
     more: int = 2
 
-    # hidden_layer_sizes="auto" and prior=None: beyond so many rows a scale a column predicts better
+    # hidden_layer_sizes="auto", prior="learn": beyond so many rows a scale a column predicts better
     # than a scale a layer, wherever at most this share of the targets' variance is noise; and forty
     # units better than twenty (airfoil: .1 nats per row), if there are so many rows a weight and
     # time enough. Of 640 weights for 1,350 rows forty units were .07 worse, at thrice the cost.
