@@ -1,6 +1,7 @@
 """Explicit random streams, and numbers known up to Monte Carlo noise."""
 
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from math import factorial
 from typing import NamedTuple
 
@@ -29,11 +30,16 @@ def numpy_generator(generator: torch.Generator) -> np.random.Generator:
     return np.random.default_rng(int(seed))
 
 
-def copy_of(generator: torch.Generator) -> torch.Generator:
-    """A stream of the numbers that ``generator`` will give."""
-    copy = torch.Generator(generator.device)
-    copy.set_state(generator.get_state())
-    return copy
+def seed_of(state: Tensor) -> int:
+    """A seed that the state of a generator determines; states of any kind of device do."""
+    return int.from_bytes(sha256(state.numpy().tobytes()).digest()[:8]) >> 1
+
+
+def host_stream(generator: torch.Generator) -> torch.Generator:
+    """A stream on the CPU: ``generator`` itself, or one its state leads, without a wait."""
+    if generator.device.type == "cpu":
+        return generator
+    return torch.Generator().manual_seed(seed_of(generator.get_state()))
 
 
 def copies(generator: torch.Generator) -> Iterator[torch.Generator]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from skbayes_sym.inference.sampling.chains import ChainDraws, retuned, sample_ch
 from skbayes_sym.inference.sampling.kernels.kernel import Kernel, initial_state
 from skbayes_sym.inference.sampling.smc import SMCResult, SMCSettings, run_replicates
 from skbayes_sym.numerics.optimise import Stopped
-from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.numerics.random import generator_from, seed_of, spawn_seeds
 from skbayes_sym.symmetry.relabelling import relabel
 from skbayes_sym.symmetry.units import split_units
 
@@ -200,8 +199,7 @@ def _as_tensors(block: Block, like: Tensor) -> Block:
     generator = torch.Generator(like.device)
     stream = torch.as_tensor(block.random_state)  # on the CPU, wherever a generator draws
     if len(stream) != len(generator.get_state()):  # of another kind of device: leads a new stream
-        digest = sha256(stream.numpy().tobytes()).digest()
-        stream = generator.manual_seed(int.from_bytes(digest[:8]) >> 1).get_state()
+        stream = generator.manual_seed(seed_of(stream)).get_state()
     return moved._replace(state=state, random_state=stream)
 
 

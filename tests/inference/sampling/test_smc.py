@@ -19,7 +19,6 @@ from thin import some
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.sampling import smc as smc_stages
 from skbayes_sym.inference.sampling.modes.bridge import domain_of
 from skbayes_sym.inference.sampling.smc import (
     SMCSettings,
@@ -28,7 +27,6 @@ from skbayes_sym.inference.sampling.smc import (
     effective_fraction,
     log_mean_weight,
     next_temperature,
-    next_tuning,
     run_replicates,
     smc,
     systematic_resample,
@@ -126,18 +124,17 @@ def test_weights_of_a_mixture():
 @pytest.mark.long
 @pytest.mark.kept("True")
 @pytest.mark.parametrize("full", [True, False])
-def test_overlapping_copies_are_sampled_right(full, monkeypatch):
+def test_overlapping_copies_are_sampled_right(full):
     """The boundary runs through the bulk, and either kernel keeps the law of the gap.
 
     Three exchangeable coordinates of which the data see the sum alone: ``x_1 - x_2`` is N(0, 2).
     The full kernel is kept whatever the boundary costs.
     """
-    monkeypatch.setattr(smc_stages, "_MOST_LOST", 1.0)
     group = Product((Units(torch.tensor([[0], [1], [2]])),))
     y = torch.tensor([2.0, 1.0, 1.5, 2.5], dtype=F64)
     likelihood = Linear(torch.ones(4, 3, dtype=F64), y, 0.5)
     posterior = AutogradPosterior(3, normal_prior, likelihood, NormalDraws(3))
-    settings = SMCSettings(n_particles=512, n_moves=10, allow_full=full)
+    settings = SMCSettings(n_particles=512, n_moves=10, allow_full=full, most_lost=1.0)
     runs = [smc(posterior, group, settings, generator=seeded(s)) for s in range(8)]
     assert any(stage.full for stage in runs[0].stages) == full
     assert (max(stage.boundary_loss for stage in runs[0].stages) > 0.1) == full
@@ -235,7 +232,7 @@ def test_which_kernel_is_next():
         full = stages.use_full(tuning)
         sequence += "f" if full else "t"
         size, loss = (2.0, next(losses)) if full else (3.0, 0.0)
-        tuning = next_tuning(
+        tuning = stages.next_tuning(
             tuning, tuning.reference, SMCStage(0.5, 0.0, full, 0.8, size, loss, 9, 0.0)
         )
     assert sequence == "tfttfttfttfff" + "ttf"
@@ -407,21 +404,21 @@ def test_replicates_do_not_depend_on_the_number_of_jobs():
         on_step=lambda k, info: told.append((k, info)) and False,
     )
     two = run_replicates(*arguments, seeds=spawn_seeds(7, 3), n_jobs=2)
-    assert one.stopped == two.stopped == "max_iter"
-    for ours, theirs in zip(one.runs, two.runs, strict=True):
+    assert one[1] == two[1] == "max_iter"
+    for ours, theirs in zip(one[0], two[0], strict=True):
         assert_close(ours.particles, theirs.particles, rtol=0, atol=0)
         assert ours.log_evidence == theirs.log_evidence
-    assert len({run.log_evidence for run in one.runs}) == 3
+    assert len({run.log_evidence for run in one[0]}) == 3
     assert [k for k, _ in told] == [1, 2, 3]
-    assert told[0][1]["log_evidence"] == one.runs[0].log_evidence
+    assert told[0][1]["log_evidence"] == one[0][0].log_evidence
 
 
 @some("n_jobs", [1, 2], keep={1})
 def test_replicates_can_be_stopped(n_jobs):
     posterior, _ = linear_problem()
     arguments = (posterior, Trivial(), SMCSettings(n_particles=32, n_moves=1))
-    found = run_replicates(
+    runs, stopped = run_replicates(
         *arguments, seeds=spawn_seeds(7, 4), n_jobs=n_jobs, on_step=lambda k, info: k == 2
     )
-    assert len(found.runs) == 2
-    assert found.stopped == "callback"
+    assert len(runs) == 2
+    assert stopped == "callback"

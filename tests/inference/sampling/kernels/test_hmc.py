@@ -1,3 +1,4 @@
+from dataclasses import replace
 from math import log, pi
 
 import pytest
@@ -8,7 +9,6 @@ from torch.testing import assert_close
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
 from skbayes_sym.inference.sampling.kernels.hmc import (
     HMC,
-    ConfinedHMC,
     energy_error,
     leapfrog,
     metropolis,
@@ -27,10 +27,6 @@ from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.units import Units
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6
-
-
-def n_leapfrog(kernel, step_size, generator):
-    return kernel.lengths(kernel.asked(step_size, generator)[None])[0]
 
 
 PRECONDITIONERS = {
@@ -143,7 +139,7 @@ def test_number_of_steps(generator):
     """ceil(T u / median): uniform u, the slow and the fast chain don't matter."""
     kernel = HMC(path_length=2.0, jitter=(0.5, 1.5), max_leapfrog=100)
     eps = torch.tensor([1e-6, 0.1, 0.1, 0.1, 50.0])
-    n = torch.tensor([n_leapfrog(kernel, eps, generator) for _ in range(4000)]).double()
+    n = torch.tensor([kernel.n_steps(float(eps.median()), generator) for _ in range(4000)]).double()
     assert float(n.min()) >= 10
     assert float(n.max()) <= 30
     # ceil adds one half on average; variance of a uniform on 20 integers.
@@ -154,31 +150,23 @@ def test_number_of_steps(generator):
 def test_number_of_steps_at_the_cap(cap, generator):
     """Uniform in the upper half, never one number."""
     kernel = HMC(jitter=(0.5, 1.5), max_leapfrog=cap)
-    n = {n_leapfrog(kernel, torch.tensor([1e-4]), generator) for _ in range(1000)}
+    n = {kernel.n_steps(1e-4, generator) for _ in range(1000)}
     assert n == set(range((cap + 1) // 2, cap + 1))
 
 
-@pytest.mark.parametrize("step", [0.1, 0.008])  # the second one wants more steps than it may make
-def test_lengths_are_foreseen(step, generator):
-    """Those that the moves then make, and asking for them draws nothing."""
-    target, kernel = quartic(), HMC(max_leapfrog=64, least_step=0.5)
-    state = initial_state(torch.zeros(5, 3, dtype=torch.float64), target)
-    step_size = torch.full((5,), step, dtype=torch.float64)
-    arguments = {
-        "step_size": step_size, "preconditioner": DiagonalPreconditioner(torch.ones(5, 3)),
-        "generator": generator,
-    }  # fmt: skip
-    foreseen = kernel.lengths(kernel.foreseen(12, state, step_size, generator))
-    assert len(set(foreseen)) > 5
-    before = generator.get_state()
-    told = [initial_state(state.position, target)]
-    for n_steps in foreseen:
-        told.append(kernel.step(told[-1], target, n_steps=n_steps, **arguments)[0])
-    generator.set_state(before)
-    for n_steps, there in zip(foreseen, told[1:], strict=True):
-        state, info = kernel.step(state, target, **arguments)
-        assert info.n_gradients.tolist() == [n_steps] * 5
-        assert_close(state, there, rtol=0.0, atol=0.0)
+def test_a_length_that_was_asked_for_before_is_the_moves_own(generator):
+    kernel, target = HMC(max_leapfrog=64, least_step=0.5), quartic()
+    step_size, moved = torch.linspace(0.01, 0.1, 5).double(), []
+    for n_steps in (None, kernel.n_steps(0.055, torch.Generator().manual_seed(0))):
+        stream = torch.Generator().manual_seed(0)
+        if n_steps is not None:
+            kernel.n_steps(0.055, stream)
+        moved.append(kernel.step(
+            initial_state(torch.zeros(5, 3).double(), target), target, n_steps=n_steps,
+            step_size=step_size, preconditioner=DiagonalPreconditioner(torch.ones(5, 3).double()),
+            generator=stream,
+        ))  # fmt: skip
+    assert_close(*(state for state, _ in moved), rtol=0.0, atol=0.0)
 
 
 F64 = torch.float64
@@ -258,7 +246,7 @@ def test_relabelling_a_random_walk_is_biased_and_rejection_isnt(generator):
 def test_hmc_confined_to_the_domain_keeps_exact_draws_exact(generator):
     """And the same trajectories with relabelling instead lose them."""
     n, target, inner = 4000, standard_normal(2), HMC(1.0, (0.5, 1.5), 16)
-    kernel = ConfinedHMC(SWAP_DOMAIN, inner)
+    kernel = replace(inner, domain=SWAP_DOMAIN)
     start = initial_state(inside(SWAP_DOMAIN, n, 2, generator), target)
     confined = relabelled = start
     for _ in range(60):
@@ -278,7 +266,7 @@ def test_order_statistics_within_a_domain_of_three_signed_units(generator):
     domain = FundamentalDomain(group, places([3.0, 1.0, 0.5]))
     n, target = 1500, standard_normal(3)
     factor = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.6, 0.0], [0.3, -0.2, 0.4]], dtype=F64)
-    kernel = ConfinedHMC(domain, HMC(0.5, (0.5, 1.5), 16))  # short: the cone is narrow
+    kernel = HMC(0.5, (0.5, 1.5), 16, domain=domain)  # short: the cone is narrow
     point = torch.tensor([2.0, 1.0, 0.1], dtype=F64)
     state = initial_state(point.repeat(n, 1), target)
     for _ in range(300):
@@ -292,7 +280,7 @@ def test_order_statistics_within_a_domain_of_three_signed_units(generator):
 
 def test_a_move_says_what_left_the_domain(generator):
     n, target = 500, standard_normal(2)
-    kernel = ConfinedHMC(SWAP_DOMAIN, HMC(1.5))
+    kernel = HMC(1.5, domain=SWAP_DOMAIN)
     state = initial_state(inside(SWAP_DOMAIN, n, 2, generator), target)
     moved, info = stepped(kernel, state, target, 0.4, UNEQUAL, generator)
     assert 0 < int(info.outside.sum()) < n
@@ -303,7 +291,7 @@ def test_a_move_says_what_left_the_domain(generator):
 
 def test_without_a_boundary_it_is_hmc(generator):
     n, target, inner = 50, standard_normal(3), HMC(1.5)
-    kernel = ConfinedHMC(FundamentalDomain(Trivial(), places([0.0] * 3)), inner)
+    kernel = replace(inner, domain=FundamentalDomain(Trivial(), places([0.0] * 3)))
     state = initial_state(torch.randn(n, 3, generator=generator, dtype=F64), target)
     identity = DiagonalPreconditioner(torch.ones(3, dtype=F64))
     found = [
@@ -324,7 +312,7 @@ def test_divergent_proposals_stay_out(far, generator):
     target = standard_normal(n_dims)
     state = initial_state(inside(domain, 5, n_dims, generator), target)
     wide = DiagonalPreconditioner(torch.full((n_dims,), far, dtype=F64))
-    moved, info = stepped(ConfinedHMC(domain, HMC(1.0)), state, target, 1.0, wide, generator)
+    moved, info = stepped(HMC(1.0, domain=domain), state, target, 1.0, wide, generator)
     assert bool(info.outside.all())
     assert bool(info.divergent.all())
     assert_close(moved.position, state.position, rtol=0, atol=0)
