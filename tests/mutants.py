@@ -324,7 +324,7 @@ MUTANTS = [
     Mutant("inference/factorization/mixed_sweeps.py", "PERIOD, _ENOUGH = 10, 1e-5",
            "PERIOD, _ENOUGH = 10, 5e-3",
            "inference/factorization/test_mixed_sweeps.py inference/factorization/test_vi.py"),
-    Mutant("estimators/mcmc/allocate.py", "rest + evidence.left", "rest",
+    Mutant("estimators/mcmc/allocate.py", "self.rest + self.evidence.left", "self.rest",
            "estimators/mcmc/test_allocate.py"),
     Mutant("estimators/mcmc/allocate.py", "max(0.5 * rest, rest - asked)", "rest",
            "estimators/mcmc/test_allocate.py"),

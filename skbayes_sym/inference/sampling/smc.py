@@ -90,7 +90,7 @@ class Cloud(NamedTuple):
     n_gradients: int
 
 
-class Fitted(NamedTuple):
+class FittedKernel(NamedTuple):
     """A kernel and where it starts."""
 
     position: Tensor  # (N, D), in the kernel's domain
@@ -266,18 +266,18 @@ class Stages:
         possible = settings.allow_full and enough and has_exact_domain(self.group)
         return possible and (tuning.full or tuning.pause == 0)
 
-    def pooled(self, aligned: Tensor) -> Fitted:
+    def pooled(self, aligned: Tensor) -> FittedKernel:
         """Scales that the group leaves alone: no boundary is needed."""
-        return Fitted(aligned, self._kernel(None), pooled_preconditioner(aligned, self.group))
+        return FittedKernel(aligned, self._kernel(None), pooled_preconditioner(aligned, self.group))
 
-    def full(self, aligned: Tensor, reference: DiagonalReference) -> Fitted:
+    def full(self, aligned: Tensor, reference: DiagonalReference) -> FittedKernel:
         """The covariance of one copy, within that copy."""
         domain = FundamentalDomain(self.group, reference)
         inside, _ = domain.enter(aligned)  # labels above may be a sweep behind the reference
-        return Fitted(inside, self._kernel(domain), full_preconditioner(inside))
+        return FittedKernel(inside, self._kernel(domain), full_preconditioner(inside))
 
     def move(
-        self, fitted: Fitted, beta: float, log_step: float
+        self, fitted: FittedKernel, beta: float, log_step: float
     ) -> tuple[Tensor, tuple[float, float, float, float]]:
         """Make all moves of a stage; the step size follows the mean acceptance after each.
 

@@ -138,7 +138,7 @@ class ModeSampler:
     def _spend(self, allowance: Allowance, run: ChainDraws) -> None:
         made = _WITH_METRIC * (run.warmup.n_gradients + run.sampling.n_gradients)
         n_moves = run.warmup.n_moves + run.sampling.n_moves
-        allowance.spend(allowance.of_moves(made, n_moves, self.plan.block_size))
+        allowance.left -= allowance.of_moves(made, n_moves, self.plan.block_size)
 
     def _spaced(self, warm: ChainDraws, thin: int, allowance: Allowance) -> tuple[int, HMC]:
         """Moves a draw, at most ``thin``, and the trajectories, by what the warm-up's cost."""
@@ -226,9 +226,9 @@ def refine(
         pool = weighing.pool
         for k, mode_seed in zip(unsure, spawn_seeds(round_seed, len(unsure)), strict=True):
             bridging = _BRIDGED * n_chains * sampler.plan.n_draws * weighing.modes.regions.n_modes
-            if not allowance.affords(allowance.work(sampler.plan.n_calls, n_chains) + bridging):
+            if allowance.work(sampler.plan.n_calls, n_chains) + bridging > allowance.left:
                 break
-            allowance.spend(bridging)
+            allowance.left -= bridging
             run = sampler(weighing, k, n_chains, seed=mode_seed, allowance=allowance)
             if not run.complete:
                 raise KeyboardInterrupt

@@ -6,7 +6,7 @@ import torch
 from inference.sampling.known_densities import flat, quartic
 from torch.testing import assert_close
 
-from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
+from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling.kernels.hmc import (
     HMC,
     energy_error,
@@ -22,7 +22,6 @@ from skbayes_sym.inference.sampling.kernels.kernel import (
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
-from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.units import Units
 
@@ -80,47 +79,6 @@ def test_leapfrog_of_a_standard_normal_turns(generator):
     end, momentum = leapfrog(initial_state(x, density), density, p, eps, identity, n)
     assert_close(end.position, p, rtol=0, atol=1e-6)
     assert_close(momentum, -x, rtol=0, atol=1e-6)
-
-
-def test_lost_chain_is_rejected_and_disturbs_nobody(generator):
-    """A chain at the edge of an abyss stays where it is, beside chains that don't notice."""
-
-    class Abyss:
-        n_dims = 2
-
-        def __call__(self, x):
-            return self.evaluate(x).value
-
-        def evaluate(self, x):
-            over = x[:, 0] > 10
-            value = torch.where(over, torch.nan, -0.5 * (x * x).sum(1))
-            return Evaluation(value, torch.where(over.unsqueeze(1), torch.nan, -x))
-
-    x = torch.randn(5, 2, generator=generator, dtype=torch.float64)
-    lost = x.clone()
-    lost[2] = torch.tensor([10.0, 0.0])
-    eps = torch.full((5,), 0.2).double()
-    wild = eps.clone()
-    wild[2] = 1e6  # the median, and with it the number of steps, is the same
-
-    def run(position, step_size):
-        g, infos = torch.Generator().manual_seed(1), []
-        state = initial_state(position, Abyss())
-        for _ in range(20):
-            state, info = HMC().step(
-                state, Abyss(), step_size=step_size, generator=g,
-                preconditioner=DiagonalPreconditioner(torch.ones(2).double()),
-            )  # fmt: skip
-            infos.append(info)
-        return state, infos
-
-    (state, infos), (other, other_infos) = run(lost, wild), run(x, eps)
-    rest = torch.tensor([0, 1, 3, 4])
-    assert_close(state.position[rest], other.position[rest], rtol=0, atol=0)
-    assert_close(state.position[2], lost[2], rtol=0, atol=0)
-    assert all(bool(i.divergent[2]) and not bool(i.accepted[2]) for i in infos)
-    assert all(float(i.acceptance[2]) == 0.0 for i in infos)
-    assert not any(bool(i.divergent.any()) for i in other_infos)
 
 
 def test_large_energy_error_is_divergent(generator):
@@ -206,42 +164,6 @@ def stepped(kernel, state, target, size, preconditioner, generator):
     )
 
 
-def random_walk(n_chains, n_moves, generator, *, reject):
-    """Gaps (n_moves, n_chains) under Metropolis with proposal standard deviations (1.5, 0.15)."""
-    target = standard_normal(2)
-    state = initial_state(inside(SWAP_DOMAIN, n_chains, 2, generator), target)
-    gaps = []
-    for _ in range(n_moves):
-        noise = torch.randn(n_chains, 2, generator=generator, dtype=F64)
-        proposal = initial_state(state.position + UNEQUAL.to_position(noise), target)
-        error = state.value - proposal.value
-        allowed = SWAP_DOMAIN.contains(proposal.position) if reject else None
-        state, _ = metropolis(
-            state, proposal, error, n_gradients=1, generator=generator, allowed=allowed
-        )
-        if not reject:
-            state = initial_state(SWAP_DOMAIN.enter(state.position)[0], target)
-        gaps.append(gap(state.position))
-    return torch.stack(gaps)
-
-
-def mean_of_chains(gaps):
-    """Mean, and its standard error from the spread of independent chains."""
-    means = gaps.mean(dim=0)
-    return float(means.mean()), float(means.std()) / len(means) ** 0.5
-
-
-@pytest.mark.long
-def test_relabelling_a_random_walk_is_biased_and_rejection_isnt(generator):
-    """The planted example: 1.897 with relabelling instead of rejection; the truth is 1.128."""
-    mean, se = mean_of_chains(random_walk(1000, 300, generator, reject=True))
-    assert abs(mean - TRUTH) < 4 * se
-    assert se < 0.02
-    biased, se = mean_of_chains(random_walk(1000, 500, generator, reject=False)[300:])
-    assert abs(biased - 1.897) < 4 * (se**2 + 0.0004**2) ** 0.5
-    assert se < 0.02
-
-
 @pytest.mark.long
 def test_hmc_confined_to_the_domain_keeps_exact_draws_exact(generator):
     """And the same trajectories with relabelling instead lose them."""
@@ -259,25 +181,6 @@ def test_hmc_confined_to_the_domain_keeps_exact_draws_exact(generator):
     assert bool(SWAP_DOMAIN.contains(confined.position).all())
 
 
-@pytest.mark.long
-def test_order_statistics_within_a_domain_of_three_signed_units(generator):
-    """E of the sorted absolute values of three normals, from a chain that starts at one point."""
-    group = Units(torch.tensor([[0], [1], [2]]), flip=True)
-    domain = FundamentalDomain(group, places([3.0, 1.0, 0.5]))
-    n, target = 1500, standard_normal(3)
-    factor = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.6, 0.0], [0.3, -0.2, 0.4]], dtype=F64)
-    kernel = HMC(0.5, (0.5, 1.5), 16, domain=domain)  # short: the cone is narrow
-    point = torch.tensor([2.0, 1.0, 0.1], dtype=F64)
-    state = initial_state(point.repeat(n, 1), target)
-    for _ in range(300):
-        state, _ = stepped(kernel, state, target, 0.5, DensePreconditioner(factor), generator)
-    exact = torch.randn(40_000, 3, generator=generator, dtype=F64).abs().sort(descending=True)[0]
-    ours = state.position.abs().sort(descending=True)[0]
-    assert bool((state.position >= 0).all())  # F is the cone x_1 > x_2 > x_3 > 0
-    se = (ours.var(dim=0) / n + exact.var(dim=0) / 40_000).sqrt()
-    assert bool(((ours.mean(dim=0) - exact.mean(dim=0)).abs() < 4 * se).all())
-
-
 def test_a_move_says_what_left_the_domain(generator):
     n, target = 500, standard_normal(2)
     kernel = HMC(1.5, domain=SWAP_DOMAIN)
@@ -287,21 +190,6 @@ def test_a_move_says_what_left_the_domain(generator):
     assert not bool((info.outside & info.accepted).any())
     assert_close(moved.position[info.outside], state.position[info.outside], rtol=0, atol=0)
     assert float(info.acceptance[info.outside].mean()) > 0.8  # the integrator's, not zero
-
-
-def test_without_a_boundary_it_is_hmc(generator):
-    n, target, inner = 50, standard_normal(3), HMC(1.5)
-    kernel = replace(inner, domain=FundamentalDomain(Trivial(), places([0.0] * 3)))
-    state = initial_state(torch.randn(n, 3, generator=generator, dtype=F64), target)
-    identity = DiagonalPreconditioner(torch.ones(3, dtype=F64))
-    found = [
-        stepped(k, state, target, 0.4, identity, torch.Generator().manual_seed(1))
-        for k in (kernel, inner)
-    ]
-    (ours, info), (theirs, expected) = found
-    assert_close(ours, theirs, rtol=0, atol=0)
-    assert_close(info[:5], expected[:5], rtol=0, atol=0)
-    assert not bool(info.outside.any())
 
 
 @pytest.mark.parametrize("far", [1e160, torch.inf])

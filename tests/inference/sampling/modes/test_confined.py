@@ -95,23 +95,6 @@ def test_where_units_overlap_chains_run_free(kernels, generator):
         assert bool(((means.mean(dim=0) - truth).abs() < 5 * se).all())
 
 
-@pytest.mark.long
-def test_the_seed_decides_and_a_stop_is_passed_on(generator):
-    found = two_modes()
-
-    def run(seed, on_step=None):
-        plan = PLAN._replace(n_warmup=20, n_draws=10)
-        sampler = sampler_of(TWO, torch.Generator().manual_seed(5), plan)
-        return sampler(found, 0, 4, seed=seed, on_step=on_step)
-
-    one, two, other = run(1), run(1), run(2)
-    assert (one.draws == two.draws).all()
-    assert (one.draws != other.draws).any()
-    stopped = run(1, lambda step, info: True)
-    assert stopped.stopped == "callback"
-    assert stopped.draws.shape[1] == 0
-
-
 def test_a_stop_while_they_warm_up_is_the_end(monkeypatch, generator):
     """Also where the boundary would have them warm up again, free."""
     monkeypatch.setattr(confined, "_boundary_loss", lambda warm: 1.0)
@@ -222,25 +205,12 @@ def test_refining_ends_with_its_allowance(generator):
     """Nothing to spend: no chain. Enough for one run: one round, and its cost is taken off."""
     found = weigh(TWO, few_in_the_heavy_mode(generator), UNITS, generator=generator)
     sampler = sampler_of(TWO, generator)
-    assert refine(TWO, found, None_but_plan(), n_chains=8, seed=3, allowance=none()) is found
+    assert refine(TWO, found, sampler, n_chains=8, seed=3, allowance=Allowance(1e4, 0.0)) is found
     cost = Allowance(1e4).work(PLAN.n_calls, 8) + 9e5 * 400 * 2
     allowance = Allowance(1e4, cost)
     after = refine(TWO, found, sampler, n_chains=8, seed=3, allowance=allowance)
     assert len(after.pool.draws) == len(found.pool.draws) + 400
     assert 0.1 * cost < cost - allowance.left < 10 * cost
-
-
-def none():
-    return Allowance(1e4, 0.0)
-
-
-class None_but_plan:
-    plan, group, generator = PLAN, UNITS, None
-
-
-def test_nothing_to_refine():
-    found = two_modes()
-    assert refine(TWO, found, None_but_plan(), n_chains=8, seed=3) is found
 
 
 def test_hopeless_modes_are_not_refined(generator):
