@@ -219,7 +219,7 @@ def list_modes(
 
 
 class Budget(NamedTuple):
-    """What a fit may still cost once it has explored."""
+    """Work that a fit may still do once it has explored."""
 
     evidence: Allowance
     rest: float | None  # multiplications left to new chains in the modes; None: no limit
