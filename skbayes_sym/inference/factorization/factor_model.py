@@ -214,7 +214,7 @@ def rows_group(
         return Orthogonal(index)
     if isinstance(symmetry, str):
         return Units(index.mT, permute=symmetry == "signed_permutation", flip=True)
-    acted_on = getattr(symmetry, "index", index)
+    acted_on = symmetry.index if isinstance(symmetry, Orthogonal | Units) else index
     if acted_on.numel() != index.numel():
         raise ValueError(
             f"symmetry={type(symmetry).__name__}(...) acts on {acted_on.numel()} numbers, but U "
