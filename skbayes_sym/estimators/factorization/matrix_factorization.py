@@ -487,8 +487,8 @@ class SymVIMatrixFactorization(PredictsEntries):
         self.n_features_in_ = len(labels)
         if labels.dtype.kind == "U":
             self.feature_names_in_: Array = labels.astype(object)
-        else:
-            vars(self).pop("feature_names_in_", None)
+        elif "feature_names_in_" in vars(self):
+            del self.feature_names_in_
 
     @property
     def symmetry_(self) -> SymmetryGroup:
