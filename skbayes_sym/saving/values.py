@@ -34,11 +34,12 @@ from skbayes_sym.saving.classes import (
 # imported when a file is written or read.
 NOUNS = {
     "estimators.mcmc.allocate": "Mode",
-    "inference.laplace.curvature": "KroneckerSpectrum LayerSpectrum",
     "inference.laplace.member_refit": "RefittedMembers",
     "inference.laplace.mode_mixture": "ModeMixture",
     "inference.laplace.laplace_posterior": "LaplacePosterior",
-    "inference.laplace.precision": "KroneckerPrecision DiagonalPrecision FullPrecision",
+    "inference.laplace.precision": (
+        "LayerSpectrum KroneckerPrecision DiagonalPrecision FullPrecision"
+    ),
     "inference.layerwise.layers": "Layerwise",
     "inference.layerwise.collapsed": "MeanFieldHidden CollapsedLast",
     "inference.layerwise.global_inducing": "InducingHidden InducingLast",

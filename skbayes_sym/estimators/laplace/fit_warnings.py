@@ -6,9 +6,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.laplace.averaged_problem import Problem
-from skbayes_sym.estimators.laplace.evaluation import Evaluated
-from skbayes_sym.estimators.laplace.found import LaplaceFit
+from skbayes_sym.estimators.laplace.averaged_problem import Evaluated, LaplaceFit, Problem
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.convergence import last_tenth_gain
 

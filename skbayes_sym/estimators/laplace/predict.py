@@ -6,7 +6,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators.laplace.evaluation import EVALUATION_SAMPLES
 from skbayes_sym.inference.laplace.laplace_posterior import (
     LaplacePosterior,
     LinearisedNetwork,
@@ -18,6 +17,7 @@ from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.networks.recording import RecordingNetwork
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
+EVALUATION_SAMPLES = 32  # transformations a row of the reported evidence and of predictions
 _NEGLIGIBLE = 1e-3  # nats per row: what training takes for converged
 _ROWS_LOOKED_AT = 200
 

@@ -126,8 +126,8 @@ def full_evidence(fitted, X, y):
     theta = torch.as_tensor(fitted.posterior_.loc)
     with torch.no_grad():
         sums = evidence.one_pass(theta, hyper, 0)
-        spectrum = evidence.spectrum(sums.factors)
-        return evidence.evidence(theta, hyper, sums.log_likelihood, spectrum)[0].value
+        precision = evidence.precision(sums.factors, hyper)
+        return evidence.evidence(theta, hyper, sums.log_likelihood, precision)[0].value
 
 
 @pytest.mark.long
