@@ -75,9 +75,12 @@ def test_outputs_of_the_linearised_network(name, kind):
     q = p._replace(noise=shared.expand(len(p.data.x), *shared.shape))
     jac = torch.func.jacrev(lambda t: averaged_outputs(q, t))(p.theta)
     covariance = torch.linalg.inv(dense_precision(p, kind))
-    found = LinearisedNetwork(p.model, posterior, eta, shared).outputs(p.data.x)
+    linearised = LinearisedNetwork(p.model, posterior, eta, shared)
+    found = linearised.outputs(p.data.x)
     assert_close(found.mean, averaged_outputs(q, p.theta))
     assert_close(found.covariance, torch.einsum("noi,ij,nkj->nok", jac, covariance, jac))
+    joint = torch.einsum("noi,ij,moj->nmo", jac, covariance, jac)
+    assert_close(linearised.covariance(p.data.x), joint)
 
 
 @pytest.mark.long
