@@ -14,11 +14,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.alternation import Alternation, Point
 from skbayes_sym.estimators.laplace.families import LearnedInvariances
-from skbayes_sym.estimators.laplace.predict import (
-    EVALUATION_SAMPLES,
-    averaging_is_negligible,
-    predict_seeds,
-)
+from skbayes_sym.estimators.laplace.predict import EVALUATION_SAMPLES, averaging_is_negligible
 from skbayes_sym.inference.laplace.curvature import Diagonal, Full, Kronecker, Structure
 from skbayes_sym.inference.laplace.jacobian import Directions, parameter_positions
 from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior
@@ -124,8 +120,7 @@ class Problem:
         positions = parameter_positions(model.layers, model.network.layout)
         learned = None
         if self.reports_invariances:
-            seed, _ = predict_seeds(self.seeds.predict)
-            plainly = averaging_is_negligible(self.reported, theta, hyper, seed)
+            plainly = averaging_is_negligible(self.reported, *evaluated.point, self.seeds.predict)
             curve = [as_array(eta) for eta in training.eta_curve]
             learned = LearnedInvariances(model.augmentation, as_array(h["eta"]), curve, plainly)
         noise_scale = model.likelihood.at(h["likelihood"].cpu()).noise_scale
