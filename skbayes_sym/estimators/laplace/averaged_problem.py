@@ -82,7 +82,7 @@ class Problem:
 
     @property
     def model(self) -> AveragedNetwork:
-        """With the number of transformations used in training."""
+        """The network, with the number of transformations used in training."""
         return self.evidence.model
 
     @cached_property
