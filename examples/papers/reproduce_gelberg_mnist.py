@@ -38,7 +38,6 @@ Run ``python reproduce_gelberg_mnist.py`` (about an hour of one core), or with `
 smoke run. The environment variable ``SKBAYES_SYM_DATA`` names the folder of the data.
 """
 
-
 import argparse
 import time
 from functools import lru_cache

@@ -24,7 +24,6 @@ and the two methods differ by a thousandth of the spread over seeds.
 Run ``python reproduce_gelberg_two_weights.py`` (20 seconds), or with ``--fast`` for 2 seeds.
 """
 
-
 import argparse
 from math import log
 

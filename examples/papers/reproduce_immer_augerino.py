@@ -24,7 +24,6 @@ Rotations in degrees to either side, one per seed (truth 60); the reward of 0.01
    Augerino, reward 1.0    897 899 899        3 3 3
 """
 
-
 import argparse
 
 import numpy as np

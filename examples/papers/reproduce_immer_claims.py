@@ -22,7 +22,6 @@ Run ``python examples/papers/reproduce_immer_claims.py`` (a quarter of an hour),
 claims for some, or with ``--fast`` for a smoke run.
 """
 
-
 import argparse
 import warnings
 

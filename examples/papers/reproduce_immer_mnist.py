@@ -55,7 +55,6 @@ rate 0.02): original images 90.6 and 94.4 %; at partial rotation it stays underf
 31.8 %.
 """
 
-
 import argparse
 from functools import lru_cache
 from time import process_time

@@ -19,7 +19,6 @@ seconds with ``--fast``), or one figure with ``--figure 4``; ``--figure 0`` is
 the objective as printed, against the log evidence.
 """
 
-
 import argparse
 import warnings
 

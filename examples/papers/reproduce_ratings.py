@@ -22,7 +22,6 @@ Run ``python reproduce_ratings.py [--data-home FOLDER] [--fast]``; with
 the lines that are wanted.
 """
 
-
 import argparse
 import os
 import time

@@ -34,7 +34,6 @@ short trial of one small data set; ``--jobs`` processes share the chains. The en
 ``SKBAYES_SYM_DATA`` names the folder of the data.
 """
 
-
 import argparse
 import sys
 import textwrap
