@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
@@ -64,4 +65,4 @@ class LaplaceFit:
 
 def as_array(tensor: Any) -> Array:
     """A copy on the host."""
-    return np.array(tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else tensor)
+    return np.array(tensor.detach().cpu().numpy() if isinstance(tensor, Tensor) else tensor)
