@@ -16,10 +16,10 @@ from torch import Tensor
 from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
-from skbayes_sym.inference.modes.mixtures import GaussianMixture
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
 from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
+from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture
 from skbayes_sym.models.augmentations.augmentation import (
     Augmentation,
     Composed,

@@ -236,4 +236,4 @@ class LaplaceFit:
 
 def as_array(tensor: Any) -> Array:
     """A copy on the host."""
-    return np.array(tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else tensor)
+    return np.array(tensor.detach().cpu().numpy() if isinstance(tensor, Tensor) else tensor)

@@ -91,7 +91,7 @@ class LILAEstimator(LaplaceEstimator):
     def _networks_at_once(self, n_weights: int) -> float:
         """Transformations of a row."""
         given = given_invariances(self.invariances)
-        return float(getattr(given, "n_augmentations", 1))
+        return 1.0 if given is None else float(given.n_augmentations)
 
     def _method(self) -> Laplace:
         adam = as_adam(self.optimizer, EvidenceAdam)
