@@ -41,7 +41,7 @@ from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.units import Units
+from skbayes_sym.symmetry.units import UnitGroup
 
 __all__ = ["MAP", "VI", "Gibbs", "Solver"]
 
@@ -130,7 +130,7 @@ class VI(_Settings):
             return None
         k = model.n_components
         group = rows_group(self.symmetry, model.prior.scale, n_rows, k)
-        permutes = isinstance(group, Units) and group.permutes
+        permutes = isinstance(group, UnitGroup) and group.permutes
         if self.gap is None and permutes and k > MOST_PERMUTED:
             raise ValueError(
                 "symmetry='signed_permutation' sums over 2^n_components subsets, too many for "
