@@ -389,7 +389,7 @@ POSTERIORS: dict[str, Posterior] = {
         np.array([[0.3], [-0.2]]), np.array([0.5]), None, (_SPREAD @ _SPREAD.mT).numpy(), 0.6
     ),
     "laplace": LaplacePosterior(
-        np.array([0.4, -0.6]), FullPrecision((2.0 * _SPREAD).numpy(), ParamLayout({"w": (2,)})),
+        np.array([0.4, -0.6]), FullPrecision((2.0 * _SPREAD).numpy(), (), ParamLayout({"w": (2,)})),
         np.array([0, 1]),
     ),
     "gaussian-mixture": _MIXTURE,
