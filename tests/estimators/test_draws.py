@@ -1,6 +1,5 @@
 """What chains and ensembles share: objects in, weighted draws out."""
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -10,33 +9,24 @@ from scipy import stats
 from scipy.special import logsumexp
 from sklearn.base import clone
 
-from skbayes_sym import (
-    HMC,
-    Chains,
-    DeepEnsembleClassifier,
-    DeepEnsembleRegressor,
-    MCMCClassifier,
-    MCMCRegressor,
-    ModeWeights,
-)
+import skbayes_sym as sk
 from skbayes_sym.model_selection._fits import has_posterior_draws
-from skbayes_sym.models import BaseNetwork, Poisson
-from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.models import Poisson
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 CHAINS = {
-    "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=30), "n_chains": 3, "n_draws": 4,
-    "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
+    "sampler": sk.Chains(sk.HMC(max_leapfrog=8), init="prior", n_warmup=30), "n_chains": 3,
+    "n_draws": 4, "remove_symmetries": sk.ModeWeights("uniform"), "random_state": 0,
 }  # fmt: skip
 MEMBERS = {"n_members": 3, "max_iter": 60, "activation": "tanh", "random_state": 0}
 REGRESSORS = {
-    "mcmc": MCMCRegressor((2,), **CHAINS),
-    "ensemble": DeepEnsembleRegressor((2,), **MEMBERS),
+    "mcmc": sk.MCMCRegressor((2,), **CHAINS),
+    "ensemble": sk.DeepEnsembleRegressor((2,), **MEMBERS),
 }
 CLASSIFIERS = {
-    "mcmc": MCMCClassifier((2,), **CHAINS),
-    "ensemble": DeepEnsembleClassifier((2,), correction=None, **MEMBERS),
+    "mcmc": sk.MCMCClassifier((2,), **CHAINS),
+    "ensemble": sk.DeepEnsembleClassifier((2,), correction=None, **MEMBERS),
 }
 regressors = pytest.mark.parametrize("name", REGRESSORS)
 
@@ -141,27 +131,6 @@ def test_counts(name):
     assert (drawn == drawn.round()).all()
     error = np.sqrt(model.predict_uncertainty(X).total / 500)
     assert (np.abs(drawn.mean(1) - rate.mean(0)) < 5 * error).all()
-
-
-@dataclass(frozen=True)
-class Wave(BaseNetwork):
-    """A third party's: amplitude and phase of a sine."""
-
-    n_outputs: int = 1
-    layout = ParamLayout({"amplitude": (1,), "phase": (1,)})
-
-    def init(self, n, *, generator):
-        return torch.randn(n, 2, generator=generator, dtype=torch.float64)
-
-    def forward(self, theta, x):
-        angle = x[:, 0] + theta[..., 1:]
-        return (theta[..., :1] * angle.sin()).unsqueeze(-1)
-
-
-@regressors
-def test_a_network_of_other_outputs_is_refused(name):
-    with pytest.raises(ValueError, match=r"network has 2 outputs.*ask for 1"):
-        type(REGRESSORS[name])(network=Wave(2)).fit(X, Y)
 
 
 class Half:
