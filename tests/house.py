@@ -25,7 +25,7 @@ ORDER = {name: i for i, floor in enumerate(FLOORS) for name in floor}
 # `estimators/bayesian_mlp` pools two methods' fits: neither is one itself.
 METHODS = {
     "inference": {
-        "mean_field", "layerwise", "linear", "laplace", "factorization", "sampling",
+        "gaussian_vi", "linear", "laplace", "factorization", "sampling",
     },
     "estimators": {"vi", "layerwise", "mcmc", "laplace", "linear", "factorization", "ensemble"},
 }  # fmt: skip

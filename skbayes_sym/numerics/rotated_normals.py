@@ -26,7 +26,7 @@ class RotatedNormals:
     the signs are random; they are not independent (they have the same sum of squares, and the
     square of a number correlates with those in the set after it by 1/16). That is enough for steps
     that average: their gradients' mean has hardly more variance than by numbers drawn anew
-    (``tests/inference/mean_field/test_elbo.py``). It isn't for draws that are kept.
+    (``tests/inference/gaussian_vi/test_elbo.py``). It isn't for draws that are kept.
 
     From some ten thousand numbers on a set takes a quarter of what drawing it does
     (``asv_bench/benchmarks/variational.py``).

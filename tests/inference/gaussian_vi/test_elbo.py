@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
-from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, pack
-from skbayes_sym.inference.mean_field.gated import GatedGap
+from skbayes_sym.inference.gaussian_vi.bounds import expected_log_likelihood
+from skbayes_sym.inference.gaussian_vi.elbo import GaussianMLP, SymmetrizedElbo, pack
+from skbayes_sym.inference.gaussian_vi.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.learned_scales import ARD
 from skbayes_sym.models.likelihoods.categorical import Categorical
