@@ -43,7 +43,7 @@ from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, UnboundPrior
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    DoublyStochastic,
+    Bethe,
     Exact,
     Importance,
     InfoNCE,
@@ -180,7 +180,7 @@ GAPS: dict[str, GapCase] = {
     "units-soules": GapCase(UnitGap(Units(_UNIT_INDEX), Soules()), mean_field(6)),
     "units-importance": GapCase(UnitGap(Units(_UNIT_INDEX), Importance(4)), mean_field(6)),
     "units-infonce": GapCase(UnitGap(Units(_UNIT_INDEX), InfoNCE(4)), mean_field(6)),
-    "units-upper": GapCase(UnitGap(Units(_UNIT_INDEX), DoublyStochastic(), "upper"), mean_field(6)),
+    "units-upper": GapCase(UnitGap(Units(_UNIT_INDEX), Bethe(), "upper"), mean_field(6)),
     "layers-lower": GapCase(
         UnitGap(_DEEP.symmetry(), Exact(), n_draws=3), mean_field(_DEEP.layout.n_params)
     ),

@@ -18,7 +18,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    DoublyStochastic,
+    Bethe,
     Exact,
     Importance,
     Soules,
@@ -247,7 +247,7 @@ def test_reported_gap_bounds_enclose_the_truth(generator):
         .estimate(posterior, 3000, generator=generator_from(1))
         .value
         for permanent, bound in (
-            (Importance(8), "lower"), (Exact(), "lower"), (DoublyStochastic(), "upper")
+            (Importance(8), "lower"), (Exact(), "lower"), (Bethe(), "upper")
         )
     )  # fmt: skip
     assert lower <= exact + 1e-3 < upper
@@ -344,6 +344,6 @@ class TestGate:
     def test_refuses_an_upper_bound(self):
         with pytest.raises(ValueError, match="lower bound"):
             GatedGap(
-                UnitGap(self.network.symmetry(), DoublyStochastic(), "upper"),
+                UnitGap(self.network.symmetry(), Bethe(), "upper"),
                 generator=generator_from(0),
             )

@@ -15,7 +15,7 @@ from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    DoublyStochastic,
+    Bethe,
     Exact,
     Importance,
     InfoNCE,
@@ -191,7 +191,7 @@ def test_upper_estimate_stays_above_pointwise(d, p, spread, generator):
     noise = torch.randn(500, d * p, generator=generator, dtype=torch.float64)
     group = Units(units(d, p))
     exact = unit_gap(group, loc, scale, noise, Exact(), generator=generator)
-    above = UnitGap(group, DoublyStochastic(), "upper").values(
+    above = UnitGap(group, Bethe(), "upper").values(
         loc, scale, noise, generator=generator
     )
     assert bool((above - exact > -1e-9).all())
