@@ -50,7 +50,7 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Soules,
 )
 from skbayes_sym.symmetry.gaps.rotations import AnchoredRotationGap, IsotropicRotationGap
-from skbayes_sym.symmetry.gaps.row_gaps import ComponentGap, SignFlipGap
+from skbayes_sym.symmetry.gaps.row_gaps import AnchoredComponentGap, ComponentGap, SignFlipGap
 from skbayes_sym.symmetry.gaps.translations import TranslationGap
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.group import Product, SymmetryGroup, Trivial
@@ -189,6 +189,12 @@ GAPS: dict[str, GapCase] = {
     ),
     "flips": GapCase(SignFlipGap(Units(_ROW_INDEX.mT, permute=False, flip=True)), rows("diag")),
     "components": GapCase(ComponentGap(Units(_ROW_INDEX.mT, flip=True)), rows("diag")),
+    "anchored-components": GapCase(
+        AnchoredComponentGap(Units(_ROW_INDEX.mT, flip=True)), rows("full")
+    ),
+    "anchored-flips": GapCase(
+        AnchoredComponentGap(Units(_ROW_INDEX.mT, permute=False, flip=True)), rows("full")
+    ),
     "rotations-isotropic": GapCase(IsotropicRotationGap(Orthogonal(_ROW_INDEX)), rows("isotropic")),
     "rotations-diag": GapCase(AnchoredRotationGap(Orthogonal(_ROW_INDEX)), rows("diag")),
     "rotations-full": GapCase(AnchoredRotationGap(Orthogonal(_ROW_INDEX)), rows("full")),
@@ -204,7 +210,8 @@ FINITE_GAPS = {
 # Their gradient is that of their value, draw by draw; the others' in expectation.
 PATHWISE_GAPS = {
     k: v for k, v in GAPS.items()
-    if k == "translations" or (k in FINITE_GAPS and k != "units-importance")
+    if k == "translations"
+    or (k in FINITE_GAPS and k not in {"units-importance", "anchored-components", "anchored-flips"})
 }  # fmt: skip
 
 
@@ -348,15 +355,6 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
         LaplaceNoise(torch.tensor([-0.3], dtype=torch.float64)), _one_number, 1
     ),
     "own-softmax": LikelihoodCase(Softmax(), _classes, 2, "classes"),
-}
-
-LOWER_ESTIMATES: dict[str, Any] = {
-    "exact": Exact(),
-    "importance-1": Importance(1),
-    "importance-5": Importance(5),
-    "infonce": InfoNCE(5),
-    "infonce-iid": InfoNCE(5, replacement=True),
-    "soules": Soules(),
 }
 
 KERNELS: dict[str, Any] = {

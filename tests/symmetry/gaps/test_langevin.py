@@ -13,12 +13,12 @@ from skbayes_sym.symmetry.gaps.langevin import (
     anchor_features,
     anchored_inner,
     expand_langevin,
-    isotropic_inner,
     langevin_gap,
+    langevin_gradient,
     learn_mixing,
-    mean_gradient,
     plain_anchors,
 )
+from skbayes_sym.symmetry.gaps.rotations import Distance
 
 N_ROWS, DRAWS = 12, 4000
 
@@ -78,7 +78,8 @@ def test_row_isotropic_gap_is_exact_draw_by_draw(kind, generator):
 def test_shortcut_draws_have_the_law_of_the_rows(kind, generator):
     mean, cov, rows, anchors = setting(kind, generator)
     noise = torch.randn(DRAWS, 2, 2, generator=generator, dtype=torch.float64)
-    short = isotropic_inner(mean, cov[:, 0, 0], noise)
+    distance = Distance.of(mean, cov[:, 0, 0])
+    short = distance.axes @ distance.draws(noise) @ distance.axes.mT
     long = anchored_inner(anchors, rows)
     for power in (1, 2):
         difference = (short**power).mean(0) - (long**power).mean(0)
@@ -111,7 +112,7 @@ def test_any_anchors_give_a_lower_bound(kind, strength, generator):
 def test_isotropic_gap_at_twenty_components(distance, expected, generator):
     noise = torch.randn(200, 20, 20, generator=generator, dtype=torch.float64)
     mean = float(distance) ** 0.5 * torch.eye(20, dtype=torch.float64)
-    values = langevin_gap(isotropic_inner(mean, torch.ones(20, dtype=torch.float64), noise))
+    values = langevin_gap(Distance.of(mean, torch.ones(20, dtype=torch.float64)).draws(noise))
     error = 4.0 * float(values.std()) * (1 / 200 + 1 / 64) ** 0.5
     assert abs(float(values.mean()) - expected) < error + 0.02 * expected
 
@@ -121,7 +122,7 @@ def test_gap_vanishes_without_means_and_grows_with_them(generator):
     shape = torch.randn(9, 4, generator=generator, dtype=torch.float64)
     variance = 0.5 * torch.ones(9, dtype=torch.float64)
     gaps = [
-        float(langevin_gap(isotropic_inner(scale * shape, variance, noise)).mean())
+        float(langevin_gap(Distance.of(scale * shape, variance).draws(noise)).mean())
         for scale in (0.0, 0.3, 1.0, 3.0, 10.0)
     ]
     assert abs(gaps[0]) < 1e-12
@@ -141,7 +142,8 @@ def test_gradient_and_added_precision_are_derivatives(k, generator):
         return torch.autograd.grad(value, x)[0].sum(0)
 
     expansion = expand_langevin(anchored_inner(anchors, rows))
-    assert_close(mean_gradient(anchors, expansion), slopes(rows), rtol=0, atol=1e-10)
+    gradient = langevin_gradient(anchors, anchored_inner(anchors, rows)).d_mean
+    assert_close(gradient, slopes(rows), rtol=0, atol=1e-10)
     found = added_precision(anchors, expansion)
     for i in range(n):
         for p in range(k):
