@@ -56,8 +56,11 @@ def test_value_equals_enumeration(d, scale):
     log_weights = random_log_weights(2, 3, d, d, scale=scale, seed=d)
     expected = enumerated(log_weights)
     assert_close(log_permanent(log_weights), expected, rtol=1e-13, atol=1e-12)
-    value, _ = value_and_gradient(log_weights)
+    value, gradient = value_and_gradient(log_weights)
     assert_close(value, expected, rtol=1e-13, atol=1e-12)
+    leaf = log_weights.clone().requires_grad_()
+    (marginals,) = torch.autograd.grad(enumerated(leaf).sum(), leaf)
+    assert_close(gradient, marginals, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("d", ORACLES)
@@ -67,14 +70,6 @@ def test_value_and_bounds_equal_oracles(d):
     assert_close(log_permanent(log_weights), value, rtol=0, atol=1e-9)
     assert_close(soules_bound(log_weights), soules, rtol=0, atol=1e-7)
     assert_close(bethe_bound(log_weights, 100), bethe, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("level", [1e4, -1e4])
-def test_huge_entries_neither_overflow_nor_underflow(level):
-    log_weights = random_log_weights(5, 5) + level
-    # Tolerance: entries of 1e4 carry a rounding error of 2e-12 each.
-    expected = log_permanent(random_log_weights(5, 5)) + 5 * level
-    assert_close(log_permanent(log_weights), expected, rtol=0, atol=1e-10)
 
 
 def test_batches_in_blocks_equal_single_matrices(monkeypatch):
@@ -101,14 +96,6 @@ def test_float32_is_as_accurate_as_float32_can_be(d):
     assert_close(gradient.double(), marginals, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("d", [1, 2, 5])
-def test_gradient_equals_enumerated_marginals(d):
-    log_weights = random_log_weights(d, d, scale=4.0).requires_grad_()
-    (expected,) = torch.autograd.grad(enumerated(log_weights), log_weights)
-    _, gradient = value_and_gradient(log_weights.detach())
-    assert_close(gradient, expected, rtol=1e-12, atol=1e-13)
-
-
 @pytest.mark.parametrize("scale", [0.1, 3.0, 1e3])
 @pytest.mark.parametrize("d", [2, 6, 11])
 def test_gradient_is_doubly_stochastic(d, scale):
@@ -116,12 +103,6 @@ def test_gradient_is_doubly_stochastic(d, scale):
     ones = torch.ones(3, d, dtype=torch.float64)
     assert_close(gradient.sum(-1), ones, rtol=0, atol=1e-13)
     assert_close(gradient.sum(-2), ones, rtol=0, atol=1e-13)
-
-
-def test_gradient_carries_no_graph():
-    log_weights = random_log_weights(3, 3).requires_grad_()
-    (gradient,) = torch.autograd.grad(log_permanent(log_weights), log_weights, create_graph=True)
-    assert not gradient.requires_grad
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -203,16 +184,6 @@ def test_soules_gradcheck_and_huge_entries(tighten):
     assert torch.autograd.gradcheck(lambda x: soules_bound(x, tighten=tighten), log_weights)
     huge = torch.tensor([[1e4, -1e4], [-1e4, 1e4]], dtype=torch.float64)
     assert_close(soules_bound(huge, tighten=tighten), float64(2e4), rtol=1e-12, atol=0)
-
-
-def test_soules_with_zero_weights_has_a_finite_gradient():
-    log_weights = random_log_weights(4, 4)
-    log_weights[0, 1] = log_weights[2, 3] = -INF
-    log_weights.requires_grad_()
-    bound = soules_bound(log_weights, tighten=True)
-    (gradient,) = torch.autograd.grad(bound, log_weights)
-    assert bound >= log_permanent(log_weights)
-    assert gradient.isfinite().all()
 
 
 @pytest.mark.parametrize("n_iter", [1, 20, 100])
