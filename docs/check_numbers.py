@@ -39,9 +39,9 @@ def _of_row(start: str, column: int) -> str:
     return rf"\n{start}" + r"[^\S\n]+\S+" * column + r"[^\S\n]+" + _NUMBER
 
 
-_MODE_SEEKING = "examples/plot_mode_seeking.py"
-_TWO_WEIGHTS = "examples/plot_two_weight_network.py"
-_KURLE = "examples/plot_invariance_gap.py"
+_MODE_SEEKING = "examples/papers/plot_mode_seeking.py"
+_TWO_WEIGHTS = "examples/papers/plot_two_weight_network.py"
+_KURLE = "examples/papers/plot_invariance_gap.py"
 _MOORE = "examples/papers/reproduce_moore_figures.py --figure"
 _SPEED = "asv_bench/studies/compare_all.py --budget 0 --rst"
 _FULL = r"from a mode\s+full covariance\s+([\d.]+)"

@@ -1,4 +1,4 @@
-"""Check a built site without a network: links, anchors, pictures, formulas.
+"""Check a built site without a network: links, anchors, pictures, formulas; count its words.
 
     python docs/check_pages.py [docs/_build/html]
 
@@ -9,6 +9,7 @@ no text outside of formulas and code may look like TeX. Addresses elsewhere are 
 
 import re
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from html.parser import HTMLParser
@@ -29,14 +30,16 @@ class Page:
     scripts: list[str] = field(default_factory=list)
     has_formula: bool = False
     raw_tex: list[str] = field(default_factory=list)
+    n_words: int = 0  # of the article, code and tables included
 
 
 class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.page, self._open = Page(), []
+        self.page, self._open, self._in_article = Page(), [], False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._in_article |= tag == "article"
         given = {name: value or "" for name, value in attrs}
         self.page.ids.update(given[name] for name in ("id", "name") if name in given)
         for attribute, tags in _SOURCE.items():
@@ -49,11 +52,14 @@ class _Reader(HTMLParser):
             self._open.append((tag, is_formula or tag in _UNREAD))
 
     def handle_endtag(self, tag: str) -> None:
+        self._in_article &= tag != "article"
         while self._open and any(tag == name for name, _ in self._open):
             if self._open.pop()[0] == tag:
                 break
 
     def handle_data(self, data: str) -> None:
+        if self._in_article and (not self._open or self._open[-1][0] not in ("script", "style")):
+            self.page.n_words += len(re.findall(r"\S*\w\S*", data))
         if not any(unread for _, unread in self._open) and _TEX.search(data):
             self.page.raw_tex.append(" ".join(data.split())[:80])
 
@@ -107,9 +113,22 @@ def check(root: Path) -> tuple[list[str], int, set[str]]:
     return found, len(links), hosts
 
 
+def words(root: Path) -> Counter[str]:
+    """Words of the pages in every folder of a site."""
+    counts: Counter[str] = Counter()
+    for path in root.rglob("*.html"):
+        folder = path.relative_to(root).parts[0]
+        if folder not in ("_static", "_modules"):
+            counts[folder if path.parent != root else "."] += read(path).n_words
+    return counts
+
+
 if __name__ == "__main__":
     default = Path(__file__).parent / "_build/html"
-    found, n_links, hosts = check(Path(sys.argv[1]) if len(sys.argv) > 1 else default)
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else default
+    found, n_links, hosts = check(root)
     print("\n".join(found))
     print(f"{n_links} links, {len(found)} problems; not visited: {', '.join(sorted(hosts))}")
+    counts = words(root)
+    print(f"{sum(counts.values()):,} words:", ", ".join(f"{k} {n:,}" for k, n in counts.items()))
     sys.exit(bool(found) or not n_links)

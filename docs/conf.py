@@ -8,8 +8,9 @@ from typing import Any
 import matplotlib
 import torch
 
-sys.path.insert(0, os.path.dirname(__file__))  # gallery_order, guide_pages, effort_tables
+sys.path.insert(0, os.path.dirname(__file__))  # the modules beside this one
 
+from class_pages import arrange, shared_names, shorten, shown_methods
 from effort_tables import EffortTable
 from guide_pages import PAGES
 
@@ -34,7 +35,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["_build", "gallery/**/*.ipynb", "gallery/**/*.py"]
+exclude_patterns = ["_build", "gallery/**/*.ipynb", "gallery/**/*.py", "the_step.rst"]
 
 # A name in single backticks becomes a link where the name is known, and code elsewhere.
 default_role = "py:obj"
@@ -44,7 +45,12 @@ rst_prolog = r"""
 """
 
 autosummary_generate = True
-autosummary_context = {"guide_pages": PAGES}
+autosummary_context = {
+    "guide_pages": PAGES,
+    "shared_names": shared_names,
+    "shown_methods": shown_methods,
+}
+suppress_warnings = ["config.cache"]  # functions in that context can't be pickled
 autodoc_typehints = "none"  # the docstrings give types with shapes and units
 numpydoc_show_class_members = False  # the templates list the members
 numpydoc_class_members_toctree = False
@@ -67,13 +73,14 @@ sphinx_gallery_conf = {
     "backreferences_dir": "gallery/backreferences",  # "Examples that use it" on the pages of names
     "doc_module": ("skbayes_sym",),
     "within_subsection_order": "gallery_order.Story",
-    "filename_pattern": r"/plot_",  # other scripts are shown, not run
-    "ignore_pattern": r"(?:^|/)(?!plot_|reproduce_)\w+\.py$",  # what experiments import
+    "filename_pattern": r"/plot_",
+    "ignore_pattern": r"(?:^|/)(?!plot_)\w+\.py$",  # long experiments, and what they import
     "abort_on_example_error": False,
     "only_warn_on_example_error": False,
     "remove_config_comments": True,
     "capture_repr": (),  # what is printed and drawn; no addresses of legends
     "show_memory": False,
+    "write_computation_times": False,
     "download_all_examples": False,
     "plot_gallery": "True",
 }
@@ -86,8 +93,6 @@ html_show_sourcelink = False
 html_sidebars: dict[str, list[str]] = {
     "install": [],
     "contributing": [],
-    "internals": [],
-    "the_step": [],
     "changelog": [],
     "citing": [],
 }
@@ -110,7 +115,8 @@ _FOREIGN_LINK = re.compile(r":(?:ref|term):`([^`<]*[^`<\s])(?:\s*<[^>`]*>)?`")
 def mend_docstring(
     app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Make plain-text docstrings valid reStructuredText."""
+    """Make plain-text docstrings valid reStructuredText, without what other pages say."""
+    shorten(what, name, obj, lines)
     pieces = "\n".join(lines).split("``")
     pieces[::2] = [
         _FOREIGN_LINK.sub(r"\1", _STARRED_AXIS.sub(r"\*", piece)) for piece in pieces[::2]
@@ -121,4 +127,5 @@ def mend_docstring(
 def setup(app: Any) -> None:
     # Before numpydoc, which listens with the default priority of 500.
     app.connect("autodoc-process-docstring", mend_docstring, priority=400)
+    app.connect("doctree-read", arrange)
     app.add_directive("effort", EffortTable)

@@ -4,14 +4,12 @@ from pathlib import Path
 
 STORY = (
     "plot_quickstart.py",
-    "plot_noise_of_the_input.py",
-    "plot_learned_invariance.py",
-    "plot_matrix_factorization.py",
-    "plot_functional_modes.py",
-    "plot_symmetry_removal.py",
-    "plot_loss_barrier.py",
-    "plot_invariance_gap.py",
+    "plot_predictive.py",
+    "plot_calibration.py",
     "plot_compare_models.py",
+    "plot_noise_of_the_input.py",
+    "plot_matrix_factorization.py",
+    "plot_learned_invariance.py",
 )
 
 

@@ -41,9 +41,9 @@ print(f"log evidence >= {model.elbo_mean_field_:.0f} + {model.symmetry_gap_:.0f}
 # The same with other groups, covariances and solvers. "log density" is that of a hidden pixel,
 # in nats. The orthogonal group raises the bound by some 200 nats for any covariance; its finite
 # parts have little to give, at most log(10! 2^10) = 22. The predictions hardly change: there are
-# 80,000 pixels for 10 components, and nothing is switched off
-# (:ref:`sphx_glr_gallery_plot_implicit_regularization.py` shows where it is). A full covariance
-# matters more: with it variational inference comes close to Gibbs sampling.
+# 80,000 pixels for 10 components, and nothing is switched off, as it is in
+# :ref:`sphx_glr_gallery_papers_plot_implicit_regularization.py`. A full covariance matters more:
+# with it variational inference comes close to Gibbs sampling.
 
 VARIANTS = {
     "isotropic, plain": {"solver": VI("isotropic", symmetry=None)},

@@ -16,10 +16,10 @@ from torch import Tensor
 from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
-from skbayes_sym.inference.modes.mixtures import GaussianMixture
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
 from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
+from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture
 from skbayes_sym.models.augmentations.augmentation import (
     Augmentation,
     Composed,
@@ -387,7 +387,7 @@ POSTERIORS: dict[str, Posterior] = {
         np.array([[0.3], [-0.2]]), np.array([0.5]), None, (_SPREAD @ _SPREAD.mT).numpy(), 0.6
     ),
     "laplace": LaplacePosterior(
-        np.array([0.4, -0.6]), FullPrecision((2.0 * _SPREAD).numpy(), ParamLayout({"w": (2,)})),
+        np.array([0.4, -0.6]), FullPrecision((2.0 * _SPREAD).numpy(), (), ParamLayout({"w": (2,)})),
         np.array([0, 1]),
     ),
     "gaussian-mixture": _MIXTURE,

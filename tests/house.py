@@ -21,8 +21,7 @@ FLOORS = [
 ]  # fmt: skip
 ORDER = {name: i for i, floor in enumerate(FLOORS) for name in floor}
 
-# One folder a method: none knows another's. `inference/modes` weighs what samplers find,
-# `estimators/bayesian_mlp` pools two methods' fits: neither is one itself.
+# One folder a method: none knows another's. `estimators/bayesian_mlp` pools two methods' fits.
 METHODS = {
     "inference": {
         "gaussian_vi", "linear", "laplace", "factorization", "sampling",

@@ -137,15 +137,6 @@ def test_there_is_something_to_run() -> None:
     assert {script.name for script in SCRIPTS} >= LONGER
 
 
-def test_scripts_that_the_gallery_does_not_run_have_a_picture_of_their_own() -> None:
-    docs = EXAMPLES.parent / "docs"
-    for script in EXAMPLES.glob("papers/reproduce_*.py"):
-        text = script.read_text(encoding="utf-8")
-        picture = f"_static/thumbnails/{script.stem}.png"
-        assert f"# sphinx_gallery_thumbnail_path = '{picture}'" in text, script.name
-        assert (docs / picture).is_file()
-
-
 def test_what_a_reader_learns_from_has_no_branch_for_tests() -> None:
     for script in EXAMPLES.rglob("plot_*.py"):
         assert "--fast" not in script.read_text(encoding="utf-8"), script.name

@@ -22,7 +22,7 @@ def problems(version):
 def test_placeholders_can_not_be_released():
     found = problems("0.1.0")
     assert sum("is a placeholder" in line for line in found) == 5
-    assert any("'Unreleased'" in line for line in found)
+    assert any("unreleased" in line for line in found)
 
 
 def test_versions_must_agree():

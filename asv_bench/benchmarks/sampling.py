@@ -6,12 +6,12 @@ One hidden layer of 3 units on sinusoidal-sized data (120 rows, 1 input), one pr
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.modes.bridge import Integrand, bridge_evidence
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.blocks import Block, Sampler
 from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
 from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
 from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
+from skbayes_sym.inference.sampling.modes.bridge import Integrand, bridge_evidence
 from skbayes_sym.inference.sampling.warmup import PooledDiagonal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 

@@ -38,8 +38,6 @@ Run ``python reproduce_gelberg_mnist.py`` (about an hour of one core), or with `
 smoke run. The environment variable ``SKBAYES_SYM_DATA`` names the folder of the data.
 """
 
-# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_gelberg_mnist.png'
-
 import argparse
 import time
 from functools import lru_cache

@@ -40,8 +40,6 @@ Run ``python reproduce_gelberg_small_data.py`` (6 minutes of one core), or with 
 smoke run. The environment variable ``SKBAYES_SYM_DATA`` names the folder of the data.
 """
 
-# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_gelberg_small_data.png'
-
 import argparse
 import time
 from typing import NamedTuple

@@ -2,7 +2,7 @@
 Two weights, trained as the paper trains them (Gelberg et al. 2024, Table 2)
 ============================================================================
 
-:ref:`sphx_glr_gallery_plot_two_weight_network.py` compares the posteriors of
+:ref:`sphx_glr_gallery_papers_plot_two_weight_network.py` compares the posteriors of
 ``relu(w_1 x) + relu(w_2 x)`` at their optima. The paper's Table 2 comes from training: 100 rows,
 batches of 10, ten epochs of Adam at 0.005, test error of the average of 1000 draws, mean and
 standard deviation over ten seeds. That is a hundred steps, in which no parameter moves by more than
@@ -23,8 +23,6 @@ and the two methods differ by a thousandth of the spread over seeds.
 
 Run ``python reproduce_gelberg_two_weights.py`` (20 seconds), or with ``--fast`` for 2 seeds.
 """
-
-# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_gelberg_two_weights.png'
 
 import argparse
 from math import log

@@ -24,8 +24,6 @@ Rotations in degrees to either side, one per seed (truth 60); the reward of 0.01
    Augerino, reward 1.0    897 899 899        3 3 3
 """
 
-# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_immer_augerino.png'
-
 import argparse
 
 import numpy as np

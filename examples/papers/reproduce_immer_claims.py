@@ -22,8 +22,6 @@ Run ``python examples/papers/reproduce_immer_claims.py`` (a quarter of an hour),
 claims for some, or with ``--fast`` for a smoke run.
 """
 
-# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_immer_claims.png'
-
 import argparse
 import warnings
 

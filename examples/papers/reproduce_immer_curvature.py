@@ -22,8 +22,6 @@ accuracy of .92 from both GGN factors, 96 and .93 from the EF's, and no rotation
 Run ``python examples/papers/reproduce_immer_curvature.py``, or with ``--fast`` for a smoke run.
 """
 
-# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_immer_curvature.png'
-
 import argparse
 import warnings
 from time import process_time

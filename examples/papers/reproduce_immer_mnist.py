@@ -55,8 +55,6 @@ rate 0.02): original images 90.6 and 94.4 %; at partial rotation it stays underf
 31.8 %.
 """
 
-# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_immer_mnist.png'
-
 import argparse
 from functools import lru_cache
 from time import process_time

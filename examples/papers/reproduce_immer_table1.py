@@ -19,8 +19,6 @@ half-widths follow lower bounds of the evidence from 200 rows. Fashion-MNIST, CI
 paper's numbers of images and epochs are commands of ``reproduce_immer_mnist.py``.
 """
 
-# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_immer_table1.png'
-
 import argparse
 import json
 from pathlib import Path

@@ -19,8 +19,6 @@ seconds with ``--fast``), or one figure with ``--figure 4``; ``--figure 0`` is
 the objective as printed, against the log evidence.
 """
 
-# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_moore_figures.png'
-
 import argparse
 import warnings
 

@@ -22,8 +22,6 @@ Run ``python reproduce_ratings.py [--data-home FOLDER] [--fast]``; with
 the lines that are wanted.
 """
 
-# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_ratings.png'
-
 import argparse
 import os
 import time

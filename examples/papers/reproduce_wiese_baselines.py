@@ -23,8 +23,6 @@ Run ``python reproduce_wiese_baselines.py`` (a minute), with ``--network f2`` fo
 a smoke run. The environment variable ``SKBAYES_SYM_DATA`` names the folder of the data.
 """
 
-# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_wiese_baselines.png'
-
 import argparse
 import math
 

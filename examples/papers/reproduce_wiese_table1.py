@@ -34,8 +34,6 @@ short trial of one small data set; ``--jobs`` processes share the chains. The en
 ``SKBAYES_SYM_DATA`` names the folder of the data.
 """
 
-# sphinx_gallery_thumbnail_path = '_static/thumbnails/reproduce_wiese_table1.png'
-
 import argparse
 import sys
 import textwrap

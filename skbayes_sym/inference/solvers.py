@@ -43,6 +43,7 @@ from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.orthogonal import Orthogonal
+from skbayes_sym.symmetry.units import UnitGroup
 
 __all__ = ["MAP", "VI", "Gibbs", "Solver"]
 
@@ -117,7 +118,8 @@ class VI:
             return None
         k = model.n_components
         group = rows_group(self.symmetry, model.prior.scale, n_rows, k)
-        if self.gap is None and getattr(group, "permutes", False) and k > MOST_PERMUTED:
+        permutes = isinstance(group, UnitGroup) and group.permutes
+        if self.gap is None and permutes and k > MOST_PERMUTED:
             raise ValueError(
                 "symmetry='signed_permutation' sums over 2^n_components subsets, too many for "
                 f"n_components={k}: use at most {MOST_PERMUTED}, or symmetry='orthogonal'."

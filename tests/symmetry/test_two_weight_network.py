@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive"),
 ]
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples/papers"
 
 # By python tests/oracles/two_weight_network.py: quadrature in each quadrant, between the kinks of
 # the likelihood, and moments of rectified normals.

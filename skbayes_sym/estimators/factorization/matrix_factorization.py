@@ -269,9 +269,6 @@ class SymVIMatrixFactorization(PredictsEntries):
         tags.input_tags.sparse = True
         return tags
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "posterior_")
-
     @property
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0])
@@ -347,7 +344,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         All entries are kept, 32 bytes each. A sweep costs what it does in `fit`; there are fewer.
         """
         stream: Listed | None = vars(self).get("_stream_")
-        if hasattr(self, "posterior_") and stream is None:
+        if self.__sklearn_is_fitted__() and stream is None:
             warn_user("fit keeps no entries to add to: partial_fit begins anew.", UserWarning)
         if stream is not None and not is_listed(X):
             self._check_matrix(X, reset=False)
@@ -412,7 +409,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         for name, value in {"prior": prior, "noise_std": noise}.items():
             if not isinstance(value, str) and not low <= value <= high:
                 raise ValueError(
-                    f"{name}={getattr(self, name):g} is {value:.3g} {unit}, which must lie between "
+                    f"{name}={vars(self)[name]:g} is {value:.3g} {unit}, which must lie between "
                     f"{low:g} and {high:g}: give it in the units of X, or use 'learn'."
                 )
         rows, columns = (
@@ -496,8 +493,8 @@ class SymVIMatrixFactorization(PredictsEntries):
         self.n_features_in_ = len(labels)
         if labels.dtype.kind == "U":
             self.feature_names_in_: Array = labels.astype(object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        else:
+            self.__dict__.pop("feature_names_in_", None)
 
     @property
     def symmetry_(self) -> SymmetryGroup:

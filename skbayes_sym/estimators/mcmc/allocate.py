@@ -10,17 +10,17 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.explore import Draws, Explored, drawn_on, made
 from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.estimators.mcmc.trust import decided_weights, why_not, why_not_weigh
-from skbayes_sym.inference.modes.bridge import can_bridge
-from skbayes_sym.inference.modes.confined import ModeRun, ModeSampler, refine
-from skbayes_sym.inference.modes.weigh import (
+from skbayes_sym.inference.sampling.allowance import Allowance
+from skbayes_sym.inference.sampling.chains import ChainDraws
+from skbayes_sym.inference.sampling.modes.bridge import can_bridge
+from skbayes_sym.inference.sampling.modes.confined import ModeRun, ModeSampler, refine
+from skbayes_sym.inference.sampling.modes.weigh import (
     Weighing,
     contending,
     largest_remainders,
     pool_draws,
     weigh,
 )
-from skbayes_sym.inference.sampling.allowance import Allowance
-from skbayes_sym.inference.sampling.chains import ChainDraws
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 

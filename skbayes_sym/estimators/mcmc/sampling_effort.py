@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from skbayes_sym.inference.modes.bridge import MIN_DRAWS_PER_DIM
+from skbayes_sym.inference.sampling.modes.bridge import MIN_DRAWS_PER_DIM
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,14 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.explore import Draws, Explored
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
-from skbayes_sym.inference.modes.bridge import MIN_DRAWS_PER_DIM, can_bridge
-from skbayes_sym.inference.modes.weigh import Weighing, contending, mean_log_density_by_mode
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.chains import ChainDraws
+from skbayes_sym.inference.sampling.modes.bridge import MIN_DRAWS_PER_DIM, can_bridge
+from skbayes_sym.inference.sampling.modes.weigh import (
+    Weighing,
+    contending,
+    mean_log_density_by_mode,
+)
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.units import split_units

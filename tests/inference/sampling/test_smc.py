@@ -19,8 +19,8 @@ from thin import some
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.modes.bridge import domain_of
 from skbayes_sym.inference.sampling import smc as smc_stages
+from skbayes_sym.inference.sampling.modes.bridge import domain_of
 from skbayes_sym.inference.sampling.smc import (
     SMCSettings,
     SMCStage,

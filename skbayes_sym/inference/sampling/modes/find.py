@@ -9,8 +9,8 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from skbayes_sym.inference.modes.bridge import BridgeEstimate, domain_of
-from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.inference.sampling.modes.bridge import BridgeEstimate, domain_of
+from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.group import SymmetryGroup

@@ -3,11 +3,11 @@
 from functools import cache
 
 import torch
-from inference.modes.known_modes import TWO, UNITS, D, pooled
+from inference.sampling.modes.known_modes import TWO, UNITS, D, pooled
 
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.modes.confined import ModeRun, ModeSampler
-from skbayes_sym.inference.modes.weigh import weigh
+from skbayes_sym.inference.sampling.modes.confined import ModeRun, ModeSampler
+from skbayes_sym.inference.sampling.modes.weigh import weigh
 
 LIKE = torch.zeros((), dtype=torch.float64)  # what chains run with
 PLAN = ModeRun(n_warmup=100, n_draws=50, thin=2, block_size=16, n_jobs=None)

@@ -10,7 +10,7 @@ asks what the paper doesn't: how much posterior mass does each mode have?
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from papers.predictive_convergence import consecutive_kl
+from predictive_convergence import consecutive_kl
 
 from skbayes_sym import Chains, MCMCRegressor, ModeWeights
 from skbayes_sym.datasets import make_sinusoidal

@@ -4,11 +4,11 @@ from math import isnan, log, nan
 
 import pytest
 import torch
-from inference.modes.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
+from inference.sampling.modes.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
 from torch.testing import assert_close
 
-from skbayes_sym.inference.modes.find import DrawModes
-from skbayes_sym.inference.modes.weigh import (
+from skbayes_sym.inference.sampling.modes.find import DrawModes
+from skbayes_sym.inference.sampling.modes.weigh import (
     NEGLIGIBLE_DEFICIT_NATS,
     DrawPool,
     largest_remainders,

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.modes.bridge import NOT_ESTIMATED
-from skbayes_sym.inference.modes.find import find_modes, weigh_modes
+from skbayes_sym.inference.sampling.modes.bridge import NOT_ESTIMATED
+from skbayes_sym.inference.sampling.modes.find import find_modes, weigh_modes
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units
 

@@ -8,8 +8,13 @@ import torch
 from scipy.signal import lfilter
 from torch.distributions import Normal
 
-from skbayes_sym.inference.modes.bridge import Integrand, bridge_evidence, bridge_ratio, can_bridge
-from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.inference.sampling.modes.bridge import (
+    Integrand,
+    bridge_evidence,
+    bridge_ratio,
+    can_bridge,
+)
+from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.random import generator_from

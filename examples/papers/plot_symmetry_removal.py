@@ -15,7 +15,7 @@ from math import factorial, log10
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from papers.svm_knn import relabel_svm_knn
+from svm_knn import relabel_svm_knn
 
 from skbayes_sym import Chains, MCMCRegressor, remove_symmetries
 from skbayes_sym.datasets import make_sinusoidal

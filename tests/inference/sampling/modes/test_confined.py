@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from inference.modes.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
-from inference.modes.mode_samplers import PLAN, posterior_of, sampler_of, two_modes
+from inference.sampling.modes.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
+from inference.sampling.modes.mode_samplers import PLAN, posterior_of, sampler_of, two_modes
 
-from skbayes_sym.inference.modes import confined
-from skbayes_sym.inference.modes.confined import ModeSampler, refine
-from skbayes_sym.inference.modes.weigh import pool_draws, weigh
 from skbayes_sym.inference.sampling.allowance import Allowance
 from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
+from skbayes_sym.inference.sampling.modes import confined
+from skbayes_sym.inference.sampling.modes.confined import ModeSampler, refine
+from skbayes_sym.inference.sampling.modes.weigh import pool_draws, weigh
 
 
 def n_leapfrog(kernel, step_size, generator):

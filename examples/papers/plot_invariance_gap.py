@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import StrMethodFormatter
-from papers.repeated_datum import (
+from repeated_datum import (
     MeanFieldLikelihood,
     RankOneGaussian,
     RepeatedDatum,

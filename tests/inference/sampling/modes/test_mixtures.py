@@ -4,10 +4,10 @@ from math import log, pi
 
 import pytest
 import torch
-from inference.modes.known_modes import bumps
+from inference.sampling.modes.known_modes import bumps
 from torch.testing import assert_close
 
-from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture, fit_gaussian_mixture
 
 
 def test_mixtures_normalise_and_fit(generator):

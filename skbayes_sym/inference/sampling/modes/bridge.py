@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.modes.mixtures import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.optimise import root
 from skbayes_sym.symmetry.fundamental_domain import (

@@ -15,14 +15,20 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.modes.bridge import (
+from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
+from skbayes_sym.inference.sampling.modes.bridge import (
     NOT_ESTIMATED,
     BridgeEstimate,
     Integrand,
     bridge_evidence,
 )
-from skbayes_sym.inference.modes.find import LONG, DrawModes, ModeMasses, find_modes, weigh_modes
-from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
+from skbayes_sym.inference.sampling.modes.find import (
+    LONG,
+    DrawModes,
+    ModeMasses,
+    find_modes,
+    weigh_modes,
+)
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, has_exact_domain
 from skbayes_sym.symmetry.group import SymmetryGroup
 

@@ -8,14 +8,6 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.modes.weigh import (
-    LEAST_WEIGHT,
-    DrawPool,
-    Weighing,
-    contending,
-    mean_log_density_by_mode,
-    weigh,
-)
 from skbayes_sym.inference.sampling.allowance import A_MOVE, Allowance
 from skbayes_sym.inference.sampling.blocks import Sampler
 from skbayes_sym.inference.sampling.chains import ChainDraws, sample_chains, start_blocks
@@ -28,6 +20,14 @@ from skbayes_sym.inference.sampling.kernels.kernel import (
 from skbayes_sym.inference.sampling.kernels.particle_alignment import (
     full_preconditioner,
     pooled_preconditioner,
+)
+from skbayes_sym.inference.sampling.modes.weigh import (
+    LEAST_WEIGHT,
+    DrawPool,
+    Weighing,
+    contending,
+    mean_log_density_by_mode,
+    weigh,
 )
 from skbayes_sym.inference.sampling.warmup import FixedPreconditioner
 from skbayes_sym.numerics.optimise import OnStep
