@@ -27,7 +27,6 @@ from skbayes_sym.symmetry.gaps.haar_integral import EXACT_UP_TO
 from skbayes_sym.symmetry.gaps.langevin import (
     FREE_MIXING_UP_TO,
     PRECISION_DRAWS,
-    LangevinExpansion,
     added_precision,
     anchor_features,
     anchored_inner,
@@ -70,82 +69,18 @@ def isotropic_gradient(
     """
     expansion = expand_langevin(inner)
     slope = expansion.rest.diagonal(dim1=-2, dim2=-1).mean(0)
-    rows = _Rows(loc, variance, distance)
-    return rows.gradient(expansion.value.mean(), slope, expansion.first(PRECISION_DRAWS))
-
-
-class _Rows(NamedTuple):
-    """Rows ``N(m_i, c_i 1)``."""
-
-    loc: Tensor  # (n_rows, k)
-    variance: Tensor  # (n_rows,)
-    distance: Distance
-
-    def gradient(self, value: Tensor, slope: Tensor, few: LangevinExpansion) -> GapGradient:
-        """Take G as ``slope`` (k,) in the axes of Q; ``few`` draws shape the added precision."""
-        axes = self.distance.axes
-        anchors = (self.loc / self.variance.unsqueeze(-1)) @ axes
-        due = anchors.square() @ slope
-        added = added_precision(anchors, few, axes)
-        trace = added.diagonal(dim1=-2, dim2=-1).sum(-1).clamp(min=torch.finfo(due.dtype).tiny)
-        added *= (due / trace)[:, None, None]
-        return GapGradient(value, (anchors * slope) @ axes.mT, added)
-
-
-@dataclass(frozen=True, eq=False)
-class IsotropicGapModel:
-    r"""The gap around one posterior, without draws.
-
-    Its slope along an axis of Q falls as that axis grows, from 1 at 0 and in the end as one over
-    :math:`\lambda`. With the value and the slopes of many draws at :math:`\lambda^0`,
-
-    .. math:: \operatorname{gap} \approx \operatorname{gap}^0 + \tfrac12 \sum_j
-        a_j \log \frac{a_j + \lambda_j}{a_j + \lambda_j^0}, \qquad
-        G_{jj} = 2 \frac{\partial \operatorname{gap}}{\partial \lambda_j}
-        = \frac{a_j}{a_j + \lambda_j},
-
-    with a such that slopes are equal there. Being a function, it lets steps be judged by
-    differences far below the noise of draws.
-    """
-
-    value: Tensor  # nats
-    values: Tensor  # (k,); :math:`\lambda^0`, increasing
-    bend: Tensor  # (k,); a
-    shape: Tensor  # (PRECISION_DRAWS, k, k); standard normal: the draws that shape added precisions
-
-    @classmethod
-    def of(cls, distance: Distance, noise: Tensor) -> "IsotropicGapModel":
-        """Model from draws (D, k, k), standard normal, in the axes of Q."""
-        expansion = expand_langevin(distance.draws(noise))
-        slope = expansion.rest.diagonal(dim1=-2, dim2=-1).mean(0)
-        tiny = torch.finfo(slope.dtype).tiny
-        slope, rotation, length = (t.clamp(min=tiny) for t in (slope, 1.0 - slope, distance.values))
-        bend = length * slope / rotation
-        return cls(expansion.value.mean(), distance.values, bend, noise[:PRECISION_DRAWS])
-
-    def at(self, posterior: RowPosterior) -> Tensor:
-        """Value at a posterior, nats."""
-        return self._at(Distance.of(posterior.mean, mean_variances(posterior)))
-
-    def gradients(self, posterior: RowPosterior) -> GapGradient:
-        """Value and derivatives."""
-        variance = mean_variances(posterior)
-        distance = Distance.of(posterior.mean, variance)
-        slope = self.bend / (self.bend + distance.values)
-        few = expand_langevin(distance.draws(self.shape))
-        return _Rows(posterior.mean, variance, distance).gradient(self._at(distance), slope, few)
-
-    def _at(self, distance: Distance) -> Tensor:
-        grown = (distance.values - self.values) / (self.bend + self.values)
-        return self.value + 0.5 * (self.bend * grown.log1p()).sum()
+    anchors = (loc / variance.unsqueeze(-1)) @ distance.axes
+    due = anchors.square() @ slope
+    added = added_precision(anchors, expansion.first(PRECISION_DRAWS), distance.axes)
+    trace = added.diagonal(dim1=-2, dim2=-1).sum(-1).clamp(min=torch.finfo(due.dtype).tiny)
+    added *= (due / trace)[:, None, None]
+    return GapGradient(expansion.value.mean(), (anchors * slope) @ distance.axes.mT, added)
 
 
 # Draws come in pairs, z and -z: what is odd in the noise, most of a gradient's error, cancels.
 # Numbers drawn a step for draws of all rows: many rows make few draws enough, since B sums them.
 _NUMBERS_A_STEP = 1 << 16
 _MOST_PAIRS = 6
-# A posterior fitted to n pairs ends about .6 / n nats below its optimum at k = 20.
-_SETTLED_PAIRS, _SETTLED_NUMBERS = 256, 1 << 18
 _ESTIMATE_DRAWS = 256
 _ISOTROPIC_DRAWS, _ISOTROPIC_NUMBERS = 4096, 1 << 19  # those of isotropic rows cost next to nothing
 _ESTIMATE_NUMBERS = 1 << 24  # most numbers that an estimate's draws have
@@ -181,22 +116,6 @@ class IsotropicRotationGap:
         distance, variance = self._distance(posterior), mean_variances(posterior)
         inner = distance.draws(self._noise(posterior, _MOST_PAIRS, generator))
         return isotropic_gradient(posterior.mean, variance, distance, inner)
-
-    def settled_gradients(
-        self, posterior: RowPosterior, *, generator: torch.Generator
-    ) -> GapGradient:
-        """Derivatives that a posterior may be fitted to: 256 pairs of draws up to k = 32."""
-        return self.settled_model(posterior, generator=generator).gradients(posterior)
-
-    def settled_model(
-        self, posterior: RowPosterior, *, generator: torch.Generator
-    ) -> IsotropicGapModel:
-        """Model from as many draws as `settled_gradients`."""
-        pairs = _SETTLED_NUMBERS // posterior.mean.shape[1] ** 2
-        pairs = max(_MOST_PAIRS, min(_SETTLED_PAIRS, pairs))
-        return IsotropicGapModel.of(
-            self._distance(posterior), self._noise(posterior, pairs, generator)
-        )
 
     def _distance(self, posterior: RowPosterior) -> Distance:
         return Distance.of(posterior.mean, mean_variances(posterior))
