@@ -59,9 +59,6 @@ from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import Units, unit_layers
 
-# Where `test_devices` computes figures of everything below: they must be the same.
-DEVICES = ("cpu", "cuda")
-
 NETWORKS: dict[str, MLP] = {
     "linear": MLP(3, (), 2, RELU),
     **{f"one-layer-{name}": MLP(3, (4,), 2, a) for name, a in ACTIVATIONS.items()},

@@ -91,7 +91,10 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     ],
     sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE + OF_CHAINS,
     sk.MCMCClassifier: OF_NETWORKS + OF_CHAINS,
-    sk.DeepEnsembleRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE,
+    sk.DeepEnsembleRegressor: [
+        *OF_NETWORKS, *OF_NOISE, *OF_SAMPLED_NOISE,
+        ({"network": nn.Linear(3, 2)}, "network has 2 outputs.*ask for 1"),
+    ],
     sk.DeepEnsembleClassifier: [
         *OF_NETWORKS,
         ({"network": nn.Linear(3, 2), "correction": "gaussian"}, "only members of network='mlp'"),
