@@ -40,10 +40,10 @@ NOUNS = {
     "inference.laplace.precision": (
         "LayerSpectrum KroneckerPrecision DiagonalPrecision FullPrecision"
     ),
-    "inference.layerwise.layers": "Layerwise",
-    "inference.layerwise.collapsed": "MeanFieldHidden CollapsedLast",
-    "inference.layerwise.global_inducing": "InducingHidden InducingLast",
-    "inference.layerwise.layerwise_posterior": "LayerwisePosterior",
+    "inference.gaussian_vi.layers": "Layerwise",
+    "inference.gaussian_vi.collapsed": "MeanFieldHidden CollapsedLast",
+    "inference.gaussian_vi.global_inducing": "InducingHidden InducingLast",
+    "inference.gaussian_vi.layerwise_posterior": "LayerwisePosterior",
     "inference.linear.low_rank": "LowRankGaussian",
     "inference.pooling.noise_shape": "NoiseShape",
     "inference.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",

@@ -20,7 +20,7 @@ from skbayes_sym.models import (
     Poisson,
     StudentT,
 )
-from skbayes_sym.symmetry import DoublyStochastic, Importance, InfoNCE, Soules, Trivial, UnitGap
+from skbayes_sym.symmetry import Bethe, Importance, InfoNCE, Soules, Trivial, UnitGap
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((12, 3))
@@ -49,8 +49,8 @@ OF_SAMPLED_NOISE: list[tuple[Mapping[str, Any], str]] = [
 OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
     ({"symmetry": Symmetrized(None, Soules())}, r"gap=Soules\(.*\) does not apply: symmetry=None"),
     (
-        {"symmetry": Symmetrized(gap=DoublyStochastic())},
-        r"gap=DoublyStochastic\(.* from above: train on a lower",
+        {"symmetry": Symmetrized(gap=Bethe())},
+        r"gap=Bethe\(.* from above: train on a lower",
     ),
     (
         {"symmetry": Symmetrized("permutation", UnitGap(Trivial(), Soules()))},
