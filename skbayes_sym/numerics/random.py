@@ -30,16 +30,22 @@ def numpy_generator(generator: torch.Generator) -> np.random.Generator:
     return np.random.default_rng(int(seed))
 
 
-def seed_of(state: Tensor) -> int:
-    """A seed that the state of a generator determines; states of any kind of device do."""
-    return int.from_bytes(sha256(state.numpy().tobytes()).digest()[:8]) >> 1
+def resumed(state: Tensor, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator that goes on from a state; led by it, if that is of another kind of device."""
+    generator = torch.Generator(device)
+    if len(state) == len(generator.get_state()):
+        return generator.set_state(state)
+    return generator.manual_seed(int.from_bytes(sha256(state.numpy().tobytes()).digest()[:8]) >> 1)
 
 
-def host_stream(generator: torch.Generator) -> torch.Generator:
-    """A stream on the CPU: ``generator`` itself, or one its state leads, without a wait."""
-    if generator.device.type == "cpu":
-        return generator
-    return torch.Generator().manual_seed(seed_of(generator.get_state()))
+def host_uniforms(n: int, generator: torch.Generator) -> list[float]:
+    """Uniform numbers that the host knows without a wait; a GPU's stream moves on as the CPU's."""
+    state = generator.get_state()  # on the host, wherever a generator draws
+    drawn = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64)
+    if drawn.device.type != "cpu":
+        drawn = torch.rand(n, generator=resumed(state), dtype=torch.float64)
+    numbers: list[float] = drawn.tolist()
+    return numbers
 
 
 def copies(generator: torch.Generator) -> Iterator[torch.Generator]:

@@ -17,7 +17,7 @@ from skbayes_sym.inference.sampling.chains import ChainDraws, retuned, sample_ch
 from skbayes_sym.inference.sampling.kernels.kernel import Kernel, initial_state
 from skbayes_sym.inference.sampling.smc import SMCResult, SMCSettings, run_replicates
 from skbayes_sym.numerics.optimise import Stopped
-from skbayes_sym.numerics.random import generator_from, seed_of, spawn_seeds
+from skbayes_sym.numerics.random import generator_from, resumed, spawn_seeds
 from skbayes_sym.symmetry.relabelling import relabel
 from skbayes_sym.symmetry.units import split_units
 
@@ -191,10 +191,7 @@ def _as_tensors(block: Block, like: Tensor) -> Block:
     """The block with tensors on the device of ``like``, positions in its precision too."""
     moved = _converted(block, lambda array: torch.as_tensor(array).to(like.device))
     state = moved.state._replace(position=moved.state.position.to(like))
-    generator = torch.Generator(like.device)
-    stream = torch.as_tensor(block.random_state)  # on the CPU, wherever a generator draws
-    if len(stream) != len(generator.get_state()):  # of another kind of device: leads a new stream
-        stream = generator.manual_seed(seed_of(stream)).get_state()
+    stream = resumed(torch.as_tensor(block.random_state), like.device).get_state()
     return moved._replace(state=state, random_state=stream)
 
 

@@ -23,7 +23,7 @@ from skbayes_sym.inference.sampling.kernels.kernel import (
     State,
     where,
 )
-from skbayes_sym.numerics.random import host_stream, standard_normal
+from skbayes_sym.numerics.random import host_uniforms, standard_normal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
 
@@ -98,8 +98,7 @@ class HMC:
 
     def n_steps(self, median: float, generator: torch.Generator) -> int:
         """Leapfrog steps of the next move, whose step sizes have this median; no GPU is asked."""
-        u = torch.rand(2, generator=host_stream(generator), dtype=torch.float64)
-        length, fallback = u.tolist()
+        length, fallback = host_uniforms(2, generator)
         low, high = self.jitter
         wanted = self.path_length * (low + (high - low) * length) / median
         if wanted <= self.max_leapfrog:
