@@ -135,6 +135,14 @@ MUTANTS = [
            "models/test_crps.py"),
     Mutant("models/crps.py", "(1.0 - law.cdf(x)).square(), y, high)",
            "law.cdf(x).square(), y, high)", "models/test_crps.py"),
+    # Files.
+    Mutant("saving/values.py", 'self._arrays.pop(e["name"])', 'self._arrays[e["name"]]',
+           "saving/test_damage.py"),
+    Mutant("saving/values.py", "self._spend(dtype.itemsize * len(items))", "self._spend(0)",
+           "saving/test_damage.py"),
+    Mutant("saving/classes.py", '{"memory": None} if', "{} if", "saving/test_damage.py"),
+    Mutant("saving/classes.py", "        _check_predictions(estimator)", "        pass",
+           "saving/test_damage.py"),
     # Posteriors of networks, samplers, evidences.
     Mutant("inference/network_posterior.py", "0.5 * log(2 / pi) * len(noise)",
            "0.5 * log(1 / pi) * len(noise)", "inference/test_network_posterior.py"),
