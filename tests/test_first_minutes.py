@@ -48,7 +48,7 @@ PAGES = [
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.filterwarnings("ignore:the learned noise:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*the learned noise:UserWarning")
 def test_every_block_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}

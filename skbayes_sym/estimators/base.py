@@ -26,10 +26,11 @@ from skbayes_sym.estimators._fit.rows import (
 from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS, Run, logging_to_stderr
 from skbayes_sym.estimators._fit.scikit_learn import CallbackSupportMixin, fit_context
 from skbayes_sym.estimators._fit.training import Training, automatic_batch
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators._fit.warnings import warn_user, warnings_name
 from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.arguments import shown
 from skbayes_sym.numerics.linalg import decompositions_in_words
 from skbayes_sym.numerics.memory import memory_in_words
 
@@ -58,17 +59,28 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     def _fitting(self) -> Iterator[None]:
         """Run with one thread, the log that ``verbose`` asks for, the old fit if this fails."""
         with (
-            _unchanged_on_error(self), one_thread(), logging_to_stderr(self.verbose),
-            memory_in_words(), decompositions_in_words(),
+            warnings_name(self), _unchanged_on_error(self), one_thread(),
+            logging_to_stderr(self.verbose), memory_in_words(), decompositions_in_words(),
         ):  # fmt: skip
             yield
         if self.stop_reason_ == "interrupted":
             warn_user(
-                f"fit was interrupted after {self.n_iter_} steps: the model is usable but not "
-                "converged (stop_reason_ = 'interrupted').",
+                f"{type(self).__name__}: fit was interrupted after {self.n_iter_} steps: the model "
+                "is usable but not converged (stop_reason_ = 'interrupted').",
                 ConvergenceWarning,
             )
             raise KeyboardInterrupt
+
+    def _validate_params(self) -> None:
+        """Name a class that stands where an object of it belongs, then check as scikit-learn."""
+        for name, value in self.get_params().items():
+            for item in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(item, type):
+                    raise ValueError(
+                        f"{name}={shown(value)} has the class {item.__name__} where an object of "
+                        f"it belongs: give {item.__name__}()."
+                    )
+        super()._validate_params()
 
     @contextmanager
     def _keeping(self, run: Run) -> Iterator[None]:
@@ -239,7 +251,7 @@ class RowEstimator(BayesianEstimator):
         """Inputs of a question to a fitted model."""
         check_is_fitted(self)
         require_rows(X)
-        with numbers_due("X", ENCODE):
+        with numbers_due("X", ENCODE, X):
             return validate_data(self, X, reset=False, dtype=FLOATS)
 
 

@@ -32,7 +32,7 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         require_rows(X)
-        with numbers_due("X", ENCODE):
+        with numbers_due("X", ENCODE, X):
             X, y = validate_data(self, X, y, dtype=FLOATS)
             check_classification_targets(y)
         return X, y

@@ -106,7 +106,7 @@ class BayesianRegressorMixin(RegressorMixin):
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         several = get_tags(self).target_tags.multi_output
         require_rows(X)
-        with numbers_due("X and y", ENCODE):
+        with numbers_due("X and y", ENCODE, X):
             X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=several, y_numeric=True)
             y = y.astype(np.float64)
         if self._is_of_counts():

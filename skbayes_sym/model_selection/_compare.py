@@ -1,5 +1,7 @@
 """Several models, the same rows, one table."""
 
+import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ from sklearn.utils.validation import column_or_1d
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
-from skbayes_sym.model_selection._fits import FoldReport, Task, judge_fold, judge_whole
+from skbayes_sym.model_selection._fits import FoldReport, Judged, Task, judge_fold, judge_whole
 from skbayes_sym.numerics.arguments import shown
 
 
@@ -160,12 +162,13 @@ def compare_models(
     if not splits:
         raise ValueError(f"cv gives no split into training and test rows, got {shown(cv)}.")
     seeds = rng.randint(2**31 - 1, size=len(splits) + 1)
-    reports = Parallel(n_jobs=n_jobs)(
+    judged = Parallel(n_jobs=n_jobs)(
         delayed(judge_fold)(model, task, train, test, int(seed))
         for model in estimators
         for (train, test), seed in zip(splits, seeds[:-1], strict=True)
     )
-    folds = [reports[i : i + len(splits)] for i in range(0, len(reports), len(splits))]
+    by_model = [judged[i : i + len(splits)] for i in range(0, len(judged), len(splits))]
+    folds = [[each.answer for each in fits] for fits in by_model]
     says_more = [
         i for i, reports in enumerate(folds)
         if any(isinstance(fold, FoldReport) and fold.says_more for fold in reports)
@@ -175,8 +178,10 @@ def compare_models(
     )
     wholes: list[Any] = [None] * len(names)
     for i, answer in zip(says_more, answers, strict=True):
-        wholes[i] = answer
-    for name, reports, whole in zip(names, folds, wholes, strict=True):
+        wholes[i] = answer.answer
+        by_model[i].append(answer)
+    for name, fits, reports, whole in zip(names, by_model, folds, wholes, strict=True):
+        _pass_on(name, fits)
         errors = [report for report in (*reports, whole) if isinstance(report, str)]
         if errors:
             n_fits = len(reports) + (whole is not None)
@@ -191,6 +196,17 @@ def compare_models(
     except ImportError:
         return {"model": names, **columns}
     return pd.DataFrame(columns, index=pd.Index(names, name="model"))
+
+
+def _pass_on(name: str, fits: Sequence[Judged]) -> None:
+    """Warn once of what fits of a model warned of, whatever their figures."""
+    texts: dict[Any, dict[int, str]] = defaultdict(dict)
+    for i, fit in enumerate(fits):
+        for category, text in fit.warned:
+            texts[category, re.sub(r"\d\S*", "", text)].setdefault(i, text)
+    for (category, _), by_fit in texts.items():
+        first = next(iter(by_fit.values()))
+        warn_user(f"{name!r}, in {len(by_fit)} of {len(fits)} fits: {first}", category)
 
 
 def _classes(estimators: Sequence[Any], y: Any) -> Any:

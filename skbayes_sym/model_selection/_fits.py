@@ -4,6 +4,7 @@ Leave-one-out densities of the latter are by Pareto-smoothed importance sampling
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -48,15 +49,20 @@ class FoldReport(NamedTuple):
     says_more: bool  # a fit to all rows would report evidence or leave-one-out densities
 
 
-def judge_fold(model: Any, task: Task, train: Array, test: Array, seed: int) -> FoldReport | str:
-    """Fit a clone to ``train`` and ask it about ``test``; the error where that fails."""
+class Judged(NamedTuple):
+    """An answer, or the error in words where it failed, and the warnings on the way."""
+
+    answer: Any
+    warned: list[tuple[type[Warning], str]]
+
+
+def judge_fold(model: Any, task: Task, train: Array, test: Array, seed: int) -> Judged:
+    """Fit a clone to ``train`` and ask it about ``test``: a `FoldReport`."""
     return _or_error(task, lambda: _judge_fold(seeded_clone(model, seed), task, train, test))
 
 
-def judge_whole(
-    model: Any, task: Task, seed: int
-) -> tuple[ReportedEvidence | None, LeaveOneOut | None] | str:
-    """Evidence and left-out densities of a clone's fit to all rows; the error where that fails."""
+def judge_whole(model: Any, task: Task, seed: int) -> Judged:
+    """Evidence and left-out densities of a clone's fit to all rows."""
 
     def judged() -> tuple[ReportedEvidence | None, LeaveOneOut | None]:
         fitted = seeded_clone(model, seed).fit(task.X, task.y)
@@ -65,13 +71,16 @@ def judge_whole(
     return _or_error(task, judged)
 
 
-def _or_error(task: Task, judge: Callable[[], Any]) -> Any:
-    try:
-        return judge()
-    except Exception as error:
-        if task.raises:
-            raise
-        return f"{type(error).__name__}: {error}"
+def _or_error(task: Task, judge: Callable[[], Any]) -> Judged:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            answer = judge()
+        except Exception as error:
+            if task.raises:
+                raise
+            answer = f"{type(error).__name__}: {error}"
+    return Judged(answer, [(each.category, str(each.message)) for each in caught])
 
 
 def seeded_clone(model: Any, seed: int) -> Any:

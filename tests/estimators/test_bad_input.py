@@ -16,6 +16,9 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import make_pipeline
 
+import skbayes_sym as sk
+from skbayes_sym.models.learned_scales import ARD
+
 # Too few steps to converge on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -49,8 +52,8 @@ OF_X = {
     "1d": (X[:, 0], "^Expected 2D array, got 1D array instead"),
     "no rows": (X[:0], "^Found array with 0 sample"),
     "no columns": (X[:, :0], "^Found array with 0 feature"),
-    "words": (FRAME, "must hold numbers: could not convert.*'red'. Encode categories first"),
-    "dates": (DATES, "must hold numbers, got columns .* such as dates"),
+    "words": (FRAME, r"must hold numbers: could not convert.*'red' \(in 'c'\). Encode categor"),
+    "dates": (DATES, r"must hold numbers, got columns .* such as dates \(in 'c'\)"),
     "complex": (X + 1j, "^Complex data not supported"),
 }
 BAD_VALUES = {
@@ -104,6 +107,13 @@ def mistakes_in_parameters() -> Iterator[Mistake]:
     several = [n for n in EVERY if "array-like" in SMALL[n]._parameter_constraints.get("prior", [])]
     for what, (scales, words) in BAD_SCALES.items():
         yield what, several, fit_with("prior", scales), words
+    for parameter, kind in {"prior": ARD, "optimizer": sk.Adam, "sampler": sk.Chains}.items():
+        whose = [name for name in EVERY if parameter in SMALL[name].get_params()]
+        words = f"^{parameter}=.* has the class {kind.__name__} where .* give {kind.__name__}"
+        yield f"a class for {parameter}", whose, fit_with(parameter, kind), words
+    whose = ["MCMCRegressor", "MCMCClassifier"]
+    words = "^sampler__kernel=.* has the class HMC"
+    yield "a class inside", whose, fit_with("sampler", sk.Chains(sk.HMC)), words
     for device in ("gpu", "mps", "meta"):
         words = f"^device='{device}' is not a device: use 'auto'"
         yield device, EVERY, fit_with("device", device), words
@@ -168,8 +178,8 @@ def test_a_mistake_gets_the_same_words_from_everybody(mistake: str, monkeypatch:
     "name", ["SymmetrizedVIClassifier", "DeepEnsembleRegressor", "BayesianLinearClassifier"]
 )
 @pytest.mark.parametrize("around", [lambda e: e, make_pipeline], ids=["alone", "pipeline"])
-def test_warnings_point_to_the_line_that_called(name: str, around: Any) -> None:
+def test_warnings_say_whose_they_are_and_point_to_the_caller_s_line(name: str, around: Any) -> None:
     estimator = clone(SMALL[name]).set_params(max_iter=3, tol=0.0)
-    with pytest.warns(ConvergenceWarning, match="not converged") as caught:
+    with pytest.warns(ConvergenceWarning, match=f"^{name}: .*not converged") as caught:
         around(estimator).fit(X, target(estimator))
     assert {warning.filename for warning in caught} == {__file__}

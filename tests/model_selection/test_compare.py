@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.datasets import load_diabetes, load_iris
-from sklearn.exceptions import FitFailedWarning
+from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.model_selection import (
     GridSearchCV,
@@ -209,6 +209,16 @@ def test_a_model_that_fails_loses_its_row_only():
     assert table.loc["bad"].drop(["evidence_source", "evidence_side"]).isna().all()
     with pytest.raises(RuntimeError, match="no such row"):
         compare_models({"bad": Fails()}, X, y, error_score="raise")
+
+
+@pytest.mark.parametrize("n_jobs", [None, pytest.param(2, marks=pytest.mark.processes)])
+def test_warnings_are_told_once_a_model(n_jobs):
+    models = {"short": clone(NETWORK).set_params(tol=0.0, max_iter=3), "linear": LINEAR}
+    with pytest.warns(ConvergenceWarning) as caught:
+        compare_models(models, X, y, cv=3, n_jobs=n_jobs)
+    (said,) = [str(w.message) for w in caught]
+    assert said.startswith("'short', in 4 of 4 fits: SymmetrizedVIRegressor: not converged")
+    assert caught[0].filename == __file__
 
 
 def test_what_predicts_no_distribution_keeps_its_error():

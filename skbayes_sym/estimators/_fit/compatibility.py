@@ -117,8 +117,8 @@ ONE_OUTPUT = Need(
 )
 NORMAL_NOISE = Need(
     "Normal noise",
-    "MCMCRegressor, DeepEnsembleRegressor, SymmetrizedVIRegressor, LaplaceRegressor and "
-    "LILARegressor take any likelihood.",
+    "MCMCRegressor, DeepEnsembleRegressor, SymmetrizedVIRegressor, LILARegressor and "
+    "LaplaceRegressor(optimizer='adam') take any likelihood.",
     holds=lambda likelihood: likelihood.kind == "normal",
 )
 LEARNED_NORMAL_NOISE = Need(

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from skbayes_sym.estimators._fit.scikit_learn import StrOptions
+from skbayes_sym.numerics.arguments import is_frame
 
 Array = npt.NDArray[Any]
 
@@ -119,8 +120,11 @@ ENCODE = " Encode categories first, by OneHotEncoder for example."
 
 
 @contextmanager
-def numbers_due(what: str, remedy: str = "") -> Iterator[None]:
-    """Say what a word that is no number was found in, and what to do about it."""
+def numbers_due(what: str, remedy: str = "", X: Any = None) -> Iterator[None]:
+    """Say what a word that is no number was found in, and what to do about it.
+
+    ``X``: a table whose column is named.
+    """
     try:
         # scikit-learn looks for infinities in a sum, which may be one of finite numbers.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -133,13 +137,20 @@ def numbers_due(what: str, remedy: str = "") -> Iterator[None]:
         ) from error
     except np.exceptions.DTypePromotionError as error:
         raise ValueError(
-            f"{what} must hold numbers, got columns without a common type, such as dates. Give "
-            "numbers: days since a date, or a month."
+            f"{what} must hold numbers, got columns without a common type, such as dates"
+            f"{_culprits(X)}. Give numbers: days since a date, or a month."
         ) from error
     except ValueError as error:
-        if "could not convert" not in str(error):
+        if "could not convert" not in str(error) and "Cannot cast" not in str(error):
             raise
-        raise ValueError(f"{what} must hold numbers: {error}.{remedy}") from error
+        raise ValueError(f"{what} must hold numbers: {error}{_culprits(X)}.{remedy}") from error
+
+
+def _culprits(X: Any) -> str:
+    """The columns of a frame that aren't numbers, as a clause; nothing of arrays."""
+    kinds = {c: np.asarray(X[c]).dtype.kind for c in X.columns} if is_frame(X) else {}
+    wrong = [repr(name) for name, kind in kinds.items() if kind not in "biuf"]
+    return f" (in {', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''})" if wrong else ""
 
 
 def require_rows(X: Any) -> None:

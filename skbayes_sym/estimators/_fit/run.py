@@ -72,11 +72,10 @@ class FitTask:
         if self._start is None or self._n_blocks < 2:
             return
         seconds, self._start = perf_counter() - self._start, None
+        whole = seconds * self._n_blocks
+        text = f"{whole:.0f}" if whole >= 10.0 else f"{whole:.2g}"
         logger.info(
-            "first of %d blocks: %.2g s, so up to %.2g s in all",
-            self._n_blocks,
-            seconds,
-            seconds * self._n_blocks,
+            "first of %d blocks: %.2g s, so up to %s s in all", self._n_blocks, seconds, text
         )
 
     def end(self, reconstruct: Reconstruct | None) -> None:

@@ -194,10 +194,10 @@ class Training:
         """Refuse numbers whose squares leave the arithmetic's range."""
         largest = LARGEST[self.dtype]
         weight = self.rows.weight
-        if not largest**-2 <= weight.min() <= weight.max() <= largest**2:
+        if not 1.0 / largest <= weight.min() <= weight.max() <= largest:
             raise ValueError(
                 f"sample_weight lies between {weight.min():.3g} and {weight.max():.3g}: numbers "
-                f"from {largest**-2:g} to {largest**2:g} are in this arithmetic's range. Rescale "
+                f"from {1.0 / largest:g} to {largest:g} are in this arithmetic's range. Rescale "
                 "the weights, or give X as float64."
             )
         wide = self.x_scaling.largest(self.rows.x_ends)

@@ -2,7 +2,9 @@
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import inf, isfinite
 
 from sklearn.exceptions import ConvergenceWarning
@@ -11,6 +13,18 @@ from skbayes_sym.numerics.convergence import last_tenth_gain
 from skbayes_sym.numerics.optimise import OptimiseResult, Stopped
 
 _NOT_THE_USER = {"skbayes_sym", "sklearn", "contextlib"}
+_whose: ContextVar[str] = ContextVar("_whose", default="")
+
+
+@contextmanager
+def warnings_name(estimator: object) -> Iterator[None]:
+    """Let warnings begin with the class of the estimator that the user has, not of its parts."""
+    token = None if _whose.get() else _whose.set(f"{type(estimator).__name__}: ")
+    try:
+        yield
+    finally:
+        if token is not None:
+            _whose.reset(token)
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
@@ -21,7 +35,7 @@ def warn_user(message: str, category: type[Warning]) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back and str(frame.f_globals.get("__name__")).split(".")[0] in _NOT_THE_USER:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(_whose.get() + message, category, stacklevel=level)
 
 
 # Nats per unit of sample weight. Of targets without noise scales move on at less for hundreds of

@@ -201,7 +201,7 @@ class DeepEnsemble:
             run.end(members)
         values = log_posterior + data.log_jacobian
         logger.info(
-            "log posterior of the members from %.6g to %.6g, stopped by %s after %d steps",
+            "log posterior of the members from %.6g to %.6g, stopped: %s after %d steps",
             values.min(), values.max(), result.stopped, result.n_iter,
         )  # fmt: skip
         what = "the members' mean log posterior"

@@ -178,7 +178,7 @@ class Factorization:
             mean_field, gap = factors.bounds
             bound = mean_field + data.log_jacobian
             logger.info(
-                "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d sweeps",
+                "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped: %s after %d sweeps",
                 bound + gap.value, bound, gap.value, factors.stopped, factors.n_iter,
             )  # fmt: skip
         if factors.stopped == "max_iter" and factors.curve and self.tol is not None:

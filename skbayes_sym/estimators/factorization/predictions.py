@@ -65,7 +65,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
         settings = {"accept_sparse": ("csr", "csc", "coo"), "ensure_all_finite": "allow-nan"}
-        with numbers_due("X", ENCODE):
+        with numbers_due("X", ENCODE, X):
             return validate_data(self, X, reset=reset, dtype=FLOATS, **settings)
 
     def transform(self, X: Any, return_std: bool = False, *, row_features: Any = None) -> Any:

@@ -121,7 +121,7 @@ class ModesFit:
         """Log what was found, and warn of a best mode that still moved at the end."""
         values = self.search.modes.log_evidence + data.log_jacobian
         logger.info(
-            "log evidence of %d modes from %.6g to %.6g, stopped by %s after %d steps",
+            "log evidence of %d modes from %.6g to %.6g, stopped: %s after %d steps",
             len(values), values.min(), values.max(), self.stop_reason, self.n_iter,
         )  # fmt: skip
         if warns:

@@ -115,7 +115,7 @@ class Laplace:
             if is_empirical(self.adam.curvature):
                 warn_if_fisher_vanished(problem, evaluated)
         logger.info(
-            "log evidence %.6g, stopped by %s after %d steps",
+            "log evidence %.6g, stopped: %s after %d steps",
             value + data.log_jacobian, result.stopped, result.n_iter,
         )  # fmt: skip
         if not warn_if_collapsed(problem, evaluated, found) and result.stopped == "max_iter":

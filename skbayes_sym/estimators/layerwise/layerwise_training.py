@@ -243,7 +243,7 @@ class LayerwiseVI:
         run.end(found)
         elbos = (data.log_jacobian + climb.elbo.value for climb in climbs)
         by_start = ", ".join(f"{elbo:.6g}" for elbo in elbos)
-        logger.info("ELBO by start: %s; stopped by %s", by_start, found.stop_reason)
+        logger.info("ELBO by start: %s; stopped: %s", by_start, found.stop_reason)
         warn_unless_converged(best.result, self.steps.tol, data.total_weight)
         return found
 

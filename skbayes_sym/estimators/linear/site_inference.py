@@ -236,7 +236,7 @@ class SiteInference:
     ) -> None:
         """Log a summary; warn of what didn't converge or has no optimum inside its range."""
         logger.info(
-            "ELBO %.6g (mean-field %.6g, gap %.4g), stopped by %s after %d updates",
+            "ELBO %.6g (mean-field %.6g, gap %.4g), stopped: %s after %d updates",
             offset + bounds.full.value, offset + bounds.mean_field.value, bounds.gap.value,
             fitted.stopped, fitted.n_iter,
         )  # fmt: skip

@@ -377,7 +377,7 @@ def _report(bounds: Bounds, data: Training, result: OptimiseResult, n_skipped: i
     """The log's summary, and what saturation means."""
     mean_field = bounds.mean_field.value + data.log_jacobian
     logger.info(
-        "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped by %s after %d steps, in %d of "
+        "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped: %s after %d steps, in %d of "
         "them the gap was certified saturated",
         mean_field + bounds.gap.value, mean_field, bounds.gap.value,
         result.stopped, result.n_iter, n_skipped,

@@ -28,7 +28,7 @@ X = RNG.standard_normal((40, 3))
 Y = X @ [1.0, -2.0, 0.5] + 0.3 * RNG.standard_normal(40)
 AS_GIVEN = {"standardize": False, "tol": None, "random_state": 0}
 SMALL = LaplaceRegressor((3,), optimizer=GaussNewton(3), random_state=0)
-few_steps = pytest.mark.filterwarnings("ignore:not converged")
+few_steps = pytest.mark.filterwarnings("ignore:.*not converged")
 CLASSES = (X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * RNG.standard_normal(40) > 0).astype(int)
 
 

@@ -125,7 +125,7 @@ CASES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:noise_std_ reached the lower end")  # of as many features
+@pytest.mark.filterwarnings("ignore:.*noise_std_ reached the lower end")  # of as many features
 @pytest.mark.parametrize("wide", [False, True], ids=["K<N", "K>N"])
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
 def test_a_fit_is_that_of_one_site_a_row(settings, wide, monkeypatch):
