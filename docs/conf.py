@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.dirname(__file__))  # the modules beside this one
 
 from class_pages import arrange, shared_names, shorten, shown_methods
 from effort_tables import EffortTable
+from figure_tables import FigureTable
 from guide_pages import PAGES
 
 import skbayes_sym
@@ -129,3 +130,4 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", mend_docstring, priority=400)
     app.connect("doctree-read", arrange)
     app.add_directive("effort", EffortTable)
+    app.add_directive("figures", FigureTable)

@@ -1,8 +1,8 @@
 """A budget of waits: how often a fit has the host stand still until a GPU has answered.
 
 Counted on the pretend device (`pretend_cuda`) by `asv_bench/studies/device_waits.py`, which prints
-the table of the docs. Every number is a difference of two fits, so that what a fit does once isn't
-in it.
+the README's table. Every number is a difference of two fits, so that what a fit does once isn't in
+it.
 """
 
 import importlib.util
