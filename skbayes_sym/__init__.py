@@ -124,7 +124,7 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 def __getattr__(name: str) -> Any:
     """Import a public name, or a folder, at its first use."""
     if name in _MODULES:
-        value = getattr(import_module(f"skbayes_sym.{_MODULES[name]}"), name)
+        value = vars(import_module(f"skbayes_sym.{_MODULES[name]}"))[name]
     elif name in _ROOMS:
         value = import_module(f"skbayes_sym.{name}")
     else:

@@ -89,7 +89,7 @@ class HeldOut:
 
     def teardown(self, estimator: BayesianEstimator, context: Any) -> None:
         """Put the best state back."""
-        has_failed = not hasattr(estimator, "stop_reason_")
+        has_failed = not estimator.__sklearn_is_fitted__()
         if has_failed or self._best is None or self.scores_[-1] == self.best_score_:
             return
         estimator._replace_fit({**self._best, "stop_reason_": estimator.stop_reason_})

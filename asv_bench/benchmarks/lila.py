@@ -96,10 +96,10 @@ class Problem:
         return MapObjective(density, density.n_dims, density.start(self.theta))
 
     def evidence(self, directions: str) -> LaplaceEvidence:
+        structure = Kronecker(self.model.layers, self.model.network.layout)
         return LaplaceEvidence(
-            self.model, self.data, Kronecker(self.model.layers), DIRECTIONS[directions],
-            self.case.batch_size,
-        )  # fmt: skip
+            self.model, self.data, structure, DIRECTIONS[directions], self.case.batch_size
+        )
 
     @property
     def n_steps(self) -> int:

@@ -48,6 +48,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     device: str
     verbose: Any
+    warm_start: bool = False
     device_: str
     dtype_: str
     n_iter_: int
@@ -84,6 +85,14 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             delattr(self, name)  # a fit by other parameters may have found what this one doesn't
         self.__dict__.update({**attributes, "_cache": {}})
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return "stop_reason_" in vars(self)
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether a fit starts where the one before ended."""
+        return self.warm_start and self.__sklearn_is_fitted__()
+
     def _predict_device(self) -> torch.device:
         """The fit's device if it is here, else the CPU (a model may move between machines)."""
         device = torch.device(self.device_)
@@ -111,6 +120,10 @@ class RowEstimator(BayesianEstimator):
     (`regressor`, `classifier`) checks and scales targets and turns predictions into arrays.
     """
 
+    # Of estimators without the parameter.
+    noise_std: Any = "learn"
+    optimizer: Any = None
+    random_state: Any = 0
     x_mean_: Array
     x_scale_: Array
     standardize: bool | str
@@ -165,7 +178,7 @@ class RowEstimator(BayesianEstimator):
 
     def _flops_a_step(self, data: Training, model: Model) -> float:
         """Floating-point operations of a step, about: what ``device="auto"`` judges by."""
-        given, n = getattr(self, "optimizer", None), data.n_rows
+        given, n = self.optimizer, data.n_rows
         asked = given.batch_size if isinstance(given, Adam) else "auto"
         n_rows = automatic_batch(n) if isinstance(asked, str) else min(int(asked), n)
         return gradient_flops(
@@ -201,7 +214,7 @@ class RowEstimator(BayesianEstimator):
         scaled = Scaling(self.x_mean_, self.x_scale_).apply(X)
         for start in range(0, len(scaled), PREDICT_ROWS):
             block = np.ascontiguousarray(scaled[start : start + PREDICT_ROWS])
-            yield torch.as_tensor(block).to(self._predict_device(), getattr(torch, self.dtype_))
+            yield torch.as_tensor(block).to(self._predict_device(), vars(torch)[self.dtype_])
 
     def _predictor(self, like: Tensor) -> Predictor:
         """Predictor on the device and in the precision of ``like``; made once."""
@@ -221,9 +234,6 @@ class RowEstimator(BayesianEstimator):
                 blocks.append([t.cpu().numpy() for t in answers])
                 start += len(x)
         return numbers([np.concatenate(columns) for columns in zip(*blocks, strict=True)])
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "posterior_")
 
     def _check_inputs(self, X: Any) -> Array:
         """Inputs of a question to a fitted model."""

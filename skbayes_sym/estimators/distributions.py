@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators._fit.unwrap import innermost
+from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin, quantile_levels
 from skbayes_sym.numerics.arguments import check_random_state
 
@@ -287,7 +288,7 @@ class ClassPredictive:
 
     def log_prob(self, y: Any) -> Array:
         """Log probability of observed labels, (n_samples,) nats; -inf of one never seen."""
-        if hasattr(self._model, "log_predictive_density"):
+        if isinstance(self._model, BayesianClassifierMixin):
             return np.asarray(self._model.log_predictive_density(self._X, y), dtype=float)
         labels, proba = np.asarray(y).ravel(), self.proba()
         columns = np.searchsorted(self.classes, labels).clip(0, len(self.classes) - 1)
@@ -298,7 +299,7 @@ class ClassPredictive:
 
     def uncertainty(self) -> Bunch:
         """Entropy by its source, nats: ``total``, ``epistemic``, ``aleatoric``."""
-        if not hasattr(self._model, "predict_uncertainty"):
+        if not isinstance(self._model, BayesianClassifierMixin):
             raise TypeError(
                 f"{type(self._model).__name__} doesn't say which part of its uncertainty is about "
                 "the model: uncertainty() takes models of this package."
@@ -362,7 +363,7 @@ def predictive(model: Any, X: Any) -> Any:
         return ClassPredictive(inner, X)
     if isinstance(inner, BayesianRegressorMixin):
         return PosteriorPredictive(inner, X)
-    if "return_std" in signature(getattr(inner, "predict", lambda: None)).parameters:
+    if _takes_std(inner):
         return NormalPredictive(*inner.predict(X, return_std=True))
     raise TypeError(
         f"{type(inner).__name__} predicts no distribution: it is no model of this package and has "
@@ -375,13 +376,16 @@ def predicts_distribution(model: Any) -> bool:
     inner = innermost(model).model
     if _is_transformed(inner):
         return predicts_distribution(inner.regressor_)
-    takes_std = "return_std" in signature(getattr(inner, "predict", lambda: None)).parameters
-    return takes_std or (is_classifier(inner) and hasattr(inner, "predict_proba"))
+    return _takes_std(inner) or (is_classifier(inner) and hasattr(inner, "predict_proba"))
+
+
+def _takes_std(model: Any) -> bool:
+    return "return_std" in signature(getattr(model, "predict", lambda: None)).parameters
 
 
 def _is_transformed(model: BaseEstimator) -> bool:
     """Whether it is a fitted `TransformedTargetRegressor`, whose module is slow to import."""
-    return hasattr(model, "transformer_") and hasattr(model, "regressor_")
+    return isinstance(model, BaseEstimator) and {"transformer_", "regressor_"} <= vars(model).keys()
 
 
 def _transformed(model: BaseEstimator, X: Any) -> TransformedPredictive:

@@ -32,14 +32,10 @@ class WeightedDraws(NetworkEstimator):
     noise_std_samples_: Array
     _likelihood_params_: Array
     y_scale_: Array
-    noise_std: Any = "learn"  # a classifier has none
 
     @property
     def _noise_prior_scale(self) -> float:
         return self.noise_std.scale if isinstance(self.noise_std, HalfNormal) else 1.0
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "samples_")
 
     def to_arviz(self) -> Any:
         """Export the draws for ArviZ.
@@ -64,7 +60,7 @@ class WeightedDraws(NetworkEstimator):
         chains = (slice(None),) if self.samples_.ndim == 3 else (None,)  # members are draws of one
         theta = torch.as_tensor(self.samples_[chains])
         draws = {k: v.numpy() for k, v in self.network_.layout.unflatten(theta).items()}
-        if hasattr(self, "noise_std_samples_"):
+        if "noise_std_samples_" in vars(self):
             draws["noise_std"] = self.noise_std_samples_[chains]
         stats = {"lp": self.log_posterior_samples_[chains]}
         with warnings.catch_warnings():  # more chains than draws are no mistake

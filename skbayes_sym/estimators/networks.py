@@ -79,7 +79,7 @@ class NetworkEstimator(RowEstimator):
         chosen = self._chosen_likelihood
         if chosen is self._named_likelihoods["auto"]:
             return self._default_likelihood(data)
-        if not isinstance(getattr(self, "noise_std", None), HalfNormal):
+        if not isinstance(self.noise_std, HalfNormal):
             refuse(self, ("noise_std",), "likelihood= is given", "its own parameters")
         require_kind(self, chosen, self._foreign_likelihoods)
         ANY_LIKELIHOOD.require(chosen, "likelihood")

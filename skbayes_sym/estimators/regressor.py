@@ -91,6 +91,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
     standardize: bool | str
     likelihood: Any = "auto"
+    noise_std: Any
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = {"auto": Gaussian(), **OF_NUMBERS}
     _foreign_likelihoods: ClassVar[tuple[type, ...]] = tuple(map(type, OF_CLASSES.values()))
     y_mean_: Array
@@ -133,8 +134,7 @@ class BayesianRegressorMixin(RegressorMixin):
                 return chosen
             return chosen.at(torch.as_tensor(self._learned_params()))
         log_noise = torch.as_tensor(self._noise() / self.y_scale_).log()
-        noise_std = getattr(self, "noise_std", "learn")
-        return Gaussian(log_noise, learn=isinstance(noise_std, str | HalfNormal))
+        return Gaussian(log_noise, learn=isinstance(self.noise_std, str | HalfNormal))
 
     def _learned_params(self) -> Array:
         """Parameters of the likelihood, (n_params,), or (S, 1, n_params) of draws."""

@@ -5,7 +5,7 @@ with.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -32,8 +32,7 @@ from skbayes_sym.inference.factorization.factor_model import (
     rows_group,
 )
 from skbayes_sym.inference.factorization.gap_looks import GapStream
-from skbayes_sym.inference.factorization.gibbs import sample_factors
-from skbayes_sym.inference.factorization.shared_size import balancing
+from skbayes_sym.inference.factorization.gibbs import align, sample_factors
 from skbayes_sym.inference.factorization.sides import with_law
 from skbayes_sym.inference.factorization.vi import fit_factors, sweeps_start
 from skbayes_sym.models.likelihoods.normal_noise import Gaussian
@@ -42,7 +41,7 @@ from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.orthogonal import Orthogonal
+from skbayes_sym.symmetry.units import UnitGroup
 
 __all__ = ["MAP", "VI", "Gibbs", "Solver"]
 
@@ -52,9 +51,6 @@ COVARIANCES: dict[str, CovarianceFamily] = {
     "diag": DiagonalCovariance(),
     "full": FullCovariance(),
 }
-# What a learned prior knows of a variance: with less, chains sit for hundreds of sweeps with
-# components that are all but switched off.
-_GIBBS_SCATTER = 1.0
 
 
 class Solver(Protocol):
@@ -74,8 +70,25 @@ class Solver(Protocol):
         """Find it; ``on_sweep`` is told the posterior of the moment after every sweep."""
 
 
-@dataclass(frozen=True)
-class VI:
+class _Settings:
+    """Settings of a solver, with scikit-learn's ``get_params``, ``set_params`` and clones."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Settings by name; none has settings of its own, whatever ``deep`` says."""
+        return dict(vars(self))
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings; ValueError, and no change, where one has no such name or value."""
+        for name in settings:
+            if name not in vars(self):
+                raise ValueError(f"{self!r} has no setting {name!r}, but {sorted(vars(self))}.")
+        changed = replace(self, **settings)  # type: ignore[type-var]
+        vars(self).update(vars(changed))
+        return self
+
+
+@dataclass
+class VI(_Settings):
     """Symmetrised variational inference: independent Gaussian rows, averaged over a group.
 
     Parameters
@@ -117,7 +130,8 @@ class VI:
             return None
         k = model.n_components
         group = rows_group(self.symmetry, model.prior.scale, n_rows, k)
-        if self.gap is None and getattr(group, "permutes", False) and k > MOST_PERMUTED:
+        permutes = isinstance(group, UnitGroup) and group.permutes
+        if self.gap is None and permutes and k > MOST_PERMUTED:
             raise ValueError(
                 "symmetry='signed_permutation' sums over 2^n_components subsets, too many for "
                 f"n_components={k}: use at most {MOST_PERMUTED}, or symmetry='orthogonal'."
@@ -145,8 +159,8 @@ class VI:
         return replace(result, bounds=FactorBounds(bound, report))
 
 
-@dataclass(frozen=True)
-class MAP:
+@dataclass
+class MAP(_Settings):
     """The most probable factors, by sweeps over point masses."""
 
     learns_prior: ClassVar[bool] = False
@@ -161,8 +175,8 @@ class MAP:
         return _by_sweeps(problem, PointMass(), None, on_sweep)
 
 
-@dataclass(frozen=True)
-class Gibbs:
+@dataclass
+class Gibbs(_Settings):
     """Gibbs sampling: the posterior itself, up to Monte Carlo error (Salakhutdinov & Mnih 2008).
 
     The first half of the sweeps is thrown away; all are made, whatever ``tol`` is.
@@ -192,7 +206,9 @@ class Gibbs:
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
         """Draws, aligned; their moments stand for them where one Gaussian is needed."""
-        prior = problem.model.prior._replace(scatter=_GIBBS_SCATTER)
+        # What a learned prior knows of a variance: with less than one, chains sit for hundreds of
+        # sweeps with components that are all but switched off.
+        prior = problem.model.prior._replace(scatter=1.0)
         problem = replace(problem, model=problem.model._replace(prior=prior))
         draws = sample_factors(
             problem,
@@ -201,7 +217,7 @@ class Gibbs:
             n_kept=self.n_kept(problem.max_iter),
             on_sweep=on_sweep,
         )
-        aligned, start = _align(problem, draws.rows), problem.start
+        aligned, start = align(problem, draws.rows), problem.start
         log_noise = 0.5 * draws.noise_variance.double().mean().log().reshape(1)
         likelihood = Gaussian(log_noise, learn=bool(start.likelihood.n_params))
         posterior = FactorState(*_moments(aligned), likelihood, start.laws)
@@ -216,24 +232,6 @@ def _by_sweeps(
     problem: FactorProblem, family: CovarianceFamily, gap: GapStream | None, on_sweep: OnSweep
 ) -> Factors:
     return fit_factors(problem, sweeps_start(problem), family, gap=gap, on_sweep=on_sweep)
-
-
-def _align(problem: FactorProblem, draws: Tensor) -> Tensor:
-    """Factors of draws (S, n + m, D), in place: equally large on both sides, turned to the last."""
-    n, k = problem.data.n_rows, problem.model.n_components
-    factors = draws[:, :, :k]
-    for draw in factors:
-        shared = balancing(problem.priors, draw[:n], draw[n:])
-        if shared is not None:
-            draw[:n] = (draw[:n].double() @ shared.a).to(draw)
-            draw[n:] = (draw[n:].double() @ shared.inverse).to(draw)
-    n_rows = draws.shape[1]
-    group = Orthogonal(torch.arange(n_rows * k, device=draws.device).view(n_rows, k))
-    last = factors[-1].double().flatten()
-    for draw in factors:
-        moved, _ = group.align(draw.double().flatten().unsqueeze(0), last)
-        draw.copy_(moved.view(n_rows, k))
-    return draws
 
 
 def _moments(draws: Tensor) -> tuple[Tensor, Tensor]:

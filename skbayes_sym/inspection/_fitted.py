@@ -8,9 +8,9 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
-from skbayes_sym.estimators._fit.unwrap import Innermost, innermost
+from skbayes_sym.estimators._fit.unwrap import Innermost, fitted_attribute, innermost
 from skbayes_sym.estimators.distributions import predictive, predicts_distribution
-from skbayes_sym.numerics.arguments import shown
+from skbayes_sym.numerics.arguments import is_frame, shown
 
 
 def fitted_model(estimator: BaseEstimator) -> Innermost:
@@ -44,11 +44,11 @@ def require(model: Any, attributes: Sequence[str], display: str, need: str) -> N
 
 def feature_names(estimator: BaseEstimator, X: Any) -> list[str]:
     """Names of the columns of ``X``."""
-    if hasattr(X, "columns"):
+    if is_frame(X):
         return [str(name) for name in X.columns]
     if np.ndim(X) != 2:
         raise ValueError(f"X must have two axes, rows and features, got shape {np.shape(X)}.")
-    names = getattr(estimator, "feature_names_in_", None)
+    names = fitted_attribute(estimator, "feature_names_in_")
     n = np.shape(X)[1]
     return [f"x{j}" for j in range(n)] if names is None else [str(name) for name in names]
 

@@ -13,7 +13,7 @@ from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators.distributions import predictive
 from skbayes_sym.estimators.regressor import quantile_levels
 from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, regression_law
-from skbayes_sym.numerics.arguments import check_count
+from skbayes_sym.numerics.arguments import check_count, is_frame
 
 _MARGIN = 0.05  # a grid over a feature goes so much of its range beyond the data, to either side
 _FARTHEST = 1e300  # from zero, that a grid with its margin may reach
@@ -118,11 +118,12 @@ def slice_of(X: Any, position: int, points: Array) -> Any:
     """
     rows = [np.repeat(_typical(column), len(points)) for column in _columns(X)]
     rows[position] = points
-    if not hasattr(X, "columns"):
+    if not is_frame(X):
         array = np.column_stack(rows)
-        return array.astype(X.dtype) if getattr(X, "dtype", None) == np.float32 else array
+        is_single = isinstance(X, np.ndarray) and X.dtype == np.float32
+        return array.astype(np.float32) if is_single else array
     frame = type(X)(dict(zip(X.columns, rows, strict=True)))
-    if not hasattr(frame, "astype"):
+    if isinstance(frame.columns, list):  # polars has one type for words, and no `astype`
         return frame
     named = [name for name in X.columns if not _are_numbers(X[name])]
     return frame.astype({name: X[name].dtype for name in named})
@@ -130,7 +131,7 @@ def slice_of(X: Any, position: int, points: Array) -> Any:
 
 def _columns(X: Any) -> list[Any]:
     """Columns of a frame or of an array."""
-    if hasattr(X, "columns"):
+    if is_frame(X):
         return [X[name] for name in X.columns]
     with numbers_due("X"):
         return list(check_array(X, dtype=float, ensure_all_finite="allow-nan").T)

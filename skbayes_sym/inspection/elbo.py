@@ -6,6 +6,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.unwrap import fitted_attribute
 from skbayes_sym.inspection._drawing import BLUE, GREY, VERMILLION, Display, legend_on_top, no_box
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.numerics.arguments import check_arrays
@@ -101,7 +102,7 @@ class ELBODisplay(Display):
             If it records no such curve.
         """
         model = fitted_model(estimator).model
-        if hasattr(model, "log_evidence_curve_"):
+        if "log_evidence_curve_" in vars(model):
             curve = np.asarray(model.log_evidence_curve_)
             display = cls(
                 np.arange(1, len(curve) + 1), curve,
@@ -115,8 +116,8 @@ class ELBODisplay(Display):
         block = -(-model.n_iter_ // len(curve))
         iterations = np.minimum(block * np.arange(1, len(curve) + 1), model.n_iter_)
         display = cls(
-            iterations, curve, elbo_mean_field=getattr(model, "elbo_mean_field_", None),
-            elbo=model.elbo_,
+            iterations, curve, elbo=model.elbo_,
+            elbo_mean_field=fitted_attribute(model, "elbo_mean_field_"),
         )  # fmt: skip
         return display.plot(ax=ax, **kwargs)
 

@@ -10,7 +10,7 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.unwrap import innermost
+from skbayes_sym.estimators._fit.unwrap import fitted_attribute, innermost
 from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.posteriors import MatrixPosterior, MeanFieldGaussian
@@ -105,7 +105,7 @@ def invariance_gap(
     model = innermost(estimator).model
     if isinstance(model, BayesianEstimator):
         check_is_fitted(model)
-    known = _KNOWN.get(type(getattr(model, "posterior_", None)))
+    known = _KNOWN.get(type(fitted_attribute(model, "posterior_")))
     if known is None:
         raise TypeError(
             f"{type(model).__name__} has no variational posterior with a known symmetry: "
@@ -133,7 +133,7 @@ def _of_units(model: Any) -> tuple[UnitGap, MeanFieldGaussian]:
 
 
 def _of_rows(model: Any) -> tuple[Gap[RowPosterior], MatrixPosterior]:
-    if not hasattr(model, "elbo_"):
+    if "elbo_" not in vars(model):
         raise TypeError(
             f"solver={model.solver!r} has no variational posterior: invariance_gap takes fits "
             "with solver='vi'."
@@ -146,7 +146,7 @@ def _of_rows(model: Any) -> tuple[Gap[RowPosterior], MatrixPosterior]:
 
 def _of_weights(model: Any) -> tuple[TranslationGap, LowRankGaussian]:
     optima = None
-    if not hasattr(model, "log_evidence_"):  # only with a normal likelihood the posterior tells
+    if "log_evidence_" not in vars(model):  # only with a normal likelihood the posterior tells
         optima = Estimate(model.symmetry_gap_, model.symmetry_gap_std_error_)
     return TranslationGap(model.symmetry_, optima), model.posterior_
 

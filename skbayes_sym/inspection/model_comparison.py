@@ -7,7 +7,7 @@ import numpy as np
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, GREY, no_box, open_axes, split_axes
-from skbayes_sym.numerics.arguments import check_arrays, check_names, shown
+from skbayes_sym.numerics.arguments import check_arrays, check_names, is_frame, shown
 
 _LABELS = {
     "log_density": "log density\n(nats per row)",
@@ -97,7 +97,7 @@ class ModelComparisonDisplay:
         -------
         ModelComparisonDisplay
         """
-        columns_of = getattr(table, "columns", table if isinstance(table, dict) else ())
+        columns_of = table.columns if is_frame(table) else table if isinstance(table, dict) else ()
         needed = {"evidence_side", "model"} if isinstance(table, dict) else {"evidence_side"}
         if not needed <= set(columns_of):
             raise TypeError(f"table must be what compare_models returns, got {shown(table)}.")

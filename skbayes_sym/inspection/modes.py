@@ -129,7 +129,8 @@ class ModesDisplay(Display):
                 'remove_symmetries=ModeWeights("evidence").'
             )
         names = ("weight", "log_evidence", "std_error", "n_explorers", "n_particles")
-        columns = {name: np.array([getattr(m, name) for m in model.modes_]) for name in names}
+        modes = [mode._asdict() for mode in model.modes_]
+        columns = {name: np.array([mode[name] for mode in modes]) for name in names}
         return cls(**columns).plot(ax=ax, **kwargs)
 
     def _size(self) -> tuple[float, float]:

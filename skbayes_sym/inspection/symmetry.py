@@ -9,6 +9,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.unwrap import fitted_attribute
 from skbayes_sym.inspection._drawing import COLOURS, Display, no_box, split_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
@@ -192,7 +193,7 @@ def _labels(model: Any, chains: Array, n_units: int, color_by: str) -> tuple[Arr
         return labels, [f"unit {i}" for i in range(n_units)]
     if color_by != "mode":
         raise ValueError(f"color_by must be 'unit' or 'mode', got {color_by!r}.")
-    modes = getattr(model, "modes_", [])
+    modes = fitted_attribute(model, "modes_")
     if not modes:
         raise ValueError(
             f"SymmetryDisplay has no modes of this {type(model).__name__} to colour: use "
@@ -243,8 +244,8 @@ def _weight_names(model: Any, n_weights: int, layer: int) -> list[str]:
     sources = [f"x{j}" for j in range(sizes[0])]
     if layer > 1:
         sources = [f"unit {j} below" for j in range(sizes[layer - 1])]
-    elif hasattr(model, "feature_names_in_"):
-        sources = list(model.feature_names_in_)
+    elif (names := fitted_attribute(model, "feature_names_in_")) is not None:
+        sources = list(names)
     target = "output" if layer + 1 == len(sizes) - 1 else "unit above"
     n_out = n_weights - len(sources) - 1
     outgoing = [f"weight to {target} {j}" for j in range(n_out)]
@@ -264,17 +265,18 @@ def _orbit_draws(model: Any, n: int, seed: int) -> _OrbitDraws:
     """Draws of the posterior, and what removing or restoring its symmetry makes of them."""
     network = model.network_
     generator = generator_from(seed)
-    if not hasattr(model, "samples_"):
+    if "samples_" not in vars(model):
         require(model, ["posterior_"], "SymmetryDisplay", "draws or a posterior of the weights")
         theta, chains = model.posterior_.sample(n, generator=generator).double(), np.zeros(n, int)
     else:
         samples = np.asarray(model.samples_, dtype=float)
         flat = samples.reshape(-1, samples.shape[-1])
         per_chain = len(flat) // len(samples)
-        weights = getattr(model, "chain_weights_", np.full(len(samples), 1.0 / len(samples)))
+        equal = np.full(len(samples), 1.0 / len(samples))
+        weights = fitted_attribute(model, "chain_weights_", equal)
         chosen = _evenly(np.repeat(weights / per_chain, per_chain), n)
         theta, chains = torch.from_numpy(flat[chosen]), chosen // per_chain
-        if not getattr(model, "remove_symmetries", False):
+        if not model.get_params(deep=False).get("remove_symmetries"):
             moved = remove_symmetries(
                 flat[chosen], hidden_layer_sizes=network.hidden_layer_sizes,
                 activation=network.activation.name, n_features_in=network.n_inputs,

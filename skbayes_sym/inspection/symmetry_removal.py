@@ -161,7 +161,7 @@ def remove_symmetries(
     """
     described = {"hidden_layer_sizes": hidden_layer_sizes, "activation": activation,
              "n_features_in": n_features_in}  # fmt: skip
-    if hasattr(draws, "get_params"):
+    if isinstance(draws, BaseEstimator):
         described["n_outputs"] = n_outputs if n_outputs != 1 else None
         draws, network = _fitted_draws(draws, described)
     else:
@@ -195,7 +195,7 @@ def _fitted_draws(estimator: BaseEstimator, described: dict[str, Any]) -> tuple[
     """Draws and network of a fitted sampler or ensemble, bare or wrapped."""
     check_is_fitted(estimator)
     model = innermost(estimator).model
-    if not hasattr(model, "samples_") or not hasattr(model, "network_"):
+    if not {"samples_", "network_"} <= vars(model).keys():
         raise TypeError(
             f"{type(model).__name__} has no draws of a network's weights (samples_): give a fitted "
             "MCMCRegressor, MCMCClassifier or deep ensemble, or an array of draws."

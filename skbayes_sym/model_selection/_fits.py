@@ -110,8 +110,7 @@ def _judge_fold(model: Any, task: Task, train: Array, test: Array) -> FoldReport
         probability=probability,
         fit_seconds=fitted - start,
         predict_seconds=end - fitted,
-        says_more=hasattr(inside, "log_evidence_")
-        or hasattr(inside, "elbo_")
+        says_more=bool({"log_evidence_", "elbo_"} & vars(inside).keys())
         or has_posterior_draws(inside),
     )
 

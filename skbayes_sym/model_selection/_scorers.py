@@ -10,7 +10,7 @@ from sklearn.metrics import mean_pinball_loss
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
-from skbayes_sym.estimators._fit.unwrap import innermost
+from skbayes_sym.estimators._fit.unwrap import fitted_attribute, innermost
 from skbayes_sym.estimators.distributions import (
     PredictiveDistribution,
     predictive,
@@ -30,13 +30,14 @@ class ReportedEvidence(NamedTuple):
 def reported_evidence(estimator: BaseEstimator) -> ReportedEvidence | None:
     """``log_evidence_`` if it is a number, else ``elbo_``, else None."""
     model = innermost(estimator).model
-    bound = getattr(model, "elbo_", np.nan)
+    bound = fitted_attribute(model, "elbo_", np.nan)
     for source, side in (("log_evidence_", "estimate"), ("elbo_", "lower")):
-        value = getattr(model, source, np.nan)
+        value = fitted_attribute(model, source, np.nan)
         if np.isfinite(value):
             # A lower bound that reaches an estimate of the evidence is the evidence.
             side = "exact" if source == "log_evidence_" and value == bound else side
-            std_error = getattr(model, source.removesuffix("_") + "_std_error_", np.nan)
+            error = source.removesuffix("_") + "_std_error_"
+            std_error = fitted_attribute(model, error, np.nan)
             return ReportedEvidence(float(value), float(std_error), source, side)
     return None
 
@@ -93,7 +94,7 @@ def evidence_scorer(estimator: BaseEstimator, X: Any = None, y: Any = None) -> f
         return evidence.value
     name = type(innermost(estimator).model).__name__
     remedy = "Score it by cross-validation instead, scoring=log_predictive_density_scorer."
-    if hasattr(innermost(estimator).model, "log_evidence_"):
+    if "log_evidence_" in vars(innermost(estimator).model):
         raise ValueError(
             f"log_evidence_ of {name} is not finite: the estimate can't be trusted; the "
             f"warning given by fit says why. {remedy}"
@@ -201,7 +202,7 @@ Scorer = Callable[[BaseEstimator, Any, Any], float]
 
 def _of_numbers(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
     law: Any = predictive(estimator, X)
-    if not hasattr(law, "quantile"):
+    if not isinstance(law, PredictiveDistribution):
         raise ValueError(
             f"{type(innermost(estimator).model).__name__} predicts classes, which have no order: "
             'score it by get_scorer("log_density").'

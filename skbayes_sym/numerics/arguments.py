@@ -1,6 +1,6 @@
 """Arguments of public functions, checked in one wording: name, what is expected, what was given."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf, isnan
 from numbers import Integral, Real
 from typing import Any
@@ -83,10 +83,15 @@ def check_arrays(
 
 def check_names(owner: str, name: str, value: Any, n: int) -> list[str]:
     """Names of ``n`` things, strings."""
-    names = None if isinstance(value, str) or not hasattr(value, "__len__") else list(value)
+    names = list(value) if isinstance(value, Collection) and not isinstance(value, str) else None
     if names is None or len(names) != n or not all(isinstance(one, str) for one in names):
         raise ValueError(f"{owner}: {name} must be {n} strings, got {shown(value)}.")
     return names
+
+
+def is_frame(X: Any) -> bool:
+    """Whether it is a table with named columns, pandas' or another library's."""
+    return hasattr(X, "columns") and not isinstance(X, Mapping)
 
 
 def check_name(owner: str, name: str, value: Any, default: str = "") -> str:

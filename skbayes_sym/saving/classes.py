@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.estimators.base import RowEstimator, is_fitted_name
 
 # This package's estimators, by module; imported when a file is written or read.
 ESTIMATORS = {
@@ -56,7 +56,7 @@ _STEPS = {
 def named(modules: Mapping[str, str], prefix: str) -> dict[str, Any]:
     """Objects by name, of a table of modules and the names in each."""
     return {
-        name: getattr(import_module(f"{prefix}.{module}"), name)
+        name: vars(import_module(f"{prefix}.{module}"))[name]
         for module, names in modules.items()
         for name in names.split()
     }
@@ -129,7 +129,7 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
 
 def is_ufunc_name(name: str) -> bool:
     """Whether NumPy has a function of this name that acts element by element."""
-    return isinstance(getattr(np, name, None), np.ufunc)
+    return isinstance(vars(np).get(name), np.ufunc)
 
 
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
@@ -178,7 +178,7 @@ def check_fitted(estimator: BaseEstimator, attributes: dict[str, Any]) -> None:
         estimator._validate_params()
     except ValueError as error:
         raise ValueError(f"an impossible parameter ({error})") from error
-    needed = [*_PRESENT, *(_OF_ROWS if hasattr(estimator, "_input_blocks") else ())]
+    needed = [*_PRESENT, *(_OF_ROWS if isinstance(estimator, RowEstimator) else ())]
     missing = [name for name in needed if name not in attributes]
     if missing or not {"posterior_", "samples_"} & attributes.keys():
         raise ValueError(f"no {(missing or ['posterior_'])[0]}")
@@ -188,5 +188,5 @@ def check_fitted(estimator: BaseEstimator, attributes: dict[str, Any]) -> None:
     scales: list[Array] = [attributes[k] for k in ("y_mean_", "y_scale_") if k in attributes]
     if len({len(scale) for scale in scales}) > 1:
         raise ValueError("y_mean_ and y_scale_ of different lengths")
-    if hasattr(estimator, "predict_proba") and "classes_" not in attributes:
+    if is_classifier(estimator) and "classes_" not in attributes:
         raise ValueError("no classes_")

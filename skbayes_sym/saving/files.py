@@ -26,6 +26,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.unwrap import fitted_attribute
 from skbayes_sym.saving.classes import class_name, estimators, is_foreign, rebuilt, state_of
 from skbayes_sym.saving.values import Encoder, decode
 
@@ -66,8 +67,8 @@ def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     ``set_output`` and the ``set_*_request`` methods.
     """
     check_is_fitted(estimator)
-    while hasattr(estimator, "best_estimator_"):
-        estimator = estimator.best_estimator_
+    while (best := fitted_attribute(estimator, "best_estimator_")) is not None:
+        estimator = best
     name = class_name(estimator)
     if name is None:
         raise TypeError(

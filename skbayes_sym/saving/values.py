@@ -34,15 +34,16 @@ from skbayes_sym.saving.classes import (
 # imported when a file is written or read.
 NOUNS = {
     "estimators.mcmc.allocate": "Mode",
-    "inference.laplace.curvature": "KroneckerSpectrum LayerSpectrum",
     "inference.laplace.member_refit": "RefittedMembers",
     "inference.laplace.mode_mixture": "ModeMixture",
     "inference.laplace.laplace_posterior": "LaplacePosterior",
-    "inference.laplace.precision": "KroneckerPrecision DiagonalPrecision FullPrecision",
-    "inference.layerwise.layers": "Layerwise",
-    "inference.layerwise.collapsed": "MeanFieldHidden CollapsedLast",
-    "inference.layerwise.global_inducing": "InducingHidden InducingLast",
-    "inference.layerwise.layerwise_posterior": "LayerwisePosterior",
+    "inference.laplace.precision": (
+        "LayerSpectrum KroneckerPrecision DiagonalPrecision FullPrecision"
+    ),
+    "inference.gaussian_vi.layers": "Layerwise",
+    "inference.gaussian_vi.collapsed": "MeanFieldHidden CollapsedLast",
+    "inference.gaussian_vi.global_inducing": "InducingHidden InducingLast",
+    "inference.gaussian_vi.layerwise_posterior": "LayerwisePosterior",
     "inference.linear.low_rank": "LowRankGaussian",
     "inference.pooling.noise_shape": "NoiseShape",
     "inference.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
@@ -176,8 +177,10 @@ class Encoder:
             }  # fmt: skip
         if nouns().get(kind.__name__) is not kind:
             raise _unfit(value, name)
-        names = [f.name for f in fields(value)] if is_dataclass(value) else value._fields
-        parts = {n: self.encode(getattr(value, n), f"{name}.{n}") for n in names}
+        held = {f.name: vars(value)[f.name] for f in fields(value)} if is_dataclass(value) else (
+            value._asdict()
+        )  # fmt: skip
+        parts = {n: self.encode(part, f"{name}.{n}") for n, part in held.items()}
         return {"kind": "noun", "name": kind.__name__, "fields": parts}
 
 
@@ -242,7 +245,7 @@ def _part(e: Encoded, arrays: Mapping[str, Array]) -> Any:
 
 
 def _scalar_type(e: Encoded, arrays: Mapping[str, Array]) -> type[np.generic]:
-    scalar_type = getattr(np, e["name"])
+    scalar_type = vars(np)[e["name"]]
     if not (isinstance(scalar_type, type) and issubclass(scalar_type, np.generic)):
         raise ValueError(f"{e['name']} is no type of numbers")
     return scalar_type
@@ -251,7 +254,7 @@ def _scalar_type(e: Encoded, arrays: Mapping[str, Array]) -> type[np.generic]:
 def _ufunc(e: Encoded, arrays: Mapping[str, Array]) -> np.ufunc:
     if not is_ufunc_name(e["name"]):
         raise ValueError(f"{e['name']} is no function of NumPy's")
-    function: np.ufunc = getattr(np, e["name"])
+    function: np.ufunc = vars(np)[e["name"]]
     return function
 
 

@@ -28,7 +28,7 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
     for name in names:
         if name not in defaults:
             continue
-        value = getattr(estimator, name)
+        value = estimator.get_params(deep=False)[name]
         if not np.array_equal(value, defaults[name].default):
             raise ValueError(
                 f"{name}={value!r} does not apply: {why}. Leave {name} at its "

@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 import torch
 
+from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.numerics.machine import one_thread as one_thread
 
@@ -69,7 +70,7 @@ def gradient_flops(network: Network, n_rows: int, n_networks: float = 1.0) -> fl
 
     A weight is used once a row, one of a convolution at every pixel of it.
     """
-    image = prod(getattr(network, "input_shape", ())[1:])
+    image = prod(network.input_shape[1:]) if isinstance(network, ModuleNetwork) else 1
     shapes = network.layout.shapes.values()
     uses = sum(prod(shape) * (image if len(shape) > 2 else 1) for shape in shapes)
     return _PER_MULTIPLICATION * n_networks * n_rows * uses

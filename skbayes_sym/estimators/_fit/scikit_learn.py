@@ -37,7 +37,7 @@ class _Unwatched:
 
 def callback_context(estimator: BaseEstimator, n_blocks: int) -> Any:
     """Context by which callbacks of an estimator, or of one around it, hear of a fit's blocks."""
-    if hasattr(estimator, "_skl_callbacks") or hasattr(estimator, "_parent_callback_ctx"):
+    if {"_skl_callbacks", "_parent_callback_ctx"} & vars(estimator).keys():
         return estimator._init_callback_context(max_subtasks=n_blocks)
     return _Unwatched()
 

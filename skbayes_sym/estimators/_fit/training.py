@@ -50,6 +50,7 @@ class TakesRows(Protocol):
     """An estimator as `Training.open` asks it."""
 
     device: str
+    random_state: Any
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]: ...
 
@@ -100,8 +101,7 @@ class Training:
         x_scaling, y_scaling = estimator._scale_inputs(rows), estimator._scale_targets(rows)
         dtype = dtype_of(X_checked)
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
-        # An estimator without a random_state has nothing random about it.
-        random_state = check_random_state(getattr(estimator, "random_state", 0))
+        random_state = check_random_state(estimator.random_state)
         data = cls(
             rows=rows,
             origin=origin,

@@ -7,6 +7,11 @@ from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
 
 
+def fitted_attribute(model: Any, name: str, default: Any = None) -> Any:
+    """Value that `fit` has set on an estimator; the default where it has none."""
+    return vars(model).get(name, default) if isinstance(model, BaseEstimator) else default
+
+
 class Innermost(NamedTuple):
     """A model that others are wrapped around."""
 
@@ -21,8 +26,8 @@ def innermost(estimator: BaseEstimator) -> Innermost:
     """
     transforms: list[Callable[[Any], Any]] = []
     while True:
-        if hasattr(estimator, "best_estimator_"):
-            estimator = estimator.best_estimator_
+        if (best := fitted_attribute(estimator, "best_estimator_")) is not None:
+            estimator = best
         elif isinstance(estimator, Pipeline):
             if len(estimator) > 1:
                 transforms.append(estimator[:-1].transform)

@@ -75,9 +75,6 @@ class PoolOfNetworks(NetworkEstimator):
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
     }
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "choice_")
-
     def _networks_at_once(self, n_weights: int) -> float:
         """All modes, and a gradient a weight for the curvature; else one member after another."""
         return float(max(1, self.n_modes * n_weights))

@@ -82,7 +82,7 @@ class _DeepEnsemble(WeightedDraws):
             self.max_iter,
             self.tol,
             adam.batch_size,
-            start=self._previous() if self.warm_start and hasattr(self, "samples_") else None,
+            start=self._previous() if self._goes_on else None,
         )
 
     def _previous(self) -> Members:
@@ -321,7 +321,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     def _previous(self) -> Members:
         if not self._has_default_noise:
             return Members(self.samples_, self._likelihood_params_, self._log_precision())
-        noise_std = getattr(self, "noise_std_samples_", np.ones((len(self.samples_), 0)))
+        noise_std = vars(self).get("noise_std_samples_", np.ones((len(self.samples_), 0)))
         log_noise = np.log(noise_std / self.y_scale_)
         return Members(self.samples_, log_noise, self._log_precision())
 

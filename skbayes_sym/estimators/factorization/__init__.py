@@ -5,7 +5,6 @@
 * `entries`: which entries are observed
 * `side_features`: what else is known of rows or columns
 * `stream`: more entries for a fit
-* `choice`: how many components
 * `predictions`: arrays in and out of a `FactorPredictor`
 * `fitting`: `Factorization`: a solver under the callbacks, and its findings as attributes
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.factorization.incidence import Entries, entries
+from skbayes_sym.numerics.arguments import is_frame
 
 _LISTED = ("row", "column", "value")
 _WEIGHT = "weight"
@@ -51,7 +52,7 @@ def is_listed(X: Any) -> bool:
 
 
 def _names(X: Any) -> list[Hashable]:
-    return list(X.columns) if hasattr(X, "columns") and hasattr(X, "index") else []
+    return list(X.columns) if is_frame(X) else []
 
 
 def listed_entries(X: Any) -> Observed:

@@ -12,9 +12,8 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.factorization.choice import ComponentsEffort, choose_components
 from skbayes_sym.estimators.factorization.entries import is_listed
-from skbayes_sym.estimators.factorization.fitting import Factorization
+from skbayes_sym.estimators.factorization.fitting import FactorEffort, Factorization
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining, observe
 from skbayes_sym.estimators.factorization.predictions import PredictsEntries
 from skbayes_sym.estimators.factorization.stream import Listed, joined, warm_state
@@ -64,9 +63,8 @@ class SymVIMatrixFactorization(PredictsEntries):
     Parameters
     ----------
     n_components : int or "auto", default="auto"
-        Number k of factors, at most the smaller side of the matrix. "auto" holds out a tenth of the
-        entries and takes the one of 2, 5, 10 and 20 that predicts them best (some four more fits);
-        the bound prefers too few.
+        Number k of factors, at most the smaller side of the matrix. "auto" takes ten, or the
+        smaller side: a learned prior shrinks those that aren't needed.
     offsets : bool or {"rows", "columns"}, default=True
         Whether rows and columns have offsets, with means and variances learned in the same ascent
         and counted in the same bound. They aren't rotated and break no symmetry. "mean_field" has
@@ -212,7 +210,7 @@ class SymVIMatrixFactorization(PredictsEntries):
     device: str
     _closing = ("elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_")
 
-    _effort: ClassVar[ComponentsEffort] = ComponentsEffort()
+    _effort: ClassVar[FactorEffort] = FactorEffort()
 
     noise_std_: float
     _orientation_: Array
@@ -268,9 +266,6 @@ class SymVIMatrixFactorization(PredictsEntries):
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
         return tags
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "posterior_")
 
     @property
     def _n_features_out(self) -> int:
@@ -332,11 +327,6 @@ class SymVIMatrixFactorization(PredictsEntries):
         self : object
             The fitted estimator.
 
-        Raises
-        ------
-        ValueError
-            If ``n_components="auto"``.
-
         Warns
         -----
         UserWarning
@@ -347,12 +337,10 @@ class SymVIMatrixFactorization(PredictsEntries):
         All entries are kept, 32 bytes each. A sweep costs what it does in `fit`; there are fewer.
         """
         stream: Listed | None = vars(self).get("_stream_")
-        if hasattr(self, "posterior_") and stream is None:
+        if self.__sklearn_is_fitted__() and stream is None:
             warn_user("fit keeps no entries to add to: partial_fit begins anew.", UserWarning)
         if stream is not None and not is_listed(X):
             self._check_matrix(X, reset=False)
-        if isinstance(self.n_components, str):
-            raise ValueError("partial_fit needs a number for n_components, got 'auto'.")
         return self._fit(X, adds_to=stream, keeps=True)
 
     def _fit(
@@ -388,21 +376,21 @@ class SymVIMatrixFactorization(PredictsEntries):
         unit = self.scale_ / data.scale
         return warm_state(self._predictor(), self._law_of_columns_, data, model, labels, unit)
 
+    def _n_factors(self, smaller: int) -> int:
+        """Number of components of a matrix whose smaller side has this length."""
+        k = self.n_components
+        return min(self._effort.components, smaller) if isinstance(k, str) else int(k)
+
     def _model(self, data: MatrixTraining) -> FactorModel:
-        """Choose k and state what is believed, in scaled units."""
-        smaller, k = min(data.shape), self.n_components
-        if isinstance(k, str):
-            k = choose_components(data, lambda k: self._model_of(data, k), self._effort)
+        """State what is believed, in scaled units."""
+        smaller = min(data.shape)
+        k = self._n_factors(smaller)
         if k > smaller:
             n, m = data.shape
             raise ValueError(
                 f"n_components={k} must be at most min(n_samples={n}, n_features={m}) = {smaller}: "
                 f"n_samples = {n}, n_features = {m}."
             )
-        return self._model_of(data, int(k))
-
-    def _model_of(self, data: MatrixTraining, k: int) -> FactorModel:
-        """State what is believed with k components."""
         prior = self.prior
         if isinstance(prior, str) and not self._solver().learns_prior:
             prior = 1.0
@@ -412,7 +400,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         for name, value in {"prior": prior, "noise_std": noise}.items():
             if not isinstance(value, str) and not low <= value <= high:
                 raise ValueError(
-                    f"{name}={getattr(self, name):g} is {value:.3g} {unit}, which must lie between "
+                    f"{name}={vars(self)[name]:g} is {value:.3g} {unit}, which must lie between "
                     f"{low:g} and {high:g}: give it in the units of X, or use 'learn'."
                 )
         rows, columns = (
@@ -496,8 +484,8 @@ class SymVIMatrixFactorization(PredictsEntries):
         self.n_features_in_ = len(labels)
         if labels.dtype.kind == "U":
             self.feature_names_in_: Array = labels.astype(object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        else:
+            self.__dict__.pop("feature_names_in_", None)
 
     @property
     def symmetry_(self) -> SymmetryGroup:

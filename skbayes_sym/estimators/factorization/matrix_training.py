@@ -27,18 +27,17 @@ from skbayes_sym.inference.factorization.entry_sites import as_targets, is_of_cl
 from skbayes_sym.inference.factorization.incidence import Entries
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 
-_CHOSEN_COMPONENTS = 10  # of "auto", when nobody knows yet
-
 
 class TakesMatrix(Protocol):
     """An estimator as `MatrixTraining.open` asks it."""
 
     device: str
-    n_components: int | str
     standardize: bool | str
     random_state: Any
 
     def _entry_likelihood(self) -> Likelihood: ...
+
+    def _n_factors(self, smaller: int) -> int: ...
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any: ...
 
@@ -76,14 +75,15 @@ class MatrixTraining:
             SideFeatures.open(row_features, observed.shape[0], "row_features"),
             SideFeatures.open(column_features, observed.shape[1], "column_features"),
         )
-        dtype = dtype_of(checked)
+        dtype, k = dtype_of(checked), estimator._n_factors(min(observed.shape))
         data = cls(
             observed=observed, mean=0.0, scale=1.0, spread=1.0,
             seed=int(check_random_state(estimator.random_state).randint(2**31 - 1)),
             device=worthwhile(
                 estimator.device,
                 resolve_device(estimator.device),
-                lambda: _flops_a_sweep(observed, estimator.n_components),
+                # Second moments at every entry, and a system of every row and column, about.
+                lambda: 2.0 * k**2 * len(observed.values) + k**3 * sum(observed.shape),
             ),
             dtype=dtype,
             # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
@@ -176,12 +176,6 @@ class MatrixTraining:
             ),
             **{name: value for name, value in named.items() if value is not None},
         }
-
-
-def _flops_a_sweep(observed: Observed, n_components: int | str) -> float:
-    """Second moments at every entry, and a system of every row and column, about."""
-    k = _CHOSEN_COMPONENTS if isinstance(n_components, str) else n_components
-    return 2.0 * k**2 * len(observed.values) + k**3 * sum(observed.shape)
 
 
 def observe(estimator: TakesMatrix, X: Any) -> tuple[Observed, Any]:

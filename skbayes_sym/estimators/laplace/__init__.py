@@ -4,9 +4,8 @@ Reading order: `laplace` and `lila` (the four faces), `common` (what they share:
 model and method), `architectures` and `families` (what ``network`` and ``families`` stand for),
 `optimizers` (Gauss-Newton or Adam), `effort` (units and restarts by the number of rows). By
 Gauss-Newton: `evidence_method` (several modes, of how many units), `mode_predictions`. By Adam:
-`online` (a fit), `averaged_problem` (its nouns), `curvatures` (what is kept of H), `alternation`
-(weights and hyperparameters by turns), `evaluation` (the evidence as reported), `found` (fitted
-attributes), `fit_warnings` (warnings), `predict` (the linearised network). The parts are tested
+`online` (a fit), `averaged_problem` (its nouns, and fitted attributes), `alternation` (weights and
+hyperparameters by turns), `fit_warnings` (warnings), `predict` (the linearised network). Tested
 through the four estimators, the mathematics below them in ``tests/inference/laplace``.
 
 In: `Training`, `Model` and `Run` of ``_fit``; `skbayes_sym.inference.laplace`. Out: a normal

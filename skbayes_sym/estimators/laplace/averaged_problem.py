@@ -1,30 +1,52 @@
-"""A fit as a value: averaged network, evidence, starting point, and its result."""
+"""A fit by Adam as a value: averaged network, evidence, starting point, and its result."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.memory_parts import rows_part
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.alternation import Alternation, Point
-from skbayes_sym.estimators.laplace.curvatures import Curvature
-from skbayes_sym.estimators.laplace.evaluation import Evaluated, TrainingEvaluation
 from skbayes_sym.estimators.laplace.families import LearnedInvariances
-from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit, as_array
-from skbayes_sym.estimators.laplace.predict import averaging_is_negligible, predict_seeds
-from skbayes_sym.inference.laplace.curvature import Kronecker
+from skbayes_sym.estimators.laplace.predict import EVALUATION_SAMPLES, averaging_is_negligible
+from skbayes_sym.inference.laplace.curvature import Diagonal, Full, Kronecker, Structure
 from skbayes_sym.inference.laplace.jacobian import Directions, parameter_positions
 from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior
-from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
-from skbayes_sym.models.model import Data
+from skbayes_sym.inference.laplace.marginal_likelihood import (
+    AveragedNetwork,
+    EvidenceParts,
+    LaplaceEvidence,
+)
+from skbayes_sym.inference.laplace.precision import Precision
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.optimise import Stopped
 
+_EXACT_OUTPUTS = 4  # curvature="auto": all columns of the likelihood's root up to here
 _ROWS_OF_TRACES = 500
-
 _ADAM = 4  # copies of what is optimised: values, gradient, two moments
+
+
+def is_empirical(curvature: str) -> bool:
+    """Whether the likelihood's curvature is taken from the labels: the empirical Fisher matrix."""
+    return curvature.endswith("-ef")
+
+
+def curvature_of(name: str, model: AveragedNetwork) -> tuple[Structure, Directions]:
+    """The part of the curvature that is kept, and how the likelihood's is taken."""
+    kinds: dict[str, type[Structure]] = {"diag": Diagonal, "diag-ef": Diagonal, "full": Full}
+    kind: Any = kinds.get(name, Kronecker)
+    structure: Structure = kind(model.layers, model.network.layout)
+    many = model.network.n_outputs > _EXACT_OUTPUTS and model.n_half_widths > 0
+    if name == "kron-sketch" or (name == "auto" and many):
+        return structure, Directions("sketch")
+    return structure, Directions("fisher" if is_empirical(name) else "exact")
 
 
 class Seeds(NamedTuple):
@@ -37,6 +59,14 @@ class Seeds(NamedTuple):
     predict: int
 
 
+class Evaluated(NamedTuple):
+    """A point with its evidence, and the posterior's precision there."""
+
+    point: Point
+    terms: EvidenceParts
+    precision: Precision
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """Network, data and evidence that are trained.
@@ -45,18 +75,27 @@ class Problem:
     """
 
     data: Training
-    model: AveragedNetwork  # with the number of transformations used in training
-    curvature: Curvature
-    batch_size: int  # rows per step
+    evidence: LaplaceEvidence  # as training takes it
     precisions: Tensor
     reports_invariances: bool
     seeds: Seeds
 
     @property
-    def evidence(self) -> LaplaceEvidence:
-        """Evidence as training takes it."""
-        structure, directions, _ = self.curvature
-        return LaplaceEvidence(self.model, self.data.data, structure, directions, self.batch_size)
+    def model(self) -> AveragedNetwork:
+        """The network, with the number of transformations used in training."""
+        return self.evidence.model
+
+    @cached_property
+    def reported(self) -> LaplaceEvidence:
+        """The evidence as it is reported: no sketch, and many transformations."""
+        evidence, model = self.evidence, self.model
+        n_samples = max(model.n_samples, EVALUATION_SAMPLES) if model.n_half_widths else 1
+        rows = max(1, evidence.batch_size * model.n_samples // n_samples)
+        directions = evidence.directions
+        if directions.kind == "sketch":
+            directions = Directions("exact")
+        model = replace(model, n_samples=n_samples)
+        return replace(evidence, model=model, directions=directions, batch_size=rows)
 
     def start(self) -> Tensor:
         """Hyperparameters before training."""
@@ -64,38 +103,36 @@ class Problem:
         eta, likelihood = self.model.augmentation.half_width.start(), self.model.likelihood
         return torch.cat([eta, likelihood.params, covered.log()]).to(self.data.data.x)
 
+    def evaluated(self, point: Point) -> Evaluated:
+        """A point by one pass over the data, with the noise of every other one."""
+        evidence = self.reported
+        sums = evidence.one_pass(*point, self.seeds.evaluation)
+        precision = evidence.precision(sums.factors, point.hyper)
+        terms, _ = evidence.evidence(*point, sums.log_likelihood, precision)
+        return Evaluated(point, terms, precision)
+
     def found(
-        self, evaluated: Evaluated, training: Alternation, convergence: Convergence | None = None
-    ) -> LaplaceFit:
+        self, evaluated: Evaluated, training: Alternation, convergence: "Convergence | None" = None
+    ) -> "LaplaceFit":
         """The posterior at a point, as arrays."""
-        (theta, hyper), _, spectrum = evaluated
-        model, layout = self.model, self.model.network.layout
-        h = model.hyper.unflatten(hyper)
-        delta = h["log_precision"].double().exp()
-        precision = self.curvature.make_precision(spectrum, model.layers, layout, delta)
-        positions = parameter_positions(model.layers, layout)
+        (theta, hyper), _, precision = evaluated
+        model, h = self.model, self.model.hyper.unflatten(hyper)
+        positions = parameter_positions(model.layers, model.network.layout)
         learned = None
         if self.reports_invariances:
+            plainly = averaging_is_negligible(self.reported, *evaluated.point, self.seeds.predict)
             curve = [as_array(eta) for eta in training.eta_curve]
-            learned = LearnedInvariances(
-                model.augmentation, as_array(h["eta"]), curve, self._predicts_plainly(theta, hyper)
-            )
+            learned = LearnedInvariances(model.augmentation, as_array(h["eta"]), curve, plainly)
         noise_scale = model.likelihood.at(h["likelihood"].cpu()).noise_scale
         return LaplaceFit(
             LaplacePosterior(as_array(theta), precision.map(as_array), positions.numpy()),
-            prior_scale=as_array(delta.rsqrt()),
+            prior_scale=as_array((-0.5 * h["log_precision"].double()).exp()),
             noise_scale=as_array(noise_scale.double()),
             likelihood_params=as_array(h["likelihood"].double()),
             predict_seed=self.seeds.predict,
             invariances=learned,
             convergence=convergence,
         )
-
-    def _predicts_plainly(self, theta: Tensor, hyper: Tensor) -> bool:
-        """Whether the learned half-widths are too small for predictions to be averages."""
-        seed, _ = predict_seeds(self.seeds.predict)
-        evaluation = TrainingEvaluation.of_training(self.evidence, self.seeds.evaluation)
-        return averaging_is_negligible(evaluation.evidence, theta, hyper, seed)
 
     def traces(self, point: Point) -> tuple[float, float]:
         """Traces of the empirical Fisher and of the sketched Gauss-Newton matrix, from some rows.
@@ -106,10 +143,10 @@ class Problem:
         n_rows = self.data.n_rows
         rows = torch.linspace(0, n_rows - 1, min(n_rows, _ROWS_OF_TRACES)).long()
         data = Data(*(t[rows.to(t.device)] for t in self.data.data))
-        found = []
+        found, layout = [], self.model.network.layout
         for directions in (Directions("fisher"), Directions("sketch")):
             evidence = replace(
-                self.evidence, data=data, structure=Kronecker(self.model.layers),
+                self.evidence, data=data, structure=Kronecker(self.model.layers, layout),
                 directions=directions,
             )  # fmt: skip
             factors = evidence.one_pass(point.theta, point.hyper, self.seeds.evaluation).factors
@@ -141,8 +178,62 @@ class Problem:
         matrix = Part(f"the curvature of {n_covered:,} weights", n_bytes * size, remedy)
         parts = [rows_part(self.data), weights, matrix]
         if kind in {"full", "diag"}:
-            what = f"the derivatives of {self.batch_size} rows by {n_covered:,} weights"
+            what = f"the derivatives of {self.evidence.batch_size} rows by {n_covered:,} weights"
             n_copies = 4 if kind == "diag" else 1
-            jacobian = n_copies * shapes[-1][0] * self.batch_size * n_covered * size
+            jacobian = n_copies * shapes[-1][0] * self.evidence.batch_size * n_covered * size
             parts.append(Part(what, jacobian, "Lower batch_size, or use curvature='auto'."))
         require_memory(parts, self.data.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Convergence:
+    """How training went."""
+
+    log_evidence: float  # scaled targets, nats
+    curve: Array  # the same at every update
+    n_iter: int
+    stop_reason: Stopped
+
+
+@dataclass(frozen=True, eq=False)
+class LaplaceFit:
+    """A posterior and the hyperparameters it belongs to."""
+
+    posterior: LaplacePosterior
+    prior_scale: Array  # (L,); of the covered layers
+    noise_scale: Array  # (n_targets,) or (0,); scaled targets
+    likelihood_params: Array  # (n_params,); what was learned of the likelihood, scaled units
+    predict_seed: int  # of the noise in predictions
+    invariances: LearnedInvariances | None = None
+    convergence: Convergence | None = None  # once training has ended
+
+    @property
+    def n_iter(self) -> int:
+        return 0 if self.convergence is None else self.convergence.n_iter
+
+    @property
+    def stop_reason(self) -> Stopped:
+        return "max_iter" if self.convergence is None else self.convergence.stop_reason
+
+    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        attributes: dict[str, Any] = {
+            "posterior_": self.posterior,
+            "prior_scale_": self.prior_scale,
+            "_predict_seed_": self.predict_seed,
+            "_likelihood_params_": self.likelihood_params,
+        }
+        if self.noise_scale.size and data.y_scaling is not None:
+            noise = self.noise_scale * data.y_scaling.scale
+            attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
+        if self.invariances is not None:
+            attributes.update(self.invariances.attributes())
+        if self.convergence is not None:
+            offset = data.log_jacobian
+            attributes["log_evidence_"] = self.convergence.log_evidence + offset
+            attributes["log_evidence_curve_"] = self.convergence.curve + offset
+        return attributes
+
+
+def as_array(tensor: Any) -> Array:
+    """A copy on the host."""
+    return np.array(tensor.detach().cpu().numpy() if isinstance(tensor, Tensor) else tensor)

@@ -13,20 +13,23 @@ from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.laplace.architectures import chosen_network, layer_prior, recording
-from skbayes_sym.estimators.laplace.predict import Transformations, linearised, predict_seeds
+from skbayes_sym.estimators.laplace.predict import Transformations
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior, LinearisedNetwork
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
 from skbayes_sym.inference.laplace.predictors import LinearisedLabels, LinearisedPredictor
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.augmentations.augmentation import Identity, ImageShape
+from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.networks.recording import RecordingNetwork
 from skbayes_sym.models.priors import Prior
+from skbayes_sym.numerics.random import spawn_seeds
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
@@ -91,15 +94,22 @@ class LaplaceEstimator(NetworkEstimator):
         transformations = self._transformations(like)
 
         def make() -> LinearisedNetwork:
-            n_layers, seed = len(self.prior_scale_), self._predict_seeds()[0]
+            augmentation, eta, _ = transformations
+            noise = transformations.noise(self._predict_seed_).to(eta)
+            model = AveragedNetwork(
+                self.network_, augmentation, Categorical(),  # not asked for anything here
+                len(noise), len(self.prior_scale_),
+            )  # fmt: skip
             posterior = cast(LaplacePosterior, self.posterior_)
-            return linearised(self.network_, posterior, n_layers, transformations, seed)
+            return LinearisedNetwork(model, posterior.tensors(eta), eta, noise)
 
         name = f"laplace on {like.device}, averaged over {transformations.n}"
         return cast(LinearisedNetwork, self._cached(name, make))
 
-    def _predict_seeds(self) -> tuple[int, int]:
-        return predict_seeds(self._predict_seed_)
+    @property
+    def _draws_seed(self) -> int:
+        """Seed of draws of the outputs."""
+        return spawn_seeds(self._predict_seed_, 2)[1]
 
     def _transformations(self, like: Tensor) -> Transformations:
         return Transformations(Identity(), like.new_zeros(0))
@@ -115,8 +125,8 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
         return gaussian_noise(self.noise_std, data)
 
     def _predictor(self, like: Tensor) -> Predictor:
-        network, seed = self._linearised(like), self._predict_seeds()[1]
-        return LinearisedPredictor(network, self._observation.to(like), seed)
+        network = self._linearised(like)
+        return LinearisedPredictor(network, self._observation.to(like), self._draws_seed)
 
 
 class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
@@ -126,7 +136,7 @@ class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
 
     def _predictor(self, like: Tensor) -> Predictor:
         return LinearisedLabels(
-            self._linearised(like), self._observation.to(like), self._predict_seeds()[1],
+            self._linearised(like), self._observation.to(like), self._draws_seed,
             self._integral,
             N_PREDICT_DRAWS if isinstance(self.predictive, str) else self.predictive,
             self._outputs_variance_scale(),

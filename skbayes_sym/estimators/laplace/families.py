@@ -12,7 +12,7 @@ from skbayes_sym.estimators._fit.compatibility import require_members
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
 from skbayes_sym.estimators._fit.training import LARGEST, Training
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.models.augmentations.affine import Affine
+from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.augmentation import (
     Augmentation,
     Composed,
@@ -23,6 +23,7 @@ from skbayes_sym.models.augmentations.augmentation import (
 from skbayes_sym.models.augmentations.half_width import amplitude
 from skbayes_sym.models.augmentations.invariances import Invariances
 from skbayes_sym.models.augmentations.module import ModuleAugmentation
+from skbayes_sym.models.augmentations.tabular import Rotation2D
 
 _STANDARDISED = 1e-6  # a column whose mean is 0 and standard deviation 1 to this was standardised
 _MEANINGFUL = 0.1  # half-widths below it have no meaningful correlations
@@ -46,8 +47,7 @@ def image_shape(given: Any, n_features: int) -> ImageShape | None:
 
 def given_invariances(value: Any) -> Invariances | None:
     """``invariances`` as an object; families alone are shorthand."""
-    is_given = value is None or hasattr(value, "n_augmentations")
-    return value if is_given else Invariances(value)
+    return value if value is None or isinstance(value, Invariances) else Invariances(value)
 
 
 def image_scaling(rows: Rows) -> Scaling:
@@ -138,9 +138,9 @@ def warn_of_nothing_to_learn() -> None:
 
 
 def _warn_if_standardised(family: Augmentation, rows: Rows) -> None:
-    columns = getattr(family, "columns_in_one_unit", ())
-    if not columns:
+    if not isinstance(family, Rotation2D):
         return
+    columns = family.columns
     scaling = column_scaling(rows.X[:, list(columns)], rows.weight, enabled=True)
     away = np.stack([scaling.mean, scaling.scale - 1.0])
     if np.all(np.abs(away) < _STANDARDISED):
@@ -185,8 +185,10 @@ class LearnedInvariances:
         reach = self._reach(self.eta)
         amplitudes = [self._reach(eta).amplitude for eta in self.curve]
         curves = np.array(amplitudes).reshape(len(amplitudes), len(reach.names))
-        displacement = getattr(self.augmentation, "displacement", (1.0,) * len(reach.names))
-        moved, directions = _directions(reach.covariance, np.array(displacement))
+        displacement = np.ones(len(reach.names))
+        if isinstance(self.augmentation, AffineBasis):
+            displacement = np.array(self.augmentation.displacement)
+        moved, directions = _directions(reach.covariance, displacement)
         return {
             "augmentation_": self.augmentation,
             "eta_": self.eta,

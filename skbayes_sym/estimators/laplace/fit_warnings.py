@@ -6,17 +6,9 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.laplace.averaged_problem import Problem
-from skbayes_sym.estimators.laplace.evaluation import Evaluated
-from skbayes_sym.estimators.laplace.found import LaplaceFit
+from skbayes_sym.estimators.laplace.averaged_problem import Evaluated, LaplaceFit, Problem
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.convergence import last_tenth_gain
-
-_COLLAPSE_NATS = 0.01  # a mode this close (per row) to a constant prediction has collapsed ...
-_COLLAPSE_GROWTH = 10.0  # ... if the prior precision grew by this factor on the way
-
-_TINY = 1e-100  # of a prior scale, whose square is still a number
-_VANISHED = 0.1  # of the Gauss-Newton matrix's trace
 
 FEWEST_UPDATES = 20  # whose last tenth says anything; of fewer the weights' own loss does
 
@@ -44,9 +36,11 @@ def warn_if_collapsed(problem: Problem, mode: Evaluated, found: LaplaceFit) -> b
     """Warn of a network that predicts a constant."""
     data = problem.data
     constant = best_constant(data, problem.model.likelihood)
-    is_constant = mode.terms.log_likelihood < constant + _COLLAPSE_NATS * data.total_weight
-    growth = float(max(found.prior_scale.min(), _TINY) ** -2.0 / problem.precisions.max())
-    if not is_constant or growth <= _COLLAPSE_GROWTH:
+    # A hundredth of a nat per row, with a prior precision that has grown by a factor of ten.
+    is_constant = mode.terms.log_likelihood < constant + 0.01 * data.total_weight
+    smallest = max(found.prior_scale.min(), 1e-100)  # whose square is still a number
+    growth = float(smallest**-2.0 / problem.precisions.max())
+    if not is_constant or growth <= 10.0:
         return False
     warn_user(
         "the network has collapsed onto a constant prediction: the prior precision grew "
@@ -61,7 +55,7 @@ def warn_if_collapsed(problem: Problem, mode: Evaluated, found: LaplaceFit) -> b
 def warn_if_fisher_vanished(problem: Problem, mode: Evaluated) -> None:
     """Warn of an empirical Fisher matrix that knows no curvature any more."""
     empirical, expected = problem.traces(mode.point)
-    if empirical >= _VANISHED * expected:
+    if empirical >= 0.1 * expected:
         return
     warn_user(
         f"the empirical Fisher matrix has vanished: its trace is {empirical / expected:.1%} of the "

@@ -22,7 +22,6 @@ from skbayes_sym.estimators.laplace.common import (
     LaplaceEstimator,
     LaplaceRegression,
 )
-from skbayes_sym.estimators.laplace.evaluation import EVALUATION_SAMPLES
 from skbayes_sym.estimators.laplace.families import (
     Families,
     given_invariances,
@@ -31,7 +30,7 @@ from skbayes_sym.estimators.laplace.families import (
     warn_of_nothing_to_learn,
 )
 from skbayes_sym.estimators.laplace.online import AdamEffort, Laplace
-from skbayes_sym.estimators.laplace.predict import Transformations
+from skbayes_sym.estimators.laplace.predict import EVALUATION_SAMPLES, Transformations
 from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Optimizer, Updates, as_adam
 from skbayes_sym.models.augmentations.augmentation import Augmentation, ImageShape
 from skbayes_sym.models.augmentations.invariances import OBJECTIVES, TransformObjective
@@ -92,7 +91,7 @@ class LILAEstimator(LaplaceEstimator):
     def _networks_at_once(self, n_weights: int) -> float:
         """Transformations of a row."""
         given = given_invariances(self.invariances)
-        return float(getattr(given, "n_augmentations", 1))
+        return 1.0 if given is None else float(given.n_augmentations)
 
     def _method(self) -> Laplace:
         adam = as_adam(self.optimizer, EvidenceAdam)

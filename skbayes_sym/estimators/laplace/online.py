@@ -19,9 +19,14 @@ from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged
 from skbayes_sym.estimators.laplace.alternation import Alternation, Pace
 from skbayes_sym.estimators.laplace.architectures import layer_precisions, recording
-from skbayes_sym.estimators.laplace.averaged_problem import Problem, Seeds
-from skbayes_sym.estimators.laplace.curvatures import curvature_of, is_empirical
-from skbayes_sym.estimators.laplace.evaluation import TrainingEvaluation
+from skbayes_sym.estimators.laplace.averaged_problem import (
+    Convergence,
+    LaplaceFit,
+    Problem,
+    Seeds,
+    curvature_of,
+    is_empirical,
+)
 from skbayes_sym.estimators.laplace.families import Families
 from skbayes_sym.estimators.laplace.fit_warnings import (
     FEWEST_UPDATES,
@@ -29,9 +34,8 @@ from skbayes_sym.estimators.laplace.fit_warnings import (
     warn_if_fisher_vanished,
     warn_unless_evidence_converged,
 )
-from skbayes_sym.estimators.laplace.found import Convergence, LaplaceFit
 from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
-from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.online_training import (
     HyperAscent,
     HyperRates,
@@ -94,15 +98,16 @@ class Laplace:
         problem = self._problem(data, model)
         problem.require_memory(self.adam.curvature)
         with torch.no_grad():
-            evaluation = TrainingEvaluation.of_training(problem.evidence, problem.seeds.evaluation)
             training = self._training(problem)
             run.begin(
                 training.pace.n_blocks,
-                lambda: problem.found(evaluation.at(training.point()), training),
+                lambda: problem.found(problem.evaluated(training.point()), training),
             )
             result = training.train(self._groups(problem), run.end_block)
-            best = training.best[1] if self._keeps_best and training.best else None
-            evaluated = evaluation.better(training.point(), best)
+            evaluated = problem.evaluated(training.point())
+            if self._keeps_best and training.best:
+                best = problem.evaluated(training.best[1])
+                evaluated = max(evaluated, best, key=lambda one: one.terms.value)
             value, curve = evaluated.terms.value, np.array(training.evidence_curve)
             how = Convergence(value, curve, result.n_iter, result.stopped)
             found = problem.found(evaluated, training, how)
@@ -123,17 +128,20 @@ class Laplace:
         network, given = recording(model.network), self.invariances
         transforms = given is not None and self.objective.transforms
         augmentation = given.bind(data) if given and transforms else Identity()
-        n_half_widths = augmentation.half_width.n_params
-        n_samples = given.n_samples if given and n_half_widths else 1
+        n_samples = given.n_samples if given and augmentation.half_width.n_params else 1
         n_last = 1 if self.adam.layers == "last" else None
         averaged = AveragedNetwork(network, augmentation, model.likelihood, n_samples, n_last)
         prior = model.prior.gaussian()
         if prior is None:
             raise ValueError("the Laplace approximation needs a normal prior.")
+        curvature, batch_size = (
+            curvature_of(self.adam.curvature, averaged),
+            self._rows_per_step(data.n_rows),
+        )
         return Problem(
-            data, averaged, curvature_of(self.adam.curvature, averaged, n_half_widths > 0),
-            self._rows_per_step(data.n_rows), layer_precisions(network, prior.precision),
-            given is not None, Seeds(*spawn_seeds(data.seed, len(Seeds._fields))),
+            data, LaplaceEvidence(averaged, data.data, *curvature, batch_size),
+            layer_precisions(network, prior.precision), given is not None,
+            Seeds(*spawn_seeds(data.seed, len(Seeds._fields))),
         )  # fmt: skip
 
     def _rows_per_step(self, n_rows: int) -> int:
@@ -176,7 +184,7 @@ class Laplace:
     def _is_online(self, problem: Problem) -> bool:
         """Whether the sums of an update may come from the training steps themselves."""
         if self._updates.gradient == "auto" and self.invariances is None:
-            return problem.batch_size < problem.data.n_rows
+            return problem.evidence.batch_size < problem.data.n_rows
         return self._updates.gradient != "exact"
 
     def _pace(self, total_weight: float, *, until_sure: bool = False) -> Pace:
@@ -193,7 +201,7 @@ class Laplace:
         theta = network.init(1, generator=generator_from(problem.seeds.start))[0]
         hyper = problem.start()
         generator = generator_from(problem.seeds.training, data.device)
-        batches = Batches(data.data, problem.batch_size, generator)
+        batches = Batches(data.data, problem.evidence.batch_size, generator)
         density = JointDensity(
             problem.model, batches, hyper,
             rest_precision=float(problem.precisions[0]), reward=self.objective.reward,
@@ -220,7 +228,7 @@ class Laplace:
         learns_more = rates.half_width > 0 or rates.likelihood > 0
         if self._is_online(problem) and (learns_more or self.invariances is None):
             online = OnlineEvidence(evidence, needs_gradient=learns_more)
-            epoch = -(-problem.data.n_rows // problem.batch_size)
+            epoch = -(-problem.data.n_rows // problem.evidence.batch_size)
             layers = problem.model.network.weight_layers
             n_recorded = recorded_steps(pace.block, epoch, layers)
 

@@ -6,18 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators.laplace.evaluation import EVALUATION_SAMPLES
-from skbayes_sym.inference.laplace.laplace_posterior import (
-    LaplacePosterior,
-    LinearisedNetwork,
-)
-from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
+from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
 from skbayes_sym.models.augmentations.augmentation import Augmentation
 from skbayes_sym.models.augmentations.half_width import stratified_noise
-from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.networks.recording import RecordingNetwork
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
+EVALUATION_SAMPLES = 32  # transformations a row of the reported evidence and of predictions
 _NEGLIGIBLE = 1e-3  # nats per row: what training takes for converged
 _ROWS_LOOKED_AT = 200
 
@@ -30,38 +24,17 @@ class Transformations(NamedTuple):
     n: int = EVALUATION_SAMPLES  # that predictions average over; 1: inputs as they are
 
     def noise(self, seed: int) -> Tensor:
-        """Noise that the transformations are made of, (S, k) on the host: equal for all rows."""
+        """Noise that the transformations are made of, (S, k) on the host: equal for all rows.
+
+        Equal on every device, too: a prediction depends on its own row alone. ``seed``: of
+        predictions.
+        """
+        seed, _ = spawn_seeds(seed, 2)  # the other one is of draws of the outputs
         k = self.augmentation.half_width.n_noise
         if self.n == 1 or not k:
             return torch.zeros(1, k)
         on_host, generator = torch.zeros(()), generator_from(seed)
         return stratified_noise(1, self.n, k, generator=generator, like=on_host)[0]
-
-
-def linearised(
-    network: RecordingNetwork,
-    posterior: LaplacePosterior,
-    n_layers: int,
-    transformations: Transformations,
-    seed: int,
-) -> LinearisedNetwork:
-    """A fit's arrays as a network that predicts; tensors like ``transformations.eta``.
-
-    ``n_layers``: how many of the last ones ``posterior`` covers; ``seed``: of the transformations
-    averaged over: the same for every row and on every device, so that a prediction depends on its
-    own row alone.
-    """
-    augmentation, eta, _ = transformations
-    noise = transformations.noise(seed).to(eta)
-    # The likelihood isn't asked for anything here.
-    model = AveragedNetwork(network, augmentation, Categorical(), len(noise), n_layers)
-    return LinearisedNetwork(model, posterior.tensors(eta), eta, noise)
-
-
-def predict_seeds(seed: int) -> tuple[int, int]:
-    """Seeds of the transformations averaged over, and of draws of the outputs."""
-    transformations, draws = spawn_seeds(seed, 2)
-    return transformations, draws
 
 
 def averaging_is_negligible(
@@ -70,7 +43,7 @@ def averaging_is_negligible(
     """Whether inputs as they are predict what averages over transformations do.
 
     They do if no log density of some training rows, evenly spread over them, changes by more than
-    `_NEGLIGIBLE` nats. ``seed`` is that of `linearised`.
+    `_NEGLIGIBLE` nats. ``seed``: of predictions.
     """
     model, data = evidence.model, evidence.data
     h = model.hyper.unflatten(hyper)

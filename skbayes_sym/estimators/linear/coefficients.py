@@ -101,7 +101,7 @@ class LinearEstimator(RowEstimator):
     def _method(self) -> SiteInference:
         return SiteInference(
             self._given_scale(self.n_features_in_),
-            isinstance(getattr(self, "noise_std", "learn"), str),
+            isinstance(self.noise_std, str),
             self.fit_intercept,
             self.max_iter,
             self.tol,
@@ -144,7 +144,7 @@ class LinearEstimator(RowEstimator):
     def coef_cov_(self) -> Array:
         """Covariance of the coefficients, built on demand from the low-rank factors."""
         check_is_fitted(self)
-        unit = getattr(self, "y_scale_", np.ones(1)) / self.x_scale_  # of the data as given
+        unit = vars(self).get("y_scale_", 1.0) / self.x_scale_  # of the data as given
         scale = np.tile(unit, len(self.posterior_.loc))
         return self.posterior_.dense_covariance() * np.outer(scale, scale)
 

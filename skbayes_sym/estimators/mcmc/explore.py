@@ -211,9 +211,9 @@ def _converted(block: Block, convert: Callable[[Any], Any]) -> Block:
         if not isinstance(value, tuple):
             return convert(value)
         items = [each(item) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        return tuple(items) if type(value) is tuple else type(value)(*items)
 
     scaling: Any = block.preconditioner
-    arrays = {f.name: each(getattr(scaling, f.name)) for f in fields(scaling)}
+    arrays = {f.name: each(vars(scaling)[f.name]) for f in fields(scaling)}
     state, step_size, _, random_state = block
     return Block(each(state), convert(step_size), replace(scaling, **arrays), convert(random_state))

@@ -29,6 +29,7 @@ from skbayes_sym.estimators.samplers import SMC, Chains, Kernel, ModeWeights
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.model import Data, Model
@@ -399,9 +400,9 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
 
     def _bounded(self, likelihood: Likelihood, weight: Array) -> Likelihood:
         """Bound the noise where rows of ``weight`` repeat, if it was asked for by name."""
-        by_name = isinstance(self.likelihood, str) and hasattr(likelihood, "least")
-        if by_name and weight.max() > 1.0:
-            return replace(likelihood, least=_LEAST_NOISE)  # type: ignore[type-var]
+        repeats = isinstance(self.likelihood, str) and weight.max() > 1.0
+        if isinstance(likelihood, Heteroscedastic) and repeats:
+            return replace(likelihood, least=_LEAST_NOISE)
         return likelihood
 
 

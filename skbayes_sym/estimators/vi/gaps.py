@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.symmetry.gaps.gap import Gap, MeanField
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    DoublyStochastic,
+    Bethe,
     Exact,
     ExactUpTo,
     Importance,
@@ -76,7 +76,7 @@ def symmetrized(given: "str | SymmetryGroup | Symmetrized | None") -> Symmetrize
     """
     found = given if isinstance(given, Symmetrized) else Symmetrized(given)
     found._validate_params()
-    if has_a_group(found.gap) and found.group != "auto":
+    if isinstance(found.gap, Gap) and found.group != "auto":
         raise ValueError(
             f"symmetry={found.group!r}, but gap={type(found.gap).__name__} has a group of its "
             "own: leave symmetry='auto'."
@@ -143,7 +143,7 @@ class SymmetryGap:
 
     @property
     def _own(self) -> Gap[MeanField] | None:
-        return cast(Gap[MeanField], self.given) if has_a_group(self.given) else None
+        return self.given if isinstance(self.given, Gap) else None
 
     @property
     def _permanent(self) -> PermanentEstimate:
@@ -164,14 +164,10 @@ class SymmetryGap:
         if self._own:
             return Reported(self._own, self._own if self._own.side == "exact" else None)
         permanent = self._permanent
-        width = max(EXACT_WIDTH, getattr(permanent, "max_width", 0))
+        width = permanent.max_width if isinstance(permanent, ExactUpTo) else 0
+        width = max(EXACT_WIDTH, width)
         below: PermanentEstimate = ExactUpTo(width, Importance(_REPORTED_PERMUTATIONS))
-        above: PermanentEstimate = ExactUpTo(width, DoublyStochastic())
+        above: PermanentEstimate = ExactUpTo(width, Bethe())
         if permanent.side == "exact" or self._widest <= width:
             below = above = permanent if permanent.side == "exact" else Exact()
         return Reported(UnitGap(self.group, below), UnitGap(self.group, above, bound="upper"))
-
-
-def has_a_group(gap: GivenGap) -> bool:
-    """Whether it is a gap of its own, and no estimate of permanents."""
-    return hasattr(gap, "value_and_gradients")

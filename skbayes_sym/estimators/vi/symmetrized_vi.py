@@ -24,12 +24,13 @@ from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_ada
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.vi.gaps import Symmetrized, symmetrized
 from skbayes_sym.estimators.vi.mean_field_training import MeanFieldVI
-from skbayes_sym.inference.mean_field.mean_field_predictor import MeanFieldPredictor
+from skbayes_sym.inference.gaussian_vi.mean_field_predictor import MeanFieldPredictor
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import Prior
+from skbayes_sym.symmetry.gaps.gap import Gap
 from skbayes_sym.symmetry.group import SymmetryGroup
 
 RandomState = int | np.random.RandomState | None
@@ -70,8 +71,7 @@ class _SymmetrizedVI(NetworkEstimator):
     def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
         """A gap with a group of its own says which, unless ``symmetry`` does."""
         given = symmetrized(self.symmetry)
-        own = getattr(given.gap, "group", None)
-        group = given.group if own is None else own
+        group = given.gap.group if isinstance(given.gap, Gap) else given.group
         return declared_group(group, fully_connected(network), prior)
 
     def _networks_at_once(self, n_weights: int) -> float:
@@ -84,10 +84,6 @@ class _SymmetrizedVI(NetworkEstimator):
         steps = Steps.of(adam, self.max_iter, self.tol, n_draws=1)
         start = self.posterior_ if self._goes_on else None
         return MeanFieldVI(symmetrized(self.symmetry).gap, steps, adam.init, start)
-
-    @property
-    def _goes_on(self) -> bool:
-        return self.warm_start and hasattr(self, "posterior_")
 
     def _predictor(self, like: Tensor) -> MeanFieldPredictor:
         n = self.n_predict_samples

@@ -6,14 +6,11 @@
 * `factor_model`: the model, what a solver gets and what it finds. `FactorState` is what sweeps move
   on the device; what a fit keeps is a `MatrixPosterior` of `inference.posteriors`
 * `entry_sites`: entries of any likelihood as Gaussian ones
-* `conditionals`: a row's conditional given the other side
 * `covariance`: families of covariances
 * `factor_elbo`: what q says of entries and rows
 * `sides`: the rows of one side given the other's, and how large they should be
 * `gap_looks`: how often a gap is looked at
-* `mixed_sweeps`: the last sweeps over a matrix with missing entries
 * `vi`: sweeps of variational inference, symmetrised or not, and where they begin
-* `shared_size`: how size is shared between the sides, in Gibbs sampling
 * `gibbs`: sweeps of Gibbs sampling
 * `entry_predictor`: entries and rows from the posterior
 """

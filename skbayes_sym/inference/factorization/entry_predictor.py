@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.conditionals import Noise, row_conditionals
 from skbayes_sym.inference.factorization.coordinates import (
     Coordinates,
     Free,
@@ -32,6 +31,7 @@ from skbayes_sym.inference.factorization.incidence import (
     packed_sums,
     sums_over_entries,
 )
+from skbayes_sym.inference.factorization.sides import Noise, row_conditionals
 from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive

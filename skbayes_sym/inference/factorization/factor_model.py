@@ -18,7 +18,7 @@ from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate, float64_normal, generator_from, spawn_seeds
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.orthogonal import Orthogonal
-from skbayes_sym.symmetry.units import Units
+from skbayes_sym.symmetry.units import UnitGroup, Units
 
 # Sweeps before anything is learned of the prior, with variances of one. Learned at once, small
 # matrices lose components that never come back; where both sides are large a few are enough.
@@ -214,7 +214,7 @@ def rows_group(
         return Orthogonal(index)
     if isinstance(symmetry, str):
         return Units(index.mT, permute=symmetry == "signed_permutation", flip=True)
-    acted_on = getattr(symmetry, "index", index)
+    acted_on = symmetry.index if isinstance(symmetry, UnitGroup | Orthogonal) else index
     if acted_on.numel() != index.numel():
         raise ValueError(
             f"symmetry={type(symmetry).__name__}(...) acts on {acted_on.numel()} numbers, but U "

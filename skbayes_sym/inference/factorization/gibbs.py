@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.conditionals import Noise, row_conditionals
 from skbayes_sym.inference.factorization.coordinates import given_pinned
 from skbayes_sym.inference.factorization.factor_model import FactorProblem, FactorState, OnSweep
 from skbayes_sym.inference.factorization.incidence import (
@@ -19,11 +18,12 @@ from skbayes_sym.inference.factorization.incidence import (
     packed_sums,
     products,
 )
-from skbayes_sym.inference.factorization.shared_size import draw_shared, moved
+from skbayes_sym.inference.factorization.sides import Noise, row_conditionals
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.numerics.random import normal_like, numpy_generator
+from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 
 class GibbsDraws(NamedTuple):
@@ -60,7 +60,6 @@ def sample_factors(
             state = state._replace(mean=state.mean.clone())
             for index in (0, 1):
                 state = _draw_side(problem, index, state, generator)
-            state = _draw_sizes(problem, state, generator)
             if state.likelihood.n_params:
                 fitted = products(state.mean[:n], state.mean[n:], data.by_row)
                 residual = data.by_row.value - fitted / model.n_components**0.5
@@ -108,30 +107,47 @@ def _draw_side(
     return state._replace(laws=(laws[0], laws[1]))
 
 
-def _draw_sizes(
-    problem: FactorProblem, state: FactorState, generator: torch.Generator
-) -> FactorState:
-    """Draw how size is shared between the sides; factors in place."""
-    if not problem.model.prior.learns_scales:
-        return state
-    k, laws = problem.model.n_components, problem.laws(state)
-    by_rows, by_columns = (
-        factors.mT @ factors / (k * state.noise_variance)
-        for factors in (state.mean[side.own, :k].double() for side in problem.data.sides)
-    )
-    shared = draw_shared(problem.priors, laws, (by_columns, by_rows), state.mean.dtype, generator)
-    if shared is None:
-        return state
-    a, inverse = shared
-    for side, by in zip(problem.data.sides, (a, inverse), strict=True):
-        factors = state.mean[side.own, :k]
-        factors.copy_(factors @ by.to(factors))
-    return state._replace(laws=(moved(laws[0], a, inverse), moved(laws[1], inverse, a)))
-
-
 def _draw_noise(
     off: Incidence, noise_range: tuple[float, float], generator: torch.Generator
 ) -> float:
     """Inverse gamma with shape N / 2 and half the squares as scale, kept within its range."""
     gamma = float(numpy_generator(generator).standard_gamma(max(0.5 * off.total_weight, 0.5)))
     return min(max(0.5 * off.squares / gamma, noise_range[0]), noise_range[1])
+
+
+def align(problem: FactorProblem, draws: Tensor) -> Tensor:
+    r"""Factors of draws (S, n + m, D), in place: equally large on both sides, turned to the last.
+
+    Entries tell of :math:`u_i^\top v_j` alone, so :math:`u_i \to A u_i, v_j \to A^{-\top} v_j`
+    leaves their density as it is. Where scales are learned, every draw is moved along that orbit
+    until both sides have one second moment: several draws are then of factors of one size.
+    """
+    n, k, scale = problem.data.n_rows, problem.model.n_components, problem.model.prior.scale
+    n_rows = draws.shape[1]
+    group = Orthogonal(torch.arange(n_rows * k, device=draws.device).view(n_rows, k))
+    factors = draws[:, :, :k]
+    for draw in factors if isinstance(scale, str) else ():
+        first, second = (
+            prior.scatter * torch.eye(k, dtype=torch.float64, device=x.device) + x.mT @ x
+            for prior, x in zip(problem.priors, (draw[:n].double(), draw[n:].double()), strict=True)
+        )
+        first, second = first / (n + 1.0), second / (n_rows - n + 1.0)
+        if scale == "ard":  # components can't be turned
+            first, second = first.diagonal().diag(), second.diagonal().diag()
+        # A A is the geometric mean of the inverse of the first and the second.
+        root, back = _power(first, 0.5), _power(first, -0.5)
+        squared = back @ _power(root @ second @ root, 0.5) @ back
+        draw[:n] = (draw[:n].double() @ _power(squared, 0.5)).to(draw)
+        draw[n:] = (draw[n:].double() @ _power(squared, -0.5)).to(draw)
+    last = factors[-1].double().flatten()
+    for draw in factors:
+        moved, _ = group.align(draw.double().flatten().unsqueeze(0), last)
+        draw.copy_(moved.view(n_rows, k))
+    return draws
+
+
+def _power(matrix: Tensor, power: float) -> Tensor:
+    """Power of a symmetric positive definite matrix."""
+    values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.mT))
+    least = values[-1] * torch.finfo(values.dtype).eps
+    return (vectors * values.clamp(min=least) ** power) @ vectors.mT

@@ -120,16 +120,6 @@ class SidePrior:
         """Whether anything of it is."""
         return self.features.n_penalised > 0 or any(block.scale is None for block in self.blocks)
 
-    def factor_dof(self, n_components: int) -> float | None:
-        """Degrees of freedom of the first coordinates' Wisharts; None where a scale is given."""
-        blocks = [block for block in self.blocks if min(block.coordinates) < n_components]
-        is_given = any(block.scale is not None for block in blocks)
-        return None if is_given else float(len(blocks[0].coordinates))
-
-    def is_rotatable(self, n_components: int) -> bool:
-        """Whether the first coordinates share a block: turning them leaves the prior as it is."""
-        return any(set(block.coordinates) >= set(range(n_components)) for block in self.blocks)
-
     def moments(self, mean: Tensor, cov: Tensor) -> SideMoments:
         """Sums over rows with these means (n, d) and this sum (d, d) of covariances."""
         mean = mean.double()

@@ -1,18 +1,23 @@
 """The rows of one side given those of the other: their best Gaussians, their prior, their size."""
 
+from math import sqrt
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.conditionals import Noise, gap_terms, row_conditionals
 from skbayes_sym.inference.factorization.coordinates import ToExplain, given_pinned, put_free
 from skbayes_sym.inference.factorization.covariance import CovarianceFamily, project_free
 from skbayes_sym.inference.factorization.factor_elbo import side_moments
 from skbayes_sym.inference.factorization.factor_model import FactorProblem, FactorState
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SideMoments, SidePrior
-from skbayes_sym.inference.factorization.incidence import Side, packed_second_moments, packed_sums
-from skbayes_sym.numerics.linalg import log_det, matrix_blocks
+from skbayes_sym.inference.factorization.incidence import (
+    Side,
+    Sums,
+    packed_second_moments,
+    packed_sums,
+)
+from skbayes_sym.numerics.linalg import cholesky, log_det, matrix_blocks
 from skbayes_sym.numerics.machine import positions
 from skbayes_sym.symmetry.gaps.gap import GapGradient
 
@@ -22,6 +27,50 @@ _EAGER_SCALES, _LAZY_SCALES = 16, 4
 _LEAST, _MOST = 0.5, 2.0
 _WORTH = 1e-3  # relative changes below are left alone
 _HALVINGS = 3
+
+
+class Noise(NamedTuple):
+    """Noise of an entry ``u . v / sqrt(k)``."""
+
+    n_components: int
+    variance: float
+
+
+class RowTerms(NamedTuple):
+    """Terms that a gap adds to the conditionals of rows."""
+
+    precision: Tensor  # (n, k, k), estimated: not always positive
+    target: Tensor  # (n, k)
+
+
+def row_conditionals(
+    sums: Sums, law: RowLaw, means: Tensor, noise: Noise, added: RowTerms | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The best Gaussians ``N(P^-1 t, P^-1)`` of the free coordinates of rows given the others.
+
+    ``sums``: of shapes (n, d, d) and (n, d); ``law``: the rows' prior; ``means`` (n, d): prior
+    means; ``added``: of the first k coordinates. Returns Cholesky's factors of P, P and t.
+    """
+    second, first = sums
+    precision = second / (noise.n_components * noise.variance)
+    precision += law.precision.to(precision)
+    target = first / (sqrt(noise.n_components) * noise.variance)
+    target += (means @ law.precision).to(target)
+    if added is not None:
+        k = added.target.shape[1]
+        target[:, :k] += added.target
+        diagonal = precision.diagonal(dim1=-2, dim2=-1)[:, :k]
+        least = diagonal.clone()
+        precision[:, :k, :k] += added.precision
+        # Only an added precision estimated from draws, never a true one, is negative.
+        torch.maximum(diagonal, least, out=diagonal)
+    factor = cholesky(
+        precision,
+        what="The precision of a row",
+        remedy="The noise is too small next to the prior: give a larger noise_std, or "
+        "give X as float64.",
+    )
+    return factor, precision, target
 
 
 class ScaleSums(NamedTuple):
@@ -113,7 +162,12 @@ def update_side(
     for begin, end in matrix_blocks(side.entries.n_rows, mean.shape[1]):
         rows = slice(side.own.start + begin, side.own.start + end)
         explained = given_pinned(packed_sums(side.entries.block(begin, end), packed, others), free)
-        terms = None if added is None else gap_terms(added, mean[:, :k], rows)
+        terms = None
+        if added is not None:
+            stiffness = added.added_precision[rows]
+            # As m' Q: Q is symmetric, and m' on the left takes a third of the time.
+            pull = (mean[rows, :k].unsqueeze(-2) @ stiffness).squeeze(-2).add_(added.d_mean[rows])
+            terms = RowTerms(stiffness, pull)
         factor, precision, target = row_conditionals(
             explained.sums, law, prior_means[begin:end], noise, terms
         )

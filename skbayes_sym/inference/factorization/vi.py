@@ -12,8 +12,7 @@ optimum; with it, a natural-gradient step of length one, exact in the likelihood
 the gap. Entries of other likelihoods come as Gaussian ones, `sites`.
 """
 
-from functools import partial
-from math import inf, log
+from math import log
 
 import torch
 
@@ -27,9 +26,8 @@ from skbayes_sym.inference.factorization.factor_model import (
     FactorState,
     OnSweep,
 )
-from skbayes_sym.inference.factorization.gap_looks import WORTH, GapLooks, GapStream, drawn_seed
+from skbayes_sym.inference.factorization.gap_looks import WORTH, GapLooks, GapStream
 from skbayes_sym.inference.factorization.incidence import Entries
-from skbayes_sym.inference.factorization.mixed_sweeps import MixedSweeps, ModelledGap, Reached
 from skbayes_sym.inference.factorization.sides import learn_prior, update_side
 from skbayes_sym.numerics.convergence import stalled
 from skbayes_sym.numerics.optimise import Loop
@@ -61,39 +59,28 @@ def fit_factors(
     A sweep costs O(N k^2 + (n + m) k^3). A `KeyboardInterrupt` ends the loop between two sweeps.
     """
     state = start._replace(mean=start.mean.clone(), cov=start.cov.clone())
-    reached = Reached(state, _with_sites(problem, state, 0, learns=False)[1], -inf)
+    data = _with_sites(problem, state, 0, learns=False)[1]
     curve, looks = list[float](), None if gap is None else GapLooks(gap)
     first = 0 if problem.warm is not None else max(FIXED_NOISE_SWEEPS, problem.n_held)
     is_turned = covariance.is_elementwise and not covariance.is_isotropic
-    part = 1 if problem.tol < WORTH else 2
-    last, mixed = inf, None
+    part, last = (1 if problem.tol < WORTH else 2), problem.max_iter
     with Loop() as loop:
         for sweep in loop.steps(range(problem.max_iter)):
-            sweep_from = partial(_sweep, problem, covariance, sweep)
-            if mixed is not None:
-                reached = mixed.step(reached, sweep_from)
-                curve.append(mixed.bound)
-            else:
-                state, added = reached.posterior, None
-                if sweep in _TURNS and problem.warm is None and is_turned:
-                    state = _turned_to_axes(state, problem)
-                    if looks is not None:
-                        looks.forget()
-                if looks is not None and sweep > 0:
-                    added = looks.gradient(state.factors(problem.model.n_components), sweep)
-                reached = sweep_from(state, reached.data, added)
-                curve.append(reached.elbo + (0.0 if added is None else float(added.value)))
-            loop.stop_if("callback", on_sweep(reached.posterior, curve[-1]))
+            added = None
+            if sweep in _TURNS and problem.warm is None and is_turned:
+                state = _turned_to_axes(state, problem)
+                if looks is not None:
+                    looks.forget()
+            if looks is not None and sweep > 0:
+                added = looks.gradient(state.factors(problem.model.n_components), sweep)
+            state, data, elbo = _sweep(problem, covariance, sweep, state, data, added)
+            curve.append(elbo + (0.0 if added is None else float(added.value)))
+            loop.stop_if("callback", on_sweep(state, curve[-1]))
             has_stalled = stalled(curve[first:], WINDOW // part, problem.tol / part)
-            if mixed is None and last == inf and has_stalled:
-                mixed = _mixed_sweeps(problem, covariance, gap)
-                if mixed is None:
-                    last = sweep + (0 if looks is None else looks.begin_last(problem.tol))
-            loop.stop_if("tol", sweep >= last or (mixed is not None and mixed.is_over))
-    # Sweeps are mixed once ``tol`` is met.
-    is_met = loop.stopped == "max_iter" and mixed is not None
-    stopped = "tol" if is_met else loop.stopped
-    return Factors(reached.posterior, len(curve), stopped, tuple(curve))
+            if last == problem.max_iter and has_stalled:
+                last = sweep + (0 if looks is None else looks.begin_last(problem.tol))
+            loop.stop_if("tol", sweep >= last)
+    return Factors(state, len(curve), loop.stopped, tuple(curve))
 
 
 def _sweep(
@@ -103,8 +90,11 @@ def _sweep(
     posterior: FactorState,
     data: Entries,
     added: GapGradient | None,
-) -> Reached:
-    """Update U, then V, in place, then the noise; ``data`` are the sites at ``posterior``."""
+) -> tuple[FactorState, Entries, float]:
+    """Update U, then V, in place, then the noise; ``data`` are the sites at ``posterior``.
+
+    Returned are the state, its sites and the mean-field bound.
+    """
     rest, fit = 0.0, 0.0
     for index in (0, 1):
         update = update_side(problem, data.sides[index], index, posterior, covariance, added)
@@ -113,7 +103,7 @@ def _sweep(
     learns = number >= problem.n_fixed
     if not is_normal(posterior.likelihood):
         posterior, data, log_likelihood = _with_sites(problem, posterior, number, learns=learns)
-        return Reached(posterior, data, log_likelihood + rest)
+        return posterior, data, log_likelihood + rest
     squares, n = data.by_row.squares + fit, data.by_row.total_weight
     if learns:
         low, high = problem.model.noise_range
@@ -121,7 +111,7 @@ def _sweep(
         best = posterior.likelihood.at(torch.tensor([log_noise], dtype=torch.float64))
         posterior = posterior._replace(likelihood=best)
     log_likelihood = normal_log_density(squares, n, posterior.noise_variance)
-    return Reached(posterior, data, log_likelihood + rest)
+    return posterior, data, log_likelihood + rest
 
 
 def _with_sites(
@@ -138,18 +128,6 @@ def _with_sites(
     like = problem.data.by_row.value
     data = problem.data.with_values((value - problem.model.shift).to(like), weight.to(like))
     return posterior._replace(likelihood=likelihood), data, seen.total(terms.value)
-
-
-def _mixed_sweeps(
-    problem: FactorProblem, covariance: CovarianceFamily, gap: GapStream | None
-) -> MixedSweeps | None:
-    """The last sweeps, where they are mixed."""
-    if gap is None or problem.tol > WORTH or problem.is_complete or not covariance.is_isotropic:
-        return None
-    if not isinstance(gap.gap, ModelledGap):
-        return None
-    seed = drawn_seed(gap.generator)
-    return MixedSweeps(gap.gap, seed, problem.model.n_components, problem.tol)
 
 
 def _turned_to_axes(posterior: FactorState, problem: FactorProblem) -> FactorState:

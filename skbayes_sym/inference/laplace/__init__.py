@@ -1,7 +1,7 @@
 """Laplace's approximation: a normal around a mode, and the evidence it implies.
 
-Reading order: `jacobian` (gradients of the outputs), `curvature` (the Gauss-Newton matrix from
-them: Kronecker, diagonal, full), `precision` (the matrix plus the prior's, as a distribution),
+Reading order: `jacobian` (gradients of the outputs), `precision` (the Gauss-Newton matrix plus the
+prior's, as a distribution), `curvature` (how data make it: Kronecker, diagonal, full),
 `laplace_posterior` (its linearised predictions), `marginal_likelihood` (the evidence and its
 gradient), `online_training` (weights and hyperparameters by turns). `search` finds modes by
 Gauss-Newton steps and the evidence; `mode_mixture` puts them together, `labels_predictive` predicts

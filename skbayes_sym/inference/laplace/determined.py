@@ -14,7 +14,7 @@ and what the weights take of a row, its leverages: the diagonal of
 :math:`R (I + R'R)^{-1} R' = I - (I + R R')^{-1}`.
 """
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -98,13 +98,12 @@ def _root_rows(
     """The columns of a root of every row's curvature, through the network: (K, n, P)."""
     with torch.inference_mode(False), torch.enable_grad():
         theta, x = theta.detach().clone(), x.clone()
-        if not hasattr(network, "record"):
+        if not isinstance(network, RecordingNetwork):
             return _by_autograd(network, likelihood, theta.requires_grad_(), x, y)
-        recorded = cast(RecordingNetwork, network)
-        recording = recorded.record(theta, x)
+        recording = network.record(theta, x)
         directions = _directions(likelihood, recording.outputs.detach(), y)
         jacobian = AveragedJacobian(
-            recording, recorded.weight_layers, 1, recording.outputs, directions
+            recording, network.weight_layers, 1, recording.outputs, directions
         )
         return dense_jacobian(jacobian, network.layout).detach()
 

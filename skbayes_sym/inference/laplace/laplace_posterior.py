@@ -36,7 +36,10 @@ class LaplacePosterior:
 
     def tensors(self, like: Tensor) -> "LaplacePosterior":
         """Copy with tensors of the dtype and on the device of ``like``."""
-        convert = _converter(like)
+
+        def convert(values: Any) -> Tensor:
+            return torch.as_tensor(values).to(like)
+
         positions = torch.as_tensor(self.positions, device=like.device)
         return LaplacePosterior(convert(self.loc), self.precision.map(convert), positions)
 
@@ -54,13 +57,6 @@ class LaplacePosterior:
         away = (theta - here.loc)[..., here.positions]
         precision, n = here.precision, len(here.positions)
         return log_normal_multivariate(precision.quadratic(away), -precision.log_det(), n)
-
-
-def _converter(like: Tensor) -> Callable[[Any], Tensor]:
-    def convert(values: Any) -> Tensor:
-        return torch.as_tensor(values).to(like)
-
-    return convert
 
 
 class LinearisedOutputs(NamedTuple):

@@ -29,8 +29,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.curvature import Factors, Spectrum, Structure
+from skbayes_sym.inference.laplace.curvature import Structure
 from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, Directions
+from skbayes_sym.inference.laplace.precision import Factors, Precision
 from skbayes_sym.models.augmentations.augmentation import Augmentation
 from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -217,14 +218,13 @@ class LaplaceEvidence:
             total = add_factors(total, self.structure.factors(seen.jacobian, batch.weight))
         return Pass(log_lik, total)
 
-    def gradient(self, theta: Tensor, hyper: Tensor, seed: int, spectrum: Spectrum) -> Tensor:
+    def gradient(self, theta: Tensor, hyper: Tensor, seed: int, precision: Precision) -> Tensor:
         """Gradient of the evidence in eta and the likelihood's parameters; 0 for the precisions.
 
-        Exactly the evidence's if ``spectrum`` is that of `one_pass` with the same seed.
+        Exactly the evidence's if ``precision`` is that of `one_pass` with the same seed.
         """
         generator = generator_from(seed, theta.device)
-        h = self.model.hyper.unflatten(hyper)
-        preconditioners = spectrum.preconditioners(h["log_precision"].double().exp())
+        preconditioners = precision.preconditioners()
         total = torch.zeros_like(hyper)
         for batch in self._batches():
             leaf = hyper.detach().clone().requires_grad_()
@@ -234,21 +234,22 @@ class LaplaceEvidence:
                 total += torch.autograd.grad(value, leaf)[0]
         return total
 
-    def spectrum(self, factors: Factors) -> Spectrum:
-        """Decomposed sum of factors."""
-        return self.structure.spectrum(factors, float(self.data.weight.double().sum()))
+    def precision(self, factors: Factors, hyper: Tensor) -> Precision:
+        """The posterior's precision of the sum of factors."""
+        prior = self.model.hyper.unflatten(hyper)["log_precision"].double().exp()
+        return self.structure.precision(factors, float(self.data.weight.double().sum()), prior)
 
     def evidence(
-        self, theta: Tensor, hyper: Tensor, log_likelihood: Tensor, spectrum: Spectrum
+        self, theta: Tensor, hyper: Tensor, log_likelihood: Tensor, precision: Precision
     ) -> tuple[EvidenceParts, Tensor]:
         """Log evidence, and its derivative (L,) in the log prior precisions, in closed form."""
         log_precision = self.model.hyper.unflatten(hyper)["log_precision"].double()
-        precision = log_precision.exp()
-        sizes, norms = self.model.sizes.to(precision), self.model.layer_norms(theta)
-        log_prior = 0.5 * (sizes * log_precision - precision * norms).sum()
-        log_det = spectrum.log_det(precision)
-        slope = 0.5 * (sizes - precision * norms - precision * log_det.d_precision)
-        terms = EvidenceParts(float(log_likelihood), float(log_prior), float(log_det.value))
+        prior = log_precision.exp()
+        sizes, norms = self.model.sizes.to(prior), self.model.layer_norms(theta)
+        log_prior = 0.5 * (sizes * log_precision - prior * norms).sum()
+        slope = 0.5 * (sizes - prior * (norms + precision.slopes()))
+        log_det = float(precision.log_det())
+        terms = EvidenceParts(float(log_likelihood), float(log_prior), log_det)
         return terms, slope
 
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.curvature import Factors, Spectrum
 from skbayes_sym.inference.laplace.marginal_likelihood import (
     AveragedNetwork,
     EvidenceParts,
@@ -15,6 +14,7 @@ from skbayes_sym.inference.laplace.marginal_likelihood import (
     Seen,
     add_factors,
 )
+from skbayes_sym.inference.laplace.precision import Factors, Precision
 from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.recording import Recording, WeightLayer
@@ -194,7 +194,8 @@ class OnlineEvidence:
         with torch.no_grad():
             factors = structure.factors(seen.jacobian, batch.weight)
         if self._is_whole(batch):
-            self._precondition(self._evidence.spectrum(factors), hyper.detach())
+            precision = self._evidence.precision(factors, hyper.detach())
+            self._preconditioners = precision.preconditioners()
         if self._needs_gradient and self._preconditioners is not None:
             value = self._evidence.surrogate(seen, batch.weight, self._preconditioners)
             gradient = torch.autograd.grad(value, hyper)[0]
@@ -203,20 +204,16 @@ class OnlineEvidence:
         self._log_lik += float(seen.log_likelihood.detach())
         self._seen += float(batch.weight.sum())
 
-    def _precondition(self, spectrum: Spectrum, hyper: Tensor) -> None:
-        log_precision = self._evidence.model.hyper.unflatten(hyper)["log_precision"]
-        self._preconditioners = spectrum.preconditioners(log_precision.double().exp())
-
-    def collect(self, hyper: Tensor) -> tuple[Pass, Spectrum, Tensor | None]:
-        """Sums since the last call, scaled to all data; the next steps use their spectrum."""
+    def collect(self, hyper: Tensor) -> tuple[Pass, Precision, Tensor | None]:
+        """Sums since the last call, scaled to all data; they precondition the next steps."""
         scale = float(self._evidence.data.weight.double().sum()) / self._seen
         factors = [scale * f for f in self._factors]
-        spectrum = self._evidence.spectrum(factors)
+        precision = self._evidence.precision(factors, hyper)
         gradient = None if self._gradient is None else scale * self._gradient
         sums = Pass(torch.tensor(scale * self._log_lik, dtype=torch.float64), factors)
         self._reset()
-        self._precondition(spectrum, hyper)
-        return sums, spectrum, gradient
+        self._preconditioners = precision.preconditioners()
+        return sums, precision, gradient
 
 
 class HyperAscent:
@@ -260,13 +257,13 @@ class HyperAscent:
         self._n_updates += 1
         gradient: Tensor | None
         if self._online is not None:
-            sums, spectrum, gradient = self._online.collect(self._hyper)
+            sums, precision, gradient = self._online.collect(self._hyper)
         else:
             sums = self._evidence.one_pass(theta, self._hyper, seed)
-            spectrum, gradient = self._evidence.spectrum(sums.factors), None
+            precision, gradient = self._evidence.precision(sums.factors, self._hyper), None
             if self._needs_gradient:
-                gradient = self._evidence.gradient(theta, self._hyper, seed, spectrum)
-        terms, slope = self._evidence.evidence(theta, self._hyper, sums.log_likelihood, spectrum)
+                gradient = self._evidence.gradient(theta, self._hyper, seed, precision)
+        terms, slope = self._evidence.evidence(theta, self._hyper, sums.log_likelihood, precision)
         self._loss_gradient.zero_()
         if gradient is not None:
             self._loss_gradient -= gradient

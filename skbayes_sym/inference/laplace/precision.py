@@ -6,27 +6,33 @@ take it (exact without transformations). A prediction then costs O(D^2 + G^2) a 
 instead of O(D G) memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.curvature import (
-    DiagonalSpectrum,
-    FullSpectrum,
-    KroneckerSpectrum,
-    LayerSpectrum,
-    averaged_vectors,
+from skbayes_sym.inference.laplace.jacobian import (
+    AveragedJacobian,
+    LayerAverages,
+    dense_jacobian,
+    parameter_layers,
 )
-from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, LayerAverages, dense_jacobian
 from skbayes_sym.models.networks.recording import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.numerics.random import standard_normal
 
 Convert = Callable[[Any], Any]
+Factors = list[Tensor]
+
+
+def averaged_vectors(layer: LayerAverages) -> tuple[Tensor, Tensor]:
+    """Mean inputs (N, T, D) and summed gradients (K, N, T, G) at the positions of a layer."""
+    patches = layer.layer.patches(layer.inputs)  # linear, so that the mean could come first
+    gradients = layer.layer.positions(layer.gradients.flatten(0, 1))
+    return patches, gradients.unflatten(0, layer.gradients.shape[:2])
 
 
 class Precision(Protocol):
@@ -40,6 +46,12 @@ class Precision(Protocol):
         """Copy with every array converted."""
 
     def log_det(self) -> Tensor: ...
+
+    def slopes(self) -> Tensor:
+        """Derivatives of log det in the prior precisions of the layers, (L,)."""
+
+    def preconditioners(self) -> Factors:
+        """Derivatives of log det in the factors."""
 
     def quadratic(self, away: Tensor) -> Tensor:
         """Squared Mahalanobis length of deviations (*B, P') from the mode, (*B,)."""
@@ -64,38 +76,68 @@ class Precision(Protocol):
         return torch.einsum("knp,sp->snk", root, z)
 
 
+class LayerSpectrum(NamedTuple):
+    """Eigenvectors and eigenvalues of a layer's A/N and G."""
+
+    input_basis: Any  # (D, D)
+    input_values: Any  # (D,)
+    output_basis: Any  # (G, G)
+    output_values: Any  # (G,)
+
+
 @dataclass(frozen=True, eq=False)
 class KroneckerPrecision:
-    r"""Eigenvalues :math:`\lambda_a \lambda_g + \delta` of every layer in its own basis."""
+    r"""Eigenvalues :math:`\lambda_a \lambda_g + \delta` of every layer in its own basis.
 
-    spectrum: KroneckerSpectrum
+    Biases have :math:`\lambda_g + \delta`.
+    """
+
+    spectra: tuple[LayerSpectrum, ...]
     layers: tuple[WeightLayer, ...]
     layout: ParamLayout
-    precision: Any  # (L,)
+    prior: Any  # (L,), the layers' prior precisions
+    total_weight: float  # of the rows
 
     @property
     def entries_per_output(self) -> int:
-        return sum(len(s.input_values) + len(s.output_values) for s in self.spectrum.layers)
+        return sum(len(s.input_values) + len(s.output_values) for s in self.spectra)
 
     def map(self, convert: Convert) -> "KroneckerPrecision":
-        layers = tuple(
-            LayerSpectrum(*map(convert, layer[:4]), has_bias=layer.has_bias)  # type: ignore[misc]
-            for layer in self.spectrum.layers
-        )
-        spectrum = replace(self.spectrum, layers=layers)
-        return replace(self, spectrum=spectrum, precision=convert(self.precision))
+        spectra = tuple(LayerSpectrum(*map(convert, spectrum)) for spectrum in self.spectra)
+        return replace(self, spectra=spectra, prior=convert(self.prior))
 
     def log_det(self) -> Tensor:
-        return self.spectrum.log_det(self.precision).value
+        blocks = (b for *_, weight, bias in self._blocks() for b in (weight, bias))
+        return torch.stack([block.log().sum() for block in blocks]).sum()
 
-    def _blocks(self) -> list[tuple[WeightLayer, LayerSpectrum, Tensor, Tensor]]:
-        """Layer, its spectrum, and the eigenvalues of its weight (G, D) and bias (G,) blocks."""
-        return [
-            (layer, s, s.products() + delta, s.output_values + delta)
-            for layer, s, delta in zip(
-                self.layers, self.spectrum.layers, self.precision, strict=True
-            )
-        ]
+    def slopes(self) -> Tensor:
+        return torch.stack(
+            [w.reciprocal().sum() + b.reciprocal().sum() for *_, w, b in self._blocks()]
+        )
+
+    def preconditioners(self) -> Factors:
+        factors = []
+        for _, s, weight, bias in self._blocks():
+            inverse = weight.reciprocal().to(s.input_basis)
+            on_inputs = s.output_values @ inverse / self.total_weight
+            on_outputs = inverse @ s.input_values
+            if len(bias):
+                on_outputs = on_outputs + bias.reciprocal().to(on_outputs)
+            factors += [
+                (s.input_basis * on_inputs) @ s.input_basis.mT,
+                (s.output_basis * on_outputs) @ s.output_basis.mT,
+            ]
+        return factors
+
+    def _blocks(self) -> Iterator[tuple[WeightLayer, LayerSpectrum, Tensor, Tensor]]:
+        """Layer, its spectrum, and the eigenvalues of its weight (G, D) and bias (G,) blocks.
+
+        Eigenvalues in the prior's dtype: float64 sums of float32 ones. Without a bias, (0,).
+        """
+        for layer, s, delta in zip(self.layers, self.spectra, self.prior, strict=True):
+            outputs = s.output_values.to(self.prior)
+            weight = torch.outer(outputs, s.input_values.to(self.prior)) + delta
+            yield layer, s, weight, outputs[: None if layer.bias else 0] + delta
 
     def _split(self, flat: Tensor) -> dict[str, Tensor]:
         names = {n for layer in self.layers for n in (layer.weight, layer.bias)}
@@ -188,6 +230,7 @@ class DiagonalPrecision(Precision):
     """Independent parameters."""
 
     values: Any  # (P',)
+    layers: Sequence[WeightLayer]
     layout: ParamLayout
 
     @property
@@ -199,6 +242,12 @@ class DiagonalPrecision(Precision):
 
     def log_det(self) -> Tensor:
         return self.values.log().sum()
+
+    def slopes(self) -> Tensor:
+        return _by_layer(self.values.reciprocal(), self.layers, self.layout)
+
+    def preconditioners(self) -> Factors:
+        return [self.values.reciprocal()]
 
     def quadratic(self, away: Tensor) -> Tensor:
         return (self.values * away.square()).sum(-1)
@@ -216,6 +265,7 @@ class FullPrecision(Precision):
     """A dense precision, by its lower Cholesky factor."""
 
     cholesky: Any  # (P', P')
+    layers: Sequence[WeightLayer]
     layout: ParamLayout
 
     @property
@@ -227,6 +277,12 @@ class FullPrecision(Precision):
 
     def log_det(self) -> Tensor:
         return log_det(self.cholesky)
+
+    def slopes(self) -> Tensor:
+        return _by_layer(self.preconditioners()[0].diagonal(), self.layers, self.layout)
+
+    def preconditioners(self) -> Factors:
+        return [torch.cholesky_inverse(self.cholesky)]
 
     def quadratic(self, away: Tensor) -> Tensor:
         return (away @ self.cholesky).square().sum(-1)
@@ -241,22 +297,7 @@ class FullPrecision(Precision):
         return flat.mT.unflatten(0, j.shape[:2])
 
 
-def kronecker_precision(
-    spectrum: KroneckerSpectrum, layers: Sequence[WeightLayer], layout: ParamLayout, delta: Tensor
-) -> KroneckerPrecision:
-    """H + Delta of a Kronecker spectrum at prior precisions (L,)."""
-    return KroneckerPrecision(spectrum, tuple(layers), layout, delta)
-
-
-def diagonal_precision(
-    spectrum: DiagonalSpectrum, layers: Sequence[WeightLayer], layout: ParamLayout, delta: Tensor
-) -> DiagonalPrecision:
-    """H + Delta of a diagonal at prior precisions (L,)."""
-    return DiagonalPrecision(spectrum.preconditioners(delta)[0].reciprocal(), layout)
-
-
-def full_precision(
-    spectrum: FullSpectrum, layers: Sequence[WeightLayer], layout: ParamLayout, delta: Tensor
-) -> FullPrecision:
-    """H + Delta of a full matrix at prior precisions (L,)."""
-    return FullPrecision(spectrum.cholesky(delta), layout)
+def _by_layer(values: Tensor, layers: Sequence[WeightLayer], layout: ParamLayout) -> Tensor:
+    """Sums (L,) of values (P',) of every layer's parameters."""
+    owner = parameter_layers(layers, layout).to(values.device)
+    return values.new_zeros(len(layers)).index_add_(0, owner, values)

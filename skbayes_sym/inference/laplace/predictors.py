@@ -14,6 +14,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedNetwork, LinearisedOutputs
 from skbayes_sym.inference.laplace.member_refit import RefittedMember, refitted_mixture
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
+from skbayes_sym.inference.laplace.search.labels import symmetric_root
 from skbayes_sym.inference.predictor import BasePredictor, of_draws
 from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -137,9 +138,7 @@ def output_draws(law: LinearisedOutputs, n: int, seed: int) -> Tensor:
     noise = torch.randn(shape, generator=generator_from(seed)).to(law.mean)
     # The symmetric root, which is unique: a Cholesky factor or eigenvectors alone would let
     # rounding decide between equal alternatives.
-    values, vectors = torch.linalg.eigh(law.covariance)
-    root = (vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2)) @ vectors.mT
-    return law.mean + torch.einsum("nok,sk->sno", root, noise)
+    return law.mean + torch.einsum("nok,sk->sno", symmetric_root(law.covariance), noise)
 
 
 def output_nodes(law: LinearisedOutputs) -> tuple[Tensor, Tensor]:

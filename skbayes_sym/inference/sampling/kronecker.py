@@ -15,7 +15,6 @@ exact for linear networks with normal noise. Conventions: a layer's parameters a
 ``[W | b]`` (out, in + 1); every chain has its own factors, at its own place.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, cast
@@ -195,9 +194,9 @@ class KroneckerAdaptation:
         """Take the curvature at ``position``, averaged with what ``preconditioner`` knew."""
         network = cast(MLP, self.posterior.network)
         layers = curvature_at(self.posterior, position)
-        before: Sequence[LayerCurvature] | None = getattr(preconditioner, "layers", None)
-        if before is not None:
-            layers = tuple(new.mixed(old) for new, old in zip(layers, before, strict=True))
+        if isinstance(preconditioner, KroneckerPreconditioner):
+            both = zip(layers, preconditioner.layers, strict=True)
+            layers = tuple(new.mixed(old) for new, old in both)
         gaussian = self.posterior.prior.gaussian()
         precision = torch.ones(network.n_layers, dtype=torch.float64)
         if gaussian is not None:

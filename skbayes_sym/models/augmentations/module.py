@@ -42,7 +42,7 @@ class ModuleAugmentation:
 
     @cached_property
     def half_width(self) -> FreeHalfWidth:
-        n_noise = int(getattr(self.module, "n_noise", self._eta.numel()))
+        n_noise = int(vars(self.module).get("n_noise", self._eta.numel()))
         return FreeHalfWidth(type(self.module).__name__, self._eta, n_noise)
 
     def bind(

@@ -43,11 +43,6 @@ class Rotation2D:
     centre: tuple[float, float] = (0.0, 0.0)
 
     @property
-    def columns_in_one_unit(self) -> tuple[int, ...]:
-        """Columns that mean nothing in units of their own."""
-        return self.columns
-
-    @property
     def half_width(self) -> HalfWidth:
         return HalfWidth(("rotation",), (pi,))
 

@@ -116,11 +116,11 @@ class Likelihood:
         """Move constants to the dtype and device of ``like``."""
         if not is_dataclass(self):
             return self
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        names = {field.name for field in fields(self)}
         moved = {
             name: value.to(like)
-            for name, value in values.items()
-            if isinstance(value, Tensor) and value.is_floating_point()
+            for name, value in vars(self).items()
+            if name in names and isinstance(value, Tensor) and value.is_floating_point()
         }
         return replace(self, **moved) if moved else self  # type: ignore[type-var]
 

@@ -73,7 +73,7 @@ class ModuleNetwork(BaseNetwork):
         # Only the architecture is kept: without storage it can't be trained by accident.
         module = copy.deepcopy(self.module).eval().to("meta")
         for layer in module.modules():
-            if hasattr(layer, "inplace"):  # would overwrite the pre-activations that are recorded
+            if "inplace" in vars(layer):  # would overwrite the pre-activations that are recorded
                 layer.inplace = False
         object.__setattr__(self, "module", module)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -63,6 +63,7 @@ class Recording(NamedTuple):
     head: Tensor | None = None
 
 
+@runtime_checkable
 class RecordingNetwork(Network, Protocol):
     """A network that can be recorded, at one flat ``theta`` (P,)."""
 

@@ -11,7 +11,7 @@ Translations have no uniform law; theirs is a difference of two optima
 (`skbayes_sym.symmetry.gaps.translations`).
 """
 
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,7 @@ class GapGradient(NamedTuple):
     added_precision: Tensor  # (P,), (n_rows, k, k) or (P, P)
 
 
+@runtime_checkable
 class Gap(Protocol[Q_contra]):
     """The symmetrisation gap of a kind of posterior under a group.
 

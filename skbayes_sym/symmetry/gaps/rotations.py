@@ -21,13 +21,12 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.linalg import cholesky, matrix_blocks
-from skbayes_sym.numerics.random import Estimate, mean_and_error
+from skbayes_sym.numerics.random import Estimate, mean_and_error, normal_like
 from skbayes_sym.symmetry.gaps.gap import GapGradient, RowPosterior, Side
 from skbayes_sym.symmetry.gaps.haar_integral import EXACT_UP_TO
 from skbayes_sym.symmetry.gaps.langevin import (
     FREE_MIXING_UP_TO,
     PRECISION_DRAWS,
-    LangevinExpansion,
     added_precision,
     anchor_features,
     anchored_inner,
@@ -70,82 +69,18 @@ def isotropic_gradient(
     """
     expansion = expand_langevin(inner)
     slope = expansion.rest.diagonal(dim1=-2, dim2=-1).mean(0)
-    rows = _Rows(loc, variance, distance)
-    return rows.gradient(expansion.value.mean(), slope, expansion.first(PRECISION_DRAWS))
-
-
-class _Rows(NamedTuple):
-    """Rows ``N(m_i, c_i 1)``."""
-
-    loc: Tensor  # (n_rows, k)
-    variance: Tensor  # (n_rows,)
-    distance: Distance
-
-    def gradient(self, value: Tensor, slope: Tensor, few: LangevinExpansion) -> GapGradient:
-        """Take G as ``slope`` (k,) in the axes of Q; ``few`` draws shape the added precision."""
-        axes = self.distance.axes
-        anchors = (self.loc / self.variance.unsqueeze(-1)) @ axes
-        due = anchors.square() @ slope
-        added = added_precision(anchors, few, axes)
-        trace = added.diagonal(dim1=-2, dim2=-1).sum(-1).clamp(min=torch.finfo(due.dtype).tiny)
-        added *= (due / trace)[:, None, None]
-        return GapGradient(value, (anchors * slope) @ axes.mT, added)
-
-
-@dataclass(frozen=True, eq=False)
-class IsotropicGapModel:
-    r"""The gap around one posterior, without draws.
-
-    Its slope along an axis of Q falls as that axis grows, from 1 at 0 and in the end as one over
-    :math:`\lambda`. With the value and the slopes of many draws at :math:`\lambda^0`,
-
-    .. math:: \operatorname{gap} \approx \operatorname{gap}^0 + \tfrac12 \sum_j
-        a_j \log \frac{a_j + \lambda_j}{a_j + \lambda_j^0}, \qquad
-        G_{jj} = 2 \frac{\partial \operatorname{gap}}{\partial \lambda_j}
-        = \frac{a_j}{a_j + \lambda_j},
-
-    with a such that slopes are equal there. Being a function, it lets steps be judged by
-    differences far below the noise of draws.
-    """
-
-    value: Tensor  # nats
-    values: Tensor  # (k,); :math:`\lambda^0`, increasing
-    bend: Tensor  # (k,); a
-    shape: Tensor  # (PRECISION_DRAWS, k, k); standard normal: the draws that shape added precisions
-
-    @classmethod
-    def of(cls, distance: Distance, noise: Tensor) -> "IsotropicGapModel":
-        """Model from draws (D, k, k), standard normal, in the axes of Q."""
-        expansion = expand_langevin(distance.draws(noise))
-        slope = expansion.rest.diagonal(dim1=-2, dim2=-1).mean(0)
-        tiny = torch.finfo(slope.dtype).tiny
-        slope, rotation, length = (t.clamp(min=tiny) for t in (slope, 1.0 - slope, distance.values))
-        bend = length * slope / rotation
-        return cls(expansion.value.mean(), distance.values, bend, noise[:PRECISION_DRAWS])
-
-    def at(self, posterior: RowPosterior) -> Tensor:
-        """Value at a posterior, nats."""
-        return self._at(Distance.of(posterior.mean, mean_variances(posterior)))
-
-    def gradients(self, posterior: RowPosterior) -> GapGradient:
-        """Value and derivatives."""
-        variance = mean_variances(posterior)
-        distance = Distance.of(posterior.mean, variance)
-        slope = self.bend / (self.bend + distance.values)
-        few = expand_langevin(distance.draws(self.shape))
-        return _Rows(posterior.mean, variance, distance).gradient(self._at(distance), slope, few)
-
-    def _at(self, distance: Distance) -> Tensor:
-        grown = (distance.values - self.values) / (self.bend + self.values)
-        return self.value + 0.5 * (self.bend * grown.log1p()).sum()
+    anchors = (loc / variance.unsqueeze(-1)) @ distance.axes
+    due = anchors.square() @ slope
+    added = added_precision(anchors, expansion.first(PRECISION_DRAWS), distance.axes)
+    trace = added.diagonal(dim1=-2, dim2=-1).sum(-1).clamp(min=torch.finfo(due.dtype).tiny)
+    added *= (due / trace)[:, None, None]
+    return GapGradient(expansion.value.mean(), (anchors * slope) @ distance.axes.mT, added)
 
 
 # Draws come in pairs, z and -z: what is odd in the noise, most of a gradient's error, cancels.
 # Numbers drawn a step for draws of all rows: many rows make few draws enough, since B sums them.
 _NUMBERS_A_STEP = 1 << 16
 _MOST_PAIRS = 6
-# A posterior fitted to n pairs ends about .6 / n nats below its optimum at k = 20.
-_SETTLED_PAIRS, _SETTLED_NUMBERS = 256, 1 << 18
 _ESTIMATE_DRAWS = 256
 _ISOTROPIC_DRAWS, _ISOTROPIC_NUMBERS = 4096, 1 << 19  # those of isotropic rows cost next to nothing
 _ESTIMATE_NUMBERS = 1 << 24  # most numbers that an estimate's draws have
@@ -171,40 +106,23 @@ class IsotropicRotationGap:
         """Average over ``n_draws`` (256 to 4,096 by default, fewer of wide rows), O(k^3) each."""
         few = _ISOTROPIC_NUMBERS // posterior.mean.shape[1] ** 2
         few = max(_ESTIMATE_DRAWS, min(_ISOTROPIC_DRAWS, few))
-        noise = self._noise(posterior, _pairs(n_draws or few), generator)
+        noise = self._noise(posterior, (1 + (n_draws or few)) // 2, generator)
         return _mean_of_pairs(self._distance(posterior).draws(noise))
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
         """Value and derivatives from six pairs of draws."""
-        return self._gradients(posterior, _MOST_PAIRS, generator)
-
-    def settled_gradients(
-        self, posterior: RowPosterior, *, generator: torch.Generator
-    ) -> GapGradient:
-        """Derivatives that a posterior may be fitted to: 256 pairs of draws up to k = 32."""
-        return self._gradients(posterior, _settled_pairs(posterior), generator)
-
-    def settled_model(
-        self, posterior: RowPosterior, *, generator: torch.Generator
-    ) -> IsotropicGapModel:
-        """Model from as many draws as `settled_gradients`."""
-        noise = self._noise(posterior, _settled_pairs(posterior), generator)
-        return IsotropicGapModel.of(self._distance(posterior), noise)
-
-    def _gradients(
-        self, posterior: RowPosterior, n_pairs: int, generator: torch.Generator
-    ) -> GapGradient:
         distance, variance = self._distance(posterior), mean_variances(posterior)
-        inner = distance.draws(self._noise(posterior, n_pairs, generator))
+        inner = distance.draws(self._noise(posterior, _MOST_PAIRS, generator))
         return isotropic_gradient(posterior.mean, variance, distance, inner)
 
     def _distance(self, posterior: RowPosterior) -> Distance:
         return Distance.of(posterior.mean, mean_variances(posterior))
 
     def _noise(self, posterior: RowPosterior, n_pairs: int, generator: torch.Generator) -> Tensor:
-        noise = row_noise((n_pairs, posterior.mean.shape[1]), posterior, generator)
+        k = posterior.mean.shape[1]
+        noise = normal_like((n_pairs, k, k), generator=generator, like=posterior.mean)
         return torch.cat([noise, -noise])
 
 
@@ -229,7 +147,7 @@ class AnchoredRotationGap:
         O(n_rows k^2) a draw.
         """
         few = max(16, min(_ESTIMATE_DRAWS, _ESTIMATE_NUMBERS // posterior.mean.numel()))
-        n_pairs, k = _pairs(n_draws or few), posterior.mean.shape[1]
+        n_pairs, k = (1 + (n_draws or few)) // 2, posterior.mean.shape[1]
         n_learned = n_pairs if k <= FREE_MIXING_UP_TO else max(1, n_pairs // _LEARNING_SHARE)
         centre = posterior.mean.new_zeros(2 * k, k)
         noise = centre.new_zeros(n_learned + n_pairs, 2 * k, k)
@@ -237,7 +155,7 @@ class AnchoredRotationGap:
             root = row_root(part.cov)
             features = anchor_features(part, root)
             centre += anchored_inner(features, part.mean)
-            noise += anchored_inner(features, _row_noise(part, root, len(noise), generator))
+            noise += anchored_inner(features, row_noise(part, root, len(noise), generator))
         learned = noise[:n_learned]
         mixing = learn_mixing(torch.cat([centre + learned, centre - learned]))
         rest = noise[n_learned:]
@@ -251,19 +169,10 @@ class AnchoredRotationGap:
         n_pairs = max(1, min(_MOST_PAIRS, _NUMBERS_A_STEP // anchors.numel()))
         noise = anchors.new_zeros(n_pairs, anchors.shape[1], anchors.shape[1])
         for part in _parts(posterior):
-            drawn = _row_noise(part, row_root(part.cov), n_pairs, generator)
+            drawn = row_noise(part, row_root(part.cov), n_pairs, generator)
             noise += anchored_inner(plain_anchors(part), drawn)
         centre = anchored_inner(anchors, posterior.mean)
         return langevin_gradient(anchors, torch.cat([centre + noise, centre - noise]))
-
-
-def _settled_pairs(posterior: RowPosterior) -> int:
-    k = posterior.mean.shape[1]
-    return max(_MOST_PAIRS, min(_SETTLED_PAIRS, _SETTLED_NUMBERS // k**2))
-
-
-def _pairs(n_draws: int) -> int:
-    return (n_draws + 1) // 2
 
 
 def _mean_of_pairs(inner: Tensor) -> Estimate:
@@ -283,12 +192,6 @@ def _parts(posterior: RowPosterior) -> Iterator[_Part]:
         yield _Part(posterior.mean[begin:end], posterior.cov[begin:end])
 
 
-def _row_noise(part: _Part, root: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
-    """Noise of draws of rows around their mean, (n_draws, r, k)."""
-    noise = row_noise((len(part.mean), n_draws), part, generator)
-    return (noise @ root.mT).movedim(1, 0)
-
-
 def row_root(cov: Tensor) -> Tensor:
     """Cholesky factors of the rows' covariances, (n, k, k)."""
     return cholesky(
@@ -299,9 +202,9 @@ def row_root(cov: Tensor) -> Tensor:
 
 
 def row_noise(
-    shape: tuple[int, int], posterior: RowPosterior, generator: torch.Generator
+    posterior: RowPosterior, root: Tensor, n_draws: int, generator: torch.Generator
 ) -> Tensor:
-    """Standard normal noise (*shape, k) as the posterior's means are."""
-    mean = posterior.mean
-    full = (*shape, mean.shape[1])
-    return torch.randn(full, generator=generator, device=mean.device, dtype=mean.dtype)
+    """Draws of rows less their mean, (n_draws, n_rows, k); ``root``: Cholesky's of covariances."""
+    n, k = posterior.mean.shape
+    noise = normal_like((n, n_draws, k), generator=generator, like=posterior.mean)
+    return (noise @ root.mT).movedim(1, 0)

@@ -101,7 +101,8 @@ def test_the_user_guide_says_what_the_code_asks_for() -> None:
 def abilities(kind: type[BaseEstimator]) -> tuple[str, ...]:
     """What an estimator's signature and methods say it takes."""
     parameters = signature(kind).parameters
-    goes_on = [n for n in ("warm_start", "partial_fit") if n in parameters or hasattr(kind, n)]
+    goes_on = ["warm_start"] * ("warm_start" in parameters)
+    goes_on += ["partial_fit"] * hasattr(kind, "partial_fit")
     goes_on += ["Chains(warm_start=True)"] if "sampler" in parameters else []
     return (
         "Yes" if parameters.keys() & {"batch_size", "optimizer"} else "No",

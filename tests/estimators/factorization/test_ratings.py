@@ -369,8 +369,6 @@ def test_a_stream_of_entries_ends_where_the_batch_does():
     assert stream.elbo_ == pytest.approx(batch.elbo_, abs=0.01)
     with pytest.warns(UserWarning, match="partial_fit begins anew"):
         batch.partial_fit((names, columns, values))
-    with pytest.raises(ValueError, match="n_components, got 'auto'"):
-        SymVIMatrixFactorization().partial_fit((["u00"], [3], [1.0]))
 
 
 def test_a_few_more_entries_take_few_sweeps():

@@ -52,10 +52,6 @@ def test_where_columns_are_many_units_are_fewer(n_rows, n_inputs, width):
     assert EFFORT.units_of_numbers(n_rows, n_inputs, 1) == width
 
 
-def test_fewer_units_stay_few_and_under_a_scale_a_layer():
-    assert EFFORT.richer(1600, MLP(100, (10,), 1, TANH)) is None
-
-
 def test_few_rows_cost_what_their_own_space_costs():
     """Up to half as many as there are weights; beyond it is the weights' space."""
     assert work(2, 10, 50, 1000) == 2 * (10 * (4 * 50**2 * 1000 + 2 * 50**3) + 10 * 1000**3)

@@ -5,7 +5,6 @@ from math import pi
 import numpy as np
 import pytest
 import torch
-from habits import Watch
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
@@ -21,7 +20,6 @@ from skbayes_sym import (
     Updates,
 )
 from skbayes_sym.estimators.laplace.effort import ModesEffort
-from skbayes_sym.inference.laplace.search import mode_search as modes
 from skbayes_sym.models import Normal, Poisson
 from skbayes_sym.models.learned_scales import ARD
 
@@ -187,15 +185,6 @@ def test_what_doesnt_apply_is_named(params, message):
                          if "network" not in params else params).fit(X, y)  # fmt: skip
 
 
-@pytest.mark.long
-def test_a_normal_prior_is_prior_scales_prior():
-    for optimizer, tol in (("gauss-newton", 1e-6), ("adam", None)):
-        how = {"optimizer": optimizer, "max_iter": 60, "tol": tol, "random_state": 0}
-        one = LaplaceRegressor((2,), prior=Normal(0.7), **how).fit(X, Y)
-        other = LaplaceRegressor((2,), prior=0.7, **how).fit(X, Y)
-        np.testing.assert_array_equal(one.predict(X), other.predict(X))
-
-
 def test_class_probabilities_are_averaged_as_asked():
     A, b = load_iris(return_X_y=True)
     A, b = A[::2], np.array(["a", "b", "c"])[b[::2]]
@@ -226,42 +215,3 @@ def test_two_classes_have_one_output_and_left_out_rows_choose_the_scale():
     probit = full.set_params(predictive="probit").predict_proba(X)
     assert np.abs(sampled - probit).max() < 0.02
     assert (full.set_params(predictive="sampling").predict_uncertainty(X).epistemic > 0).all()
-
-
-def data_and_model(kind):
-    y = CLASSES if kind is LaplaceClassifier else Y
-    return y, kind((3,), optimizer=GaussNewton(2), max_iter=20, tol=None, random_state=0)
-
-
-@pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
-def test_a_callback_stops_the_fit(kind):
-    y, model = data_and_model(kind)
-    model.set_callbacks(Watch(10)).fit(X, y)
-    assert model.stop_reason_ == "callback"
-    assert 0 < model.n_iter_ < 20
-    assert model.predict(X).shape == y.shape
-
-
-def test_a_constant_target_is_learned_as_one():
-    reg = LaplaceRegressor((2,), optimizer=GaussNewton(2), max_iter=30, random_state=0)
-    with pytest.warns(UserWarning, match=r"^y is constant \(7\)"):
-        reg.fit(X, np.full(40, 7.0))
-    mean, std = reg.predict(X, return_std=True)
-    np.testing.assert_allclose(mean, 7.0, atol=0.01)
-    assert (std < 0.1).all()
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_an_interrupt_in_the_first_step_leaves_the_starts(monkeypatch):
-    def interrupted(*_, **how):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(modes, "step", interrupted)
-    rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((20, 2)), rng.standard_normal(20)
-    reg = LaplaceRegressor((3,), optimizer=GaussNewton(1), random_state=0)
-    with pytest.raises(KeyboardInterrupt):
-        reg.fit(X, y)
-    assert reg.stop_reason_ == "interrupted"
-    assert len(reg.log_evidence_curve_) == 0
-    assert np.isfinite(reg.predict(X)).all()

@@ -6,8 +6,8 @@ import torch
 from estimators.laplace.test_lila import make_arcs
 from torch import nn
 
-from skbayes_sym import EvidenceAdam, LaplaceClassifier, LILAClassifier, LILARegressor, Updates
-from skbayes_sym.models import Invariances, Rotation2D
+from skbayes_sym import EvidenceAdam, LILAClassifier, LILARegressor, Updates
+from skbayes_sym.models import Invariances
 
 SHORT = {
     "hidden_layer_sizes": (8,), "max_iter": 60, "tol": None, "random_state": 0,
@@ -105,10 +105,3 @@ def test_negligible_half_widths_take_one_pass(arcs):
     assert LILAClassifier(invariances=turned(0.7), **SHORT).fit(X, y).n_predict_augmentations_ == 32
     nothing = LILAClassifier(invariances=None, **SHORT).fit(X, y)
     assert nothing.n_predict_augmentations_ == 1
-
-
-def test_elsewhere_it_does_not_exist(arcs):
-    with pytest.raises(TypeError, match="n_predict_augmentations"):
-        LaplaceClassifier(n_predict_augmentations=4)
-    with pytest.raises(TypeError, match="n_predict_augmentations"):
-        Rotation2D(n_predict_augmentations=4)

@@ -80,16 +80,6 @@ def test_a_noisy_table_is_given_few_units_and_predicted_better(Estimator):
     assert not hasattr(usual, "width_scores_")
 
 
-@pytest.mark.long
-def test_near_a_line_many_small_weights_are_better_than_few():
-    rng = np.random.default_rng(2)
-    X = rng.standard_normal((150, 8))
-    y = np.tanh(X[:, 0]) + 0.5 * X[:, 1] + rng.standard_normal(150)
-    found = LaplaceRegressor(optimizer=GaussNewton(2), random_state=0).fit(X, y)
-    assert found.network_.hidden_layer_sizes == (20,)
-    assert found.width_scores_[2] > found.width_scores_.min() + 0.05
-
-
 @pytest.mark.parametrize("step", [1, 30])
 def test_an_end_while_widths_are_compared_leaves_what_there_is(step):
     X, y = make_friedman3(60, noise=0.1, random_state=0)

@@ -2,10 +2,17 @@
 
 import pytest
 import torch
-from inference.factorization.factorization_problems import complete, incomplete, problem_of
+from inference.factorization.factorization_problems import (
+    complete,
+    incomplete,
+    model_of,
+    problem_of,
+)
 from thin import some
+from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.gibbs import _draw_noise, sample_factors
+from skbayes_sym.inference.factorization.factor_model import FactorProblem
+from skbayes_sym.inference.factorization.gibbs import _draw_noise, align, sample_factors
 
 
 def exact_mean(r):
@@ -58,3 +65,24 @@ def test_gibbs_learns_the_noise(generator):
     )
     spread = float(draws.noise_variance.std())
     assert abs(float(draws.noise_variance.mean()) - 0.25) < 4.0 * spread
+
+
+@pytest.mark.parametrize("prior", ["learn", "ard", 1.0])
+def test_aligned_draws_are_equally_large_and_have_the_same_products(prior, generator):
+    """Whatever size they had; where scales are given they are only turned."""
+    n, m, k = 400, 300, 3
+    data = incomplete(generator, (n, m), k=k, share=0.01)
+    problem = FactorProblem(data, data, model_of(k, prior))
+    draws = torch.randn(2, n + m, k, generator=generator, dtype=torch.float64)
+    draws[:, n:] *= torch.tensor([5.0, 0.2, 1.0])
+    before = draws[:, :n] @ draws[:, n:].mT
+    after = align(problem, draws.clone())
+    assert_close(after[:, :n] @ after[:, n:].mT, before)
+    u, v = after[-1, :n], after[-1, n:]
+    first, second = u.mT @ u / n, v.mT @ v / m
+    if prior == 1.0:
+        assert_close(after[-1], draws[-1])
+        return
+    if prior == "ard":
+        first, second = first.diagonal(), second.diagonal()
+    assert_close(first, second, rtol=0.02, atol=0.02)

@@ -11,10 +11,8 @@ from skbayes_sym.inference.laplace.jacobian import parameter_positions
 from skbayes_sym.models.likelihoods.categorical import Categorical
 
 STRUCTURES = {
-    "kronecker": lambda m: Kronecker(m.layers),
-    "diagonal": lambda m: Diagonal(m.layers, m.network.layout),
-    "full": lambda m: Full(m.layers, m.network.layout),
-}
+    "kronecker": Kronecker, "diagonal": Diagonal, "full": Full,
+}  # fmt: skip
 every_structure = pytest.mark.parametrize("kind", STRUCTURES)
 # A matrix of the wide network's 77 thousand weights is 47 GB.
 every_dense_problem = pytest.mark.parametrize("name", [n for n in PROBLEMS if n != "wide-residual"])
@@ -26,12 +24,21 @@ def exact_root(p):
     return likelihood.hessian_root(averaged_outputs(p, p.theta), p.data.y)
 
 
+def structure_of(p, kind):
+    return STRUCTURES[kind](p.model.layers, p.model.network.layout)
+
+
 def factors_of(p, kind):
-    return STRUCTURES[kind](p.model).factors(jacobian_of(p, exact_root(p)), p.data.weight)
+    return structure_of(p, kind).factors(jacobian_of(p, exact_root(p)), p.data.weight)
 
 
-def spectrum_of(p, kind):
-    return STRUCTURES[kind](p.model).spectrum(factors_of(p, kind), float(p.data.weight.sum()))
+def prior_of(p):
+    return torch.linspace(0.3, 2.0, len(p.model.layers), dtype=torch.float64)
+
+
+def precision_of(p, kind, prior=None):
+    prior = prior_of(p) if prior is None else prior
+    return structure_of(p, kind).precision(factors_of(p, kind), float(p.data.weight.sum()), prior)
 
 
 def integrated_out(p):
@@ -103,7 +110,6 @@ def test_kronecker_factors_row_by_row(name):
 def test_log_det_is_the_dense_one(name, kind):
     p = PROBLEMS[name]
     layout = p.model.network.layout
-    precision = torch.linspace(0.3, 2.0, len(p.model.layers), dtype=torch.float64)
     if kind == "kronecker":
         blocks = blocks_of(p, kronecker_factors(p))
         dense = torch.block_diag(*(blocks[n] for n in layout.shapes if n in blocks))
@@ -111,19 +117,17 @@ def test_log_det_is_the_dense_one(name, kind):
         dense = factors_of(p, kind)[0]
         dense = dense if dense.ndim == 2 else dense.diag()
     owner = p.model.owner[integrated_out(p)]
-    expected = torch.linalg.slogdet(dense + precision[owner].diag())[1]
-    assert_close(spectrum_of(p, kind).log_det(precision).value, expected)
+    expected = torch.linalg.slogdet(dense + prior_of(p)[owner].diag())[1]
+    assert_close(precision_of(p, kind).log_det(), expected)
 
 
 @every_structure
 @pytest.mark.parametrize("name", ["numbers", "images"])
 def test_log_det_slope_by_finite_differences(name, kind):
     p = PROBLEMS[name]
-    spectrum = spectrum_of(p, kind)
-    precision = torch.linspace(0.3, 2.0, len(p.model.layers), dtype=torch.float64)
-    slope = spectrum.log_det(precision).d_precision
-    for i, step in enumerate(1e-5 * torch.eye(len(precision), dtype=torch.float64)):
-        above, below = (spectrum.log_det(precision + s).value for s in (step, -step))
+    prior, slope = prior_of(p), precision_of(p, kind).slopes()
+    for i, step in enumerate(1e-5 * torch.eye(len(prior), dtype=torch.float64)):
+        above, below = (precision_of(p, kind, prior + s).log_det() for s in (step, -step))
         # Central differences: curvature of order 1e-10, rounding of order 1e-11.
         assert_close(slope[i], (above - below) / 2e-5, rtol=1e-6, atol=1e-6)
 
@@ -132,22 +136,19 @@ def test_log_det_slope_by_finite_differences(name, kind):
 @pytest.mark.parametrize("name", ["numbers", "images"])
 def test_preconditioners_are_the_derivative_in_the_factors(name, kind, generator):
     p = PROBLEMS[name]
-    structure = STRUCTURES[kind](p.model)
+    structure, prior = structure_of(p, kind), prior_of(p)
     factors, total = factors_of(p, kind), float(p.data.weight.sum())
     # Positive definite, so that clamping eigenvalues at 0 is out of play.
     factors = [f + (0.1 if f.ndim == 1 else 0.1 * torch.eye(len(f)).double()) for f in factors]
-    precision = torch.linspace(0.3, 2.0, len(p.model.layers), dtype=torch.float64)
-    found = structure.spectrum(factors, total).preconditioners(precision)
+    found = structure.precision(factors, total, prior).preconditioners()
     for i, f in enumerate(factors):
         towards = torch.randn(f.shape, generator=generator, dtype=torch.float64)
         towards = towards + towards.mT if f.ndim == 2 else towards
         ends = [
-            structure.spectrum([*factors[:i], f + s * towards, *factors[i + 1 :]], total)
-            .log_det(precision)
-            .value
+            structure.precision([*factors[:i], f + s * towards, *factors[i + 1 :]], total, prior)
             for s in (1e-6, -1e-6)
         ]
-        slope = (ends[0] - ends[1]) / 2e-6
+        slope = (ends[0].log_det() - ends[1].log_det()) / 2e-6
         assert_close((found[i] * towards).sum(), slope, rtol=1e-6, atol=1e-6)
 
 
@@ -158,7 +159,7 @@ def factors_found(p):
             found.output_basis * found.output_values @ found.output_basis.T,
             found.input_basis * found.input_values @ found.input_basis.T,
         )
-        for found in spectrum_of(p, "kronecker").layers
+        for found in precision_of(p, "kronecker").spectra
     ]
 
 
@@ -194,23 +195,22 @@ def test_weights_are_repetitions():
 def test_float32_factors_have_no_negative_eigenvalues():
     p = problem("classes", hidden=(30,), n=5)
     jacobian = jacobian_of(p, exact_root(p))
-    single = [f.float() for f in Kronecker(p.model.layers).factors(jacobian, p.data.weight)]
-    spectrum = Kronecker(p.model.layers).spectrum(single, float(p.data.weight.sum()))
-    assert all((layer.output_values >= 0).all() for layer in spectrum.layers)
-    small = torch.full((2,), 1e-4, dtype=torch.float64)
-    assert torch.isfinite(spectrum.log_det(small).value)
+    kronecker, small = structure_of(p, "kronecker"), torch.full((2,), 1e-4, dtype=torch.float64)
+    single = [f.float() for f in kronecker.factors(jacobian, p.data.weight)]
+    precision = kronecker.precision(single, float(p.data.weight.sum()), small)
+    assert all((spectrum.output_values >= 0).all() for spectrum in precision.spectra)
+    assert torch.isfinite(precision.log_det())
 
 
 def test_eigenvalues_where_lapack_gives_up(monkeypatch):
     p = problem("classes", hidden=(4,), n=6)
-    expected = spectrum_of(p, "kronecker").log_det(torch.ones(2, dtype=torch.float64)).value
+    expected = precision_of(p, "kronecker").log_det()
 
     def give_up(matrix):
         raise torch.linalg.LinAlgError("failed to converge")
 
     monkeypatch.setattr(torch.linalg, "eigh", give_up)
-    found = spectrum_of(p, "kronecker").log_det(torch.ones(2, dtype=torch.float64)).value
-    assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    assert_close(precision_of(p, "kronecker").log_det(), expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("n_alive", [0, 2, 6])
@@ -220,9 +220,9 @@ def test_dead_units_are_eigenvectors_of_their_own(n_alive, generator):
     alive = torch.randperm(300, generator=generator)[:n_alive]
     root = torch.zeros(300, 9, dtype=torch.float64)
     root[alive] = torch.randn(n_alive, 9, generator=generator, dtype=torch.float64)
-    factors = Kronecker(p.model.layers).factors(jacobian_of(p, exact_root(p)), p.data.weight)
+    factors = factors_of(p, "kronecker")
     factors[1] = factors[2] = root @ root.T
-    first, second = Kronecker(p.model.layers).spectrum(factors, 1.0).layers
+    first, second = structure_of(p, "kronecker").precision(factors, 1.0, prior_of(p)).spectra
     for basis, values in (first[2:4], second[:2]):
         assert_close(basis @ basis.T, torch.eye(300, dtype=torch.float64))
         assert_close(basis * values @ basis.T, root @ root.T)

@@ -78,16 +78,6 @@ def test_averages_without_backward_passes_are_those_with_them(name, n_last):
         assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_only_an_elementwise_end_has_a_head():
-    without = ("images", "residual", "wide-residual")
-    for name, problem_ in PROBLEMS.items():
-        h = problem_.model.hyper.unflatten(problem_.hyper)
-        recording, _ = problem_.model.record(
-            problem_.theta, h["eta"], problem_.data.x, problem_.noise
-        )  # fmt: skip
-        assert (recording.head is None) == (name in without)
-
-
 def test_the_last_layer_alone():
     p = problem("classes", hidden=(4, 3))
     model = p.model.__class__(p.model.network, p.model.augmentation, p.model.likelihood, 3, 1)

@@ -53,16 +53,6 @@ def test_without_variance_it_is_the_mean_of_the_modes():
     torch.testing.assert_close(mixture.mean(), outputs.softmax(-1).mean(0))
 
 
-def test_variance_draws_probabilities_together():
-    problem = class_problem(class_data(), (3,))
-    laws = posteriors(modes_of(problem, max_iter=10))
-    largest = [
-        labels_mixture(problem.network, laws, problem.data.x, scale).mean().amax(1).mean()
-        for scale in VARIANCE_SCALES
-    ]
-    assert largest == sorted(largest, reverse=True)
-
-
 @pytest.mark.parametrize(("variance_scale", "atol"), [(0.0, 1e-12), (1.0, 0.02)])
 def test_exchanging_classes_exchanges_probabilities(variance_scale, atol):
     """Exactly but for the points, which treat the classes alike to quasi-Monte Carlo error."""

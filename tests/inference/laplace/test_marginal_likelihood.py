@@ -11,7 +11,7 @@ from inference.laplace.laplace_problems import (
     network_problem,
     problem,
 )
-from inference.laplace.test_curvature import STRUCTURES, every_structure
+from inference.laplace.test_curvature import every_structure, structure_of
 from torch.testing import assert_close
 
 from skbayes_sym.inference.laplace.jacobian import Directions
@@ -32,22 +32,21 @@ PROBLEMS = {
 
 
 def evidence_of(p, kind="kronecker", directions="exact", batch_size=100):
-    structure = STRUCTURES[kind](p.model)
+    structure = structure_of(p, kind)
     return LaplaceEvidence(p.model, p.data, structure, DIRECTIONS[directions], batch_size)
 
 
 def value(evidence, p, hyper, seed=3):
     sums = evidence.one_pass(p.theta, hyper, seed)
-    terms, _ = evidence.evidence(
-        p.theta, hyper, sums.log_likelihood, evidence.spectrum(sums.factors)
-    )
+    precision = evidence.precision(sums.factors, hyper)
+    terms, _ = evidence.evidence(p.theta, hyper, sums.log_likelihood, precision)
     return terms.value
 
 
 def gradient_of(evidence, p, hyper=None, seed=3):
     hyper = p.hyper if hyper is None else hyper
     sums = evidence.one_pass(p.theta, hyper, seed)
-    return evidence.gradient(p.theta, hyper, seed, evidence.spectrum(sums.factors))
+    return evidence.gradient(p.theta, hyper, seed, evidence.precision(sums.factors, hyper))
 
 
 def assert_slope_by_differences(slope, evidence, p, i):
@@ -116,8 +115,8 @@ def test_prior_precision_slope_by_differences(name, kind):
     p = PROBLEMS[name]
     evidence = evidence_of(p, kind)
     sums = evidence.one_pass(p.theta, p.hyper, 3)
-    spectrum = evidence.spectrum(sums.factors)
-    _, slope = evidence.evidence(p.theta, p.hyper, sums.log_likelihood, spectrum)
+    precision = evidence.precision(sums.factors, p.hyper)
+    _, slope = evidence.evidence(p.theta, p.hyper, sums.log_likelihood, precision)
     for i, at in enumerate(range(len(learned(p)), len(p.hyper))):
         assert_slope_by_differences(slope[i], evidence, p, at)
 
@@ -160,7 +159,8 @@ def test_evidence_terms_of_a_known_case():
     evidence = evidence_of(p, "full")
     nothing = [torch.zeros(6, 6, dtype=torch.float64)]
     theta = torch.zeros_like(p.theta)
-    terms, slope = evidence.evidence(theta, p.hyper, torch.zeros(()), evidence.spectrum(nothing))
+    precision = evidence.precision(nothing, p.hyper)
+    terms, slope = evidence.evidence(theta, p.hyper, torch.zeros(()), precision)
     assert_close(terms.value, 0.0, rtol=0.0, atol=1e-12)
     assert_close(slope, torch.zeros(1, dtype=torch.float64), rtol=0.0, atol=1e-12)
 

@@ -7,46 +7,35 @@ import pytest
 import torch
 from inference.laplace.laplace_problems import averaged_outputs, image_problem, problem
 from inference.laplace.test_curvature import (
+    STRUCTURES,
     blocks_of,
     every_structure,
+    factors_of,
     kronecker_factors,
-    spectrum_of,
+    precision_of,
+    prior_of,
 )
 from torch.testing import assert_close
 
 from skbayes_sym.inference.laplace.jacobian import parameter_positions
 from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior, LinearisedNetwork
-from skbayes_sym.inference.laplace.precision import (
-    diagonal_precision,
-    full_precision,
-    kronecker_precision,
-)
-
-PRECISIONS = {
-    "kronecker": kronecker_precision,
-    "diagonal": diagonal_precision,
-    "full": full_precision,
-}
 
 
 def posterior_of(p, kind):
     """As fitted: arrays, not tensors."""
-    delta = torch.linspace(0.3, 2.0, len(p.model.layers), dtype=torch.float64)
-    layout = p.model.network.layout
-    precision = PRECISIONS[kind](spectrum_of(p, kind), p.model.layers, layout, delta)
-    positions = parameter_positions(p.model.layers, layout).numpy()
-    return LaplacePosterior(p.theta.numpy(), precision.map(np.asarray), positions)
+    positions = parameter_positions(p.model.layers, p.model.network.layout).numpy()
+    precision = precision_of(p, kind).map(np.asarray)
+    return LaplacePosterior(p.theta.numpy(), precision, positions)
 
 
 def dense_precision(p, kind):
-    delta = torch.linspace(0.3, 2.0, len(p.model.layers), dtype=torch.float64)
     if kind == "kronecker":
         blocks = blocks_of(p, kronecker_factors(p))
         dense = torch.block_diag(*(blocks[n] for n in p.model.network.layout.shapes))
     else:
-        dense = spectrum_of(p, "full").matrix
+        dense = factors_of(p, "full")[0]
         dense = dense.diagonal().diag() if kind == "diagonal" else dense
-    return dense + delta[p.model.owner].diag()
+    return dense + prior_of(p)[p.model.owner].diag()
 
 
 @every_structure
@@ -76,7 +65,7 @@ AT_ONE_POINT = {"plane": problem("numbers", rotate=False), "images": image_probl
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [*product(AT_ONE_POINT, PRECISIONS), ("averaged", "diagonal"), ("averaged", "full")],
+    [*product(AT_ONE_POINT, STRUCTURES), ("averaged", "diagonal"), ("averaged", "full")],
 )
 def test_outputs_of_the_linearised_network(name, kind):
     """Without averaging, J is exact in every structure."""
@@ -86,9 +75,12 @@ def test_outputs_of_the_linearised_network(name, kind):
     q = p._replace(noise=shared.expand(len(p.data.x), *shared.shape))
     jac = torch.func.jacrev(lambda t: averaged_outputs(q, t))(p.theta)
     covariance = torch.linalg.inv(dense_precision(p, kind))
-    found = LinearisedNetwork(p.model, posterior, eta, shared).outputs(p.data.x)
+    linearised = LinearisedNetwork(p.model, posterior, eta, shared)
+    found = linearised.outputs(p.data.x)
     assert_close(found.mean, averaged_outputs(q, p.theta))
     assert_close(found.covariance, torch.einsum("noi,ij,nkj->nok", jac, covariance, jac))
+    joint = torch.einsum("noi,ij,moj->nmo", jac, covariance, jac)
+    assert_close(linearised.covariance(p.data.x), joint)
 
 
 @pytest.mark.long

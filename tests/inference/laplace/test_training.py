@@ -42,8 +42,8 @@ def test_a_batch_of_all_rows_gives_the_exact_update(name, kind, directions):
     p = PROBLEMS[name]
     evidence = fixed(p, kind, directions)
     exact = evidence.one_pass(p.theta, p.hyper, 3)
-    spectrum = evidence.spectrum(exact.factors)
-    gradient = evidence.gradient(p.theta, p.hyper, 3, spectrum)
+    precision = evidence.precision(exact.factors, p.hyper)
+    gradient = evidence.gradient(p.theta, p.hyper, 3, precision)
 
     online = OnlineEvidence(evidence)
     theta = p.theta.clone().requires_grad_()
@@ -66,7 +66,7 @@ def test_later_batches_use_the_spectrum_of_the_update_before():
     p = problem("numbers", n=8, rotate=False)
     evidence = evidence_of(p)
     exact = evidence.one_pass(p.theta, p.hyper, 3)
-    gradient = evidence.gradient(p.theta, p.hyper, 3, evidence.spectrum(exact.factors))
+    gradient = evidence.gradient(p.theta, p.hyper, 3, evidence.precision(exact.factors, p.hyper))
     online = OnlineEvidence(evidence)
     for update in range(2):
         for rows in (slice(0, 3), slice(3, 8)):

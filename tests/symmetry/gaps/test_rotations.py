@@ -5,10 +5,9 @@ import torch
 from cases import GAPS
 from gap_oracle import Rows, draws_of, log_density_ratio
 
-from skbayes_sym.symmetry.gaps.langevin import isotropic_inner, langevin_gap, langevin_gradient
+from skbayes_sym.symmetry.gaps.langevin import langevin_gap, langevin_gradient
 from skbayes_sym.symmetry.gaps.rotations import (
     Distance,
-    IsotropicGapModel,
     IsotropicRotationGap,
     isotropic_gradient,
 )
@@ -26,14 +25,6 @@ def rows(generator, k=K):
 def noise(generator, k=K, n=N_DRAWS):
     drawn = torch.randn(n // 2, k, k, generator=generator, dtype=torch.float64)
     return torch.cat([drawn, -drawn])
-
-
-def test_draws_have_the_law_of_rows_seen_along_the_axes(generator):
-    loc, variance = rows(generator)
-    distance, drawn = Distance.of(loc, variance), noise(generator)
-    turned = distance.axes @ distance.draws(drawn) @ distance.axes.mT
-    expected = isotropic_inner(loc, variance, distance.axes @ drawn @ distance.axes.mT)
-    torch.testing.assert_close(turned, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.long
@@ -54,8 +45,8 @@ def test_gradients_are_those_of_the_gap(what, generator):
 
     def value(sign):
         if what == "mean":
-            return langevin_gap(isotropic_inner(loc + sign * h * move, variance, drawn))
-        return langevin_gap(isotropic_inner(loc, variance * (1.0 + sign * h * grow), drawn))
+            return langevin_gap(Distance.of(loc + sign * h * move, variance).draws(drawn))
+        return langevin_gap(Distance.of(loc, variance * (1.0 + sign * h * grow)).draws(drawn))
 
     expected = (value(1) - value(-1)) / (2.0 * h)
     error = (found.var() / len(found) + expected.var() / len(expected)) ** 0.5
@@ -73,7 +64,8 @@ def test_the_same_on_average_as_without_axes_and_less_random(k, generator):
     for _ in range(100):
         drawn = noise(generator, k, 12)
         mine.append(isotropic_gradient(loc, variance, distance, distance.draws(drawn)))
-        plain.append(langevin_gradient(anchors, isotropic_inner(loc, variance, drawn)))
+        inner = distance.axes @ distance.draws(drawn) @ distance.axes.mT
+        plain.append(langevin_gradient(anchors, inner))
     for part in (1, 2):
         a, b = (torch.stack([g[part] for g in found]) for found in (mine, plain))
         error = ((a.var(0) + b.var(0)) / len(a)).sqrt()
@@ -89,61 +81,6 @@ def test_no_means_no_slope():
     inner = distance.draws(torch.randn(6, 4, 4, dtype=torch.float64))
     for part in isotropic_gradient(loc, variance, distance, inner):
         torch.testing.assert_close(part, torch.zeros_like(part), rtol=0, atol=1e-12)
-
-
-def isotropic(loc, variance):
-    return Rows(loc, variance[:, None, None] * torch.eye(loc.shape[1], dtype=loc.dtype))
-
-
-@pytest.mark.parametrize("k", [1, 3, 8])
-def test_the_model_is_the_gap_where_it_was_made(k, generator):
-    loc, variance = rows(generator, k)
-    distance, drawn = Distance.of(loc, variance), noise(generator, k, 200)
-    model = IsotropicGapModel.of(distance, drawn)
-    expected = isotropic_gradient(loc, variance, distance, distance.draws(drawn))
-    for found, part in zip(model.gradients(isotropic(loc, variance)), expected, strict=True):
-        torch.testing.assert_close(found, part, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("k", [1, 3, 8])
-def test_the_models_gradients_are_those_of_its_value(k, generator):
-    """By differences, away from where it was made."""
-    loc, variance = rows(generator, k)
-    model = IsotropicGapModel.of(Distance.of(loc, variance), noise(generator, k, 200))
-    loc, variance = 1.2 * loc + 0.1, 0.8 * variance
-    move = torch.randn(7, k, generator=generator, dtype=torch.float64)
-    grow = variance * torch.rand(7, generator=generator, dtype=torch.float64)
-    found, h = model.gradients(isotropic(loc, variance)), 1e-5
-    assert found.value == model.at(isotropic(loc, variance))
-    traces = found.added_precision.diagonal(dim1=-2, dim2=-1).sum(-1)
-    expected = (found.d_mean * move).sum() - 0.5 * (traces * grow).sum()
-    values = [model.at(isotropic(loc + s * h * move, variance + s * h * grow)) for s in (1, -1)]
-    torch.testing.assert_close((values[0] - values[1]) / (2.0 * h), expected, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("k", [3, 8])
-def test_the_model_follows_the_gap(k, generator):
-    """Rows further out: nearer to the same draws' gap than its tangent is."""
-    loc, variance = rows(generator, k)
-    distance, drawn = Distance.of(loc, variance), noise(generator, k, 1000)
-    model = IsotropicGapModel.of(distance, drawn)
-    moved = isotropic(1.3 * loc, variance)
-    gained = langevin_gap(Distance.of(moved.mean, variance).draws(drawn)).mean() - model.value
-    slope = isotropic_gradient(loc, variance, distance, distance.draws(drawn)).d_mean
-    tangent = 0.5 * (1.3**2 - 1.0) * (slope * loc).sum()  # in Q, which is what grows
-    assert abs(model.at(moved) - model.value - gained) < 0.5 * abs(tangent - gained)
-
-
-def test_a_component_of_zeros_may_grow():
-    """Its axis has no length: slope one, and no NaN."""
-    loc, variance = torch.ones(5, 2, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
-    loc[:, 1] = 0.0
-    drawn = torch.randn(6, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    model = IsotropicGapModel.of(Distance.of(loc, variance), torch.cat([drawn, -drawn]))
-    for second in (0.0, 1e-9, 30.0):
-        loc[:, 1] = second
-        found = model.gradients(isotropic(loc, variance))
-        assert all(bool(part.isfinite().all()) for part in found)
 
 
 @pytest.mark.long
