@@ -323,6 +323,8 @@ MUTANTS = [
            "estimators/test_interrupts.py"),
     Mutant("inference/factorization/gap_looks.py", "_LAST_LOOKS, WORTH = 30, 1.0",
            "_LAST_LOOKS, WORTH = 30, 0.0", "inference/factorization/test_vi.py"),
+    Mutant("estimators/factorization/fitting.py", "growth: float = 1.5", "growth: float = 15.0",
+           "estimators/factorization/test_ratings.py"),
     Mutant("estimators/mcmc/allocate.py", "rest + evidence.left", "rest",
            "estimators/mcmc/test_allocate.py"),
     Mutant("estimators/mcmc/allocate.py", "max(0.5 * rest, rest - asked)", "rest",
