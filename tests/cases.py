@@ -17,7 +17,7 @@ from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
-from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture
 from skbayes_sym.models.augmentations.augmentation import (
@@ -43,14 +43,14 @@ from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, UnboundPrior
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    DoublyStochastic,
+    Bethe,
     Exact,
     Importance,
     InfoNCE,
     Soules,
 )
 from skbayes_sym.symmetry.gaps.rotations import AnchoredRotationGap, IsotropicRotationGap
-from skbayes_sym.symmetry.gaps.row_gaps import ComponentGap, SignFlipGap
+from skbayes_sym.symmetry.gaps.row_gaps import AnchoredComponentGap, ComponentGap, SignFlipGap
 from skbayes_sym.symmetry.gaps.translations import TranslationGap
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.group import Product, SymmetryGroup, Trivial
@@ -58,9 +58,6 @@ from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import Units, unit_layers
-
-# Where `test_devices` computes figures of everything below: they must be the same.
-DEVICES = ("cpu", "cuda")
 
 NETWORKS: dict[str, MLP] = {
     "linear": MLP(3, (), 2, RELU),
@@ -180,7 +177,7 @@ GAPS: dict[str, GapCase] = {
     "units-soules": GapCase(UnitGap(Units(_UNIT_INDEX), Soules()), mean_field(6)),
     "units-importance": GapCase(UnitGap(Units(_UNIT_INDEX), Importance(4)), mean_field(6)),
     "units-infonce": GapCase(UnitGap(Units(_UNIT_INDEX), InfoNCE(4)), mean_field(6)),
-    "units-upper": GapCase(UnitGap(Units(_UNIT_INDEX), DoublyStochastic(), "upper"), mean_field(6)),
+    "units-upper": GapCase(UnitGap(Units(_UNIT_INDEX), Bethe(), "upper"), mean_field(6)),
     "layers-lower": GapCase(
         UnitGap(_DEEP.symmetry(), Exact(), n_draws=3), mean_field(_DEEP.layout.n_params)
     ),
@@ -189,6 +186,12 @@ GAPS: dict[str, GapCase] = {
     ),
     "flips": GapCase(SignFlipGap(Units(_ROW_INDEX.mT, permute=False, flip=True)), rows("diag")),
     "components": GapCase(ComponentGap(Units(_ROW_INDEX.mT, flip=True)), rows("diag")),
+    "anchored-components": GapCase(
+        AnchoredComponentGap(Units(_ROW_INDEX.mT, flip=True)), rows("full")
+    ),
+    "anchored-flips": GapCase(
+        AnchoredComponentGap(Units(_ROW_INDEX.mT, permute=False, flip=True)), rows("full")
+    ),
     "rotations-isotropic": GapCase(IsotropicRotationGap(Orthogonal(_ROW_INDEX)), rows("isotropic")),
     "rotations-diag": GapCase(AnchoredRotationGap(Orthogonal(_ROW_INDEX)), rows("diag")),
     "rotations-full": GapCase(AnchoredRotationGap(Orthogonal(_ROW_INDEX)), rows("full")),
@@ -204,7 +207,8 @@ FINITE_GAPS = {
 # Their gradient is that of their value, draw by draw; the others' in expectation.
 PATHWISE_GAPS = {
     k: v for k, v in GAPS.items()
-    if k == "translations" or (k in FINITE_GAPS and k != "units-importance")
+    if k == "translations"
+    or (k in FINITE_GAPS and k not in {"units-importance", "anchored-components", "anchored-flips"})
 }  # fmt: skip
 
 
@@ -350,19 +354,10 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
     "own-softmax": LikelihoodCase(Softmax(), _classes, 2, "classes"),
 }
 
-LOWER_ESTIMATES: dict[str, Any] = {
-    "exact": Exact(),
-    "importance-1": Importance(1),
-    "importance-5": Importance(5),
-    "infonce": InfoNCE(5),
-    "infonce-iid": InfoNCE(5, replacement=True),
-    "soules": Soules(),
-}
-
 KERNELS: dict[str, Any] = {
     "hmc": HMC(),
-    "aligned": ConfinedHMC(
-        FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
+    "aligned": HMC(
+        domain=FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
     ),  # the whole space
     "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain
 }

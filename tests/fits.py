@@ -11,17 +11,6 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym import (
-    HMC,
-    NUTS,
-    Adam,
-    Annealing,
-    Chains,
-    EvidenceAdam,
-    GaussNewton,
-    ModeWeights,
-    Updates,
-)
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import (
     Affine,
@@ -44,11 +33,12 @@ _CHAINS = {
     "prior": 1.0,
     "n_chains": 4,
     "n_draws": 5,
-    "remove_symmetries": ModeWeights("uniform"),
-    "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=12),
+    "remove_symmetries": sk.ModeWeights("uniform"),
+    "sampler": sk.Chains(sk.HMC(max_leapfrog=8), init="prior", n_warmup=12),
 }
-_LAPLACE = {**_STEPS, "max_iter": 10, "optimizer": EvidenceAdam(updates=Updates(4))}
-_MODES = {"optimizer": GaussNewton(2), "max_iter": 10}
+_LAPLACE = {**_STEPS, "max_iter": 10, "optimizer": sk.EvidenceAdam(updates=sk.Updates(4))}
+_ANNEALING = sk.Annealing(4, 6, n_settle=4)
+_MODES = {"optimizer": sk.GaussNewton(2), "max_iter": 10}
 _IMAGES = {**_LAPLACE, "image_shape": (6, 6)}
 _AS_GIVEN = {"standardize": False}
 _FACTORS = {
@@ -98,7 +88,7 @@ FITS: dict[str, FitCase] = {
         sk.DeepEnsembleRegressor(**_MEMBERS, noise_std="learn"), X, TWO_NUMBERS
     ),
     "ensemble-minibatches": FitCase(
-        sk.DeepEnsembleRegressor(**_MEMBERS, optimizer=Adam(batch_size=10)), X, NUMBERS
+        sk.DeepEnsembleRegressor(**_MEMBERS, optimizer=sk.Adam(batch_size=10)), X, NUMBERS
     ),
     "bayesian-mlp-growing-noise": FitCase(
         sk.BayesianMLPRegressor((3,), n_modes=1, n_members=1, random_state=0), X, GROWING
@@ -128,46 +118,47 @@ FITS: dict[str, FitCase] = {
     ),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(
-        sk.MCMCClassifier(**{**_CHAINS, "sampler": Chains(NUTS(3), n_warmup=12)}), X, LABELS
+        sk.MCMCClassifier(**{**_CHAINS, "sampler": sk.Chains(sk.NUTS(3), n_warmup=12)}), X, LABELS
     ),
     "mcmc-annealed": FitCase(
         sk.MCMCRegressor(
             (3, 3), likelihood="heteroscedastic", n_chains=5, n_draws=4, random_state=0,
-            sampler=Chains(HMC(max_leapfrog=8), init=Annealing(4, 6, n_settle=4), n_warmup=14),
+            sampler=sk.Chains(sk.HMC(max_leapfrog=8), init=_ANNEALING, n_warmup=14),
         ),
         X, TWO_NUMBERS,
     ),
     "mcmc-evidence": FitCase(
         sk.MCMCRegressor(
-            (1,), prior=1.0, sampler=Chains(HMC(max_leapfrog=8), init="prior", n_warmup=20),
+            (1,), prior=1.0, sampler=sk.Chains(sk.HMC(max_leapfrog=8), init="prior", n_warmup=20),
             n_chains=3, n_draws=10, random_state=0,
-            remove_symmetries=ModeWeights("evidence", 2, 16, effort=0.0),
+            remove_symmetries=sk.ModeWeights("evidence", 2, 16, effort=0.0),
         ),
         X, NUMBERS,
     ),
     "mcmc-laplace": FitCase(
         sk.MCMCRegressor(
-            (2,), prior=ARD(), sampler=Chains(HMC(max_leapfrog=8), init="laplace", n_warmup=10),
-            n_chains=3, n_draws=4, remove_symmetries=ModeWeights("uniform"), random_state=0,
+            (2,), prior=ARD(), n_chains=3, n_draws=4, random_state=0,
+            sampler=sk.Chains(sk.HMC(max_leapfrog=8), init="laplace", n_warmup=10),
+            remove_symmetries=sk.ModeWeights("uniform"),
         ),
         X, NUMBERS,
     ),
     "laplace-kronecker": FitCase(
         sk.LaplaceRegressor(
-            **_STEPS, optimizer=EvidenceAdam(updates=Updates(4, keep_best=True))
+            **_STEPS, optimizer=sk.EvidenceAdam(updates=sk.Updates(4, keep_best=True))
         ),
         X, TWO_NUMBERS,
     ),
     "laplace-full": FitCase(
         sk.LaplaceClassifier(
-            **_STEPS, optimizer=EvidenceAdam(curvature="full", updates=Updates(4))
+            **_STEPS, optimizer=sk.EvidenceAdam(curvature="full", updates=sk.Updates(4))
         ),
         X, LABELS,
     ),
     "laplace-diagonal-last": FitCase(
         sk.LaplaceClassifier(
             **_STEPS,
-            optimizer=EvidenceAdam(curvature="diag", layers="last", updates=Updates(4)),
+            optimizer=sk.EvidenceAdam(curvature="diag", layers="last", updates=sk.Updates(4)),
         ),
         X, THREE,
     ),
@@ -176,10 +167,10 @@ FITS: dict[str, FitCase] = {
         sk.LaplaceRegressor(**_NET, **_MODES, prior=ARD()), X, NUMBERS
     ),
     "laplace-classes": FitCase(
-        sk.LaplaceClassifier(**_NET, prior=ARD(8.0, 64.0), optimizer=GaussNewton(2)), X, THREE
+        sk.LaplaceClassifier(**_NET, prior=ARD(8.0, 64.0), optimizer=sk.GaussNewton(2)), X, THREE
     ),
     "laplace-two-classes": FitCase(
-        sk.LaplaceClassifier(**_NET, optimizer=GaussNewton(2)), X, LABELS
+        sk.LaplaceClassifier(**_NET, optimizer=sk.GaussNewton(2)), X, LABELS
     ),
     "lila-regressor": FitCase(
         sk.LILARegressor(**_LAPLACE, invariances=Invariances([ColumnShift((1,)), LogScale()], 2)),
@@ -202,7 +193,7 @@ FITS: dict[str, FitCase] = {
     "lila-cnn": FitCase(
         sk.LILAClassifier(image_shape=(6, 6), network="cnn", invariances=None,
                           max_iter=2, predictive=5, tol=None,
-                          optimizer=EvidenceAdam(updates=Updates(2)),
+                          optimizer=sk.EvidenceAdam(updates=sk.Updates(2)),
                           random_state=0),
         IMAGES, LABELS,
     ),

@@ -8,30 +8,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 
-from skbayes_sym import (
-    HMC,
-    BayesianLinearClassifier,
-    BayesianLinearRegressor,
-    BayesianMLPClassifier,
-    BayesianMLPRegressor,
-    Chains,
-    DeepEnsembleClassifier,
-    DeepEnsembleRegressor,
-    EvidenceAdam,
-    GaussNewton,
-    LaplaceClassifier,
-    LaplaceRegressor,
-    LayerwiseVIRegressor,
-    LILAClassifier,
-    LILARegressor,
-    MCMCClassifier,
-    MCMCRegressor,
-    ModeWeights,
-    SymmetrizedVIClassifier,
-    SymmetrizedVIRegressor,
-    SymVIMatrixFactorization,
-    Updates,
-)
+import skbayes_sym as sk
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Categorical, ColumnShift, Invariances
 
@@ -44,42 +21,42 @@ _VI = {
 }
 _LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 40, "tol": None,
             "random_state": 0}  # fmt: skip
-_EIGHT = EvidenceAdam(updates=Updates(8))
+_EIGHT = sk.EvidenceAdam(updates=sk.Updates(8))
 _INVARIANT = {**_LAPLACE, "invariances": Invariances([ColumnShift()], 3)}
 _ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 60, "random_state": 0}
 _CHAINS = {
     "hidden_layer_sizes": (2,), "n_chains": 4, "n_draws": 5, "random_state": 0,
-    "remove_symmetries": ModeWeights("uniform"),
-    "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=20),
+    "remove_symmetries": sk.ModeWeights("uniform"),
+    "sampler": sk.Chains(sk.HMC(max_leapfrog=8), init="prior", n_warmup=20),
 }  # fmt: skip
 
 VARIATIONAL = {
-    "vi-regressor": SymmetrizedVIRegressor(**_VI),
-    "vi-classifier": SymmetrizedVIClassifier(**_VI),
+    "vi-regressor": sk.SymmetrizedVIRegressor(**_VI),
+    "vi-classifier": sk.SymmetrizedVIClassifier(**_VI),
 }
 LAPLACE = {
-    "laplace-regressor": LaplaceRegressor(**_LAPLACE, optimizer=_EIGHT),
-    "laplace-classifier": LaplaceClassifier(**_LAPLACE, optimizer=_EIGHT),
-    "lila-plain": LILAClassifier(**_LAPLACE, optimizer=_EIGHT, invariances=None),
-    "lila-regressor": LILARegressor(**_INVARIANT, optimizer=_EIGHT),
-    "lila-classifier": LILAClassifier(
-        optimizer=EvidenceAdam(updates=Updates(8, gradient="exact")), **_INVARIANT
+    "laplace-regressor": sk.LaplaceRegressor(**_LAPLACE, optimizer=_EIGHT),
+    "laplace-classifier": sk.LaplaceClassifier(**_LAPLACE, optimizer=_EIGHT),
+    "lila-plain": sk.LILAClassifier(**_LAPLACE, optimizer=_EIGHT, invariances=None),
+    "lila-regressor": sk.LILARegressor(**_INVARIANT, optimizer=_EIGHT),
+    "lila-classifier": sk.LILAClassifier(
+        optimizer=sk.EvidenceAdam(updates=sk.Updates(8, gradient="exact")), **_INVARIANT
     ),
 }
 LINEAR = {
-    "linear-gaussian": BayesianLinearRegressor(random_state=0),
-    "linear-student-t": BayesianLinearRegressor("student-t", random_state=0),
-    "linear-poisson": BayesianLinearRegressor("poisson", random_state=0),
-    "linear-auto": BayesianLinearClassifier(random_state=0),
-    "linear-multinomial": BayesianLinearClassifier(Categorical(n_points=16), random_state=0),
+    "linear-gaussian": sk.BayesianLinearRegressor(random_state=0),
+    "linear-student-t": sk.BayesianLinearRegressor("student-t", random_state=0),
+    "linear-poisson": sk.BayesianLinearRegressor("poisson", random_state=0),
+    "linear-auto": sk.BayesianLinearClassifier(random_state=0),
+    "linear-multinomial": sk.BayesianLinearClassifier(Categorical(n_points=16), random_state=0),
 }
 ENSEMBLES = {
-    "ensemble-regressor": DeepEnsembleRegressor(**_ENSEMBLE),
-    "ensemble-classifier": DeepEnsembleClassifier(**_ENSEMBLE),
+    "ensemble-regressor": sk.DeepEnsembleRegressor(**_ENSEMBLE),
+    "ensemble-classifier": sk.DeepEnsembleClassifier(**_ENSEMBLE),
 }
 CHAINS = {
-    "mcmc-regressor": MCMCRegressor(**_CHAINS),
-    "mcmc-classifier": MCMCClassifier(**_CHAINS),
+    "mcmc-regressor": sk.MCMCRegressor(**_CHAINS),
+    "mcmc-classifier": sk.MCMCClassifier(**_CHAINS),
 }
 
 TRAINED = VARIATIONAL | LAPLACE | ENSEMBLES
@@ -91,47 +68,47 @@ _VARIATIONAL = {**_VI, "max_iter": 150}
 _TINY = {
     "hidden_layer_sizes": (3,),
     "max_iter": 40,
-    "optimizer": EvidenceAdam(updates=Updates(2)),
+    "optimizer": sk.EvidenceAdam(updates=sk.Updates(2)),
     "tol": None,
     "invariances": Invariances([ColumnShift()], 2, n_predict_augmentations=2),
     "random_state": 0,
 }
 _MODES = {
     "hidden_layer_sizes": (2,),
-    "optimizer": GaussNewton(2),
+    "optimizer": sk.GaussNewton(2),
     "max_iter": 10,
     "random_state": 0,
 }
 _MEMBERS = {"hidden_layer_sizes": (5,), "n_members": 2, "max_iter": 50, "random_state": 0}
-_FEW = {"hidden_layer_sizes": (2,), "n_chains": 4, "sampler": Chains(n_warmup=10), "n_draws": 4,
-        "remove_symmetries": ModeWeights("uniform"), "random_state": 0}  # fmt: skip
+_FEW = {"hidden_layer_sizes": (2,), "n_chains": 4, "sampler": sk.Chains(n_warmup=10), "n_draws": 4,
+        "remove_symmetries": sk.ModeWeights("uniform"), "random_state": 0}  # fmt: skip
 _FROM_THE_PRIOR = {
-    **_FEW, "prior": 1.0, "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=10),
+    **_FEW, "prior": 1.0, "sampler": sk.Chains(sk.HMC(max_leapfrog=8), init="prior", n_warmup=10),
 }  # fmt: skip
 _LAYERWISE = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 40, "tol": None,
               "n_predict_samples": 40, "random_state": 0}  # fmt: skip
 _INDUCING = {"hidden_posterior": 20}
 CHECKED = [
-    SymmetrizedVIRegressor(**_VARIATIONAL), SymmetrizedVIClassifier(**_VARIATIONAL),
-    LayerwiseVIRegressor(**_LAYERWISE),
-    LaplaceRegressor(**_MODES), LaplaceClassifier(**_MODES),
-    LILARegressor(**_TINY), LILAClassifier(**_TINY),
-    BayesianLinearRegressor(random_state=0),
-    BayesianLinearClassifier(Categorical(n_points=16), prior=1.0, random_state=0),
-    DeepEnsembleRegressor(**_MEMBERS), DeepEnsembleClassifier(**_MEMBERS),
-    MCMCRegressor(**_FROM_THE_PRIOR), MCMCClassifier(**_FROM_THE_PRIOR),
-    SymVIMatrixFactorization(1, max_iter=10, random_state=0),  # few copies of themselves
+    sk.SymmetrizedVIRegressor(**_VARIATIONAL), sk.SymmetrizedVIClassifier(**_VARIATIONAL),
+    sk.LayerwiseVIRegressor(**_LAYERWISE),
+    sk.LaplaceRegressor(**_MODES), sk.LaplaceClassifier(**_MODES),
+    sk.LILARegressor(**_TINY), sk.LILAClassifier(**_TINY),
+    sk.BayesianLinearRegressor(random_state=0),
+    sk.BayesianLinearClassifier(Categorical(n_points=16), prior=1.0, random_state=0),
+    sk.DeepEnsembleRegressor(**_MEMBERS), sk.DeepEnsembleClassifier(**_MEMBERS),
+    sk.MCMCRegressor(**_FROM_THE_PRIOR), sk.MCMCClassifier(**_FROM_THE_PRIOR),
+    sk.SymVIMatrixFactorization(1, max_iter=10, random_state=0),  # few copies of themselves
 ]  # fmt: skip
 # Other options of the same classes.
 VARIANTS = [
     *LAPLACE.values(),
     *(v for k, v in LINEAR.items() if k != "linear-gaussian"),
-    *(LayerwiseVIRegressor(**_LAYERWISE, **kind) for kind in (
+    *(sk.LayerwiseVIRegressor(**_LAYERWISE, **kind) for kind in (
         {"last_layer": "variational", **_INDUCING},
         _INDUCING,
     )),
-    MCMCRegressor(**_FEW), MCMCClassifier(**_FEW),  # from modes
-    SymVIMatrixFactorization(1, solver=VI("diag"), max_iter=30, random_state=0),
+    sk.MCMCRegressor(**_FEW), sk.MCMCClassifier(**_FEW),  # from modes
+    sk.SymVIMatrixFactorization(1, solver=VI("diag"), max_iter=30, random_state=0),
 ]  # fmt: skip
 _FEWEST = {
     "optimizer__updates__n": 1,
@@ -150,7 +127,7 @@ def hurried(estimator: Any) -> Any:
 
 
 _POOL = {"hidden_layer_sizes": (2,), "n_modes": 1, "n_members": 1, "random_state": 0}
-POOLS = [BayesianMLPRegressor(**_POOL), BayesianMLPClassifier(**_POOL)]
+POOLS = [sk.BayesianMLPRegressor(**_POOL), sk.BayesianMLPClassifier(**_POOL)]
 
 
 # Options of a class whose habits another one of it shows: the way that they are fitted is tested.

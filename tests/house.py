@@ -24,7 +24,7 @@ ORDER = {name: i for i, floor in enumerate(FLOORS) for name in floor}
 # One folder a method: none knows another's. `estimators/bayesian_mlp` pools two methods' fits.
 METHODS = {
     "inference": {
-        "mean_field", "layerwise", "linear", "laplace", "factorization", "sampling",
+        "gaussian_vi", "linear", "laplace", "factorization", "sampling",
     },
     "estimators": {"vi", "layerwise", "mcmc", "laplace", "linear", "factorization", "ensemble"},
 }  # fmt: skip

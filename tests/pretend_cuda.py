@@ -25,7 +25,7 @@ In tests it is the fixture ``cuda`` of ``conftest.py``, which is the real GPU wh
 It needs a C++ compiler, and raises `Unavailable` where there is none or where torch has CUDA of its
 own; it was written for torch 2.13 and uses what torch doesn't promise to keep. `load` it before the
 first ``backward()`` of the process, which fixes torch's number of device threads. Other processes
-(joblib's workers) don't see the device. `test_pretend_cuda.py` shows what it refuses.
+(joblib's workers) don't see the device. `test_devices.py` shows what it refuses.
 """
 
 import ctypes

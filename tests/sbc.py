@@ -22,14 +22,7 @@ from inference.factorization.factorization_problems import model_of
 from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import (
-    HMC,
-    BayesianLinearClassifier,
-    BayesianLinearRegressor,
-    Chains,
-    MCMCRegressor,
-    ModeWeights,
-)
+import skbayes_sym as sk
 from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.gibbs import sample_factors
 from skbayes_sym.inference.factorization.incidence import entries
@@ -54,9 +47,10 @@ def mcmc(init: str, seed: int) -> Ranks:
     sigma = float(torch.randn(1, generator=generator, dtype=torch.float64).abs())
     f = network.forward(theta, torch.as_tensor(x)[:, None])[0, :, 0]
     y = f + sigma * torch.randn(12, generator=generator, dtype=torch.float64)
-    reg = MCMCRegressor(
-        (2,), prior=prior, sampler=Chains(HMC(), init=init, n_warmup=300, thinning=3), n_chains=8,
-        n_draws=40, remove_symmetries=ModeWeights("evidence", 1, 64), random_state=seed,
+    reg = sk.MCMCRegressor(
+        (2,), prior=prior, n_chains=8, n_draws=40, random_state=seed,
+        sampler=sk.Chains(sk.HMC(), init=init, n_warmup=300, thinning=3),
+        remove_symmetries=sk.ModeWeights("evidence", 1, 64),
         **_AS_GIVEN,
     ).fit(x[:, None], y.numpy())  # fmt: skip
     draws = torch.as_tensor(reg.samples_).flatten(0, 1)
@@ -138,7 +132,8 @@ def linear(likelihood: str, seed: int) -> Ranks:
         y = (rng.random(n) < 1 / (1 + np.exp(-f))).astype(int)
         y[:2] = 0, 1  # both classes are there, or there is nothing to fit
         X[:2] = 0.0  # rows that say nothing of the weights
-        model = BayesianLinearClassifier(variance_scale=1.0, random_state=0, **settings).fit(X, y)
+        model = sk.BayesianLinearClassifier(variance_scale=1.0, random_state=0, **settings)
+        model.fit(X, y)
         mean, cov = np.ravel(model.posterior_.loc), model.posterior_.dense_covariance()
     else:
         if likelihood == "poisson":
@@ -147,7 +142,7 @@ def linear(likelihood: str, seed: int) -> Ranks:
             y, own = f + 0.5 * rng.standard_t(4, n), {"noise_std": 0.5}
         else:
             y, own = f + 0.5 * rng.standard_normal(n), {"noise_std": 0.5}
-        model = BayesianLinearRegressor(likelihood, **own, **settings).fit(X, y)
+        model = sk.BayesianLinearRegressor(likelihood, **own, **settings).fit(X, y)
         mean, cov = model.coef_, model.coef_cov_
     return {
         "w1": float(stats.norm.cdf(w[0], mean[0], cov[0, 0] ** 0.5)),

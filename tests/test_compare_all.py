@@ -30,21 +30,6 @@ def test_sources_and_their_ratios_have_names_of_their_own(bench):
         assert len({r.name for r in each.ratios}) == len(each.ratios)
 
 
-@pytest.mark.parametrize(
-    ("by", "at_most", "values", "met"),
-    [
-        ("median", True, [1.0, 1.9, 9.0], True),
-        ("median", True, [1.0, 2.1, 2.2], False),
-        ("worst", True, [1.0, 1.9, 2.1], False),
-        ("worst", False, [5.0, 1.9], False),
-        ("mean", False, [5.0, 0.0, 1.9], True),
-        ("median", True, [float("nan")], False),
-    ],
-)
-def test_a_promise_is_about_the_median_or_the_worst_round(bench, by, at_most, values, met):
-    assert bench.Ratio("r", 2.0, at_most, by).met(values) is met
-
-
 def test_rounds_are_kept_and_go_on_where_they_ended(bench, tmp_path):
     path, seeds = tmp_path / "rounds.json", []
 
@@ -59,14 +44,6 @@ def test_rounds_are_kept_and_go_on_where_they_ended(bench, tmp_path):
         bench.measure([one], 1.0, bench.Store(path))
         assert seeds == expected
     assert bench.Store(path).figures == {"one": {"r": [0.0, 1.0, 2.0, 3.0]}}
-
-
-def test_a_round_that_would_take_longer_than_the_rest_is_not_begun(bench):
-    store = bench.Store(None)
-    store.add("one", {"r": 1.0}, minutes=5.0)
-    never = source(bench, bench.Ratio("r"), measure=lambda seed: pytest.fail("begun"))
-    bench.measure([never], 4.0, store)
-    assert store.figures == {"one": {"r": [1.0]}}
 
 
 def test_missed_promises_end_with_an_error(bench, tmp_path, monkeypatch, capsys):

@@ -9,40 +9,27 @@ Fits of seconds, whose parts shorter ones have, are `python -m pytest -m slow`.
 """
 
 import pickle
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from cases import (
-    AUGMENTATIONS,
-    DEVICES,
-    GAPS,
-    GROUPS,
-    KERNELS,
-    LIKELIHOODS,
-    NETWORKS,
-    OTHER_NETWORKS,
-    POSTERIORS,
-    PRIORS,
-)
+from cases import GAPS, LIKELIHOODS
 from fits import FITS, NUMBERS, SMALL, X, everything_predicted, fitted, target
 from sklearn.base import clone
 from torch import Tensor
 
 from skbayes_sym import load, save
-from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling.annealing import Annealing
+from skbayes_sym.inference.sampling.kernels import hmc
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kernels.kernel import DiagonalPreconditioner, initial_state
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
-from skbayes_sym.models.augmentations.half_width import stratified_noise
 from skbayes_sym.models.likelihoods import heteroscedastic
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
-from skbayes_sym.models.model import Data
-from skbayes_sym.models.priors import Normal
 from skbayes_sym.numerics import memory
+from skbayes_sym.numerics.machine import constant
 from skbayes_sym.numerics.random import generator_from
 
 # Too few steps to converge on purpose.
@@ -106,10 +93,17 @@ def moved(model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @cache
 def fitted_there(name: str) -> Any:
-    """On the device, as compared with a fit on the CPU; read only."""
+    """On the device, as compared with a fit on the CPU; read only.
+
+    Lengths of trajectories come from the device's stream, as on the CPU, and not from the host's.
+    """
     case = FITS[name]
     there = clone(case.estimator).set_params(device="cuda", **ALIKE.get(name, {}))
-    return there.fit(case.X, case.y)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hmc, "host_uniforms", lambda n, generator: torch.rand(
+            n, generator=generator, device=generator.device, dtype=torch.float64
+        ).tolist())  # fmt: skip
+        return there.fit(case.X, case.y)
 
 
 @pytest.mark.parametrize(
@@ -209,24 +203,7 @@ def _noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=generator_from(seed), dtype=torch.float64)
 
 
-Figures = dict[str, Any]
-
-
-def _network(name: str, device: str) -> Figures:
-    network: Any = (NETWORKS | OTHER_NETWORKS)[name]
-    x = _noise(5, getattr(network, "n_inputs", 3)).to(device)
-    theta = network.init(4, generator=generator_from(1)).to(device).requires_grad_()
-    outputs = network.forward(theta, x)
-    (slope,) = torch.autograd.grad(outputs.square().sum(), theta)
-    y = _noise(5, network.n_outputs, seed=2).to(device)
-    likelihood = Gaussian(torch.zeros(network.n_outputs, dtype=torch.float64))
-    chains = network.chain_likelihood(likelihood, x, y, torch.ones_like(x[:, 0]))
-    position = torch.cat([theta.detach(), torch.zeros_like(y[:4])], 1)
-    out = torch.empty_like(position)
-    return {"outputs": outputs, "slope": slope, "log_lik": chains.gradient(position, out), "d": out}
-
-
-def _likelihood(name: str, device: str) -> Figures:
+def _likelihood(name: str, device: str) -> dict[str, Any]:
     case = LIKELIHOODS[name]
     outputs = _noise(3, 6, case.n_outputs).to(device)
     y = case.targets(6, generator_from(3)).to(device)
@@ -245,101 +222,61 @@ def _likelihood(name: str, device: str) -> Figures:
     return found | {k: v for k, v in expected._asdict().items() if torch.is_tensor(v)}
 
 
-def _prior(name: str, device: str) -> Figures:
-    layout = NETWORKS["one-layer-tanh"].layout
-    if name == "gaussian":
-        return {"log_prob": PRIORS[name].log_prob(_noise(4, 2).to(device))}
-    prior = PRIORS[name].bind(layout)
-    theta = _noise(4, layout.n_params).to(device)
-    drawn = prior.sample(3, generator=generator_from(5, device))
-    return {"log_prob": prior.log_prob(theta), "drawn": drawn.to(device)}
-
-
-def _group(name: str, device: str) -> Figures:
-    group, network = GROUPS[name]
-    theta = _noise(4, network.layout.n_params).to(device)
-    g, h = (group.sample((4,), generator=generator_from(s, device)) for s in (6, 7))
-    aligned, _ = group.align(group.act(g, theta), theta)
-    return {
-        "act": group.act(g, theta),
-        "back": group.act(group.inverse(g), group.act(g, theta)),
-        "compose": group.act(group.compose(g, h), theta),
-        "aligned": aligned,
-    }
-
-
-def _on(posterior: Any, device: str) -> Any:
-    """A posterior of tensors on the device; one of arrays is itself."""
-    if not hasattr(posterior, "_fields"):
-        return posterior
-    return type(posterior)(*(t.to(device) for t in posterior))
-
-
-def _gap(name: str, device: str) -> Figures:
+def _gap(name: str, device: str) -> dict[str, Any]:
     gap, posterior = GAPS[name]
-    posterior = _on(posterior, device)
+    if isinstance(posterior, tuple):  # of tensors; one of arrays is itself
+        posterior = type(posterior)(*(t.to(device) for t in posterior))
     estimate = gap.estimate(posterior, 8, generator=generator_from(8, device))
     gradient = gap.value_and_gradients(posterior, generator=generator_from(9, device))
     return {"value": np.array(estimate.value), **gradient._asdict()}
 
 
-def _kernel(name: str, device: str) -> Figures:
-    network = NETWORKS["one-layer-tanh"]
-    x, y = _noise(8, 3).to(device), _noise(8, 2, seed=1).to(device)
-    likelihood = Gaussian(torch.zeros(2, dtype=torch.float64))
-    prior = Normal(0.7).bind(network.layout)
-    data = Data(x, y, torch.ones_like(x[:, 0]))
-    target = NetworkPosterior(network, likelihood, prior, data)
-    generator = generator_from(10, device)
-    state = initial_state(target.sample_prior(3, generator=generator), target)
-    for _ in range(3):
-        state, _ = KERNELS[name].step(
-            state, target, step_size=torch.full_like(state.value, 0.05),
-            preconditioner=DiagonalPreconditioner(torch.ones_like(state.position)),
-            generator=generator,
-        )  # fmt: skip
-    return state._asdict()
-
-
-def _posterior(name: str, device: str) -> Figures:
-    posterior: Any = POSTERIORS[name]
-    drawn = posterior.sample(4, generator=generator_from(11))
-    return {"drawn": drawn, "log_prob": posterior.log_prob(drawn.to(device))}
-
-
-def _augmentation(name: str, device: str) -> Figures:
-    family = AUGMENTATIONS[name].bind((1.0, 2.0, 0.5))
-    half_width = family.half_width
-    x, eta = _noise(5, 3).abs().to(device), half_width.start().to(device, torch.float64)
-    noise = stratified_noise(
-        5, 4, half_width.n_noise, generator=generator_from(12, device), like=x
-    )  # fmt: skip
-    return {"x": family.transform(x, eta, noise), "covariance": half_width.covariance(eta)}
-
-
-NOUNS: dict[str, tuple[dict[str, Any], Callable[[str, str], Figures]]] = {
-    "network": (NETWORKS | OTHER_NETWORKS, _network),
-    "likelihood": (LIKELIHOODS, _likelihood),
-    "prior": (PRIORS, _prior),
-    "group": (GROUPS, _group),
-    "gap": (GAPS, _gap),
-    "kernel": (KERNELS, _kernel),
-    "posterior": (POSTERIORS, _posterior),
-    "augmentation": (AUGMENTATIONS, _augmentation),
-}  # fmt: skip
-DRAWN = {"group", "gap", "kernel", "augmentation"}  # from a stream of the device
-
-
 @pytest.mark.parametrize(
-    ("noun", "name"), [(noun, name) for noun, (table, _) in NOUNS.items() for name in table]
+    ("figures", "name"), [(_likelihood, n) for n in LIKELIHOODS] + [(_gap, n) for n in GAPS]
 )
-def test_a_noun_computes_the_same(noun, name, cuda):
-    _, figures = NOUNS[noun]
+def test_a_noun_computes_the_same(figures, name, cuda):
+    """Of the fits above some have each of the other nouns."""
     expected, got = (
         {k: v.detach().cpu().numpy() if torch.is_tensor(v) else v for k, v in f.items()}
-        for f in (figures(name, device) for device in DEVICES)
+        for f in (figures(name, device) for device in ("cpu", "cuda"))
     )
-    if REAL and noun in DRAWN:
+    if REAL and figures is _gap:  # drawn from a stream of the device
         assert all(np.isfinite(v).all() for v in got.values())
     else:
         assert_all_close(got, expected)
+
+
+@pytest.mark.skipif(REAL, reason="a real GPU doesn't count")
+def test_the_pretend_device_refuses_and_counts(cuda):
+    """Negative control: what a GPU refuses is refused, and waits and uploads are seen."""
+    x = torch.arange(12.0, device="cuda").view(3, 4)
+    for mixed in (lambda: x + torch.ones(4), lambda: torch.cat([x, torch.ones(1, 4)])):
+        with pytest.raises(RuntimeError, match=r"same device|multi-device"):
+            mixed()
+    with pytest.raises(RuntimeError, match=r"generator|same device"):
+        torch.randn(3, generator=torch.Generator("cuda"))
+    with pytest.raises(TypeError, match="convert cuda:0 device type tensor to numpy"):
+        x.numpy()
+    with cuda.trace() as seen:
+        x[x > 0].sum().item()
+        made = [constant((1.25, -7.5), torch.float64, x.device) for _ in range(3)]
+    assert seen.waits == {"_local_scalar_dense": 1, "nonzero": 1}
+    assert sum(seen.uploads.values()) == 1
+    assert made[0] is made[2]
+
+
+@pytest.mark.skipif(REAL, reason="a real GPU doesn't count")
+@pytest.mark.parametrize(("kernel", "most"), [(HMC(), 1), (NUTS(5), 20)])
+def test_a_move_waits_for_its_length_alone(kernel, most, cuda):
+    """A tree of d doublings asks after leaves 1, 2, 4, ... of each, and once at its end."""
+    device = torch.device("cuda")
+    target = AutogradPosterior(3, lambda at: -0.5 * at.square().sum(1), lambda at: 0.0 * at[:, 0])
+    state = initial_state(torch.ones(4, 3, dtype=torch.float64, device=device), target)
+    with cuda.trace() as seen:
+        kernel.step(
+            state, target, step_size=torch.full_like(state.value, 0.05),
+            preconditioner=DiagonalPreconditioner(torch.ones_like(state.position)),
+            generator=torch.Generator(device).manual_seed(0),
+        )  # fmt: skip
+    assert 0 < sum(seen.waits.values()) <= most
+    assert sum(seen.kernels.values()) > 20 * sum(seen.waits.values())

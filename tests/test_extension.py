@@ -15,16 +15,6 @@ import torch
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym import (
-    HMC,
-    Adam,
-    Chains,
-    EvidenceAdam,
-    ModeWeights,
-    Symmetrized,
-    Updates,
-    VariationalAdam,
-)
 from skbayes_sym.estimators.samplers import Info, State
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
@@ -52,10 +42,10 @@ RADIUS = np.hypot(X[:, 0], X[:, 1])
 NET = {"hidden_layer_sizes": (3,), "activation": "tanh"}
 STEPS = {"max_iter": 120, "tol": None, "random_state": 0}
 CHAINS = {
-    "n_chains": 4, "n_draws": 10, "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
-    "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=60),
+    "n_chains": 4, "n_draws": 10, "remove_symmetries": sk.ModeWeights("uniform"), "random_state": 0,
+    "sampler": sk.Chains(sk.HMC(max_leapfrog=8), init="prior", n_warmup=60),
 }  # fmt: skip
-UPDATES = {**STEPS, "optimizer": EvidenceAdam(updates=Updates(10))}
+UPDATES = {**STEPS, "optimizer": sk.EvidenceAdam(updates=sk.Updates(10))}
 
 
 # ---------------------------------------------------------------------------- a likelihood
@@ -132,14 +122,14 @@ class Wide(Gaussian):
 
 
 USE_TEMPERED = {
-    "vi": sk.SymmetrizedVIClassifier(**NET, **STEPS, optimizer=VariationalAdam(init="random")),
+    "vi": sk.SymmetrizedVIClassifier(**NET, **STEPS, optimizer=sk.VariationalAdam(init="random")),
     "mcmc": sk.MCMCClassifier(**NET, **CHAINS),
     "ensemble": sk.DeepEnsembleClassifier(**NET, **STEPS, n_members=2),
     "laplace": sk.LaplaceClassifier(**NET, **UPDATES),
     "lila": sk.LILAClassifier(**NET, **UPDATES, invariances=None),
 }
 USE_WIDE = {
-    "vi": sk.SymmetrizedVIRegressor(**NET, **STEPS, optimizer=VariationalAdam(init="random")),
+    "vi": sk.SymmetrizedVIRegressor(**NET, **STEPS, optimizer=sk.VariationalAdam(init="random")),
     "mcmc": sk.MCMCRegressor(**NET, **CHAINS),
     "ensemble": sk.DeepEnsembleRegressor(**NET, **STEPS, n_members=2),
     "laplace": sk.LaplaceRegressor(**NET, **UPDATES),
@@ -224,12 +214,10 @@ class ByLayer:
         return GaussianPrior(layout.flatten(scales))
 
 
+FAST = {**NET, **STEPS, "optimizer": sk.Adam(learning_rate=0.05)}
 TAKE_A_PRIOR = {
-    "vi": (sk.SymmetrizedVIRegressor(**NET, **STEPS, optimizer=Adam(learning_rate=0.05)), ByLayer),
-    "vi-classifier": (
-        sk.SymmetrizedVIClassifier(**NET, **STEPS, optimizer=Adam(learning_rate=0.05)),
-        ByLayer,
-    ),
+    "vi": (sk.SymmetrizedVIRegressor(**FAST), ByLayer),
+    "vi-classifier": (sk.SymmetrizedVIClassifier(**FAST), ByLayer),
     "mcmc": (sk.MCMCRegressor(**NET, **CHAINS), Logistic),
     "mcmc-classifier": (sk.MCMCClassifier(**NET, **CHAINS), Logistic),
     "ensemble": (sk.DeepEnsembleRegressor(**NET, **STEPS, n_members=2), Logistic),
@@ -457,14 +445,14 @@ def test_a_gap_in_the_training_bound():
     """The package knows this one too, as the flip of a single unit: the same fit."""
     group = Reflection(HIDDEN)
     base = sk.SymmetrizedVIRegressor(**NET, **STEPS)
-    own = clone(base).set_params(symmetry=Symmetrized(gap=ReflectionGap(group))).fit(X, Y)
+    own = clone(base).set_params(symmetry=sk.Symmetrized(gap=ReflectionGap(group))).fit(X, Y)
     ours = clone(base).set_params(symmetry=group).fit(X, Y)
     assert 0.0 < own.symmetry_gap_ <= math.log(2.0) + 1e-9
     assert own.elbo_ == own.elbo_upper_ == own.elbo_mean_field_ + own.symmetry_gap_
     assert own.elbo_ == pytest.approx(ours.elbo_, abs=1.0)
     labels = clone(sk.SymmetrizedVIClassifier(**NET, **STEPS))
     gap = ReflectionGap(Reflection(torch.arange(15)[None]))
-    labels.set_params(symmetry=Symmetrized(gap=gap)).fit(X, LABELS)
+    labels.set_params(symmetry=sk.Symmetrized(gap=gap)).fit(X, LABELS)
 
 
 def test_a_group_and_its_gap_in_a_factorisation():
@@ -509,7 +497,7 @@ def test_an_augmentation(kind):
     """What depends on the radius only may be turned, and further than what depends on a column."""
     model = kind(
         (8,),
-        **{**UPDATES, "optimizer": EvidenceAdam(updates=Updates(40))},
+        **{**UPDATES, "optimizer": sk.EvidenceAdam(updates=sk.Updates(40))},
         invariances=Invariances([Turn()], learning_rate=0.1),
     )
     targets = {"turns": RADIUS, "stays": X[:, 0]}
@@ -553,8 +541,8 @@ def test_a_sampler():
         "random_state": 0,
     }  # fmt: skip
     reg = sk.MCMCRegressor(
-        (), **settings, sampler=Chains(RandomWalk(), n_warmup=600, thinning=5), n_chains=64,
-        n_draws=20, remove_symmetries=ModeWeights("uniform"), device="cpu",
+        (), **settings, sampler=sk.Chains(RandomWalk(), n_warmup=600, thinning=5), n_chains=64,
+        n_draws=20, remove_symmetries=sk.ModeWeights("uniform"), device="cpu",
     ).fit(X, Y)  # fmt: skip
     design = np.c_[X, np.ones(40)]
     precision = design.T @ design / 25.0 + np.eye(3)

@@ -1,15 +1,10 @@
 """Symmetrised variational inference: the estimators, and one optimiser step."""
 
-import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
-from skbayes_sym.numerics.rotated_normals import RotatedNormals
 from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, Importance
 
 from .common import CASES, DEVICES, SingleThread, gap_term, random_data, require, synchronise
@@ -132,34 +127,3 @@ class SymmetrizedStep(SingleThread):
     def time_100_steps(self, gap: str, device: str) -> None:
         self.run(100)
         synchronise(device)
-
-
-class Noise(SingleThread):
-    """The standard normals of 160 steps: most of them rotated, beside all of them drawn."""
-
-    params = (4_000, 51_000, 206_000)
-    param_names = ("numbers",)
-
-    def setup(self, n: int) -> None:
-        super().setup()
-        self.generator, self.drawn = torch.Generator().manual_seed(0), torch.empty(n)
-        self.rotated = RotatedNormals([(n, 1)], self.drawn, self.generator)
-
-    def seconds(self, make: Callable[[], Any]) -> float:
-        """CPU seconds of 160 steps."""
-        begin = time.process_time()
-        with torch.inference_mode():
-            for _ in range(160):
-                make()
-        return time.process_time() - begin
-
-    def track_ratio(self, n: int) -> float:
-        """Median of pairs timed one after the other, so that a busy machine slows both."""
-
-        def draw() -> None:
-            self.drawn.normal_(generator=self.generator)
-
-        pairs = [(self.seconds(self.rotated.next), self.seconds(draw)) for _ in range(9)]
-        return statistics.median(rotated / drawn for rotated, drawn in pairs)
-
-    track_ratio.unit = "of drawing"  # type: ignore[attr-defined]

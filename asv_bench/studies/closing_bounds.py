@@ -23,7 +23,7 @@ from skbayes_sym.estimators.vi import mean_field_training as method
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.networks.activations import RELU
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Importance
+from skbayes_sym.symmetry.gaps.permanent_estimates import Bethe, Importance
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 
 TARGET = 0.2
@@ -89,7 +89,7 @@ def unsaturated(width: int) -> float:
     group = network.symmetry()
     start = process_time()
     UnitGap(group, Importance(64)).estimate(posterior, N_DRAWS, generator=generator)
-    above = UnitGap(group, DoublyStochastic(), bound="upper")
+    above = UnitGap(group, Bethe(), bound="upper")
     above.estimate(posterior, N_DRAWS, generator=generator)
     return process_time() - start
 

@@ -3,7 +3,7 @@
 Reading order: `posteriors` (what every method ends with), `predictor` (as rows ask it) and
 `log_density` (what samplers start from); `network_posterior` (both, of a network), `map` (its
 modes), `member_scales` (the same where the prior learns its scales). Then a folder a method:
-`mean_field`, `layerwise`, `linear`, `laplace`, `factorization`, `sampling`; `modes` (which modes
+`gaussian_vi`, `linear`, `laplace`, `factorization`, `sampling`; `modes` (which modes
 draws have, what each weighs, chains in one), `laplace_starts` (where chains may start),
 `diagnostics`, `effective_noise`; `pooling` (several distributions as one, by the rows that each
 leaves out).

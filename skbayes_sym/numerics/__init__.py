@@ -3,7 +3,7 @@
 Reading order:
 
 * shapes and chance: `layout` (named shapes, one flat vector), `random` (explicit streams, a number
-  and its Monte Carlo error), `rotated_normals` (noise for stochastic gradients);
+  and its Monte Carlo error);
 * linear algebra: `linalg` (Cholesky factors with a remedy, products of layers, ridge regression in
   the smaller dimension, many ridge systems with one matrix), `gaussian` (divergences, quadrature);
 * loops: `optimise` (the one gradient loop), `convergence` (does a curve still rise, where does a

@@ -12,7 +12,7 @@ In: flat weights ``theta`` (*B, P). Out: the same, moved; elements with batch ax
 from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.gaps.gap import Gap, GapGradient
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    DoublyStochastic,
+    Bethe,
     Exact,
     ExactUpTo,
     Importance,
@@ -33,7 +33,7 @@ from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, Units, unit_layers
 
 __all__ = [
-    "DoublyStochastic",
+    "Bethe",
     "Estimate",
     "Exact",
     "ExactUpTo",

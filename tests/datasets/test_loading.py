@@ -1,14 +1,12 @@
 """The loader says what it loaded, and from where."""
 
 import gzip
-import math
 import os
 from urllib.error import URLError
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.optimize import least_squares
 from sklearn.datasets import load_diabetes
 from sklearn.utils import Bunch
 
@@ -70,11 +68,6 @@ def test_file_in_data_home(tmp_path):
     X, y = load_dataset("yacht", data_home=str(tmp_path), return_X_y=True)
     assert_array_equal(X, bunch.data)
     assert_array_equal(y, bunch.target)
-
-
-def test_a_file_of_one_row_keeps_two_dimensions(tmp_path):
-    write_regression(tmp_path, "izmailov", [[1.0, 2.0]])
-    assert load_dataset("izmailov", data_home=tmp_path).data.shape == (1, 1)
 
 
 def test_environment_variable_and_its_precedence(tmp_path, monkeypatch):
@@ -235,19 +228,6 @@ def test_cifar10_from_openml_is_rgb_planes_and_integer_labels(tmp_path, monkeypa
     assert np.issubdtype(loaded.target.dtype, np.integer)
 
 
-def test_fashion_mnist_from_openml(monkeypatch):
-    labels = np.arange(70_000) % 10
-    data = np.zeros((70_000, 784), dtype=np.uint8)
-    bunch = Bunch(data=data, target=labels.astype(str).astype(object), feature_names=[])
-    monkeypatch.setattr(_loading, "_decoded", lambda bunch: bunch.data)
-    requests = fake_openml(monkeypatch, bunch)
-    X, y = load_dataset("fashion_mnist", return_X_y=True)
-    assert requests[0]["data_id"] == 40996
-    assert X.shape == (70_000, 784)
-    assert_array_equal(y, labels)
-    assert np.issubdtype(y.dtype, np.integer)
-
-
 @pytest.mark.parametrize("labels", [np.arange(20_000) % 10, np.arange(60_000) % 9])
 def test_other_images_than_cifar10_are_refused(labels, monkeypatch):
     fake_openml(monkeypatch, cifar_as_it_comes(labels))
@@ -267,13 +247,6 @@ SHAPES = {
     "sinusoidal": (150, 1),
     "yacht": (308, 6),
 }
-
-
-def test_wine_is_scikit_learns():
-    X, y = load_dataset("wine", data_home="/nowhere", return_X_y=True)
-    assert X.shape == (178, 13)
-    assert y.dtype == np.float64
-    assert_array_equal(np.unique(y, return_counts=True)[1], [59, 71, 48])
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -309,35 +282,6 @@ def test_real_mnist_is_the_test_set(real_data):
     assert_array_equal(y[:5], [7, 2, 1, 0, 4])
     assert_array_equal(np.bincount(y), [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009])
     assert (X.min(), X.max()) == (0.0, 255.0)
-
-
-def test_real_regression2d_follows_the_formula_called_file(real_data):
-    """Undo the standardisation by least squares: one formula leaves the noise, the other not."""
-    X, y = load_dataset("regression2d", return_X_y=True)
-
-    def noise(formula):
-        def residual(p):
-            a, b = p[0] + p[1] * X[:, 0], p[2] + p[3] * X[:, 1]
-            f = a * (np.sin(a) + np.cos(b)) if formula == "file" else a * np.sin(a) + np.cos(b)
-            return p[4] + p[5] * f - y
-
-        fit = least_squares(residual, [0, 4 / 12**0.5, 0, 4 / 12**0.5, 0, 1])
-        return np.std(fit.fun) / fit.x[5]
-
-    assert_allclose(noise("file"), 0.1, rtol=5 / math.sqrt(2 * 256))
-    assert noise("paper") > 0.2
-
-
-def test_real_sinusoidal_follows_its_generator(real_data):
-    X, y = load_dataset("sinusoidal", return_X_y=True)
-
-    def residual(p):
-        return p[2] + p[3] * np.sin(p[0] + p[1] * X[:, 0]) - y
-
-    fit = least_squares(residual, [4, 8 / 12**0.5, 0, 1])
-    assert_allclose(np.std(fit.fun) / fit.x[3], 0.3, rtol=5 / math.sqrt(2 * 150))
-    ends = fit.x[0] + fit.x[1] * np.array([X.min(), X.max()])
-    assert_allclose(ends, [0, 8], atol=0.4)
 
 
 def write_images(home, name, n_train, n_test, seed=0):

@@ -9,15 +9,7 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from thin import some
 
-from skbayes_sym import (
-    DeepEnsembleClassifier,
-    GaussNewton,
-    LaplaceClassifier,
-    LaplaceRegressor,
-    LILAClassifier,
-    SymmetrizedVIClassifier,
-    SymVIMatrixFactorization,
-)
+import skbayes_sym as sk
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
 from skbayes_sym.inference.factorization.factor_model import Factors
@@ -25,12 +17,12 @@ from skbayes_sym.inference.factorization.factor_model import Factors
 IRIS = load_iris(return_X_y=True)
 SHORT = {"hidden_layer_sizes": (5,), "max_iter": 20, "random_state": 0}
 UNFINISHED = {
-    "adam": LaplaceClassifier(optimizer="adam", **SHORT),
-    "adam-fixed": LaplaceClassifier(optimizer="adam", prior=1.0, **SHORT),
-    "lila": LILAClassifier(invariances=None, **SHORT),
-    "ensemble": DeepEnsembleClassifier(n_members=2, **SHORT),
-    "vi": SymmetrizedVIClassifier(**SHORT),
-    "modes": LaplaceClassifier((5,), max_iter=4, optimizer=GaussNewton(1), random_state=0),
+    "adam": sk.LaplaceClassifier(optimizer="adam", **SHORT),
+    "adam-fixed": sk.LaplaceClassifier(optimizer="adam", prior=1.0, **SHORT),
+    "lila": sk.LILAClassifier(invariances=None, **SHORT),
+    "ensemble": sk.DeepEnsembleClassifier(n_members=2, **SHORT),
+    "vi": sk.SymmetrizedVIClassifier(**SHORT),
+    "modes": sk.LaplaceClassifier((5,), max_iter=4, optimizer=sk.GaussNewton(1), random_state=0),
 }
 
 
@@ -47,7 +39,7 @@ def test_modes_of_numbers(max_iter):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(60)
-    reg = LaplaceRegressor((4,), optimizer=GaussNewton(2), random_state=0)
+    reg = sk.LaplaceRegressor((4,), optimizer=sk.GaussNewton(2), random_state=0)
     if max_iter is None:
         assert reg.fit(X, y).score(X, y) > 0.9
         return
@@ -73,19 +65,20 @@ RATINGS = RATINGS + 0.3 * np.random.default_rng(1).standard_normal((20, 15))
 
 @pytest.mark.parametrize("max_iter", [5, 20])
 def test_few_sweeps_of_gibbs_are_told(max_iter):
+    mf = sk.SymVIMatrixFactorization(2, solver="gibbs", max_iter=max_iter, random_state=0)
     with pytest.warns(ConvergenceWarning, match="not converged: .* draws of .* sweeps"):
-        SymVIMatrixFactorization(2, solver="gibbs", max_iter=max_iter, random_state=0).fit(RATINGS)
+        mf.fit(RATINGS)
 
 
 @pytest.mark.long
 @some("seed", range(3), keep={0})
 def test_many_are_not(seed):
-    SymVIMatrixFactorization(2, solver="gibbs", max_iter=400, random_state=seed).fit(RATINGS)
+    sk.SymVIMatrixFactorization(2, solver="gibbs", max_iter=400, random_state=seed).fit(RATINGS)
 
 
 @pytest.mark.parametrize("drift", [0.0, 3.0])
 def test_a_chain_on_its_way_is_told(drift):
-    mf = SymVIMatrixFactorization(2, solver="gibbs", max_iter=80)
+    mf = sk.SymVIMatrixFactorization(2, solver="gibbs", max_iter=80)
     data = MatrixTraining.open(mf, RATINGS)
     generator = torch.Generator().manual_seed(0)
     draws = torch.randn(40, 35, 2, generator=generator, dtype=torch.float64)

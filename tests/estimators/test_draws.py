@@ -1,6 +1,5 @@
 """What chains and ensembles share: objects in, weighted draws out."""
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -9,37 +8,25 @@ import torch
 from scipy import stats
 from scipy.special import logsumexp
 from sklearn.base import clone
-from torch import nn
 
-from skbayes_sym import (
-    HMC,
-    Chains,
-    DeepEnsembleClassifier,
-    DeepEnsembleRegressor,
-    MCMCClassifier,
-    MCMCRegressor,
-    ModeWeights,
-    load,
-    save,
-)
+import skbayes_sym as sk
 from skbayes_sym.model_selection._fits import has_posterior_draws
-from skbayes_sym.models import BaseNetwork, Normal, Poisson, Prior, StudentT, TargetLikelihood
-from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.models import Poisson
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 CHAINS = {
-    "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=30), "n_chains": 3, "n_draws": 4,
-    "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
+    "sampler": sk.Chains(sk.HMC(max_leapfrog=8), init="prior", n_warmup=30), "n_chains": 3,
+    "n_draws": 4, "remove_symmetries": sk.ModeWeights("uniform"), "random_state": 0,
 }  # fmt: skip
 MEMBERS = {"n_members": 3, "max_iter": 60, "activation": "tanh", "random_state": 0}
 REGRESSORS = {
-    "mcmc": MCMCRegressor((2,), **CHAINS),
-    "ensemble": DeepEnsembleRegressor((2,), **MEMBERS),
+    "mcmc": sk.MCMCRegressor((2,), **CHAINS),
+    "ensemble": sk.DeepEnsembleRegressor((2,), **MEMBERS),
 }
 CLASSIFIERS = {
-    "mcmc": MCMCClassifier((2,), **CHAINS),
-    "ensemble": DeepEnsembleClassifier((2,), correction=None, **MEMBERS),
+    "mcmc": sk.MCMCClassifier((2,), **CHAINS),
+    "ensemble": sk.DeepEnsembleClassifier((2,), correction=None, **MEMBERS),
 }
 regressors = pytest.mark.parametrize("name", REGRESSORS)
 
@@ -146,95 +133,6 @@ def test_counts(name):
     assert (np.abs(drawn.mean(1) - rate.mean(0)) < 5 * error).all()
 
 
-@regressors
-def test_heavy_tails_learn_their_scale(name):
-    likelihood = StudentT(torch.zeros(1, dtype=torch.float64), df=4.0)
-    model = clone(REGRESSORS[name]).set_params(likelihood=likelihood).fit(X, 30.0 * Y)
-    scale = model.noise_std_samples_.reshape(-1, 1)
-    x = torch.as_tensor((X - X.mean(0)) / X.std(0))
-    theta = torch.as_tensor(model.samples_).reshape(-1, model.samples_.shape[-1])
-    outputs = model.network_.forward(theta, x)[..., 0].numpy()
-    mean = outputs * 30.0 * Y.std() + 30.0 * Y.mean()
-    density = logsumexp(stats.t.logpdf(30.0 * Y, 4.0, mean, scale), axis=0) - np.log(len(mean))
-    np.testing.assert_allclose(model.log_predictive_density(X, 30.0 * Y), density, rtol=1e-8)
-    np.testing.assert_allclose(model.predict(X), mean.mean(0))
-
-
-@dataclass(frozen=True, eq=False)
-class LaplaceNoise(TargetLikelihood):
-    """A third party's: only its law."""
-
-    scale: torch.Tensor
-
-    def distribution(self, outputs):
-        return torch.distributions.Laplace(outputs, self.scale, validate_args=False)
-
-
-@dataclass(frozen=True, eq=False)
-class LaplacePrior(Prior):
-    """A third party's, of any network."""
-
-    n: int = 0
-
-    def bind(self, layout):
-        return LaplacePrior(layout.n_params)
-
-    def gaussian(self):
-        return None
-
-    def log_prob(self, theta):
-        return torch.distributions.Laplace(0.0, 1.0).log_prob(theta).sum(-1)
-
-    def sample(self, n, *, generator):
-        u = torch.rand(n, self.n, generator=generator, dtype=torch.float64) - 0.5
-        return -u.sign() * torch.log1p(-2 * u.abs())
-
-
-@dataclass(frozen=True)
-class Wave(BaseNetwork):
-    """A third party's: amplitude and phase of a sine."""
-
-    n_outputs: int = 1
-    layout = ParamLayout({"amplitude": (1,), "phase": (1,)})
-
-    def init(self, n, *, generator):
-        return torch.randn(n, 2, generator=generator, dtype=torch.float64)
-
-    def forward(self, theta, x):
-        angle = x[:, 0] + theta[..., 1:]
-        return (theta[..., :1] * angle.sin()).unsqueeze(-1)
-
-
-@regressors
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"likelihood": LaplaceNoise(torch.tensor(0.3, dtype=torch.float64))},
-        {"prior": LaplacePrior()},
-        {"network": Wave()},
-        {"network": nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))},
-        {"prior": Normal(0.5)},
-    ],
-    ids=["likelihood", "prior", "network", "module", "normal"],
-)
-def test_objects_of_ones_own(name, own):
-    base = REGRESSORS[name].get_params(deep=False)
-    if "network" in own:
-        base = {k: v for k, v in base.items() if k not in {"hidden_layer_sizes", "activation"}}
-    model = type(REGRESSORS[name])(**base | own).fit(X, Y)
-    assert np.isfinite(model.log_predictive_density(X, Y)).all()
-    assert np.isfinite(model.sample_y(X, 3)).all()
-    if "network" in own:
-        n_params = 2 if isinstance(model.network, Wave) else 9
-        assert model.samples_.shape[-1] == model.network_.layout.n_params == n_params
-
-
-@regressors
-def test_a_network_of_other_outputs_is_refused(name):
-    with pytest.raises(ValueError, match=r"network has 2 outputs.*ask for 1"):
-        type(REGRESSORS[name])(network=Wave(2)).fit(X, Y)
-
-
 class Half:
     def forward(self, theta, x):
         return x
@@ -245,16 +143,3 @@ def test_what_an_object_lacks_is_named(name):
     kind = type(REGRESSORS[name])
     with pytest.raises(TypeError, match=r"network=.*Half.* has no layout and no .*BaseNetwork"):
         kind(network=Half()).fit(X, Y)
-
-
-@regressors
-def test_objects_survive_a_file(name, tmp_path):
-    pytest.importorskip("safetensors")
-    own = {"prior": Normal([1.0, 0.5]), "likelihood": StudentT(df=4.0)}
-    model = clone(REGRESSORS[name]).set_params(**own).fit(X, Y)
-    save(model, tmp_path / "model")
-    restored = load(tmp_path / "model")
-    assert np.array_equal(restored.predict(X), model.predict(X))
-    density = model.log_predictive_density(X, Y)
-    assert np.array_equal(restored.log_predictive_density(X, Y), density)
-    assert np.array_equal(restored.sample_y(X, 3), model.sample_y(X, 3))

@@ -8,13 +8,7 @@ import pytest
 from fits import FITS, LABELS, NUMBERS, X, fitted
 from sklearn.base import clone
 
-from skbayes_sym import (
-    Adam,
-    DeepEnsembleClassifier,
-    DeepEnsembleRegressor,
-    SymmetrizedVIClassifier,
-    SymmetrizedVIRegressor,
-)
+import skbayes_sym as sk
 from skbayes_sym.estimators._fit.rows import column_scaling
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.optimise import DivergenceError
@@ -46,7 +40,7 @@ def test_columns_that_span_no_number_or_all_are_refused(values, words):
 
 @pytest.mark.parametrize("factor", [1e-200, 1e200])
 def test_predictions_dont_depend_on_the_scale_of_columns_and_go_with_that_of_targets(factor):
-    model, root = SymmetrizedVIRegressor(**QUICK), factor**0.5
+    model, root = sk.SymmetrizedVIRegressor(**QUICK), factor**0.5
     plain, scaled = clone(model).fit(X, NUMBERS), clone(model).fit(factor * X, root * NUMBERS)
     for a, b in zip(plain.predict(X, True), scaled.predict(factor * X, True), strict=True):
         np.testing.assert_allclose(b / root, a, rtol=1e-6)
@@ -91,11 +85,11 @@ def _judge_far(model, far):
 
 @pytest.mark.parametrize("rate", [1e300, 1e308])
 @pytest.mark.parametrize(
-    "kind", [DeepEnsembleClassifier, SymmetrizedVIRegressor, SymmetrizedVIClassifier]
+    "kind", [sk.DeepEnsembleClassifier, sk.SymmetrizedVIRegressor, sk.SymmetrizedVIClassifier]
 )
 def test_the_last_step_is_checked(kind, rate):
-    y = NUMBERS if kind is SymmetrizedVIRegressor else LABELS
-    model = kind(**{**QUICK, "max_iter": 1, "optimizer": Adam(rate)})
+    y = NUMBERS if kind is sk.SymmetrizedVIRegressor else LABELS
+    model = kind(**{**QUICK, "max_iter": 1, "optimizer": sk.Adam(rate)})
     with pytest.raises((DivergenceError, NotPositiveDefiniteError, ValueError)):
         model.fit(X, y).predict(X)
 
@@ -118,8 +112,9 @@ EVERY = pytest.mark.parametrize("name", ["vi-regressor", "vi-classifier"])
 @EVERY
 def test_a_batch_larger_than_the_data_warns_and_fits(name):
     case = FITS[name]
+    large = clone(case.estimator).set_params(optimizer=sk.Adam(batch_size=500))
     with pytest.warns(UserWarning, match="batch_size=500 exceeds the 24 distinct"):
-        large = clone(case.estimator).set_params(optimizer=Adam(batch_size=500)).fit(case.X, case.y)
+        large.fit(case.X, case.y)
     assert np.array_equal(large.posterior_.loc, fitted(name).posterior_.loc)
 
 
@@ -129,7 +124,7 @@ def test_a_batch_larger_than_the_data_warns_and_fits(name):
 )
 def test_data_that_say_little_are_announced(rows, y, words):
     with pytest.warns(UserWarning, match=words):
-        reg = SymmetrizedVIRegressor(**{**QUICK, "max_iter": 300}).fit(rows, y)
+        reg = sk.SymmetrizedVIRegressor(**{**QUICK, "max_iter": 300}).fit(rows, y)
     mean, std = reg.predict(X, return_std=True)
     np.testing.assert_allclose(mean, y[0], atol=1.0)
     assert ((std > 0) & np.isfinite(std)).all()
@@ -155,7 +150,7 @@ def test_more_than_there_is_is_said_in_words(monkeypatch):
     """Of a prediction, which asks for memory as it goes."""
     model = clone(FITS["ensemble-regressor"].estimator).fit(X, FITS["ensemble-regressor"].y)
     monkeypatch.setattr(
-        DeepEnsembleRegressor, "_predictor",
+        sk.DeepEnsembleRegressor, "_predictor",
         lambda self, like: (_ for _ in ()).throw(
             RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")
         ),

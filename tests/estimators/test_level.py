@@ -4,20 +4,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skbayes_sym import (
-    Adam,
-    BayesianLinearRegressor,
-    BayesianMLPRegressor,
-    Chains,
-    DeepEnsembleRegressor,
-    GaussNewton,
-    LaplaceRegressor,
-    LayerwiseVIRegressor,
-    LILARegressor,
-    MCMCRegressor,
-    ModeWeights,
-    SymmetrizedVIRegressor,
-)
+import skbayes_sym as sk
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -29,18 +16,18 @@ Y = np.round((np.sin(2.0 * X[:, 0]) + 0.2 * rng.standard_normal(64)) * 2**12) / 
 SHORT = {"max_iter": 30, "tol": None, "random_state": 0}
 
 ESTIMATORS = {
-    "linear": BayesianLinearRegressor(),
-    "student-t": BayesianLinearRegressor(likelihood="student-t"),
-    "laplace": LaplaceRegressor((2,), optimizer=GaussNewton(2), max_iter=20, random_state=0),
-    "heteroscedastic": LaplaceRegressor((2,), likelihood="heteroscedastic", **SHORT),
-    "lila": LILARegressor((2,), invariances=None, **SHORT),
-    "pool": BayesianMLPRegressor((2,), n_modes=2, n_members=2, random_state=0),
-    "ensemble": DeepEnsembleRegressor((2,), n_members=3, optimizer=Adam(0.03), **SHORT),
-    "vi": SymmetrizedVIRegressor((2,), **SHORT),
-    "layerwise": LayerwiseVIRegressor((2,), **SHORT),
-    "mcmc": MCMCRegressor(
-        (2,), n_chains=2, n_draws=8, sampler=Chains(init="prior", n_warmup=10),
-        remove_symmetries=ModeWeights("uniform"), random_state=0,
+    "linear": sk.BayesianLinearRegressor(),
+    "student-t": sk.BayesianLinearRegressor(likelihood="student-t"),
+    "laplace": sk.LaplaceRegressor((2,), optimizer=sk.GaussNewton(2), max_iter=20, random_state=0),
+    "heteroscedastic": sk.LaplaceRegressor((2,), likelihood="heteroscedastic", **SHORT),
+    "lila": sk.LILARegressor((2,), invariances=None, **SHORT),
+    "pool": sk.BayesianMLPRegressor((2,), n_modes=2, n_members=2, random_state=0),
+    "ensemble": sk.DeepEnsembleRegressor((2,), n_members=3, optimizer=sk.Adam(0.03), **SHORT),
+    "vi": sk.SymmetrizedVIRegressor((2,), **SHORT),
+    "layerwise": sk.LayerwiseVIRegressor((2,), **SHORT),
+    "mcmc": sk.MCMCRegressor(
+        (2,), n_chains=2, n_draws=8, sampler=sk.Chains(init="prior", n_warmup=10),
+        remove_symmetries=sk.ModeWeights("uniform"), random_state=0,
     ),
 }  # fmt: skip
 

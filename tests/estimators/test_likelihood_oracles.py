@@ -6,20 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from scipy import optimize, stats
 from scipy.special import gammaln, logsumexp
 
 import skbayes_sym as sk
-from skbayes_sym import Adam, Chains, EvidenceAdam, ModeWeights, Updates
-from skbayes_sym.models import (
-    Gaussian,
-    Heteroscedastic,
-    NaturalHeteroscedastic,
-    NegativeBinomial,
-    Poisson,
-    StudentT,
-)
+from skbayes_sym import Adam, Chains, EvidenceAdam, Updates, models
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -114,19 +105,19 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "heads": Case(Heteroscedastic(), Y, two_heads, moments_of_heads, 4),
-    "natural": Case(NaturalHeteroscedastic(), Y, natural_heads, moments_of_natural_heads, 4),
+    "heads": Case(models.Heteroscedastic(), Y, two_heads, moments_of_heads, 4),
+    "natural": Case(models.NaturalHeteroscedastic(), Y, natural_heads, moments_of_natural_heads, 4),
     "counts": Case(
-        NegativeBinomial(), COUNTS, counts, moments_of_counts, 2,
+        models.NegativeBinomial(), COUNTS, counts, moments_of_counts, 2,
         lambda found: float(found.dispersion.log()), 0.03,
     ),
-    "poisson": Case(Poisson(), RARE, poisson, moments_of_poisson, 2, None, 0.03),
+    "poisson": Case(models.Poisson(), RARE, poisson, moments_of_poisson, 2, None, 0.03),
     "normal": Case(
-        Gaussian(), HEAVY, one_noise, moments_of_normal, 2,
+        models.Gaussian(), HEAVY, one_noise, moments_of_normal, 2,
         lambda found: float(found.noise_scale.log()), 1e-4,
     ),
     "tails": Case(
-        StudentT(), HEAVY, heavy_tails, moments_of_t, 2,
+        models.StudentT(), HEAVY, heavy_tails, moments_of_t, 2,
         lambda found: float(found.noise_scale.log()), 0.05,
     ),
 }  # fmt: skip
@@ -263,38 +254,3 @@ def test_chains_sample_the_posterior(name, quadrature):
     np.testing.assert_allclose(parts.epistemic, epistemic, rtol=0.2)
     apart = abs(reg.log_evidence_ - exact.log_evidence)
     assert apart < 4 * reg.log_evidence_std_error_ + 0.02
-
-
-@pytest.mark.slow
-@every_case
-def test_simulation_based_calibration(name):
-    """Ranks of true predictions among draws are uniform (Talts et al. 2018)."""
-    case, own, n_sets, ranks = CASES[name], np.random.default_rng(1), 60, []
-    for seed in range(n_sets):
-        p = own.standard_normal(case.n_weights + (case.own is not None))
-        if case.own is not None:
-            p[-1] = np.log(np.abs(p[-1]))
-        mean, variance = case.moments(p, X[:25])
-        if name == "counts":
-            y = own.poisson(own.gamma(np.exp(-p[2]), np.exp(p[2]) * mean)).astype(float)
-        elif name == "poisson":
-            y = own.poisson(mean).astype(float)
-        elif name == "tails":
-            y = mean + np.sqrt(0.5 * variance) * own.standard_t(4.0, 25)
-        else:
-            y = mean + np.sqrt(variance) * own.standard_normal(25)
-        reg = sk.MCMCRegressor(
-            **{**LINE, "random_state": seed}, likelihood=case.likelihood, n_chains=8,
-            n_draws=25, remove_symmetries=ModeWeights("uniform"), prior=1.0,
-            sampler=Chains(init="prior", n_warmup=200, thinning=4),
-        ).fit(X[:25], y)  # fmt: skip
-        law = reg.likelihood_
-        theta = torch.as_tensor(reg.samples_).double().flatten(0, -2)
-        outputs = reg.network_.forward(theta, torch.as_tensor(NEW[:1]))
-        drawn = [law.mean(outputs), law.variance(outputs)]
-        true = case.moments(p, NEW[:1])
-        ranks.append(
-            [float((d.flatten() < t[0]).double().mean()) for d, t in zip(drawn, true, strict=True)]
-        )
-    for column in np.array(ranks).T:
-        assert stats.kstest(column, "uniform").pvalue > 1e-3

@@ -4,14 +4,11 @@ import copy
 import io
 import pickle
 
-import joblib
 import numpy as np
 import pytest
 import torch
 from fits import FITS, assert_predicts_as, fitted
 from sklearn.base import clone
-
-from skbayes_sym.models.networks.activations import ACTIVATIONS
 
 # Too few steps to converge on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -52,13 +49,6 @@ def test_pickle_holds_no_tensor_and_no_cache(name):
 
 
 @every_fit
-def test_joblib(name, tmp_path):
-    joblib.dump(fitted(name), tmp_path / "model.joblib")
-    restored = joblib.load(tmp_path / "model.joblib")
-    assert_predicts_as(name, restored)
-
-
-@every_fit
 def test_skops_with_the_documented_types(name):
     skops = pytest.importorskip("skops.io")
     if name == "lila-cnn":
@@ -69,15 +59,6 @@ def test_skops_with_the_documented_types(name):
     assert elsewhere <= TRUSTED_ELSEWHERE
     restored = skops.loads(payload, trusted=types)
     assert_predicts_as(name, restored)
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_skops_of_every_activation(name):
-    skops = pytest.importorskip("skops.io")
-    payload = skops.dumps(ACTIVATIONS[name])
-    types = skops.get_untrusted_types(data=payload)
-    assert {t for t in types if not t.startswith("skbayes_sym.")} <= TRUSTED_ELSEWHERE
-    assert skops.loads(payload, trusted=types) == ACTIVATIONS[name]
 
 
 @every_fit

@@ -20,7 +20,7 @@ from skbayes_sym.models import (
     Poisson,
     StudentT,
 )
-from skbayes_sym.symmetry import DoublyStochastic, Importance, InfoNCE, Soules, Trivial, UnitGap
+from skbayes_sym.symmetry import Bethe, Importance, InfoNCE, Soules, Trivial, UnitGap
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((12, 3))
@@ -49,8 +49,8 @@ OF_SAMPLED_NOISE: list[tuple[Mapping[str, Any], str]] = [
 OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
     ({"symmetry": Symmetrized(None, Soules())}, r"gap=Soules\(.*\) does not apply: symmetry=None"),
     (
-        {"symmetry": Symmetrized(gap=DoublyStochastic())},
-        r"gap=DoublyStochastic\(.* from above: train on a lower",
+        {"symmetry": Symmetrized(gap=Bethe())},
+        r"gap=Bethe\(.* from above: train on a lower",
     ),
     (
         {"symmetry": Symmetrized("permutation", UnitGap(Trivial(), Soules()))},
@@ -91,7 +91,10 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     ],
     sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE + OF_CHAINS,
     sk.MCMCClassifier: OF_NETWORKS + OF_CHAINS,
-    sk.DeepEnsembleRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE,
+    sk.DeepEnsembleRegressor: [
+        *OF_NETWORKS, *OF_NOISE, *OF_SAMPLED_NOISE,
+        ({"network": nn.Linear(3, 2)}, "network has 2 outputs.*ask for 1"),
+    ],
     sk.DeepEnsembleClassifier: [
         *OF_NETWORKS,
         ({"network": nn.Linear(3, 2), "correction": "gaussian"}, "only members of network='mlp'"),

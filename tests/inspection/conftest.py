@@ -7,13 +7,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import (
-    BayesianLinearRegressor,
-    Chains,
-    MCMCRegressor,
-    ModeWeights,
-    SymmetrizedVIRegressor,
-)
+import skbayes_sym as sk
 
 matplotlib.use("agg")
 
@@ -51,19 +45,19 @@ def table():
 
 @pytest.fixture(scope="session")
 def linear(table):
-    return BayesianLinearRegressor().fit(*table)
+    return sk.BayesianLinearRegressor().fit(*table)
 
 
 @pytest.fixture(scope="session")
 def network(curve_data):
-    return quiet(SymmetrizedVIRegressor((3,), "tanh", max_iter=90, random_state=0), *curve_data)
+    return quiet(sk.SymmetrizedVIRegressor((3,), "tanh", max_iter=90, random_state=0), *curve_data)
 
 
 @pytest.fixture(scope="session")
 def sampled(curve_data):
-    estimator = MCMCRegressor(
-        (1,), sampler=Chains(init="prior", n_warmup=40), prior=1.0, n_chains=16, n_draws=10,
-        remove_symmetries=ModeWeights("evidence", 2, 32), random_state=0,
+    estimator = sk.MCMCRegressor(
+        (1,), sampler=sk.Chains(init="prior", n_warmup=40), prior=1.0, n_chains=16, n_draws=10,
+        remove_symmetries=sk.ModeWeights("evidence", 2, 32), random_state=0,
     )  # fmt: skip
     return quiet(estimator, *curve_data)
 

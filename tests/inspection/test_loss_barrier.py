@@ -6,28 +6,20 @@ import torch
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skbayes_sym import (
-    HMC,
-    Chains,
-    DeepEnsembleRegressor,
-    MCMCClassifier,
-    MCMCRegressor,
-    ModeWeights,
-    loss_barrier,
-)
+import skbayes_sym as sk
 from skbayes_sym.numerics.random import generator_from
 
 X = np.random.default_rng(0).standard_normal((40, 2))
 Y = np.tanh(2 * X[:, 0]) - 0.5 * X[:, 1]
 FAST = {
-    "sampler": Chains(HMC(max_leapfrog=8), n_warmup=60), "n_chains": 3, "n_draws": 4,
-    "remove_symmetries": ModeWeights("uniform"), "random_state": 0,
+    "sampler": sk.Chains(sk.HMC(max_leapfrog=8), n_warmup=60), "n_chains": 3, "n_draws": 4,
+    "remove_symmetries": sk.ModeWeights("uniform"), "random_state": 0,
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def model():
-    return MCMCRegressor((3,), noise_std=0.3, **FAST).fit(X, Y)
+    return sk.MCMCRegressor((3,), noise_std=0.3, **FAST).fit(X, Y)
 
 
 def test_aligning_a_symmetric_copy_takes_the_barrier_away(model):
@@ -37,7 +29,7 @@ def test_aligning_a_symmetric_copy_takes_the_barrier_away(model):
     copy = group.act(group.sample((), generator=generator), theta)
     both = deepcopy(model)
     both.samples_[1, 0] = copy.numpy()
-    found = loss_barrier(both, (0, 0), (1, 0))
+    found = sk.loss_barrier(both, (0, 0), (1, 0))
     assert found.distance_before > 0.5 > 1e-5 > found.distance_after
     assert found.barrier_before > 0.01
     assert found.barrier_after < 1e-6
@@ -46,7 +38,7 @@ def test_aligning_a_symmetric_copy_takes_the_barrier_away(model):
 
 def test_the_ends_are_the_draws_losses(model):
     """Minus the log density of the targets per row, by the estimator's own account."""
-    found = loss_barrier(model, (0, 1), (2, 3), n_points=5)
+    found = sk.loss_barrier(model, (0, 1), (2, 3), n_points=5)
     each = -model.log_likelihood_samples(X, Y).mean(-1) - np.log(model.y_scale_).sum()
     np.testing.assert_allclose(found.before[[0, -1]], [each[0, 1], each[2, 3]], rtol=1e-5)
     np.testing.assert_allclose(found.after[[0, -1]], [each[0, 1], each[2, 3]], rtol=1e-5)
@@ -57,19 +49,19 @@ def test_the_ends_are_the_draws_losses(model):
 
 def test_classes_and_pipelines():
     labels = (Y > 0).astype(int)
-    pipeline = make_pipeline(StandardScaler(), MCMCClassifier((3,), **FAST)).fit(X, labels)
-    assert np.isfinite(loss_barrier(pipeline, (0, 0), (1, 0)).before).all()
+    pipeline = make_pipeline(StandardScaler(), sk.MCMCClassifier((3,), **FAST)).fit(X, labels)
+    assert np.isfinite(sk.loss_barrier(pipeline, (0, 0), (1, 0)).before).all()
 
 
 def test_it_draws_both_paths(model):
     pytest.importorskip("matplotlib")
-    ax = loss_barrier(model, (0, 0), (1, 0)).plot()
+    ax = sk.loss_barrier(model, (0, 0), (1, 0)).plot()
     assert len(ax.lines) == 2
 
 
 def test_what_has_no_draws_is_refused(model):
-    ensemble = DeepEnsembleRegressor((3,), n_members=2, max_iter=5, tol=None).fit(X, Y)
+    ensemble = sk.DeepEnsembleRegressor((3,), n_members=2, max_iter=5, tol=None).fit(X, Y)
     with pytest.raises(TypeError, match="loss_barrier needs draws of a network"):
-        loss_barrier(ensemble, (0, 0), (1, 0))
+        sk.loss_barrier(ensemble, (0, 0), (1, 0))
     with pytest.raises(ValueError, match="n_points must be an int of at least 3, got 2"):
-        loss_barrier(model, (0, 0), (1, 0), n_points=2)
+        sk.loss_barrier(model, (0, 0), (1, 0), n_points=2)

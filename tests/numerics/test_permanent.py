@@ -13,12 +13,11 @@ from torch.testing import assert_close
 from skbayes_sym.numerics import permanent
 from skbayes_sym.numerics.permanent import (
     bethe_bound,
-    gurvits_schrijver_bound,
     log_permanent,
     soules_bound,
 )
 
-FUNCTIONS = [log_permanent, soules_bound, bethe_bound, gurvits_schrijver_bound]
+FUNCTIONS = [log_permanent, soules_bound, bethe_bound]
 
 
 # By tests/oracles/permanents.py, for L[i, j] = 2 sin(1 + 3i + 5j + ij).
@@ -57,8 +56,11 @@ def test_value_equals_enumeration(d, scale):
     log_weights = random_log_weights(2, 3, d, d, scale=scale, seed=d)
     expected = enumerated(log_weights)
     assert_close(log_permanent(log_weights), expected, rtol=1e-13, atol=1e-12)
-    value, _ = value_and_gradient(log_weights)
+    value, gradient = value_and_gradient(log_weights)
     assert_close(value, expected, rtol=1e-13, atol=1e-12)
+    leaf = log_weights.clone().requires_grad_()
+    (marginals,) = torch.autograd.grad(enumerated(leaf).sum(), leaf)
+    assert_close(gradient, marginals, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("d", ORACLES)
@@ -67,15 +69,7 @@ def test_value_and_bounds_equal_oracles(d):
     value, soules, bethe = map(float64, ORACLES[d])
     assert_close(log_permanent(log_weights), value, rtol=0, atol=1e-9)
     assert_close(soules_bound(log_weights), soules, rtol=0, atol=1e-7)
-    assert_close(bethe_bound(log_weights), bethe, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("level", [1e4, -1e4])
-def test_huge_entries_neither_overflow_nor_underflow(level):
-    log_weights = random_log_weights(5, 5) + level
-    # Tolerance: entries of 1e4 carry a rounding error of 2e-12 each.
-    expected = log_permanent(random_log_weights(5, 5)) + 5 * level
-    assert_close(log_permanent(log_weights), expected, rtol=0, atol=1e-10)
+    assert_close(bethe_bound(log_weights, 100), bethe, rtol=0, atol=1e-6)
 
 
 def test_batches_in_blocks_equal_single_matrices(monkeypatch):
@@ -102,14 +96,6 @@ def test_float32_is_as_accurate_as_float32_can_be(d):
     assert_close(gradient.double(), marginals, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("d", [1, 2, 5])
-def test_gradient_equals_enumerated_marginals(d):
-    log_weights = random_log_weights(d, d, scale=4.0).requires_grad_()
-    (expected,) = torch.autograd.grad(enumerated(log_weights), log_weights)
-    _, gradient = value_and_gradient(log_weights.detach())
-    assert_close(gradient, expected, rtol=1e-12, atol=1e-13)
-
-
 @pytest.mark.parametrize("scale", [0.1, 3.0, 1e3])
 @pytest.mark.parametrize("d", [2, 6, 11])
 def test_gradient_is_doubly_stochastic(d, scale):
@@ -117,12 +103,6 @@ def test_gradient_is_doubly_stochastic(d, scale):
     ones = torch.ones(3, d, dtype=torch.float64)
     assert_close(gradient.sum(-1), ones, rtol=0, atol=1e-13)
     assert_close(gradient.sum(-2), ones, rtol=0, atol=1e-13)
-
-
-def test_gradient_carries_no_graph():
-    log_weights = random_log_weights(3, 3).requires_grad_()
-    (gradient,) = torch.autograd.grad(log_permanent(log_weights), log_weights, create_graph=True)
-    assert not gradient.requires_grad
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -150,11 +130,10 @@ def test_zero_permanent_is_minus_infinity(dtype):
         assert soules_bound(log_weights) >= value
         assert soules_bound(log_weights, tighten=True) >= value
         assert bethe_bound(log_weights) == -INF
-        assert gurvits_schrijver_bound(log_weights) == -INF
 
 
 def test_width_zero_and_one():
-    for function in (log_permanent, soules_bound, gurvits_schrijver_bound):
+    for function in (log_permanent, soules_bound):
         assert_close(function(torch.zeros(2, 0, 0)), torch.zeros(2))
     for function in FUNCTIONS:
         assert_close(function(torch.tensor([[[3.0]], [[-4.0]]])), torch.tensor([3.0, -4.0]))
@@ -207,50 +186,36 @@ def test_soules_gradcheck_and_huge_entries(tighten):
     assert_close(soules_bound(huge, tighten=tighten), float64(2e4), rtol=1e-12, atol=0)
 
 
-def test_soules_with_zero_weights_has_a_finite_gradient():
-    log_weights = random_log_weights(4, 4)
-    log_weights[0, 1] = log_weights[2, 3] = -INF
-    log_weights.requires_grad_()
-    bound = soules_bound(log_weights, tighten=True)
-    (gradient,) = torch.autograd.grad(bound, log_weights)
-    assert bound >= log_permanent(log_weights)
-    assert gradient.isfinite().all()
-
-
 @pytest.mark.parametrize("n_iter", [1, 20, 100])
-@pytest.mark.parametrize("bound", [bethe_bound, gurvits_schrijver_bound])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
-def test_lower_bounds_hold_converged_or_not(bound, scale, n_iter):
+def test_bethe_holds_converged_or_not(scale, n_iter):
     """Unrounded and unconverged, entries from N(0, 10^2) overshot by up to 2.5 nats."""
     for d in (2, 4, 7):
         log_weights = random_log_weights(300, d, d, scale=scale, seed=d)
         # 1e-11: the rounding error of a doubly stochastic matrix times entries of +-40.
-        assert (bound(log_weights, n_iter) <= log_permanent(log_weights) + 1e-11).all()
+        assert (bethe_bound(log_weights, n_iter) <= log_permanent(log_weights) + 1e-11).all()
 
 
-def test_bethe_is_the_best_value_of_the_functional_and_close_to_the_permanent():
+def test_bethe_is_close_to_the_permanent():
     log_weights = random_log_weights(100, 6, 6)
     bethe = bethe_bound(log_weights, 500)
-    assert (bethe >= gurvits_schrijver_bound(log_weights) - 1e-9).all()
     # Anari & Rezaei (2019): perm <= 2^(d/2) perm_Bethe.
     assert (log_permanent(log_weights) - bethe <= 3 * math.log(2.0) + 1e-6).all()
 
 
-@pytest.mark.parametrize("bound", [bethe_bound, gurvits_schrijver_bound])
-def test_lower_bounds_are_exact_on_separated_weights_and_zero_weights(bound):
+def test_bethe_is_exact_on_separated_weights_and_zero_weights():
     separated = 1e4 * torch.eye(6, dtype=torch.float64) - 1e4
-    assert_close(bound(separated), float64(0.0), rtol=0, atol=1e-10)
-    assert_close(bound(separated.float()), torch.tensor(0.0), rtol=0, atol=1e-2)
+    assert_close(bethe_bound(separated), float64(0.0), rtol=0, atol=1e-10)
+    assert_close(bethe_bound(separated.float()), torch.tensor(0.0), rtol=0, atol=1e-2)
     lower = torch.zeros(3, 3, dtype=torch.float64).log()
     lower.fill_diagonal_(2.0)
-    assert_close(bound(lower), float64(6.0))
+    assert_close(bethe_bound(lower), float64(6.0))
 
 
-@pytest.mark.parametrize("bound", [bethe_bound, gurvits_schrijver_bound])
-def test_lower_bounds_of_equal_weights(bound):
+def test_bethe_of_equal_weights():
     """P = 1/d: d log d + d (d - 1) log(1 - 1/d)."""
     expected = float64(5 * math.log(5) + 20 * math.log(0.8))
-    assert_close(bound(torch.zeros(5, 5, dtype=torch.float64)), expected)
+    assert_close(bethe_bound(torch.zeros(5, 5, dtype=torch.float64)), expected)
 
 
 def test_bethe_gradient_is_its_doubly_stochastic_matrix():

@@ -28,22 +28,11 @@ def test_sinkhorn_is_doubly_stochastic_scaling(scale):
     assert_close(interaction, torch.zeros_like(interaction), rtol=0, atol=1e-10)
 
 
-def test_sinkhorn_is_equivariant_to_row_permutations():
-    log_weights = random_log_weights(4, 7, 7, scale=5.0)
-    order = torch.randperm(7, generator=generator(1))
-    assert_close(sinkhorn(log_weights[:, order]), sinkhorn(log_weights)[:, order])
-
-
 def test_sinkhorn_starts_with_rows_so_row_levels_leave_no_trace():
     log_weights = random_log_weights(6, 6)
     levels = 1e4 * torch.arange(6.0, dtype=torch.float64).unsqueeze(-1)
     # Tolerance: entries of 5e4 carry a rounding error of 7e-12.
     assert_close(sinkhorn(log_weights + levels), sinkhorn(log_weights), rtol=0, atol=1e-10)
-
-
-def test_sinkhorn_is_differentiable():
-    log_weights = random_log_weights(2, 3, 3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: sinkhorn(x, 3), log_weights)
 
 
 def test_sinkhorn_keeps_zero_weights_at_zero():
@@ -89,13 +78,6 @@ def test_rounding_leaves_doubly_stochastic_matrices_alone():
     assert_close(round_to_doubly_stochastic(swap), swap, rtol=0, atol=0)
     with pytest.raises(ValueError, match="matrix must have shape"):
         round_to_doubly_stochastic(torch.zeros(2, 3))
-
-
-def test_bethe_marginals_are_doubly_stochastic_at_the_fixed_point():
-    marginals = bethe_log_marginals(random_log_weights(20, 5, 5), 500).exp()
-    ones = torch.ones(20, 5, dtype=torch.float64)
-    assert_close(marginals.sum(-1), ones, rtol=0, atol=1e-5)
-    assert_close(marginals.sum(-2), ones, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("d", [1, 2, 6])

@@ -19,16 +19,16 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, Steps, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged
-from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
-from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
-from skbayes_sym.inference.layerwise.layers import (
+from skbayes_sym.inference.gaussian_vi.collapsed import CollapsedLast, MeanFieldHidden
+from skbayes_sym.inference.gaussian_vi.global_inducing import InducingHidden, InducingLast
+from skbayes_sym.inference.gaussian_vi.layers import (
     HiddenPosterior,
     LastLayer,
     Layerwise,
     LayerwiseElbo,
 )
-from skbayes_sym.inference.layerwise.layerwise_posterior import LayerwisePosterior
-from skbayes_sym.inference.layerwise.scales import PriorOfLayers
+from skbayes_sym.inference.gaussian_vi.layerwise_posterior import LayerwisePosterior
+from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches, Data, Model
@@ -203,7 +203,7 @@ _ENDS_THE_FIT = {"callback", "interrupted"}  # the other start isn't tried then
 
 @dataclass(frozen=True, eq=False)
 class LayerwiseVI:
-    """Layers conditional on the ones sampled before (see `skbayes_sym.inference.layerwise`).
+    """Layers conditional on the ones sampled before (see `skbayes_sym.inference.gaussian_vi`).
 
     Training starts once concentrated and once at the prior, ``max_iter`` steps each, and keeps
     the higher bound.

@@ -26,7 +26,7 @@ from skbayes_sym.estimators.layerwise.layerwise_training import (
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_adam
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
-from skbayes_sym.inference.layerwise.layerwise_posterior import (
+from skbayes_sym.inference.gaussian_vi.layerwise_posterior import (
     LayerwisePosterior,
     LayerwisePredictor,
 )

@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.symmetry.gaps.gap import Gap, MeanField
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    DoublyStochastic,
+    Bethe,
     Exact,
     ExactUpTo,
     Importance,
@@ -167,7 +167,7 @@ class SymmetryGap:
         width = permanent.max_width if isinstance(permanent, ExactUpTo) else 0
         width = max(EXACT_WIDTH, width)
         below: PermanentEstimate = ExactUpTo(width, Importance(_REPORTED_PERMUTATIONS))
-        above: PermanentEstimate = ExactUpTo(width, DoublyStochastic())
+        above: PermanentEstimate = ExactUpTo(width, Bethe())
         if permanent.side == "exact" or self._widest <= width:
             below = above = permanent if permanent.side == "exact" else Exact()
         return Reported(UnitGap(self.group, below), UnitGap(self.group, above, bound="upper"))

@@ -28,10 +28,15 @@ from skbayes_sym.estimators._fit.run import Run, Schedule, Steps, logger, n_bloc
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged, warn_user
 from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
+from skbayes_sym.inference.gaussian_vi.bounds import expected_log_likelihood
+from skbayes_sym.inference.gaussian_vi.elbo import (
+    GaussianMLP,
+    SymmetrizedElbo,
+    learned_scales,
+    pack,
+)
+from skbayes_sym.inference.gaussian_vi.gated import GatedGap
 from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
-from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
-from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, learned_scales, pack
-from skbayes_sym.inference.mean_field.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Batches, Model

@@ -7,4 +7,4 @@ of units, by way of a matrix of log ratios whose permanent is q_G / q, and ``per
 (exact, or bounds). * ``row_gaps``: independent rows under flips (quadrature) and exchanges
 (permanents) of components, and which gap is known of a group; ``rotations``: of rows under O(k), by
 way of ``langevin`` (the log ratio, and anchors of the bound) and ``haar_integral`` (over O(k)). *
-``translations``: no compact group, so a difference of two optima. """
+``translations``: no compact group, so a difference of two optima."""

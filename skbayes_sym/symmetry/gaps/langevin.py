@@ -39,21 +39,6 @@ def langevin_gap(inner: Tensor) -> Tensor:
     return trace - log_haar_integral(torch.linalg.svdvals(inner))
 
 
-def isotropic_inner(loc: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
-    """Draws of B for rows ``N(m_i, c_i 1)`` with the optimal anchors ``m_i / c_i``.
-
-    ``B = Q + Q^{1/2} Z`` with ``Q = sum_i m_i m_i' / c_i`` and Z standard normal: the rows enter
-    through Q alone, so a draw costs O(k^3) however many they are.
-
-    ``loc`` (n_rows, k); ``variance`` (n_rows,); ``noise`` (D, k, k): standard normal. Returns (D,
-    k, k).
-    """
-    distance = loc.mT @ (loc / variance.unsqueeze(-1))
-    values, vectors = torch.linalg.eigh(distance)
-    root = vectors * values.clamp(min=0.0).sqrt()
-    return distance + root @ (vectors.mT @ noise)
-
-
 def anchored_inner(anchors: Tensor, rows: Tensor) -> Tensor:
     """``B = sum_i a_i x_i'`` of draws: (n_rows, p) and (*B, n_rows, k) -> (*B, p, k)."""
     return anchors.mT @ rows
@@ -70,10 +55,8 @@ def langevin_gradient(anchors: Tensor, inner: Tensor) -> GapGradient:
     over the first draw alone.
     """
     expansion = expand_langevin(inner)
-    few = expansion.first(PRECISION_DRAWS)
-    return GapGradient(
-        expansion.value.mean(), mean_gradient(anchors, expansion), added_precision(anchors, few)
-    )
+    added = added_precision(anchors, expansion.first(PRECISION_DRAWS))
+    return GapGradient(expansion.value.mean(), anchors @ expansion.rest.mean(0), added)
 
 
 class LangevinExpansion(NamedTuple):
@@ -109,11 +92,6 @@ def expand_langevin(inner: Tensor) -> LangevinExpansion:
     )
 
 
-def mean_gradient(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
-    """``d gap / d m_i`` with the anchors (n_rows, k) held fixed, (n_rows, k)."""
-    return anchors @ expansion.rest.mean(0)
-
-
 def added_precision(
     anchors: Tensor, expansion: LangevinExpansion, axes: Tensor | None = None
 ) -> Tensor:
@@ -122,25 +100,18 @@ def added_precision(
     Positive semi-definite, since F is convex. O(n_rows k^3) a draw. With ``axes`` anchors and B are
     coordinates along them, the answer is not.
     """
-    if axes is not None:
-        expansion = expansion._replace(right=axes @ expansion.right)
+    right = expansion.right if axes is None else axes @ expansion.right
     n, k = anchors.shape
-    added = anchors.new_empty(n, k, k)
+    added = anchors.new_zeros(n, k, k)
+    share = 1.0 / len(right)
     for begin, end in matrix_blocks(n, k):
-        added[begin:end] = _precision_block(anchors[begin:end], expansion)
+        pairs = zip(expansion.left, right, expansion.even, expansion.mixed, strict=True)
+        for u, v, even, mixed in pairs:
+            turned = anchors[begin:end] @ u
+            local = turned.unsqueeze(-1) * (turned.unsqueeze(-2) * (share * mixed))
+            local.diagonal(dim1=-2, dim2=-1).add_(turned.square() @ even, alpha=share)
+            added[begin:end] += v @ (local @ v.mT)
     return added
-
-
-def _precision_block(anchors: Tensor, expansion: LangevinExpansion) -> Tensor:
-    k = anchors.shape[1]
-    total = anchors.new_zeros(len(anchors), k, k)
-    share = 1.0 / len(expansion.left)
-    for u, v, even, mixed in zip(*expansion[2:], strict=True):
-        turned = anchors @ u
-        local = turned.unsqueeze(-1) * (turned.unsqueeze(-2) * (share * mixed))
-        local.diagonal(dim1=-2, dim2=-1).add_(turned.square() @ even, alpha=share)
-        total += v @ (local @ v.mT)
-    return total
 
 
 _MIXING_STEPS = 20
@@ -173,20 +144,15 @@ def learn_mixing(inner: Tensor, gap_of: Callable[[Tensor], Tensor] = langevin_ga
     of all rotations by default. Returns (k, 2k).
     """
     k = inner.shape[-1]
-    basis = _mixing_basis(k).to(inner)
+    one, none = torch.eye(k).to(inner), torch.zeros(k, k).to(inner)
+    identity = torch.cat([one, none], 1)
+    basis = torch.stack([identity, torch.cat([none, one], 1)])  # matrices that W is combined from
+    if k <= FREE_MIXING_UP_TO:
+        basis = torch.eye(2 * k * k).view(-1, k, 2 * k).to(inner)
 
     def loss(weights: Tensor) -> Tensor:
         return -gap_of(torch.tensordot(weights, basis, 1) @ inner).mean()
 
-    identity = torch.cat([torch.eye(k), torch.zeros(k, k)], dim=1).to(inner)
     start = torch.tensordot(basis, identity, 2) / basis.square().sum((-2, -1))
     weights = lbfgs(by_autograd(loss), start, max_iter=_MIXING_STEPS)
     return torch.tensordot(weights, basis, 1)
-
-
-def _mixing_basis(k: int) -> Tensor:
-    """Matrices (p, k, 2k) that W is combined from."""
-    if k <= FREE_MIXING_UP_TO:
-        return torch.eye(2 * k * k).view(-1, k, 2 * k)
-    none = torch.zeros(k, k)
-    return torch.stack([torch.cat([torch.eye(k), none], 1), torch.cat([none, torch.eye(k)], 1)])

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.linalg import cholesky, matrix_blocks
-from skbayes_sym.numerics.random import Estimate, mean_and_error
+from skbayes_sym.numerics.random import Estimate, mean_and_error, normal_like
 from skbayes_sym.symmetry.gaps.gap import GapGradient, RowPosterior, Side
 from skbayes_sym.symmetry.gaps.haar_integral import EXACT_UP_TO
 from skbayes_sym.symmetry.gaps.langevin import (
@@ -106,7 +106,7 @@ class IsotropicRotationGap:
         """Average over ``n_draws`` (256 to 4,096 by default, fewer of wide rows), O(k^3) each."""
         few = _ISOTROPIC_NUMBERS // posterior.mean.shape[1] ** 2
         few = max(_ESTIMATE_DRAWS, min(_ISOTROPIC_DRAWS, few))
-        noise = self._noise(posterior, _pairs(n_draws or few), generator)
+        noise = self._noise(posterior, (1 + (n_draws or few)) // 2, generator)
         return _mean_of_pairs(self._distance(posterior).draws(noise))
 
     def value_and_gradients(
@@ -121,7 +121,8 @@ class IsotropicRotationGap:
         return Distance.of(posterior.mean, mean_variances(posterior))
 
     def _noise(self, posterior: RowPosterior, n_pairs: int, generator: torch.Generator) -> Tensor:
-        noise = row_noise((n_pairs, posterior.mean.shape[1]), posterior, generator)
+        k = posterior.mean.shape[1]
+        noise = normal_like((n_pairs, k, k), generator=generator, like=posterior.mean)
         return torch.cat([noise, -noise])
 
 
@@ -146,7 +147,7 @@ class AnchoredRotationGap:
         O(n_rows k^2) a draw.
         """
         few = max(16, min(_ESTIMATE_DRAWS, _ESTIMATE_NUMBERS // posterior.mean.numel()))
-        n_pairs, k = _pairs(n_draws or few), posterior.mean.shape[1]
+        n_pairs, k = (1 + (n_draws or few)) // 2, posterior.mean.shape[1]
         n_learned = n_pairs if k <= FREE_MIXING_UP_TO else max(1, n_pairs // _LEARNING_SHARE)
         centre = posterior.mean.new_zeros(2 * k, k)
         noise = centre.new_zeros(n_learned + n_pairs, 2 * k, k)
@@ -154,7 +155,7 @@ class AnchoredRotationGap:
             root = row_root(part.cov)
             features = anchor_features(part, root)
             centre += anchored_inner(features, part.mean)
-            noise += anchored_inner(features, _row_noise(part, root, len(noise), generator))
+            noise += anchored_inner(features, row_noise(part, root, len(noise), generator))
         learned = noise[:n_learned]
         mixing = learn_mixing(torch.cat([centre + learned, centre - learned]))
         rest = noise[n_learned:]
@@ -168,14 +169,10 @@ class AnchoredRotationGap:
         n_pairs = max(1, min(_MOST_PAIRS, _NUMBERS_A_STEP // anchors.numel()))
         noise = anchors.new_zeros(n_pairs, anchors.shape[1], anchors.shape[1])
         for part in _parts(posterior):
-            drawn = _row_noise(part, row_root(part.cov), n_pairs, generator)
+            drawn = row_noise(part, row_root(part.cov), n_pairs, generator)
             noise += anchored_inner(plain_anchors(part), drawn)
         centre = anchored_inner(anchors, posterior.mean)
         return langevin_gradient(anchors, torch.cat([centre + noise, centre - noise]))
-
-
-def _pairs(n_draws: int) -> int:
-    return (n_draws + 1) // 2
 
 
 def _mean_of_pairs(inner: Tensor) -> Estimate:
@@ -195,12 +192,6 @@ def _parts(posterior: RowPosterior) -> Iterator[_Part]:
         yield _Part(posterior.mean[begin:end], posterior.cov[begin:end])
 
 
-def _row_noise(part: _Part, root: Tensor, n_draws: int, generator: torch.Generator) -> Tensor:
-    """Noise of draws of rows around their mean, (n_draws, r, k)."""
-    noise = row_noise((len(part.mean), n_draws), part, generator)
-    return (noise @ root.mT).movedim(1, 0)
-
-
 def row_root(cov: Tensor) -> Tensor:
     """Cholesky factors of the rows' covariances, (n, k, k)."""
     return cholesky(
@@ -211,9 +202,9 @@ def row_root(cov: Tensor) -> Tensor:
 
 
 def row_noise(
-    shape: tuple[int, int], posterior: RowPosterior, generator: torch.Generator
+    posterior: RowPosterior, root: Tensor, n_draws: int, generator: torch.Generator
 ) -> Tensor:
-    """Standard normal noise (*shape, k) as the posterior's means are."""
-    mean = posterior.mean
-    full = (*shape, mean.shape[1])
-    return torch.randn(full, generator=generator, device=mean.device, dtype=mean.dtype)
+    """Draws of rows less their mean, (n_draws, n_rows, k); ``root``: Cholesky's of covariances."""
+    n, k = posterior.mean.shape
+    noise = normal_like((n, n_draws, k), generator=generator, like=posterior.mean)
+    return (noise @ root.mT).movedim(1, 0)

@@ -11,7 +11,7 @@ and the gaps of independent components add up (Moore 2016, section 3.1).
 from dataclasses import dataclass
 from functools import singledispatch
 from math import lgamma, log
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -111,40 +111,31 @@ class ComponentGap:
         self, posterior: RowPosterior, n_draws: int | None = None, *, generator: torch.Generator
     ) -> Estimate:
         """Average over draws (256 by default), one permanent each."""
-        loc, scale = _flat(posterior)
-        draws = (
-            self._values(loc, scale, posterior, 1, generator) for _ in range(n_draws or _DRAWS)
+        return UnitGap(self.group, Exact()).estimate(
+            _flat(posterior), n_draws or _DRAWS, generator=generator
         )
-        return mean_and_error(torch.cat(list(draws)))
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
         """Value and derivatives from 16 draws."""
-        loc, scale = (t.requires_grad_() for t in _flat(posterior))
-        with torch.enable_grad():
-            value = self._values(loc, scale, posterior, _DRAWS_A_STEP, generator).mean()
-            d_loc, d_scale = torch.autograd.grad(value, (loc, scale))
-        shape = posterior.mean.shape
-        added = -(d_scale / scale.detach()).view(shape)  # d/ds^2 = (d/ds) / (2 s)
-        return GapGradient(value.detach(), d_loc.view(shape), torch.diag_embed(added))
-
-    def _values(
-        self,
-        loc: Tensor,
-        scale: Tensor,
-        posterior: RowPosterior,
-        n_draws: int,
-        generator: torch.Generator,
-    ) -> Tensor:
-        noise = row_noise((n_draws, len(posterior.mean)), posterior, generator).flatten(1)
-        return UnitGap(self.group, Exact()).values(loc, scale, noise, generator=generator)
+        gap = UnitGap(self.group, Exact(), n_draws=_DRAWS_A_STEP)
+        value, d_loc, added = gap.value_and_gradients(_flat(posterior), generator=generator)
+        mean = posterior.mean
+        added = torch.diag_embed(added.view(mean.shape)).to(mean)
+        return GapGradient(value.to(mean), d_loc.view(mean.shape).to(mean), added)
 
 
-def _flat(posterior: RowPosterior) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations of all entries, (n_rows k,), row by row."""
+class _Flat(NamedTuple):
+    """Independent normals: all entries of rows, (n_rows k,), row by row."""
+
+    loc: Tensor
+    scale: Tensor
+
+
+def _flat(posterior: RowPosterior) -> _Flat:
     scale = posterior.cov.diagonal(dim1=-2, dim2=-1).sqrt()
-    return posterior.mean.detach().flatten(), scale.detach().flatten()
+    return _Flat(posterior.mean.flatten(), scale.flatten())
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +165,7 @@ class AnchoredComponentGap:
         features = anchor_features(posterior, root)
 
         def draw(n: int) -> Tensor:
-            rows = (self._rows(posterior, root, 1, generator) for _ in range(n))
+            rows = (posterior.mean + row_noise(posterior, root, 1, generator) for _ in range(n))
             return torch.cat([anchored_inner(features, x) for x in rows])
 
         n_draws = n_draws or _DRAWS_OF_A_BOUND
@@ -191,8 +182,8 @@ class AnchoredComponentGap:
         Where the copies are apart both derivatives vanish, and a finite group can't add much.
         """
         anchors = plain_anchors(posterior)
-        rows = self._rows(posterior, row_root(posterior.cov), _BOUND_DRAWS_A_STEP, generator)
-        inner = anchored_inner(anchors, rows).detach().requires_grad_()
+        noise = row_noise(posterior, row_root(posterior.cov), _BOUND_DRAWS_A_STEP, generator)
+        inner = anchored_inner(anchors, posterior.mean + noise).detach().requires_grad_()
         with torch.enable_grad():
             value = self.values(inner).mean()
             (slope,) = torch.autograd.grad(value, inner)
@@ -207,12 +198,6 @@ class AnchoredComponentGap:
             return trace - log_cosh.diagonal(dim1=-2, dim2=-1).sum(-1)
         k = inner.shape[-1]
         return trace - log_permanent(log_cosh) + lgamma(k + 1.0)
-
-    def _rows(
-        self, posterior: RowPosterior, root: Tensor, n_draws: int, generator: torch.Generator
-    ) -> Tensor:
-        noise = row_noise((len(posterior.mean), n_draws), posterior, generator)
-        return posterior.mean + (noise @ root.mT).movedim(1, 0)
 
 
 @singledispatch

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 from cases import NETWORKS
-from fits import IMAGES, LABELS, MATRIX, NUMBERS, SMALL, X, target
+from fits import MATRIX, NUMBERS, SMALL, X, target
 from sklearn.base import clone
 
-import skbayes_sym as sk
-from skbayes_sym import EvidenceAdam, Updates
 from skbayes_sym.estimators._fit import device as device_rule
 from skbayes_sym.estimators._fit.device import gradient_flops, resolve_device, worthwhile
+from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 
 # Too few steps to converge on purpose.
 pytestmark = [
@@ -55,13 +54,6 @@ def test_who_asks_for_a_device_gets_it(cuda, caplog):
     assert "device=" not in caplog.text
 
 
-def test_without_a_gpu_nothing_is_said(monkeypatch, caplog):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with caplog.at_level(logging.INFO, logger="skbayes_sym"):
-        assert fit(SMALL["BayesianLinearRegressor"]).device_ == "cpu"
-    assert "device=" not in caplog.text
-
-
 def test_the_remedy_knows_whether_cuda_is_there(cuda, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ValueError, match=r"sees 1 CUDA devices here. Use device='auto' or 'cpu'.$"):
@@ -79,30 +71,14 @@ def test_the_count_is_that_of_matrix_products():
 
 
 def test_a_weight_of_a_convolution_counts_at_every_pixel():
-    cnn = (
-        sk.LILAClassifier(
-            image_shape=(6, 6),
-            network="cnn",
-            invariances=None,
-            max_iter=1,
-            optimizer=EvidenceAdam(updates=Updates(n=1)),
-            random_state=0,
-            device="cpu",
-        )
-        .fit(IMAGES, LABELS)
-        .network_
-    )
+    cnn = ARCHITECTURES["cnn"]((1, 6, 6), 2)
     shapes = cnn.layout.shapes.values()
     weights = sum(np.prod(s) * (36 if len(s) > 2 else 1) for s in shapes)
-    assert gradient_flops(cnn, 1) == 6.0 * weights
-    assert gradient_flops(cnn, 1) > 6.0 * cnn.layout.n_params
+    assert gradient_flops(cnn, 1) == 6.0 * weights > 6.0 * cnn.layout.n_params
 
 
 @pytest.mark.parametrize(("flops", "taken"), [(1e8 - 1, "cpu"), (1e8, "cuda"), (1e12, "cuda")])
 def test_the_rule(flops, taken):
     assert worthwhile("auto", torch.device("cuda"), lambda: flops).type == taken
     assert worthwhile("cuda", torch.device("cuda"), lambda: flops).type == "cuda"
-
-
-def test_the_rule_asks_for_no_count_where_there_is_no_choice():
     assert worthwhile("auto", torch.device("cpu"), pytest.fail).type == "cpu"

@@ -8,10 +8,8 @@ import pytest
 import torch
 from cases import LaplaceNoise
 from habits import LINEAR, data, every
-from scipy import integrate, stats
 from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_diabetes
-from sklearn.exceptions import NotFittedError
 
 from skbayes_sym import BayesianLinearRegressor
 from skbayes_sym.models.likelihoods.expectations import ExpectedLogProb
@@ -46,12 +44,6 @@ def test_float32_follows_the_data(estimator):
     assert fitted.elbo_ == rounded.elbo_  # the fit itself is in float64
 
 
-@every(LINEAR)
-def test_unfitted(estimator):
-    with pytest.raises(NotFittedError):
-        _ = clone(estimator).coef_cov_
-
-
 LOG_SCALE = torch.zeros(1, dtype=torch.float64)
 
 
@@ -77,25 +69,6 @@ class FoldedLaplaceNoise(LaplaceNoise):
             value = (-distance / p.exp() - math.log(2.0) - p).sum(-1)
             slopes = torch.autograd.grad(value.sum(), (m, v, p), create_graph=wanted)
         return ExpectedLogProb(value if wanted else value.detach(), *slopes)
-
-
-@pytest.mark.kept("1.0")
-@pytest.mark.parametrize("sd", [0.1, 1.0, 5.0])
-def test_the_closed_form_is_the_integral(sd):
-    mean, variance, y = (torch.tensor([[t]], dtype=torch.float64) for t in (0.3, sd**2, 1.0))
-    found = FoldedLaplaceNoise(LOG_SCALE).expected_log_prob(mean, variance, y, mean[:, :0])
-
-    def integral(m, v):
-        law = stats.norm(m, v**0.5)
-        ends = (m - 12 * v**0.5, m + 12 * v**0.5)
-        return integrate.quad(
-            lambda f: law.pdf(f) * stats.laplace(f).logpdf(1.0), *ends, points=[1.0], epsabs=1e-12
-        )[0]
-
-    assert float(found.value) == pytest.approx(integral(0.3, sd**2), abs=1e-9)
-    h = 1e-4 * sd**2
-    slope = (integral(0.3, sd**2 + h) - integral(0.3, sd**2 - h)) / (2 * h)
-    assert float(found.d_variance) == pytest.approx(slope, rel=1e-4, abs=1e-8)
 
 
 @pytest.mark.long

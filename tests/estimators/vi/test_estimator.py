@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from inference.gaussian_vi.layerwise_problems import one_unit_evidence
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
@@ -56,21 +56,6 @@ def test_the_bounds_fit_together(fitted):
     assert (fitted.n_iter_, fitted.stop_reason_) == (500, "max_iter")
 
 
-def one_unit_evidence(x, y, noise):
-    """log p(y) of a one-unit tanh network, N(0, 1) priors: 2-D grid over the inner weights.
-
-    Given them, the outer weight and bias are a conjugate linear model.
-    """
-    grid = np.linspace(-6, 6, 121)
-    w, b = (a.reshape(-1, 1) for a in np.meshgrid(grid, grid))
-    h = torch.as_tensor(np.tanh(w * x + b))
-    cov = h.unsqueeze(-1) * h.unsqueeze(-2) + 1.0 + noise**2 * torch.eye(len(x))
-    y = torch.as_tensor(y)
-    log_lik = torch.distributions.MultivariateNormal(torch.zeros_like(y), cov).log_prob(y)
-    log_prior = stats.norm.logpdf(np.hstack([w, b])).sum(1) + 2 * np.log(grid[1] - grid[0])
-    return np.logaddexp.reduce(log_lik.numpy() + log_prior)
-
-
 @pytest.mark.long
 def test_elbo_is_below_the_evidence_and_symmetry_closes_log_2():
     """One tanh unit has two equivalent modes: the gap recovers log 2 nats, not more."""
@@ -87,19 +72,15 @@ def test_elbo_is_below_the_evidence_and_symmetry_closes_log_2():
     assert reg.elbo_ > evidence - 1.5
 
 
-def test_none_is_mean_field(diabetes):
-    reg = quick(symmetry=None).fit(*diabetes)
-    assert reg.elbo_ == reg.elbo_mean_field_ == reg.elbo_upper_
-    assert reg.symmetry_gap_ == 0.0
-    assert np.isnan(reg.saturation_)
-
-
 def test_a_trivial_group_is_mean_field(diabetes):
     """One relu unit has nothing to exchange: same random numbers, same fit."""
-    fits = [
+    one, none = (
         quick(hidden_layer_sizes=(1,), symmetry=s).fit(*diabetes) for s in ("permutation", None)
-    ]
-    assert np.array_equal(fits[0].posterior_.loc, fits[1].posterior_.loc)
+    )
+    assert np.array_equal(one.posterior_.loc, none.posterior_.loc)
+    assert none.elbo_ == none.elbo_mean_field_ == none.elbo_upper_
+    assert none.symmetry_gap_ == 0.0
+    assert np.isnan(none.saturation_)
 
 
 @pytest.mark.long
@@ -187,14 +168,6 @@ def test_prior_that_tells_units_apart_is_refused(diabetes):
     quick(prior=scale, symmetry=None).fit(X, y)
 
 
-def test_intervals_are_quantiles_and_cover(fitted, diabetes):
-    X, y = diabetes
-    interval = fitted.predict_interval(X, 0.8)
-    np.testing.assert_allclose(interval, fitted.predict_quantiles(X, (0.1, 0.9)), rtol=1e-9)
-    inside = ((interval[:, 0] < y) & (y < interval[:, 1])).mean()
-    assert 0.65 < inside < 0.95
-
-
 def test_targets_that_may_not_be_written_to(fitted, diabetes):
     X, y = diabetes
     protected = y.copy()
@@ -219,12 +192,6 @@ def test_draws_of_a_function_are_coherent():
     assert not np.array_equal(draws, reg.sample_y(pair, 300, random_state=1))
 
 
-def test_each_target_may_have_its_fixed_noise(diabetes):
-    X, y = diabetes
-    two = quick(noise_std=[50.0, 5.0]).fit(X, np.column_stack([y, y / 10]))
-    np.testing.assert_allclose(two.noise_std_, [50.0, 5.0])
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_fixed_noise_in_every_precision(dtype, diabetes):
     X, y = diabetes
@@ -232,15 +199,6 @@ def test_fixed_noise_in_every_precision(dtype, diabetes):
     assert reg.noise_std_ == pytest.approx(55.0)
     assert reg.posterior_.loc.dtype == dtype
     assert reg.predict(X).dtype == np.float64  # targets keep their level
-
-
-@pytest.mark.kept("1e-06")
-@pytest.mark.parametrize("unit", [1e-6, 1e6])
-def test_noise_is_learned_in_any_unit_without_scaling(unit, diabetes):
-    X, y = diabetes
-    y = (y - y.mean()) / y.std() * unit
-    reg = quick(standardize="X", max_iter=300).fit(X, y)
-    assert 0.1 < reg.noise_std_ / unit < 3.0
 
 
 @pytest.mark.long
@@ -254,18 +212,6 @@ def test_exact_means_exact_in_the_report_too(diabetes):
 
 
 @pytest.mark.long
-def test_warm_start_goes_on(diabetes):
-    X, y = diabetes
-    reg = quick(warm_start=True, max_iter=200).fit(X, y)
-    first = reg.elbo_curve_
-    reg.fit(X, y)
-    assert reg.elbo_curve_[0] > first[0] + 10.0
-    with pytest.raises(ValueError, match=r"warm_start=True.*changed"):
-        reg.fit(X[:, :5], y)
-    assert reg.n_features_in_ == X.shape[1]
-
-
-@pytest.mark.long
 def test_tol_stops():
     X, y = make_sinusoidal(random_state=0)
     reg = SymmetrizedVIRegressor((3,), "tanh", max_iter=4000, tol=5e-2,
@@ -275,24 +221,10 @@ def test_tol_stops():
 
 
 @pytest.mark.long
-def test_classifier_reports_the_same(diabetes):
+def test_classifier_reports_the_same():
     X, y = load_iris(return_X_y=True)
-    names = np.array(["setosa", "versicolor", "virginica"])[y]
-    clf = SymmetrizedVIClassifier((5,), "tanh", max_iter=300, tol=None, random_state=0).fit(
-        X, names
-    )
-    assert clf.score(X, names) > 0.93
-    assert set(clf.predict(X)) <= set(names)
-    proba = clf.predict_proba(X)
-    np.testing.assert_allclose(proba.sum(axis=1), 1.0)
-    np.testing.assert_allclose(np.exp(clf.predict_log_proba(X)), proba)
-    np.testing.assert_allclose(
-        clf.log_predictive_density(X, names), np.log(proba[np.arange(150), y])
-    )
-    assert np.isneginf(clf.log_predictive_density(X[:1], ["rose"]))
-    parts = clf.predict_uncertainty(X)
-    assert (parts.epistemic >= 0).all()
-    np.testing.assert_allclose(parts.total, stats.entropy(proba, axis=1), atol=1e-9)
+    clf = SymmetrizedVIClassifier((5,), "tanh", max_iter=300, tol=None, random_state=0).fit(X, y)
+    assert clf.score(X, y) > 0.93
     assert clf.elbo_mean_field_ < clf.elbo_ <= clf.elbo_upper_
     # A classifier that knows nothing has n log 3 nats to lose.
     assert clf.elbo_ > -150 * np.log(3)

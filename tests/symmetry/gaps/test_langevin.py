@@ -1,11 +1,10 @@
 """Gaps of Gaussian rows under O(k) and under sign flips."""
 
 from itertools import pairwise
-from math import log
 
 import pytest
 import torch
-from gap_oracle import Rows
+from gap_oracle import Rows, log_density_ratio
 from torch.testing import assert_close
 
 from skbayes_sym.symmetry.gaps.langevin import (
@@ -13,34 +12,21 @@ from skbayes_sym.symmetry.gaps.langevin import (
     anchor_features,
     anchored_inner,
     expand_langevin,
-    isotropic_inner,
     langevin_gap,
+    langevin_gradient,
     learn_mixing,
-    mean_gradient,
     plain_anchors,
 )
+from skbayes_sym.symmetry.gaps.rotations import Distance
+from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 N_ROWS, DRAWS = 12, 4000
 
 
-def planar_elements(n=720):
-    """A fine uniform grid on O(2)."""
-    angle = torch.arange(n, dtype=torch.float64) * (2.0 * torch.pi / n)
-    c, s = angle.cos(), angle.sin()
-    turns = torch.stack([torch.stack([c, -s], -1), torch.stack([s, c], -1)], -2)
-    return torch.cat([turns, turns @ torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64))])
-
-
 def exact_gap(mean, cov, rows):
     """E[log q - log q_G] by quadrature over O(2): values of the draws ``rows`` (D, n, 2)."""
-    precision = torch.linalg.inv(cov)
-
-    def log_q(x):
-        off = x - mean
-        return -0.5 * torch.einsum("...ip,ipq,...iq->...", off, precision, off)
-
-    moved = torch.stack([log_q(rows @ g.mT) for g in planar_elements()])
-    return log_q(rows) - (moved.logsumexp(0) - log(len(moved)))
+    group = Orthogonal(torch.arange(mean.numel()).view(mean.shape))
+    return log_density_ratio(group, Rows(mean, cov), rows.flatten(1))
 
 
 def covariances(kind, generator):
@@ -78,7 +64,8 @@ def test_row_isotropic_gap_is_exact_draw_by_draw(kind, generator):
 def test_shortcut_draws_have_the_law_of_the_rows(kind, generator):
     mean, cov, rows, anchors = setting(kind, generator)
     noise = torch.randn(DRAWS, 2, 2, generator=generator, dtype=torch.float64)
-    short = isotropic_inner(mean, cov[:, 0, 0], noise)
+    distance = Distance.of(mean, cov[:, 0, 0])
+    short = distance.axes @ distance.draws(noise) @ distance.axes.mT
     long = anchored_inner(anchors, rows)
     for power in (1, 2):
         difference = (short**power).mean(0) - (long**power).mean(0)
@@ -111,7 +98,7 @@ def test_any_anchors_give_a_lower_bound(kind, strength, generator):
 def test_isotropic_gap_at_twenty_components(distance, expected, generator):
     noise = torch.randn(200, 20, 20, generator=generator, dtype=torch.float64)
     mean = float(distance) ** 0.5 * torch.eye(20, dtype=torch.float64)
-    values = langevin_gap(isotropic_inner(mean, torch.ones(20, dtype=torch.float64), noise))
+    values = langevin_gap(Distance.of(mean, torch.ones(20, dtype=torch.float64)).draws(noise))
     error = 4.0 * float(values.std()) * (1 / 200 + 1 / 64) ** 0.5
     assert abs(float(values.mean()) - expected) < error + 0.02 * expected
 
@@ -121,7 +108,7 @@ def test_gap_vanishes_without_means_and_grows_with_them(generator):
     shape = torch.randn(9, 4, generator=generator, dtype=torch.float64)
     variance = 0.5 * torch.ones(9, dtype=torch.float64)
     gaps = [
-        float(langevin_gap(isotropic_inner(scale * shape, variance, noise)).mean())
+        float(langevin_gap(Distance.of(scale * shape, variance).draws(noise)).mean())
         for scale in (0.0, 0.3, 1.0, 3.0, 10.0)
     ]
     assert abs(gaps[0]) < 1e-12
@@ -141,7 +128,8 @@ def test_gradient_and_added_precision_are_derivatives(k, generator):
         return torch.autograd.grad(value, x)[0].sum(0)
 
     expansion = expand_langevin(anchored_inner(anchors, rows))
-    assert_close(mean_gradient(anchors, expansion), slopes(rows), rtol=0, atol=1e-10)
+    gradient = langevin_gradient(anchors, anchored_inner(anchors, rows)).d_mean
+    assert_close(gradient, slopes(rows), rtol=0, atol=1e-10)
     found = added_precision(anchors, expansion)
     for i in range(n):
         for p in range(k):

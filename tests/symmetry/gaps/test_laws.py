@@ -7,7 +7,7 @@ from gap_oracle import draws_of, log_density_ratio, moved, shifted
 from torch.testing import assert_close
 
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.symmetry.gaps.permanent_estimates import DoublyStochastic, Exact, Soules
+from skbayes_sym.symmetry.gaps.permanent_estimates import Bethe, Exact, Soules
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units
@@ -16,7 +16,7 @@ every_gap = pytest.mark.parametrize("case", GAPS.values(), ids=GAPS)
 N_DRAWS = 1000
 
 
-@pytest.mark.parametrize("permanent", [Exact(), Soules(), DoublyStochastic()], ids=repr)
+@pytest.mark.parametrize("permanent", [Exact(), Soules(), Bethe()], ids=repr)
 @pytest.mark.parametrize("group", [Trivial(), Units(torch.arange(3).view(1, 3))], ids=repr)
 def test_a_trivial_group_has_no_gap(permanent, group, generator):
     gap = UnitGap(group, permanent, "upper" if permanent.side == "upper" else "lower")

@@ -1,12 +1,10 @@
-"""The matrix of log ratios: known diagonal, written-out gradient."""
+"""Units: log ratios with a known diagonal, and the permanent's estimates, each on its side."""
 
 from itertools import permutations, product
-from math import log, pi
+from math import factorial, log, pi
 
 import pytest
 import torch
-from cases import LOWER_ESTIMATES
-from symmetry.gaps.unit_problems import assert_mean, gap_of, spread_units, units
 from torch.distributions import Normal
 from torch.nn.functional import softplus
 from torch.testing import assert_close
@@ -15,8 +13,8 @@ from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    DoublyStochastic,
     Exact,
+    ExactUpTo,
     Importance,
     InfoNCE,
     Soules,
@@ -29,6 +27,23 @@ from skbayes_sym.symmetry.gaps.unit_gap import (
     unit_log_ratios,
 )
 from skbayes_sym.symmetry.units import SignedPermutation, Units
+
+
+def units(d, p=1):
+    return torch.arange(d * p).reshape(d, p)
+
+
+def assert_mean(values, expected, tolerance=0.0):
+    """Within 4 standard errors of the Monte Carlo mean."""
+    error = 4 * float(values.std()) / len(values) ** 0.5 + tolerance + 1e-12
+    assert abs(float(values.mean()) - expected) < error, (float(values.mean()), expected, error)
+
+
+def spread_units(d, p, spread):
+    i, k = torch.meshgrid(torch.arange(d), torch.arange(p), indexing="ij")
+    loc = spread * torch.sin(1.0 + 3 * i + 5 * k).double()
+    scale = (0.5 + 0.3 * torch.cos(2.0 * i + k)).double()
+    return loc.flatten(), scale.flatten()
 
 
 @pytest.mark.parametrize("narrow", [1.0, 1e-4, 1e-8])
@@ -81,27 +96,6 @@ def assert_not_above(smaller, larger):
     assert float(difference.mean()) > -error - 1e-9
 
 
-# I = log 2 - E softplus(-delta^2 + sqrt(2) delta z), equal isotropic scales: tests/oracles/gaps.py.
-TWO_UNITS = {0.25: 0.01538576, 0.5: 0.05887828, 1.0: 0.20134547, 2.0: 0.50007214, 4.0: 0.68653582}
-
-
-@pytest.mark.parametrize(("delta", "expected"), TWO_UNITS.items())
-@pytest.mark.parametrize("p", [1, 3])
-def test_two_equal_units(delta, expected, p, generator):
-    loc = torch.zeros(2 * p)
-    loc[0] = delta * 0.7
-    values = gap_of(Units(units(2, p)), loc, torch.full((2 * p,), 0.7), generator)
-    assert_mean(values, expected)
-
-
-@pytest.mark.parametrize(("delta", "expected"), TWO_UNITS.items())
-def test_one_flipped_unit(delta, expected, generator):
-    """A sign flip is the same two-component mixture at distance 2 |mu| = sqrt 2 * delta sd."""
-    loc = torch.tensor([delta / 2**0.5])
-    values = gap_of(Units(units(1), flip=True), loc, torch.ones(1), generator)
-    assert_mean(values, expected)
-
-
 def test_two_heteroscedastic_units_by_quadrature():
     """The same number without Monte Carlo: the draws are the nodes."""
     nodes, weights = torch.linspace(-9, 9, 401, dtype=torch.float64), None
@@ -110,28 +104,6 @@ def test_two_heteroscedastic_units_by_quadrature():
     loc, scale = torch.tensor([[0.3, -0.5], [0.4, 0.9]], dtype=torch.float64)
     values = unit_gap(Units(units(2)), loc, scale, grid, Exact(), generator=torch.Generator())
     assert_close(float((values * w).sum() / w.sum()), 0.36236889, rtol=0, atol=2e-8)
-
-
-@pytest.mark.parametrize("estimate", LOWER_ESTIMATES.values(), ids=LOWER_ESTIMATES)
-def test_equal_units_have_no_gap(estimate, generator):
-    d, p = 4, 3
-    loc = torch.tensor([0.3, -1.0, 2.0]).repeat(d)
-    scale = torch.tensor([0.5, 1.0, 2.0]).repeat(d)
-    values = gap_of(Units(units(d, p)), loc, scale, generator, estimate=estimate, n=50)
-    if estimate == Soules() or isinstance(estimate, (InfoNCE, Exact)):
-        assert_close(values, torch.zeros(50, dtype=torch.float64), rtol=0, atol=1e-9)
-    assert_mean(values, 0.0, tolerance=1e-9)
-
-
-@pytest.mark.parametrize("name", ["exact", "importance-1", "importance-5", "soules"])
-@pytest.mark.parametrize("flip", [False, True])
-def test_separated_units_saturate(name, flip, generator):
-    d, p = 6, 3
-    group = Units(units(d, p), flip=flip)
-    loc = 50.0 * torch.randn(d * p, generator=generator)
-    values = gap_of(group, loc, torch.ones(d * p), generator, estimate=LOWER_ESTIMATES[name], n=20)
-    expected = torch.full((20,), group.log_order, dtype=torch.float64)
-    assert_close(values, expected, rtol=0, atol=1e-6)
 
 
 def enumerate_log_density_ratio(group, elements, loc, scale, noise):
@@ -171,33 +143,6 @@ def test_exact_equals_enumeration(signed, generator):
     assert_close(values, expected, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize(("d", "p", "spread"), [(4, 3, 0.5), (6, 3, 0.0), (6, 3, 1.5)])
-@pytest.mark.parametrize("name", [n for n in LOWER_ESTIMATES if n != "exact"])
-def test_lower_estimates_stay_below_the_exact_gap(name, d, p, spread, generator):
-    loc, scale = spread_units(d, p, spread)
-    noise = torch.randn(3000, d * p, generator=generator, dtype=torch.float64)
-    group = Units(units(d, p))
-    exact = unit_gap(group, loc, scale, noise, Exact(), generator=generator)
-    estimate = LOWER_ESTIMATES[name]
-    below = unit_gap(group, loc, scale, noise, estimate, generator=generator)
-    assert_not_above(below, exact)  # paired: the draws are the same
-    if name == "soules":
-        assert bool((exact - below > -1e-9).all()), "Soules bounds every single permanent"
-
-
-@pytest.mark.parametrize(("d", "p", "spread"), [(4, 3, 0.5), (6, 3, 1.5)])
-def test_upper_estimate_stays_above_pointwise(d, p, spread, generator):
-    loc, scale = spread_units(d, p, spread)
-    noise = torch.randn(500, d * p, generator=generator, dtype=torch.float64)
-    group = Units(units(d, p))
-    exact = unit_gap(group, loc, scale, noise, Exact(), generator=generator)
-    above = UnitGap(group, DoublyStochastic(), "upper").values(
-        loc, scale, noise, generator=generator
-    )
-    assert bool((above - exact > -1e-9).all())
-    assert bool((above <= group.log_order + 1e-12).all())
-
-
 @pytest.mark.long
 @pytest.mark.kept("permutation-0.0", "permutation-5.0", "signed-0.3", "signed-5.0")
 @pytest.mark.parametrize("spread", [0.0, 0.3, 1.0, 5.0])
@@ -222,31 +167,11 @@ def test_deep_network_is_sandwiched(spread, activation, generator):
         assert_mean(lower, float(exact.mean()), tolerance=0.05)
 
 
-def test_disjoint_blocks_leave_a_single_layer_whole():
-    group = MLP(3, (4,), 2, RELU).symmetry()
-    (block,) = disjoint_unit_blocks(group)
-    assert torch.equal(block.index, group.factors[0].index)
-
-
 def test_disjoint_blocks_share_nothing():
     group = MLP(3, (4, 5, 2), 2, RELU).symmetry()
     positions = torch.cat([b.index.flatten() for b in disjoint_unit_blocks(group)])
     assert len(positions.unique()) == len(positions)
     assert [b.index.shape[1] for b in disjoint_unit_blocks(group)] == [3 + 1, 4 + 1, 5 + 1 + 2]
-
-
-def test_estimates_are_equivariant_to_the_order_of_units(generator):
-    """Relabelling the posterior's units can't change the law: no leak of the identity."""
-    d, p = 5, 2
-    loc, scale = spread_units(d, p, 0.5)
-    order = torch.tensor([3, 0, 4, 1, 2])
-    shuffled = units(d, p)[order].flatten()
-    group = Units(units(d, p))
-    estimate = Importance(4)
-    a = gap_of(group, loc, scale, generator, estimate=estimate, n=4000)
-    b = gap_of(group, loc[shuffled], scale[shuffled], generator, estimate=estimate, n=4000)
-    error = (float(a.var() + b.var()) / 4000) ** 0.5
-    assert abs(float(a.mean() - b.mean())) < 4 * error
 
 
 class Refused(Exact):
@@ -281,3 +206,52 @@ def test_wide_overlapping_layers_are_estimated(generator):
         UnitGap(group, Refused()).estimate(posterior, 20, generator=generator)
     found = UnitGap(group, Importance(16)).estimate(posterior, 20, generator=generator)
     assert abs(group.log_order - log(2.0) - found.value) < 0.05
+
+
+# log K - E log(1 + Binomial(K - 1, 1/d!)): what iid InfoNCE says of separated units
+@pytest.mark.parametrize(
+    ("d", "k", "expected"), [(2, 2, 0.346574), (3, 5, 1.192231), (5, 20, 2.889307)]
+)
+def test_saturated_infonce_iid(d, k, expected, generator):
+    loc, one = 100.0 * torch.arange(d, dtype=torch.float64), torch.ones(d, dtype=torch.float64)
+    gap = UnitGap(Units(units(d)), InfoNCE(k, replacement=True))
+    draws = [  # permutations are drawn once for all values of a call
+        gap.values(loc, one, torch.randn(1, d, generator=generator).double(), generator=generator)
+        for _ in range(500)
+    ]
+    assert_mean(torch.cat(draws), expected)
+
+
+@pytest.mark.parametrize("d", [2, 3, 4])
+def test_infonce_without_replacement_is_exact_at_the_whole_group(d, generator):
+    loc, scale = torch.randn(2, 2 * d, generator=generator, dtype=torch.float64)
+    noise = torch.randn(30, 2 * d, generator=generator, dtype=torch.float64)
+    group = Units(units(d, 2))
+    exact, infonce = (
+        unit_gap(group, loc, scale.exp(), noise, e, generator=generator)
+        for e in (Exact(), InfoNCE(factorial(d)))
+    )
+    assert_close(infonce, exact, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("n_permutations", [1, 2, 16])
+def test_equal_weights_leave_nothing_to_estimate(n_permutations, generator):
+    """Every assignment counts alike, so any number of them says the same: ``log d!``."""
+    d = 4
+    weights = torch.full((3, d, d), 0.7, dtype=torch.float64)
+    expected = torch.full((3,), log(factorial(d)) + 0.7 * d, dtype=torch.float64)
+    for estimate in (Importance, InfoNCE):
+        found = estimate(n_permutations)(weights, generator=generator)
+        assert_close(found, expected, atol=1e-6, rtol=0.0)
+
+
+def test_exact_up_to_switches_by_width(generator):
+    estimate = ExactUpTo(3, Soules())
+    narrow, wide = (torch.randn(7, d, d, generator=generator) for d in (3, 4))
+    assert torch.equal(estimate(narrow, generator=generator), Exact()(narrow, generator=generator))
+    assert torch.equal(estimate(wide, generator=generator), Soules()(wide, generator=generator))
+
+
+def test_sides_are_kept_apart():
+    with pytest.raises(ValueError, match="exact or upper"):
+        UnitGap(Units(units(3, 2)), Soules(), "upper")

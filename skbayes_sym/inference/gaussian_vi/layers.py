@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.layerwise.scales import PriorOfLayers
+from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.layout import ParamLayout

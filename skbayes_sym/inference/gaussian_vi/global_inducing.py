@@ -19,7 +19,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.layerwise.layers import (
+from skbayes_sym.inference.gaussian_vi.layers import (
     HiddenDraws,
     LastLayer,
     LayerInputs,

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.mean_field.bounds import expected_log_likelihood
-from skbayes_sym.inference.mean_field.elbo import GaussianMLP, SymmetrizedElbo, pack
-from skbayes_sym.inference.mean_field.gated import GatedGap
+from skbayes_sym.inference.gaussian_vi.bounds import expected_log_likelihood
+from skbayes_sym.inference.gaussian_vi.elbo import GaussianMLP, SymmetrizedElbo, pack
+from skbayes_sym.inference.gaussian_vi.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.learned_scales import ARD
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -18,7 +18,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    DoublyStochastic,
+    Bethe,
     Exact,
     Importance,
     Soules,
@@ -212,30 +212,6 @@ def test_kl_from_a_prior_is_torchs():
     assert posterior.kl_from([1.0, 3.0]) == pytest.approx(float(kl))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("n_steps", [16, 64])
-def test_an_average_of_gradients_varies_as_with_noise_drawn_anew(n_steps, generator):
-    """At most a sixth more, which is what squares of a rotated set have in common with the last."""
-    network, likelihood = MLP(3, (20,), 1, TANH), Gaussian(torch.full((1,), -1.0).double())
-    data, prior = problem(network, generator, n=200)
-    params = params_of(network, likelihood, generator)
-    objective, n_averages = objective_of(network, data, prior, params, likelihood), 400
-    assert objective._noise._rotates
-    variances = []
-    for rotates in (False, True):
-        objective._noise._rotates, means = rotates, []
-        for _ in range(n_averages):
-            objective._noise._n_made, total = 0, torch.zeros_like(params)
-            for step in range(n_steps):
-                objective(step)
-                total += objective.gradient
-            means.append(total / n_steps)
-        variances.append(torch.stack(means).var(dim=0).sum())
-    ratio = float(variances[1] / variances[0])
-    print(f"variance of an average of {n_steps}, rotated / drawn: {ratio:.3f}")
-    assert 0.8 < ratio < 1.0 + 1 / 6
-
-
 def test_expected_log_likelihood_counts_weights_as_repetitions(generator):
     network = MLP(2, (3,), 2, RELU)
     x = torch.randn(5, 2, generator=generator, dtype=torch.float64)
@@ -271,7 +247,7 @@ def test_reported_gap_bounds_enclose_the_truth(generator):
         .estimate(posterior, 3000, generator=generator_from(1))
         .value
         for permanent, bound in (
-            (Importance(8), "lower"), (Exact(), "lower"), (DoublyStochastic(), "upper")
+            (Importance(8), "lower"), (Exact(), "lower"), (Bethe(), "upper")
         )
     )  # fmt: skip
     assert lower <= exact + 1e-3 < upper
@@ -368,6 +344,6 @@ class TestGate:
     def test_refuses_an_upper_bound(self):
         with pytest.raises(ValueError, match="lower bound"):
             GatedGap(
-                UnitGap(self.network.symmetry(), DoublyStochastic(), "upper"),
+                UnitGap(self.network.symmetry(), Bethe(), "upper"),
                 generator=generator_from(0),
             )

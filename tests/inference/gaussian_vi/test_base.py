@@ -5,7 +5,7 @@ from math import log
 import numpy as np
 import pytest
 import torch
-from inference.layerwise.layerwise_problems import (
+from inference.gaussian_vi.layerwise_problems import (
     every_posterior,
     given_prior,
     make_data,
@@ -17,8 +17,8 @@ from scipy import optimize, stats
 from thin import some
 from torch.testing import assert_close
 
-from skbayes_sym.inference.layerwise.layers import LayerwiseElbo
-from skbayes_sym.inference.layerwise.scales import PriorOfLayers
+from skbayes_sym.inference.gaussian_vi.layers import LayerwiseElbo
+from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.activations import TANH

@@ -14,14 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.mean_field.gated import GatedGap
+from skbayes_sym.inference.gaussian_vi.gated import GatedGap
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews
 from skbayes_sym.models.priors import GaussianPrior
-from skbayes_sym.numerics.rotated_normals import RotatedNormals
 from skbayes_sym.symmetry.group import SymmetryGroup
 
 _EVERY = 10  # steps between updates of learned scales: they cost as much as a small step
@@ -94,8 +93,12 @@ class SymmetrizedElbo:
         self._batches = batches
         self._log_lik = ElboLikelihood(network, n_rows, n_draws, params)
         widths = (*network.hidden_layer_sizes, likelihood.n_noise(network.n_outputs))
-        shapes = [(n_rows * n_draws, width) for width in widths]
-        self._noise = RotatedNormals(shapes, params, batches.generator)
+        # A step's normals, seen layer by layer; drawn in float32, as `standard_normal`.
+        n = n_rows * n_draws
+        self._drawn = params.new_empty(n * sum(widths), dtype=torch.float32)
+        self._noise = torch.empty_like(self._drawn, dtype=params.dtype)
+        stretches = self._noise.split([n * width for width in widths])
+        self._layer_noise = [t.view(n, w) for t, w in zip(stretches, widths, strict=True)]
 
     def __call__(self, step: int) -> Tensor:
         if self._scales is not None and step % _EVERY == 0:
@@ -128,7 +131,8 @@ class SymmetrizedElbo:
         """Negative ELBO of the posterior itself; overwrites the gradient."""
         likelihood, batch = self._likelihood.at(self._own_params), self._batches.next()
         variance = torch.exp(self._log_variance, out=self._variance)
-        log_lik = self._log_lik(likelihood, self._views, batch, self._noise.next(), self._d_own)
+        self._noise.copy_(self._drawn.normal_(generator=self._batches.generator))
+        log_lik = self._log_lik(likelihood, self._views, batch, self._layer_noise, self._d_own)
         return self._add_kl(variance).sub_(log_lik)
 
     def _add_kl(self, variance: Tensor) -> Tensor:

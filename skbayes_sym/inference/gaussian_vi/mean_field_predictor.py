@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.mean_field.bounds import posterior_layers
+from skbayes_sym.inference.gaussian_vi.bounds import posterior_layers
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood

@@ -7,15 +7,15 @@ import pytest
 import torch
 from scipy import stats
 
-from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
-from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast
-from skbayes_sym.inference.layerwise.layers import (
+from skbayes_sym.inference.gaussian_vi.collapsed import CollapsedLast, MeanFieldHidden
+from skbayes_sym.inference.gaussian_vi.global_inducing import InducingHidden, InducingLast
+from skbayes_sym.inference.gaussian_vi.layers import (
     HiddenDraws,
     Layerwise,
     LayerwiseElbo,
     with_ones,
 )
-from skbayes_sym.inference.layerwise.scales import PriorOfLayers
+from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
 from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.numerics.optimise import ParamGroup, minimise

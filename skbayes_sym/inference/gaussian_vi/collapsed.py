@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.layerwise.layers import (
+from skbayes_sym.inference.gaussian_vi.layers import (
     HiddenDraws,
     LastLayer,
     LayerInputs,

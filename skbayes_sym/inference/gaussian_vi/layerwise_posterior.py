@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.layerwise.layers import (
+from skbayes_sym.inference.gaussian_vi.layers import (
     Conditional,
     LayerInputs,
     Layerwise,

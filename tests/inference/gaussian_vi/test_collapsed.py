@@ -5,7 +5,7 @@ from math import log
 import numpy as np
 import pytest
 import torch
-from inference.layerwise.layerwise_problems import (
+from inference.gaussian_vi.layerwise_problems import (
     EMPTY,
     LOG_NOISE,
     SCALE,
@@ -18,9 +18,13 @@ from inference.layerwise.layerwise_problems import (
 from scipy import stats
 from torch.testing import assert_close
 
-from skbayes_sym.inference.layerwise.collapsed import CollapsedLast, MeanFieldHidden
-from skbayes_sym.inference.layerwise.global_inducing import InducingHidden, InducingLast, draw_layer
-from skbayes_sym.inference.layerwise.layers import LayerInputs, Layerwise, with_ones
+from skbayes_sym.inference.gaussian_vi.collapsed import CollapsedLast, MeanFieldHidden
+from skbayes_sym.inference.gaussian_vi.global_inducing import (
+    InducingHidden,
+    InducingLast,
+    draw_layer,
+)
+from skbayes_sym.inference.gaussian_vi.layers import LayerInputs, Layerwise, with_ones
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP

@@ -4,7 +4,7 @@ from math import log
 
 import pytest
 import torch
-from inference.layerwise.layerwise_problems import (
+from inference.gaussian_vi.layerwise_problems import (
     SCALES,
     every_posterior,
     make_data,
@@ -14,8 +14,8 @@ from inference.layerwise.layerwise_problems import (
 from thin import some
 from torch.testing import assert_close
 
-from skbayes_sym.inference.layerwise.layers import HiddenDraws, LayerInputs, propagate
-from skbayes_sym.inference.layerwise.layerwise_posterior import LayerwisePosterior
+from skbayes_sym.inference.gaussian_vi.layers import HiddenDraws, LayerInputs, propagate
+from skbayes_sym.inference.gaussian_vi.layerwise_posterior import LayerwisePosterior
 from skbayes_sym.models import Gaussian
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
