@@ -17,7 +17,7 @@ from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
-from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture
 from skbayes_sym.models.augmentations.augmentation import (
@@ -356,8 +356,8 @@ LIKELIHOODS: dict[str, LikelihoodCase] = {
 
 KERNELS: dict[str, Any] = {
     "hmc": HMC(),
-    "aligned": ConfinedHMC(
-        FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
+    "aligned": HMC(
+        domain=FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
     ),  # the whole space
     "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain
 }

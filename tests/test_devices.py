@@ -23,6 +23,7 @@ from torch import Tensor
 from skbayes_sym import load, save
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling.annealing import Annealing
+from skbayes_sym.inference.sampling.kernels import hmc
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kernels.kernel import DiagonalPreconditioner, initial_state
 from skbayes_sym.inference.sampling.kernels.nuts import NUTS
@@ -92,10 +93,17 @@ def moved(model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @cache
 def fitted_there(name: str) -> Any:
-    """On the device, as compared with a fit on the CPU; read only."""
+    """On the device, as compared with a fit on the CPU; read only.
+
+    Lengths of trajectories come from the device's stream, as on the CPU, and not from the host's.
+    """
     case = FITS[name]
     there = clone(case.estimator).set_params(device="cuda", **ALIKE.get(name, {}))
-    return there.fit(case.X, case.y)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hmc, "host_uniforms", lambda n, generator: torch.rand(
+            n, generator=generator, device=generator.device, dtype=torch.float64
+        ).tolist())  # fmt: skip
+        return there.fit(case.X, case.y)
 
 
 @pytest.mark.parametrize(

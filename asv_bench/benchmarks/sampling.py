@@ -3,13 +3,15 @@
 One hidden layer of 3 units on sinusoidal-sized data (120 rows, 1 input), one process.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.blocks import Block, Sampler
 from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
 from skbayes_sym.inference.sampling.modes.bridge import Integrand, bridge_evidence
 from skbayes_sym.inference.sampling.warmup import PooledDiagonal
@@ -77,7 +79,7 @@ class Confined(SingleThread):
         sampler, _ = start(n_chains)
         posterior, position = make_problem(SHAPE, n_chains, torch.float32)
         domain = _domain(posterior, position)
-        kernel = ConfinedHMC(domain, KERNEL)
+        kernel = replace(KERNEL, domain=domain)
         inside = domain.enter(position.double())[0].float()
         self.sampler = Sampler(kernel, posterior, sampler.adaptation)
         self.blocks = start_blocks(inside, posterior, block_size=BLOCK, seed=0)

@@ -1,6 +1,7 @@
 """Explicit random streams, and numbers known up to Monte Carlo noise."""
 
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from math import factorial
 from typing import NamedTuple
 
@@ -29,11 +30,22 @@ def numpy_generator(generator: torch.Generator) -> np.random.Generator:
     return np.random.default_rng(int(seed))
 
 
-def copy_of(generator: torch.Generator) -> torch.Generator:
-    """A stream of the numbers that ``generator`` will give."""
-    copy = torch.Generator(generator.device)
-    copy.set_state(generator.get_state())
-    return copy
+def resumed(state: Tensor, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator that goes on from a state; led by it, if that is of another kind of device."""
+    generator = torch.Generator(device)
+    if len(state) == len(generator.get_state()):
+        return generator.set_state(state)
+    return generator.manual_seed(int.from_bytes(sha256(state.numpy().tobytes()).digest()[:8]) >> 1)
+
+
+def host_uniforms(n: int, generator: torch.Generator) -> list[float]:
+    """Uniform numbers that the host knows without a wait; a GPU's stream moves on as the CPU's."""
+    state = generator.get_state()  # on the host, wherever a generator draws
+    drawn = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64)
+    if drawn.device.type != "cpu":
+        drawn = torch.rand(n, generator=resumed(state), dtype=torch.float64)
+    numbers: list[float] = drawn.tolist()
+    return numbers
 
 
 def copies(generator: torch.Generator) -> Iterator[torch.Generator]:

@@ -4,16 +4,20 @@ A file is data: what it names is looked up here and nowhere else.
 """
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import cache
 from importlib import import_module
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.base import RowEstimator, is_fitted_name
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin
+from skbayes_sym.numerics.arguments import shown
 
 # This package's estimators, by module; imported when a file is written or read.
 ESTIMATORS = {
@@ -80,12 +84,6 @@ def steps() -> dict[str, type]:
     return named(_STEPS, "sklearn")
 
 
-@cache
-def plain_parts() -> dict[str, type]:
-    """Objects that are no estimators, made of their attributes."""
-    return {"make_column_selector": import_module("sklearn.compose").make_column_selector}
-
-
 def is_foreign(name: str) -> bool:
     """Whether a name is that of a step of scikit-learn's."""
     return any(name in names.split() for names in _STEPS.values())
@@ -109,7 +107,9 @@ def state_of(estimator: BaseEstimator) -> dict[str, Any]:
 
 
 def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -> Any:
-    """An estimator with these parameters and this state.
+    """An estimator with these parameters and this state, which can predict.
+
+    A pipeline's ``memory`` is left out: it is a place on the disk of whoever wrote the file.
 
     Raises LookupError if there is no such class. Raises ValueError if it has no such parameters or
     attributes, or no fit leaves them like this.
@@ -120,10 +120,13 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
         unknown += [k for k in attributes if not is_fitted_name(k)]
     if unknown:
         raise ValueError(f"{', '.join(unknown)} for {name}")
-    estimator = kind(**parameters)
-    if name in estimators() and attributes:  # what others fit copies of has none
-        check_fitted(estimator, attributes)
+    estimator = kind(**{**parameters, **({"memory": None} if "memory" in parameters else {})})
+    is_fit = name in estimators() and bool(attributes)  # what others fit copies of has none
+    if is_fit:
+        _check_forms(estimator, attributes)
     estimator.__dict__.update(attributes)
+    if is_fit:
+        _check_predictions(estimator)
     return estimator
 
 
@@ -135,58 +138,64 @@ def is_ufunc_name(name: str) -> bool:
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
-def _is_numbers(value: Any, *shape: int) -> bool:
+def _are_numbers(value: Any, n: int | None = None) -> bool:
     is_array = isinstance(value, np.ndarray) and value.dtype.kind == "f"
-    return is_array and (not shape or value.shape == shape)
+    return is_array and value.ndim == 1 and len(value) > 0 and n in (None, len(value))
 
 
-def _is_per_target(value: Any, *_: int) -> bool:
-    return _is_numbers(value) and value.ndim == 1 and len(value) > 0
-
-
-def _is_noun(value: Any, *_: int) -> bool:
-    return type(value).__module__.startswith("skbayes_sym.")
-
-
-# What an attribute of this name is, wherever there is one.
+# Forms of attributes that broadcasting, or a device that computes nothing, would let predict.
 _FORMS: dict[str, Callable[[Any, int], bool]] = {
-    "dtype_": lambda value, n: value in ("float32", "float64"),
-    "device_": lambda value, n: isinstance(value, str) and _DEVICE.fullmatch(value) is not None,
-    "x_mean_": lambda value, n: _is_numbers(value, n),
-    "x_scale_": lambda value, n: _is_numbers(value, n) and bool((value > 0).all()),
-    "y_mean_": _is_per_target,
-    "y_scale_": lambda value, n: _is_per_target(value) and bool((value > 0).all()),
-    "feature_names_in_": lambda value, n: isinstance(value, np.ndarray) and value.shape == (n,),
     "n_features_in_": lambda value, n: type(value) is int and value > 0,
     "n_iter_": lambda value, n: type(value) is int and value >= 0,
     "stop_reason_": lambda value, n: isinstance(value, str),
+    "dtype_": lambda value, n: value in ("float32", "float64"),
+    "device_": lambda value, n: isinstance(value, str) and _DEVICE.fullmatch(value) is not None,
+    "x_mean_": _are_numbers,
+    "x_scale_": lambda value, n: _are_numbers(value, n) and bool((value > 0).all()),
+    "y_mean_": lambda value, n: _are_numbers(value),
+    "y_scale_": lambda value, n: _are_numbers(value) and bool((value > 0).all()),
+    "feature_names_in_": lambda value, n: isinstance(value, np.ndarray) and value.shape == (n,),
     "classes_": lambda value, n: np.ndim(value) == 1 and len(value) > 1,
-    "posterior_": _is_noun,
-    "network_": _is_noun,
-    "member_network_": _is_noun,
-    "augmentation_": _is_noun,
-    "samples_": lambda value, n: _is_numbers(value),
-    "noise_std_samples_": lambda value, n: _is_numbers(value),
 }
-_PRESENT = ("n_features_in_", "device_", "dtype_", "n_iter_", "stop_reason_")
-_OF_ROWS = ("x_mean_", "x_scale_")
+_PRESENT = ("n_features_in_", "n_iter_", "stop_reason_", "dtype_", "device_")
 
 
-def check_fitted(estimator: BaseEstimator, attributes: dict[str, Any]) -> None:
-    """Check what an estimator would predict with; name the first that no fit leaves like this."""
+def _check_forms(estimator: BaseEstimator, attributes: dict[str, Any]) -> None:
+    """Name the first parameter or attribute that no fit leaves like this."""
     try:
         estimator._validate_params()
     except ValueError as error:
         raise ValueError(f"an impossible parameter ({error})") from error
-    needed = [*_PRESENT, *(_OF_ROWS if isinstance(estimator, RowEstimator) else ())]
-    missing = [name for name in needed if name not in attributes]
-    if missing or not {"posterior_", "samples_"} & attributes.keys():
-        raise ValueError(f"no {(missing or ['posterior_'])[0]}")
+    of_rows = ("x_mean_", "x_scale_") if isinstance(estimator, RowEstimator) else ()
+    missing = [name for name in (*_PRESENT, *of_rows) if name not in attributes]
+    if missing:
+        raise ValueError(f"no {missing[0]}")
     for name, is_right in _FORMS.items():
         if name in attributes and not is_right(attributes[name], attributes["n_features_in_"]):
             raise ValueError(f"an impossible {name}")
     scales: list[Array] = [attributes[k] for k in ("y_mean_", "y_scale_") if k in attributes]
     if len({len(scale) for scale in scales}) > 1:
         raise ValueError("y_mean_ and y_scale_ of different lengths")
-    if is_classifier(estimator) and "classes_" not in attributes:
-        raise ValueError("no classes_")
+
+
+def _check_predictions(estimator: BaseEstimator) -> None:
+    """Ask a copy, of few draws, for all that it says of one row: the mean of the training rows."""
+    trial: Any = copy(estimator)
+    if "n_predict_samples" in trial.get_params(deep=False):
+        trial.n_predict_samples = 2
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if not isinstance(trial, RowEstimator):
+                trial.predict_entries([0], [0], return_std=True)
+                return
+            row = trial.x_mean_[None].astype(trial.dtype_)
+            trial.predict_uncertainty(row)
+            if isinstance(trial, BayesianRegressorMixin):
+                trial.sample_y(row)
+            else:
+                trial.predict(row)
+    except Exception as error:  # whatever a state that is none makes of it
+        raise ValueError(
+            f"a state that predicts nothing ({type(error).__name__}: {shown(str(error))})"
+        ) from error

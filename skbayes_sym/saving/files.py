@@ -28,7 +28,7 @@ from sklearn.utils.validation import check_is_fitted
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute
 from skbayes_sym.saving.classes import class_name, estimators, is_foreign, rebuilt, state_of
-from skbayes_sym.saving.values import Encoder, decode
+from skbayes_sym.saving.values import Decoder, Encoder
 
 FORMAT = 1
 _KEY = "skbayes_sym"
@@ -57,14 +57,15 @@ def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
         If a step, parameter or attribute holds what such a file can't, a torch module of one's own
         for example: the message names it. `joblib.dump` keeps those.
     ValueError
-        If there is something at ``path`` that is no regular file: a pipe, a device.
+        If there is something at ``path`` that is no regular file: a pipe, a device. If `load` would
+        refuse the model: after a `set_params` to what no fit takes, say.
     ImportError
         Without the package safetensors (extra ``io``).
 
     Notes
     -----
     Kept are the parameters and what `fit` found; not kept are settings made by `set_callbacks`,
-    ``set_output`` and the ``set_*_request`` methods.
+    ``set_output`` and the ``set_*_request`` methods, and a pipeline's ``memory``.
     """
     check_is_fitted(estimator)
     while (best := fitted_attribute(estimator, "best_estimator_")) is not None:
@@ -85,6 +86,14 @@ def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
         "class": name, "parameters": parameters, "attributes": attributes,
     }  # fmt: skip
     text = json.dumps(header, allow_nan=False)
+    try:
+        decoder = Decoder(encoder.arrays, len(text))
+        rebuilt(name, decoder.by_name(parameters), decoder.by_name(attributes))
+    except ValueError as error:
+        raise ValueError(
+            f"this {name} can't be saved, since `load` would refuse it: it has {error}. Fit it "
+            "again, after set_params for example, or use joblib.dump(model, path)."
+        ) from error
     metadata = {_KEY: text, _CHECKSUM: checksum(text, encoder.arrays)}
     replace_file(path, write(encoder.arrays, metadata))
 
@@ -127,7 +136,7 @@ def load(path: str | PathLike[str]) -> Any:
     >>> bool((same.predict(X) == reg.predict(X)).all())
     True
     """
-    header, arrays = _read(path)
+    header, arrays, n_characters = _read(path)
     if not isinstance(header, dict) or "format" not in header:
         raise _damaged(path)
     if header["format"] != FORMAT:
@@ -137,10 +146,8 @@ def load(path: str | PathLike[str]) -> Any:
             "Install that version, or fit again."
         )
     try:
-        parameters, attributes = (
-            {str(name): decode(value, arrays) for name, value in header[part].items()}
-            for part in ("parameters", "attributes")
-        )
+        decoder = Decoder(arrays, n_characters)
+        parameters, attributes = map(decoder.by_name, (header["parameters"], header["attributes"]))
         name, written_by, sklearn = (str(header[k]) for k in ("class", "version", "scikit-learn"))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(path) from error
@@ -177,7 +184,7 @@ def checksum(text: str, arrays: Mapping[str, Array]) -> str:
     return digest.hexdigest()
 
 
-def _read(path: str | PathLike[str]) -> tuple[Any, Mapping[str, Array]]:
+def _read(path: str | PathLike[str]) -> tuple[Any, Mapping[str, Array], int]:
     safetensors = _safetensors()
     require_regular(path)
     if Path(path).stat().st_size < _LEAST_BYTES:  # a missing file is an OSError that names it
@@ -190,7 +197,7 @@ def _read(path: str | PathLike[str]) -> tuple[Any, Mapping[str, Array]]:
         text = metadata.get(_KEY, "null")
         if metadata.get(_CHECKSUM) != checksum(text, arrays):
             raise ValueError("another checksum")
-        return json.loads(text), arrays
+        return json.loads(text), arrays, len(text)
     # The last two: numbers that NumPy doesn't have, bfloat16 for one.
     except (
         safetensors.SafetensorError, ValueError, RecursionError, TypeError, AttributeError

@@ -9,7 +9,7 @@ and nouns are looked up in the two tables below.
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.modules import ModuleNetwork
-from skbayes_sym.saving.classes import (
-    class_name,
-    is_ufunc_name,
-    named,
-    plain_parts,
-    rebuilt,
-    state_of,
-)
+from skbayes_sym.saving.classes import class_name, is_ufunc_name, named, rebuilt, state_of
 
 # Nouns a file may hold, by module. Their names and fields are part of the file's format; they are
 # imported when a file is written or read.
@@ -78,15 +71,17 @@ NOUNS = {
 
 @cache
 def nouns() -> dict[str, Any]:
-    """Nouns a file may hold by name."""
-    return named(NOUNS, "skbayes_sym")
+    """Nouns a file may hold by name, and the one object of scikit-learn's that is no estimator."""
+    return named(NOUNS, "skbayes_sym") | named({"compose": "make_column_selector"}, "sklearn")
 
 
 _NUMBERS = {"bool", "float16", "float32", "float64"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 
-_SPARE_CHARACTERS = 1000  # by which an array of strings may be wider than the longest of them
+# Bytes that values may take beyond the file's arrays: what a small file may, and for a character.
+_SPARE, _FOR_A_CHARACTER = 1 << 21, 64
+_OF_AN_OUTPUT, _OF_A_PIXEL = 10_000, 100  # bytes of a convolutional network, about
 
 Encoded = Any  # what the json module writes
 
@@ -116,21 +111,16 @@ class Encoder:
                 [self.encode(k, name), self.encode(v, f"{name}.{k}")] for k, v in value.items()
             ]
             return {"kind": type(value).__name__.lower(), "items": items}
-        if isinstance(value, BaseEstimator):
-            return self._encode_estimator(value, name)
-        return self._encode_noun(value, name)
-
-    def _encode_estimator(self, value: BaseEstimator, name: str) -> Encoded:
-        known = class_name(value)
-        if known is None:
+        if not isinstance(value, BaseEstimator):
+            return self._encode_noun(value, name)
+        if class_name(value) is None:
             raise _unfit(value, name)
-        parameters, attributes = value.get_params(deep=False), state_of(value)
-        return {
-            "kind": "estimator",
-            "name": known,
-            "parameters": {k: self.encode(v, f"{name}.{k}") for k, v in parameters.items()},
-            "attributes": {k: self.encode(v, f"{name}.{k}") for k, v in attributes.items()},
-        }
+        parameters, attributes = (
+            {k: self.encode(v, f"{name}.{k}") for k, v in part.items()}
+            for part in (value.get_params(deep=False), state_of(value))
+        )
+        return {"kind": "estimator", "name": class_name(value), "parameters": parameters,
+                "attributes": attributes}  # fmt: skip
 
     def _encode_array(self, value: Any, name: str) -> Encoded:
         if isinstance(value, torch.Tensor) and value.device.type != "cpu":
@@ -164,9 +154,6 @@ class Encoder:
             return {"kind": "scalar_type", "name": value.__name__}
         if kind is np.ufunc and is_ufunc_name(value.__name__):
             return {"kind": "ufunc", "name": value.__name__}
-        if kind.__name__ in plain_parts() and plain_parts()[kind.__name__] is kind:
-            encoded = {k: self.encode(v, f"{name}.{k}") for k, v in vars(value).items()}
-            return {"kind": "part", "name": kind.__name__, "fields": encoded}
         if kind is np.random.RandomState:
             return {"kind": "random_state", "state": self.encode(value.get_state(), name)}
         if kind is ModuleNetwork and value.architecture:
@@ -177,10 +164,10 @@ class Encoder:
             }  # fmt: skip
         if nouns().get(kind.__name__) is not kind:
             raise _unfit(value, name)
-        held = {f.name: vars(value)[f.name] for f in fields(value)} if is_dataclass(value) else (
-            value._asdict()
-        )  # fmt: skip
-        parts = {n: self.encode(part, f"{name}.{n}") for n, part in held.items()}
+        is_tuple = isinstance(value, tuple)  # make_column_selector is neither that nor a dataclass
+        held: dict[str, Any] = value._asdict() if is_tuple else vars(value)  # type: ignore[attr-defined]
+        names = [f.name for f in fields(value)] if is_dataclass(value) else list(held)
+        parts = {n: self.encode(held[n], f"{name}.{n}") for n in names}
         return {"kind": "noun", "name": kind.__name__, "fields": parts}
 
 
@@ -194,96 +181,94 @@ def _unfit(value: Any, name: str) -> TypeError:
     )
 
 
-def decode(encoded: Encoded, arrays: Mapping[str, Array]) -> Any:
-    """The value that `Encoder.encode` turned into JSON.
+class Decoder:
+    """Turns what an `Encoder` made back into values.
 
-    Raises LookupError, TypeError, ValueError if it isn't one.
+    An array is there once, as it was encoded, and what else takes memory is in proportion to the
+    text: a small file can't take all there is. ``n_characters``: of the text.
     """
-    if not isinstance(encoded, dict):
+
+    def __init__(self, arrays: Mapping[str, Array], n_characters: int) -> None:
+        self._arrays, self._spare = dict(arrays), _SPARE + _FOR_A_CHARACTER * n_characters
+
+    def decode(self, encoded: Encoded) -> Any:
+        """The value that was encoded.
+
+        Raises LookupError, TypeError, ValueError if it isn't one.
+        """
         if isinstance(encoded, list):
             raise ValueError("a list without a kind")
-        return encoded
-    return _KINDS[encoded["kind"]](encoded, arrays)
+        return _KINDS[encoded["kind"]](self, encoded) if isinstance(encoded, dict) else encoded
+
+    def by_name(self, encoded: Mapping[str, Encoded]) -> dict[str, Any]:
+        """Parameters, attributes or fields."""
+        return {str(name): self.decode(value) for name, value in encoded.items()}
+
+    def items(self, e: Encoded) -> list[Any]:
+        return [self.decode(item) for item in e["items"]]
+
+    def pairs(self, e: Encoded) -> dict[Any, Any]:
+        return {self.decode(k): self.decode(v) for k, v in e["items"]}
+
+    def array(self, e: Encoded) -> Array:
+        stored = np.array(self._arrays.pop(e["name"]))
+        return stored.T if e["turned"] else stored
+
+    def strings(self, e: Encoded) -> Array:
+        dtype, items = np.dtype(e["dtype"]), [str(s) for s in e["items"]]
+        if dtype.kind not in "UO":
+            raise ValueError(f"strings of dtype {dtype}")
+        self._spend(dtype.itemsize * len(items))
+        return np.array(items, dtype=dtype).reshape(e["shape"])
+
+    def network(self, e: Encoded) -> ModuleNetwork:
+        channels, height, width = map(int, e["input_shape"])
+        n_outputs = int(e["n_outputs"])
+        pixels = prod((channels, height, width))
+        self._spend(_OF_AN_OUTPUT * n_outputs + _OF_A_PIXEL * pixels)
+        return ARCHITECTURES[e["name"]]((channels, height, width), n_outputs)
+
+    def scalar_type(self, e: Encoded) -> type[np.generic]:
+        found = vars(np)[e["name"]]
+        if not (isinstance(found, type) and issubclass(found, np.generic)):
+            raise ValueError(f"{e['name']} is no type of numbers")
+        return found
+
+    def ufunc(self, e: Encoded) -> np.ufunc:
+        if not is_ufunc_name(e["name"]):
+            raise ValueError(f"{e['name']} is no function of NumPy's")
+        return vars(np)[e["name"]]  # type: ignore[no-any-return]
+
+    def random_state(self, e: Encoded) -> np.random.RandomState:
+        state = np.random.RandomState()
+        state.set_state(self.decode(e["state"]))
+        return state
+
+    def _spend(self, n_bytes: int) -> None:
+        self._spare -= n_bytes
+        if n_bytes < 0 or self._spare < 0:
+            raise ValueError("values that take more memory than such a file is worth")
 
 
-def _items(e: Encoded, arrays: Mapping[str, Array]) -> list[Any]:
-    return [decode(item, arrays) for item in e["items"]]
-
-
-def _pairs(e: Encoded, arrays: Mapping[str, Array]) -> dict[Any, Any]:
-    return {decode(k, arrays): decode(v, arrays) for k, v in e["items"]}
-
-
-def _array(e: Encoded, arrays: Mapping[str, Array]) -> Array:
-    stored = np.array(arrays[e["name"]])
-    return stored.T if e["turned"] else stored
-
-
-def _strings(e: Encoded, arrays: Mapping[str, Array]) -> Array:
-    dtype = np.dtype(e["dtype"])
-    if dtype.kind not in "UO":
-        raise ValueError(f"strings of dtype {dtype}")
-    items = [str(s) for s in e["items"]]
-    if dtype.itemsize > 4 * (_SPARE_CHARACTERS + max(map(len, items), default=0)):
-        raise ValueError(f"{dtype} is too wide for its strings")  # would take memory for nothing
-    return np.array(items, dtype=dtype).reshape(e["shape"])
-
-
-def _estimator(e: Encoded, arrays: Mapping[str, Array]) -> BaseEstimator:
-    parts = (
-        {str(k): decode(v, arrays) for k, v in e[part].items()}
-        for part in ("parameters", "attributes")
-    )
-    estimator: BaseEstimator = rebuilt(e["name"], *parts)
-    return estimator
-
-
-def _part(e: Encoded, arrays: Mapping[str, Array]) -> Any:
-    part: Any = object.__new__(plain_parts()[e["name"]])
-    part.__dict__.update({k: decode(v, arrays) for k, v in e["fields"].items()})
-    return part
-
-
-def _scalar_type(e: Encoded, arrays: Mapping[str, Array]) -> type[np.generic]:
-    scalar_type = vars(np)[e["name"]]
-    if not (isinstance(scalar_type, type) and issubclass(scalar_type, np.generic)):
-        raise ValueError(f"{e['name']} is no type of numbers")
-    return scalar_type
-
-
-def _ufunc(e: Encoded, arrays: Mapping[str, Array]) -> np.ufunc:
-    if not is_ufunc_name(e["name"]):
-        raise ValueError(f"{e['name']} is no function of NumPy's")
-    function: np.ufunc = vars(np)[e["name"]]
-    return function
-
-
-def _random_state(e: Encoded, arrays: Mapping[str, Array]) -> np.random.RandomState:
-    state = np.random.RandomState()
-    state.set_state(decode(e["state"], arrays))
-    return state
-
-
-_KINDS: dict[str, Callable[[Encoded, Mapping[str, Array]], Any]] = {
-    "float": lambda e, arrays: float(e["value"]),
-    "array": _array,
-    "number": lambda e, arrays: _array(e, arrays)[()],
-    "tensor": lambda e, arrays: torch.as_tensor(_array(e, arrays)),
-    "strings": _strings,
-    "list": _items,
-    "tuple": lambda e, arrays: tuple(_items(e, arrays)),
-    "dict": _pairs,
-    "bunch": lambda e, arrays: Bunch(**_pairs(e, arrays)),
-    "activation": lambda e, arrays: ACTIVATIONS[e["name"]],
-    "network": lambda e, arrays: ARCHITECTURES[e["name"]](tuple(e["input_shape"]), e["n_outputs"]),
-    "random_state": _random_state,
-    "estimator": _estimator,
-    "part": _part,
-    "slice": lambda e, arrays: slice(*(None if i is None else int(i) for i in e["items"])),
-    "dtype": lambda e, arrays: np.dtype(e["name"]),
-    "scalar_type": _scalar_type,
-    "ufunc": _ufunc,
-    "noun": lambda e, arrays: nouns()[e["name"]](
-        **{n: decode(v, arrays) for n, v in e["fields"].items()}
+_KINDS: dict[str, Callable[[Decoder, Encoded], Any]] = {
+    "float": lambda d, e: float(e["value"]),
+    "array": Decoder.array,
+    "number": lambda d, e: d.array(e)[()],
+    "tensor": lambda d, e: torch.as_tensor(d.array(e)),
+    "strings": Decoder.strings,
+    "list": Decoder.items,
+    "tuple": lambda d, e: tuple(d.items(e)),
+    "dict": Decoder.pairs,
+    "bunch": lambda d, e: Bunch(**d.pairs(e)),
+    "activation": lambda d, e: ACTIVATIONS[e["name"]],
+    "network": Decoder.network,
+    "random_state": Decoder.random_state,
+    "estimator": lambda d, e: rebuilt(
+        e["name"], d.by_name(e["parameters"]), d.by_name(e["attributes"])
     ),
+    "slice": lambda d, e: slice(*(None if i is None else int(i) for i in e["items"])),
+    "dtype": lambda d, e: np.dtype(e["name"]),
+    "scalar_type": Decoder.scalar_type,
+    "ufunc": Decoder.ufunc,
+    "noun": lambda d, e: nouns()[e["name"]](**d.by_name(e["fields"])),
 }

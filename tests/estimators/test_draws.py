@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.model_selection._fits import has_posterior_draws
-from skbayes_sym.models import Normal, Poisson, StudentT
+from skbayes_sym.models import Poisson
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -133,20 +133,6 @@ def test_counts(name):
     assert (np.abs(drawn.mean(1) - rate.mean(0)) < 5 * error).all()
 
 
-@regressors
-def test_heavy_tails_learn_their_scale(name):
-    likelihood = StudentT(torch.zeros(1, dtype=torch.float64), df=4.0)
-    model = clone(REGRESSORS[name]).set_params(likelihood=likelihood).fit(X, 30.0 * Y)
-    scale = model.noise_std_samples_.reshape(-1, 1)
-    x = torch.as_tensor((X - X.mean(0)) / X.std(0))
-    theta = torch.as_tensor(model.samples_).reshape(-1, model.samples_.shape[-1])
-    outputs = model.network_.forward(theta, x)[..., 0].numpy()
-    mean = outputs * 30.0 * Y.std() + 30.0 * Y.mean()
-    density = logsumexp(stats.t.logpdf(30.0 * Y, 4.0, mean, scale), axis=0) - np.log(len(mean))
-    np.testing.assert_allclose(model.log_predictive_density(X, 30.0 * Y), density, rtol=1e-8)
-    np.testing.assert_allclose(model.predict(X), mean.mean(0))
-
-
 class Half:
     def forward(self, theta, x):
         return x
@@ -157,16 +143,3 @@ def test_what_an_object_lacks_is_named(name):
     kind = type(REGRESSORS[name])
     with pytest.raises(TypeError, match=r"network=.*Half.* has no layout and no .*BaseNetwork"):
         kind(network=Half()).fit(X, Y)
-
-
-@regressors
-def test_objects_survive_a_file(name, tmp_path):
-    pytest.importorskip("safetensors")
-    own = {"prior": Normal([1.0, 0.5]), "likelihood": StudentT(df=4.0)}
-    model = clone(REGRESSORS[name]).set_params(**own).fit(X, Y)
-    sk.save(model, tmp_path / "model")
-    restored = sk.load(tmp_path / "model")
-    assert np.array_equal(restored.predict(X), model.predict(X))
-    density = model.log_predictive_density(X, Y)
-    assert np.array_equal(restored.log_predictive_density(X, Y), density)
-    assert np.array_equal(restored.sample_y(X, 3), model.sample_y(X, 3))

@@ -176,17 +176,6 @@ def test_prior_draws_have_the_priors_law(generator):
     assert float((half_normal.square().mean(0) - 1).abs().max()) < 5 * (2 / n) ** 0.5
 
 
-@every_likelihood
-def test_split(case, generator):
-    density = posterior(NETWORKS["one-layer-tanh"], case, generator)
-    draws = positions(density, generator, n=6).unflatten(0, (2, 3))
-    theta, noise_std = density.split(draws)
-    n, scale = density.network.layout.n_params, case.likelihood.noise_scale
-    assert torch.equal(theta, draws[..., :n])
-    learned = draws[..., n : n + len(scale)].exp()  # first; then tails and dispersions
-    assert_close(noise_std, learned if case.likelihood.n_params else scale.expand(2, 3, -1))
-
-
 def test_float32(generator):
     case, network = LIKELIHOODS["gaussian-learned"], NETWORKS["two-layers-tanh"]
     density = posterior(network, case, generator, dtype=torch.float32)
@@ -202,15 +191,6 @@ def test_float32(generator):
     assert_close(value.double(), expected.value, rtol=1e-5, atol=0)
     size = expected.gradient.abs().amax(1, keepdim=True)
     assert_close(gradient / size, expected.gradient / size, rtol=0, atol=1e-5, check_dtype=False)
-
-
-def test_survives_pickling(generator):
-    density = posterior(NETWORKS["one-layer-tanh"], LIKELIHOODS["gaussian-learned"], generator)
-    position = positions(density, generator)
-    before = density.evaluate(position)
-    after = pickle.loads(pickle.dumps(density)).evaluate(position)
-    assert torch.equal(before.value, after.value)
-    assert torch.equal(before.gradient, after.gradient)
 
 
 @pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS)

@@ -6,17 +6,14 @@ Figures are copied from
   mean_squared_value, long runs of Stan with their Monte Carlo errors): eight schools, and the
   mixture of two normals, whose reference orders the components;
 * TensorFlow Probability's inference gym (``targets/ground_truth/eight_schools.py``): the same data
-  under other priors; and ``german_credit_numeric_logistic_regression.py``, for people who have
-  UCI's file ``german.data-numeric`` (1000 rows; nothing of it is shipped).
+  under other priors.
 
 Eight schools are normal given their spread, so that quadrature over it judges the references too.
 """
 
-import os
 from collections.abc import Callable
 from itertools import islice
 from math import log, pi
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -320,55 +317,3 @@ def test_particles_find_the_mixture():
     ])  # fmt: skip
     error = np.hypot(means.std(0, ddof=1) / np.sqrt(12), MIXTURE[1])
     assert (abs(means.mean(0) - MIXTURE[0]) < 7.0 * error).all()
-
-
-GERMAN_CREDIT = (
-    np.array([
-        -0.73510486, 0.41854235, -0.41403610, 0.12687263, -0.36453584, -0.17869902, -0.15287211,
-        0.01309359, 0.18071618, -0.11077841, -0.22434838, 0.12239538, 0.02877585, -0.13628209,
-        -0.29222110, 0.27835759, -0.29962777, 0.30372734, 0.27038792, 0.12251565, -0.06293054,
-        -0.09271734, -0.02538627, -0.02295209, -1.20333668,
-    ]),
-    np.array([
-        5.84e-05, 7.24e-05, 6.29e-05, 7.59e-05, 6.12e-05, 6.02e-05, 5.20e-05, 5.86e-05, 7.30e-05,
-        6.49e-05, 4.99e-05, 6.28e-05, 5.43e-05, 6.41e-05, 7.89e-05, 5.31e-05, 6.70e-05, 8.52e-05,
-        7.77e-05, 1.04e-04, 1.08e-04, 6.24e-05, 9.65e-05, 9.49e-05, 6.23e-05,
-    ]),
-)  # fmt: skip
-GERMAN_CREDIT_STD = np.array([
-        0.089831, 0.104334, 0.094944, 0.108216, 0.094518, 0.092100, 0.081946, 0.090962, 0.104271,
-        0.097067, 0.078869, 0.094152, 0.085682, 0.094636, 0.117948, 0.082786, 0.103386, 0.121130,
-        0.111300, 0.137487, 0.143117, 0.090369, 0.127574, 0.124888, 0.091896,
-])  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def credit():
-    """Columns (1000, 25), scaled, the constant last, and who is a bad risk."""
-    path = Path(os.environ.get("SKBAYES_SYM_DATA", "")) / "german.data-numeric"
-    if not path.is_file():
-        pytest.skip("needs german.data-numeric (UCI: Statlog German credit) in SKBAYES_SYM_DATA")
-    rows = np.loadtxt(path)
-    x = (rows[:, :24] - rows[:, :24].mean(0)) / rows[:, :24].std(0)
-    columns = np.column_stack([x, np.ones(len(x))])
-    return torch.as_tensor(columns), torch.as_tensor(rows[:, 24] == 2.0).double()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", [HMC(max_leapfrog=32), NUTS()], ids=lambda k: type(k).__name__)
-def test_german_credit(kernel, credit):
-    """Logistic regression under N(0, 1) of every coefficient."""
-    x, bad = credit
-
-    def likelihood(w):
-        logits = w @ x.mT
-        return logits @ bad - torch.nn.functional.softplus(logits).sum(1)
-
-    def draw(n, generator):
-        return torch.randn(n, 25, generator=generator, dtype=torch.float64)
-
-    posterior = AutogradPosterior(25, lambda w: normal(w, 0.0, 1.0).sum(1), likelihood, draw)
-    draws = chains(posterior, kernel)
-    check(Published(lambda w: w, *GERMAN_CREDIT), draws)
-    # 8,000 draws: standard deviations to a hundredth, and room for chains.
-    np.testing.assert_allclose(draws.std((0, 1)), GERMAN_CREDIT_STD, rtol=0.05)

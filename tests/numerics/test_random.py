@@ -11,11 +11,13 @@ from skbayes_sym.numerics.random import (
     distinct_permutations,
     float64_normal,
     generator_from,
+    host_uniforms,
     mean_and_error,
     normal_like,
     numpy_generator,
     random_orthogonal,
     random_permutations,
+    resumed,
     spawn_seeds,
     standard_normal,
 )
@@ -141,3 +143,12 @@ def test_one_draw_knows_no_error():
     found = mean_and_error(torch.tensor([2.0]))
     assert found.value == 2.0
     assert isnan(found.standard_error)
+
+
+def test_a_stream_goes_on_and_a_state_of_another_device_leads_one(generator):
+    state = generator.get_state()
+    again = torch.rand(3, generator=resumed(state), dtype=torch.float64).tolist()
+    assert host_uniforms(3, generator) == again
+    states = [torch.tensor(bytes_of, dtype=torch.uint8) for bytes_of in ([1, 2], [1, 2], [1, 3])]
+    a, b, c = (float(torch.rand(1, generator=resumed(led))) for led in states)
+    assert a == b != c

@@ -3,11 +3,16 @@
 import json
 import os
 import resource
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from files import rewrite
 from fits import FITS, assert_same_predictions, fitted
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline, make_pipeline
 
 from skbayes_sym import load, save
 from skbayes_sym.saving.files import replace_file
@@ -127,6 +132,20 @@ HOSTILE = {
             "kind": "strings", "dtype": "<U100000000", "shape": [3], "items": ["a", "b", "c"],
         }
     ),
+    "an array named often": _attributes(
+        elbo_curve_={
+            "kind": "list", "items": [{"kind": "array", "name": "x_mean_", "turned": False}] * 9
+        }
+    ),
+    "a network of a gigabyte": _attributes(
+        network_={
+            "kind": "network", "name": "cnn", "input_shape": [1, 6, 6], "n_outputs": 10**9
+        }
+    ),
+    "another kind of posterior": _attributes(
+        posterior_={"kind": "noun", "name": "Normal", "fields": {"scale": 1.0}}
+    ),
+    "scales in words": _attributes(y_scale_=["a"], classes_="ab"),
     "objects too wide": _attributes(
         classes_={"kind": "strings", "dtype": "<U500000", "shape": [2], "items": ["a", "b"]}
     ),
@@ -143,6 +162,45 @@ def test_a_state_that_no_fit_leaves_is_refused_before_anything_is_built(case, na
     rewrite(path, HOSTILE[case])
     with pytest.raises(ValueError, match=r"model' (is not a model|has )"):
         load(path)
+
+
+KILLED = """
+import os, signal, sys
+from skbayes_sym import load, save
+os.{call} = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+save(load(sys.argv[1]), sys.argv[1])
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("call", ["fsync", pytest.param("replace", marks=pytest.mark.slow)])
+def test_a_process_that_is_killed_in_save_leaves_the_old_file(saved, call):
+    """And what it had written of the new one, beside it under another name."""
+    before = saved.read_bytes()
+    ended = subprocess.run([sys.executable, "-c", KILLED.format(call=call), str(saved)])
+    assert ended.returncode == -signal.SIGKILL
+    assert saved.read_bytes() == before
+    assert load(saved).n_features_in_ == 3
+    assert [path.name.startswith(".model.") for path in set(saved.parent.iterdir()) - {saved}]
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_iter", -3), ("tol", "x")])
+def test_what_load_would_refuse_is_refused_by_save(name, value, saved):
+    before = saved.read_bytes()
+    model = clone(FITS["vi-regressor"].estimator).fit(*FITS["vi-regressor"][1:])
+    with pytest.raises(ValueError, match=rf"can't be saved, .*impossible.*'{name}'"):
+        save(model.set_params(**{name: value}), saved)
+    assert saved.read_bytes() == before
+    model.set_params(max_iter=30, tol=1e-3)
+    model.posterior_ = model.posterior_.loc
+    with pytest.raises(ValueError, match=r"can't be saved, .*predicts nothing"):
+        save(make_pipeline(model), saved)
+
+
+def test_a_place_on_the_writer_s_disk_is_left_out(tmp_path):
+    pipe = Pipeline([("model", fitted("linear-gaussian"))], memory=str(tmp_path / "cache"))
+    save(pipe, tmp_path / "model")
+    assert load(tmp_path / "model").memory is None
 
 
 def test_numbers_that_numpy_does_not_have_are_refused(saved):

@@ -24,7 +24,7 @@ from skbayes_sym.estimators.base import is_fitted_name
 from skbayes_sym.models import Categorical
 from skbayes_sym.saving.classes import estimators
 from skbayes_sym.saving.files import FORMAT
-from skbayes_sym.saving.values import Encoder, decode, nouns
+from skbayes_sym.saving.values import Decoder, Encoder, nouns
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
@@ -95,7 +95,7 @@ def test_values_survive(name):
     value = VALUES[name]
     encoder = Encoder()
     encoded = json.loads(json.dumps(encoder.encode(value, "x"), allow_nan=False))
-    back = decode(encoded, encoder.arrays)
+    back = Decoder(encoder.arrays, 100).decode(encoded)
     assert type(back) is type(value)
     if isinstance(value, np.ndarray):
         assert (back.dtype, back.shape) == (value.dtype, value.shape)
@@ -109,7 +109,8 @@ def test_values_survive(name):
 def test_equal_names_dont_overwrite_each_other():
     encoder = Encoder()
     value = {"a.b": np.arange(2), "a": {"b": np.arange(3)}}
-    back = decode(encoder.encode(value, "x"), encoder.arrays)
+    encoded = encoder.encode(value, "x")
+    back = Decoder(encoder.arrays, 100).decode(encoded)
     assert (len(back["a.b"]), len(back["a"]["b"])) == (2, 3)
 
 

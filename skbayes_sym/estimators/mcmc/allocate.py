@@ -1,5 +1,6 @@
 """Modes weighed by their evidence, new chains in them as many as it asks for, and what it costs."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -7,12 +8,10 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.mcmc.explore import Draws, Explored, drawn_on, made
+from skbayes_sym.estimators.mcmc.explore import Draws, Explored, drawn_on, made, replicate
 from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.estimators.mcmc.trust import decided_weights, why_not, why_not_weigh
 from skbayes_sym.inference.sampling.allowance import Allowance
-from skbayes_sym.inference.sampling.chains import ChainDraws
-from skbayes_sym.inference.sampling.modes.bridge import can_bridge
 from skbayes_sym.inference.sampling.modes.confined import ModeRun, ModeSampler, refine
 from skbayes_sym.inference.sampling.modes.weigh import (
     Weighing,
@@ -21,6 +20,7 @@ from skbayes_sym.inference.sampling.modes.weigh import (
     pool_draws,
     weigh,
 )
+from skbayes_sym.inference.sampling.smc import SMCResult
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
@@ -53,34 +53,50 @@ class Mode(NamedTuple):
 
 def allocate_chains(setting: SamplingSetting, explored: Explored) -> Allocation:
     """Draws weighed by evidence; the explored ones, and why, where that can't be had."""
-    draws, effort = explored.draws, setting.effort
+    draws = explored.draws
     if draws.stopped != "max_iter" or not setting.weighs:
         return Allocation(draws)
-    problems = tuple(why_not_weigh(setting.model.group, explored.chains, effort))
+    problems = tuple(why_not_weigh(setting.model.group, explored.chains, setting.effort))
     if problems:
         return Allocation(drawn_on(setting, explored), problems=problems)
-    generator = generator_from(setting.seeds.modes)
+    budget = budget_of(setting, explored)
+    runs = explored.replicates
+    if explored.chains is not None:
+        runs, stopped = replicate(setting, affordable(setting, budget.evidence))
+        if stopped != "max_iter":
+            return Allocation(draws._replace(stopped=stopped))
+        budget.evidence.left -= sum(work_of(setting, run) for run in runs)
     try:
-        evidence = allowance_for_evidence(setting, explored)
-        weighing = _weigh(setting, explored, generator, evidence)
-        problems = tuple(why_not(weighing, setting.posterior.n_dims, effort))
-        weights = decided_weights(weighing, effort)
-        decided = weights is not None
-        shares = _votes(weighing, explored) if weights is None else weights
-        if weights is None:
-            weights = torch.where(contending(weighing.pool, weighing.modes), torch.nan, 0.0)
-        weighing = weighing._replace(weights=weighing.weights._replace(weights=weights))
-        if shares is None:
-            return Allocation(drawn_on(setting, explored), weighing, problems)
-        allowance = allowance_for_new_chains(setting, explored, evidence)
-        new = _refreshed(setting, weighing, shares, generator, allowance)
-        return Allocation(new, weighing, problems, decided)
+        return _allocated(setting, explored, runs, budget)
     except KeyboardInterrupt:
         return Allocation(draws._replace(stopped="interrupted"))
 
 
+def _allocated(
+    setting: SamplingSetting, explored: Explored, runs: list[SMCResult], budget: "Budget"
+) -> Allocation:
+    generator = generator_from(setting.seeds.modes)
+    clouds = [run.particles for run in runs if run.complete]
+    weighing = _weigh(setting, explored, clouds, generator, budget.evidence)
+    problems = tuple(why_not(weighing, setting.posterior.n_dims, setting.effort))
+    weights = decided_weights(weighing, setting.effort)
+    decided = weights is not None
+    shares = _votes(weighing, explored) if weights is None else weights
+    if weights is None:
+        weights = torch.where(contending(weighing.pool, weighing.modes), torch.nan, 0.0)
+    weighing = weighing._replace(weights=weighing.weights._replace(weights=weights))
+    if shares is None:
+        return Allocation(drawn_on(setting, explored), weighing, problems)
+    new = _refreshed(setting, weighing, shares, generator, budget.for_new_chains())
+    return Allocation(new, weighing, problems, decided)
+
+
 def _weigh(
-    setting: SamplingSetting, explored: Explored, generator: torch.Generator, allowance: Allowance
+    setting: SamplingSetting,
+    explored: Explored,
+    clouds: list[Tensor],
+    generator: torch.Generator,
+    allowance: Allowance,
 ) -> Weighing:
     """Modes and their evidence, with more draws from modes that have too few."""
     reference, group, effort = setting.reference, setting.model.group, setting.effort
@@ -88,13 +104,12 @@ def _weigh(
     position, value = np.empty((0, 1, n_dims)), np.empty((0, 1))
     if explored.chains:
         position, value = explored.draws.position, explored.draws.value
-    clouds = [r.particles for r in explored.replicates if r.complete]
     pool = pool_draws(
         torch.as_tensor(position), torch.as_tensor(value), clouds, reference, group,
         generator=generator,
     )  # fmt: skip
     weighing = weigh(reference, pool, group, generator=generator)
-    allowance.spend(effort.evaluations * len(pool.draws) * allowance.per_gradient / 3.0)
+    allowance.left -= effort.evaluations * len(pool.draws) * allowance.per_gradient / 3.0
     # Fewer draws where two modes couldn't have all, as long as they are enough to be bridged.
     most = effort.refining_draws
     run = _mode_run(setting)._replace(n_draws=most)
@@ -203,65 +218,52 @@ def list_modes(
     return sorted(listed, key=height, reverse=True)
 
 
-def affordable(setting: SamplingSetting, chains: ChainDraws) -> int:
-    """Replicates that are worth it: they propose modes, and what they cost is limited."""
-    group, search, effort = setting.model.group, setting.search, setting.effort
-    if not setting.weighs or not can_bridge(group) or why_not_weigh(group, chains, effort):
-        return 0
-    if search.all_replicates:
-        return search.n_replicates
-    allowance = setting.allowance(_work_left(setting, chains)[0])
-    n_stages = effort.replicate_stages
-    n_gradients = effort.replicate_moves * effort.replicate_gradients * n_stages
-    each = _work_of_replicate(setting, n_gradients, n_stages, search.n_particles)
-    return min(search.n_replicates, int(allowance.part(effort.replicate_share) / each))
+class Budget(NamedTuple):
+    """Work that a fit may still do once it has explored."""
+
+    evidence: Allowance
+    rest: float | None  # multiplications left to new chains in the modes; None: no limit
+
+    def for_new_chains(self) -> Allowance | None:
+        """Their part, and what the evidence has left of its own."""
+        if self.rest is None:
+            return None
+        return replace(self.evidence, left=self.rest + self.evidence.left)
 
 
-def allowance_for_evidence(setting: SamplingSetting, explored: Explored) -> Allowance:
-    """Work left for finding the evidence: its part less what replicates have."""
-    particles = 0.0
-    for run in explored.replicates:
-        n = len(run.particles)
-        particles += _work_of_replicate(setting, run.n_gradients / n, len(run.stages), n)
-    if explored.chains is None:  # only particles explored
-        return setting.allowance(setting.search.effort * particles)
-    return setting.allowance(_work_left(setting, explored.chains)[0] - particles)
+def budget_of(setting: SamplingSetting, explored: Explored) -> Budget:
+    """Multiplications that are left to the evidence, and to new chains.
 
-
-def allowance_for_new_chains(
-    setting: SamplingSetting, explored: Explored, evidence: Allowance
-) -> Allowance | None:
-    """Work left for chains in the modes once the evidence is known; None without a limit.
-
-    What the ``evidence`` has left of its part is theirs as well.
+    For the evidence at most ``plan.cost`` times what was asked for: half of what is left of all
+    that a fit may cost, or all but new chains' draws if that is more.
     """
-    if explored.chains is None:
-        return None
-    _, rest = _work_left(setting, explored.chains)
-    return setting.allowance(rest + evidence.left)
-
-
-def _work_left(setting: SamplingSetting, chains: ChainDraws) -> tuple[float, float]:
-    """Multiplications that exploring chains leave to the evidence, and to new chains.
-
-    For the evidence at most ``effort`` times what was asked for: half of what is left of all that a
-    fit may cost, or all but new chains' draws if that is more.
-    """
+    ledger, plan, chains = setting.allowance(), setting.plan, explored.chains
+    if chains is None:  # only particles explored
+        ledger.left = plan.cost * sum(work_of(setting, run) for run in explored.replicates)
+        return Budget(ledger, None)
     n_gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
     n_moves = chains.warmup.n_moves + chains.sampling.n_moves
-    work = setting.allowance().of_moves(n_gradients, n_moves, setting.block_size)
-    plan, effort = setting.plan, setting.search.effort
+    work = ledger.of_moves(n_gradients, n_moves, setting.block_size)
     wanted = plan.n_warmup + plan.n_draws * plan.thinning
     asked = work * wanted / (plan.n_warmup + chains.draws.shape[1] * plan.thinning)
-    rest = (1.0 + effort) * asked - work
-    evidence = min(effort * asked, max(0.5 * rest, rest - asked))
-    return evidence, rest - evidence
+    rest = (1.0 + plan.cost) * asked - work
+    ledger.left = min(plan.cost * asked, max(0.5 * rest, rest - asked))
+    return Budget(ledger, rest - ledger.left)
 
 
-def _work_of_replicate(
-    setting: SamplingSetting, n_gradients: float, n_stages: int, n_particles: int
-) -> float:
+def affordable(setting: SamplingSetting, allowance: Allowance) -> int:
+    """Replicates that are worth it: they propose modes, and what they cost is limited."""
+    plan, effort = setting.plan, setting.effort
+    if plan.all_replicates:
+        return plan.n_replicates
+    n_gradients = effort.replicate_moves * effort.replicate_gradients * effort.replicate_stages
+    each = allowance.work(n_gradients, plan.n_particles)
+    each += allowance.work(effort.replicate_calls * effort.replicate_stages, 0.0)
+    return min(plan.n_replicates, int(allowance.part(effort.replicate_share) / each))
+
+
+def work_of(setting: SamplingSetting, run: SMCResult) -> float:
     """Multiplications of gradients of every particle, and of what happens between the moves."""
-    ledger = setting.allowance()
-    between = ledger.work(setting.effort.replicate_calls * n_stages, 0.0)
-    return ledger.work(n_gradients, n_particles) + between
+    ledger, n = setting.allowance(), len(run.particles)
+    between = ledger.work(setting.effort.replicate_calls * len(run.stages), 0.0)
+    return ledger.work(run.n_gradients / n, n) + between

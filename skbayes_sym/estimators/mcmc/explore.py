@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from skbayes_sym.inference.sampling.chains import ChainDraws, retuned, sample_ch
 from skbayes_sym.inference.sampling.kernels.kernel import Kernel, initial_state
 from skbayes_sym.inference.sampling.smc import SMCResult, SMCSettings, run_replicates
 from skbayes_sym.numerics.optimise import Stopped
-from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.numerics.random import generator_from, resumed, spawn_seeds
 from skbayes_sym.symmetry.relabelling import relabel
 from skbayes_sym.symmetry.units import split_units
 
@@ -39,9 +38,9 @@ class Draws(NamedTuple):
 
 
 class Explored(NamedTuple):
-    """Findings of chains and particles."""
+    """Findings of chains, or of particles alone."""
 
-    chains: ChainDraws | None  # None if only particles explored
+    chains: ChainDraws | None
     replicates: list[SMCResult]
     draws: Draws  # one vote per chain, or replicate
 
@@ -58,36 +57,31 @@ class Explored(NamedTuple):
         return int((self.chains.warmup.n_moves + self.chains.sampling.n_moves).max())
 
 
-def explore(
-    setting: SamplingSetting, affordable: Callable[[SamplingSetting, ChainDraws], int]
-) -> Explored:
-    """Run chains, particles or both; beside chains as many replicates as are ``affordable``."""
-    search, replicates = setting.search, list[SMCResult]()
-    chains: ChainDraws | None = None
-    stopped: Stopped = "max_iter"
-    n_replicates = search.n_replicates
-    if search.kernel is not None:
-        chains = _run_chains(setting, search.kernel)
-        stopped = chains.stopped
-        if n_replicates:
-            n_replicates = affordable(setting, chains)
-    if stopped == "max_iter" and n_replicates:
-        runs = run_replicates(
-            setting.posterior, setting.units,
-            SMCSettings(n_particles=search.n_particles, n_moves=setting.effort.replicate_moves),
-            seeds=spawn_seeds(setting.seeds.replicates, n_replicates), device=setting.data.device,
-            n_jobs=setting.plan.n_jobs,
-            on_step=setting.run.phase(setting.effort.replicating, n_replicates),
-        )  # fmt: skip
-        replicates, stopped = runs
-    if chains is not None:
-        return Explored(chains, replicates, Draws.one_vote_each(*made(chains), stopped))
+def explore(setting: SamplingSetting) -> Explored:
+    """Run the chains; where there are none, particles."""
+    if setting.plan.kernel is not None:
+        chains = _run_chains(setting, setting.plan.kernel)
+        return Explored(chains, [], Draws.one_vote_each(*made(chains), chains.stopped))
+    replicates, stopped = replicate(setting, setting.plan.n_replicates)
     finished = [r.particles for r in replicates if r.complete]
     if not finished:
         raise KeyboardInterrupt
     position = torch.stack(finished).cpu().numpy()
     value = torch.stack([setting.posterior(p) for p in finished]).cpu().numpy()
     return Explored(None, replicates, Draws.one_vote_each(position, value, stopped))
+
+
+def replicate(setting: SamplingSetting, n: int) -> tuple[list[SMCResult], Stopped]:
+    """Run ``n`` clouds of particles, and say why they ended."""
+    if not n:
+        return [], "max_iter"
+    plan, effort = setting.plan, setting.effort
+    return run_replicates(
+        setting.posterior, setting.units,
+        SMCSettings(n_particles=plan.n_particles, n_moves=effort.replicate_moves),
+        seeds=spawn_seeds(setting.seeds.replicates, n), device=setting.data.device,
+        n_jobs=plan.n_jobs, on_step=setting.run.phase(effort.replicating, n),
+    )  # fmt: skip
 
 
 def _run_chains(setting: SamplingSetting, kernel: Kernel) -> ChainDraws:
@@ -122,7 +116,7 @@ def _explorer(setting: SamplingSetting, kernel: Kernel) -> Sampler:
 
 def drawn_on(setting: SamplingSetting, explored: Explored) -> Draws:
     """The explored draws, and as many more as were asked for."""
-    draws, kernel, plan = explored.draws, setting.search.kernel, setting.plan
+    draws, kernel, plan = explored.draws, setting.plan.kernel, setting.plan
     n_more = plan.n_draws - draws.position.shape[1]
     if explored.chains is None or kernel is None or n_more <= 0:
         return draws
@@ -197,11 +191,7 @@ def _as_tensors(block: Block, like: Tensor) -> Block:
     """The block with tensors on the device of ``like``, positions in its precision too."""
     moved = _converted(block, lambda array: torch.as_tensor(array).to(like.device))
     state = moved.state._replace(position=moved.state.position.to(like))
-    generator = torch.Generator(like.device)
-    stream = torch.as_tensor(block.random_state)  # on the CPU, wherever a generator draws
-    if len(stream) != len(generator.get_state()):  # of another kind of device: leads a new stream
-        digest = sha256(stream.numpy().tobytes()).digest()
-        stream = generator.manual_seed(int.from_bytes(digest[:8]) >> 1).get_state()
+    stream = resumed(torch.as_tensor(block.random_state), like.device).get_state()
     return moved._replace(state=state, random_state=stream)
 
 

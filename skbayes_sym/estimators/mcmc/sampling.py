@@ -15,7 +15,6 @@ from skbayes_sym.estimators._fit.warnings import warn_unconverged
 from skbayes_sym.estimators.mcmc.allocate import (
     Allocation,
     Mode,
-    affordable,
     allocate_chains,
     list_modes,
 )
@@ -28,7 +27,7 @@ from skbayes_sym.estimators.mcmc.explore import (
     on_reference_set,
 )
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.mcmc.setting import SamplingSetting, SearchPlan
+from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.estimators.mcmc.trust import (
     diagnose,
     disagreement,
@@ -87,7 +86,7 @@ class Sampling:
         _require_memory(setting)
         run.begin()
         with torch.no_grad():
-            explored = explore(setting, affordable)
+            explored = explore(setting)
             run.keep(lambda: Sampled.gather(setting, explored))
             sampled = Sampled.gather(setting, explored, allocate_chains(setting, explored))
         run.end(sampled)
@@ -118,29 +117,31 @@ class Sampling:
             plan = plan._replace(n_draws=self.n_draws)
         evidence = weights or ModeWeights("uniform")
         by_evidence, cost = evidence.method != "uniform", float(evidence.effort)
-        if not isinstance(sampler, Chains):
-            search = SearchPlan(
-                None, sampler.n_particles, sampler.n_replicates, by_evidence, effort=cost
-            )
-        else:
+        if isinstance(sampler, Chains):
             approach = approach if isinstance(sampler.init, str) else sampler.init
             n_warmup = usual.n_warmup if sampler.n_warmup is None else sampler.n_warmup
-            plan = plan._replace(
-                n_warmup=n_warmup, thinning=sampler.thinning, approach=approach, start=self.start
-            )
             kernel = sampler.kernel
             if isinstance(kernel, str):
                 kernel = INITS[init].kernel if kernel == "auto" else _KERNELS[kernel]
-            search = SearchPlan(kernel, 0, 0, False)
+            plan = plan._replace(
+                n_warmup=n_warmup, thinning=sampler.thinning, approach=approach, start=self.start,
+                kernel=kernel,
+            )  # fmt: skip
             insists = evidence.method == "evidence"
             if by_evidence and (insists or not approach):
                 every = not isinstance(evidence.n_replicates, str)
                 n = evidence.n_replicates if every else effort.replicates
-                search = SearchPlan(
-                    kernel, evidence.n_particles, int(n), True, insists, every, cost
-                )
+                plan = plan._replace(
+                    n_particles=evidence.n_particles, n_replicates=int(n), by_evidence=True,
+                    insists=insists, all_replicates=every, cost=cost,
+                )  # fmt: skip
+        else:
+            plan = plan._replace(
+                n_particles=sampler.n_particles, n_replicates=sampler.n_replicates,
+                by_evidence=by_evidence, insists=True, cost=cost,
+            )  # fmt: skip
         return SamplingSetting(
-            search, plan, weights is not None, self.noise_prior_scale, data, model, run, effort
+            plan, weights is not None, self.noise_prior_scale, data, model, run, effort
         )
 
 
@@ -252,12 +253,12 @@ def _report(findings: Findings) -> None:
 
 def _require_memory(setting: SamplingSetting) -> None:
     """Draws on the host, as made, as one and as labelled: 8 P + 3 C S P b; what finds them."""
-    data, model, plan, search = setting.data, setting.model, setting.plan, setting.search
+    data, model, plan = setting.data, setting.model, setting.plan
     n_params, size = model.network.layout.n_params, data.dtype.itemsize
     copies = 3 if setting.remove_symmetries and model.group.factors else 2
-    n_chains = 0 if search.kernel is None and not search.by_evidence else plan.n_chains
+    n_chains = 0 if plan.kernel is None and not plan.by_evidence else plan.n_chains
     n_metrics = 2 * plan.n_chains if plan.init == "laplace" else 0
-    n_particles = search.n_replicates * search.n_particles
+    n_particles = plan.n_replicates * plan.n_particles
     require_memory(
         [
             rows_part(data),

@@ -21,20 +21,8 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.units import split_units
 
 
-class SearchPlan(NamedTuple):
-    """How modes are looked for, and what they count for."""
-
-    kernel: Kernel | None  # moves the chains that explore; None if only particles do
-    n_particles: int  # of a replicate
-    n_replicates: int
-    by_evidence: bool  # else every chain, or replicate, has one vote
-    insists: bool = True  # on evidence, however few draws there are
-    all_replicates: bool = True  # whatever they cost
-    effort: float = 1.0  # what the evidence may cost, in units of what the chains do
-
-
 class Plan(NamedTuple):
-    """How many chains there are, and how long they run."""
+    """How many chains there are, how long they run, and what the modes they find count for."""
 
     n_chains: int
     n_warmup: int
@@ -44,6 +32,13 @@ class Plan(NamedTuple):
     approach: Approach | None = None  # what they do before they warm up
     n_jobs: int | None = None
     start: list[Block] | None = None  # where those of the previous fit stopped, to go on with
+    kernel: Kernel | None = None  # moves the chains that explore; None if only particles do
+    n_particles: int = 0  # of a replicate
+    n_replicates: int = 0
+    by_evidence: bool = False  # else every chain, or replicate, has one vote
+    insists: bool = False  # on evidence, however few draws there are
+    all_replicates: bool = True  # whatever they cost
+    cost: float = 1.0  # what the evidence may cost, in units of what the chains do
 
 
 class SamplingSeeds(NamedTuple):
@@ -62,7 +57,6 @@ class SamplingSeeds(NamedTuple):
 class SamplingSetting:
     """Everything that a stage of a fit needs."""
 
-    search: SearchPlan
     plan: Plan
     remove_symmetries: bool  # whether draws are moved to one representative of their orbit
     noise_prior_scale: float  # of the half-normal prior of the noise, scaled target units
@@ -102,9 +96,9 @@ class SamplingSetting:
     @cached_property
     def weighs(self) -> bool:
         """Whether modes are weighed by evidence."""
-        plan, search = self.plan, self.search
-        if not search.by_evidence or search.insists:
-            return search.by_evidence
+        plan = self.plan
+        if not plan.by_evidence or plan.insists:
+            return plan.by_evidence
         n_draws = plan.n_chains * min(plan.n_draws, self.effort.explored)
         return n_draws >= self.effort.worth_weighing * self.posterior.n_dims
 

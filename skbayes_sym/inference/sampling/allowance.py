@@ -30,14 +30,6 @@ class Allowance:
         n_calls = sum(float(made.max() + A_MOVE * moves.max()) for made, moves in by_block)
         return self.work(n_calls, 0.0) + float(n_gradients.sum()) * self.per_gradient
 
-    def spend(self, work: float) -> None:
-        """Take it off what is left."""
-        self.left -= work
-
-    def affords(self, work: float) -> bool:
-        """Whether so much is left."""
-        return work <= self.left
-
     def part(self, share: float) -> float:
         """A share of what is left, at least 0."""
         return share * max(self.left, 0.0)

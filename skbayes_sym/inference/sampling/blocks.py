@@ -5,9 +5,8 @@ computes in one thread, so that its draws depend on nothing but where it started
 in this process, in another, on another machine, or when run again after a machine was lost.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -247,33 +246,18 @@ class _BlockMoves:
         return moments
 
     def draw(self, n_draws: int, thin: int) -> None:
-        lengths = self._lengths(self._look(self._foreseen(n_draws * thin))[0])
-        for begin in range(0, n_draws * thin, REPORT_EVERY):
-            end = min(begin + REPORT_EVERY, n_draws * thin)
-            for move, length in zip(range(begin, end), lengths, strict=False):
-                self._move(self._sampling, **length)
-                if (move + 1) % thin == 0:
-                    self._keep(move // thin)
-            told = [_figures(self._state, self._sampling)] if self._is_due else []
-            foreseen, *figures = self._look(self._foreseen(n_draws * thin - end), *told)
-            lengths = self._lengths(foreseen)
-            if figures:
-                self._report(figures[0])
-
-    def _foreseen(self, n_left: int) -> Tensor:
-        """Numbers that set the next moves' lengths; asked of a GPU for several of them at once."""
-        kernel, device = self._sampler.kernel, self._generator.device
-        if not isinstance(kernel, HMC) or device.type == "cpu":
-            return torch.zeros(0, device=device)
-        n_moves = min(REPORT_EVERY, n_left)
-        return kernel.foreseen(n_moves, self._state, self._step_size, self._generator)
-
-    def _lengths(self, foreseen: Tensor) -> Iterable[Mapping[str, int]]:
-        """Lengths of the next moves, as keywords."""
-        kernel = self._sampler.kernel
-        if not isinstance(kernel, HMC) or not len(foreseen):
-            return repeat({})
-        return [{"n_steps": n_steps} for n_steps in kernel.lengths(foreseen)]
+        kernel, n_moves, length = self._sampler.kernel, n_draws * thin, {}
+        median = float(self._step_size.median())  # a GPU is asked once: step sizes stay
+        for move in range(n_moves):
+            if isinstance(kernel, HMC):
+                length = {"n_steps": kernel.n_steps(median, self._generator)}
+            self._move(self._sampling, **length)
+            if (move + 1) % thin == 0:
+                self._keep(move // thin)
+            if (move + 1) % REPORT_EVERY == 0 or move + 1 == n_moves:
+                told = [_figures(self._state, self._sampling)] if self._is_due else []
+                for figures in self._look(*told):
+                    self._report(figures)
 
     def _keep(self, n: int) -> None:
         """Note where the chains are as draw ``n``."""

@@ -9,14 +9,14 @@ them. Replicates are runs that know nothing of each other.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, nan
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from joblib import Parallel, delayed
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogPosterior
-from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kernels.kernel import Preconditioner, initial_state
 from skbayes_sym.inference.sampling.kernels.particle_alignment import (
     align_particles,
@@ -27,36 +27,28 @@ from skbayes_sym.numerics.machine import closing, one_thread
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, standard_normal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, has_exact_domain
-from skbayes_sym.symmetry.group import SymmetryGroup, Trivial
+from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.reference import DiagonalReference
-
-_SMALLEST_STEP = 1e-14  # heavy-tailed likelihoods of prior draws need first steps as small as this
-_BISECTIONS = 60
-
-_RESTART_EVERY, _N_RESTARTS = 4, 2  # stages between fresh starts of the alignment, and how many
-_PATH = (0.5, 1.5)  # range of the factor of the path length
-_GAIN = 0.7  # of the log step size, per unit of acceptance missed
-_LOG_STEPS = (-25.0, 5.0)  # range of the log step size: nothing works beyond
-_JITTER = 0.3  # standard deviation of the log step size across particles
-_MOST_LOST = 0.1  # of accepted proposals, at the boundary, that the full kernel is worth
-_PAUSE = 2  # stages before it is tried again
-_DRAWS_A_DIMENSION = 2  # particles a dimension that a covariance needs
 
 
 @dataclass(frozen=True)
 class SMCSettings:
-    """Settings of a run; measured defaults.
-
-    ``ess_fraction``: effective fraction of the particles that a step in temperature leaves.
-    """
+    """Settings of a run; measured defaults."""
 
     n_particles: int = 1024
-    ess_fraction: float = 0.5
+    ess_fraction: float = 0.5  # of the particles, that a step in temperature leaves
     n_moves: int = 8  # HMC moves a stage
     path_length: float = 1.5  # mean length of a trajectory, in standard deviations
+    jitter: tuple[float, float] = (0.5, 1.5)  # range of its factor
     max_leapfrog: int = 16  # most leapfrog steps of a move
     target_acceptance: float = 0.8
+    gain: float = 0.7  # of the log step size, per unit of acceptance missed
+    step_spread: float = 0.3  # standard deviation of the log step size across particles
     allow_full: bool = True  # whether the aligned full-covariance kernel may be tried
+    most_lost: float = 0.1  # of accepted proposals, at the boundary, that it is worth
+    pause: int = 2  # stages before it is tried again
+    draws_a_dim: int = 2  # particles a dimension that its covariance needs
+    restart_every: int = 4  # stages between fresh starts, two, of the alignment
     max_stages: int = 1000
 
 
@@ -98,20 +90,11 @@ class Cloud(NamedTuple):
     n_gradients: int
 
 
-class Moved(NamedTuple):
-    """Sums over the particles and moves of a stage."""
-
-    acceptance: float
-    boundary_loss: float
-    log_step: float
-    n_gradients: int
-
-
 class FittedKernel(NamedTuple):
     """A kernel and where it starts."""
 
     position: Tensor  # (N, D), in the kernel's domain
-    kernel: ConfinedHMC
+    kernel: HMC
     preconditioner: Preconditioner
 
 
@@ -145,7 +128,7 @@ def smc(
     Two kernels move the particles, each with its own step size. The first scales entries by
     standard deviations of aligned particles, pooled over coordinate orbits, and commutes with
     the group. The second uses the full covariance of aligned particles and is confined to the
-    fundamental domain (`ConfinedHMC`): many times better once the units have separated, and
+    fundamental domain (`HMC`): many times better once the units have separated, and
     wasteful before. It is tried every third stage and kept while at most 10 % of the proposals it
     accepts are lost at the boundary. Where the domain has no exact test (several wide hidden
     layers) or the particles are fewer than 2 a dimension, the first kernel does it all.
@@ -183,13 +166,6 @@ def smc(
     )  # fmt: skip
 
 
-class Replicates(NamedTuple):
-    """Runs that know nothing of each other."""
-
-    runs: list[SMCResult]
-    stopped: Stopped  # "max_iter" after all of them
-
-
 def run_replicates(
     log_posterior: LogPosterior,
     group: SymmetryGroup,
@@ -203,35 +179,29 @@ def run_replicates(
     # (n_finished, info) -> bool: told of every run, in order, the figures of its last stage; True
     # ends with those so far.
     on_step: OnStep | None = None,
-) -> Replicates:
-    """Independent runs of `smc`: their spread is what one run can't say about itself.
+) -> tuple[list[SMCResult], Stopped]:
+    """Independent runs of `smc`, and "max_iter" after all: their spread is what one can't tell.
 
     Several small runs find a rare mode at least once more often than one large run of the same
     cost, but their particles must not be pooled with equal weights: each run weighs modes by
     its own few ancestors. Weigh modes by their evidence.
     """
+
+    def replicate(seed: int) -> SMCResult:
+        with one_thread():
+            generator = generator_from(seed, device)
+            return smc(log_posterior, group, settings, generator=generator)
+
     results: list[SMCResult] = []
-    replicates = Parallel(n_jobs=n_jobs, return_as="generator")(
-        delayed(_replicate)(log_posterior, group, settings, seed, device) for seed in seeds
-    )
+    jobs = Parallel(n_jobs=n_jobs, return_as="generator")
+    replicates = jobs(delayed(replicate)(seed) for seed in seeds)
     with Loop() as loop, closing(replicates):
         for run in loop.steps(replicates):
             results.append(run)
             loop.stop_if("interrupted", run.stopped == "interrupted")
             if on_step is not None and loop.stopped == "max_iter":
                 loop.stop_if("callback", on_step(len(results), run.stages[-1].figures()))
-    return Replicates(results, loop.stopped)
-
-
-def _replicate(
-    log_posterior: LogPosterior,
-    group: SymmetryGroup,
-    settings: SMCSettings | None,
-    seed: int,
-    device: torch.device | str,
-) -> SMCResult:
-    with one_thread():
-        return smc(log_posterior, group, settings, generator=generator_from(seed, device))
+    return results, loop.stopped
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,35 +240,35 @@ class Stages:
         aligned, reference = self.align(cloud.position[ancestors], tuning)
         full = self.use_full(tuning)
         fitted = self.full(aligned, reference) if full else self.pooled(aligned)
-        position, moved = self.move(fitted, beta, tuning.log_steps[full])
-        after = self._log_likelihood(position)
+        position, figures = self.move(fitted, beta, tuning.log_steps[full])
+        accepted, lost, n_gradients, log_step = figures
+        after, n = self._log_likelihood(position), len(position)
         log_evidence = cloud.log_evidence + log_mean_weight(weights)
         stage = SMCStage(
-            beta, log_evidence, full, moved.acceptance, exp(moved.log_step), moved.boundary_loss,
-            len(eves.unique()), _correlation(before, after),
+            beta, log_evidence, full, accepted / (n * self.settings.n_moves), exp(log_step),
+            lost / accepted if accepted else 0.0, len(eves.unique()), _correlation(before, after),
         )  # fmt: skip
-        n_gradients = cloud.n_gradients + moved.n_gradients
+        n_gradients = cloud.n_gradients + n + int(n_gradients)
         cloud = Cloud(position, after, eves, beta, log_evidence, n_gradients)
-        return cloud, next_tuning(tuning, reference, stage), stage
+        return cloud, self.next_tuning(tuning, reference, stage), stage
 
     def align(self, position: Tensor, tuning: Tuning) -> tuple[Tensor, DiagonalReference]:
         """Align the copies of a mode, from the last stage's reference and fresh ones."""
-        n_starts = 0 if tuning.n_stages % _RESTART_EVERY else _N_RESTARTS
+        n_starts = 0 if tuning.n_stages % self.settings.restart_every else 2
         return align_particles(
             position, self.group, tuning.reference, n_starts=n_starts, generator=self.generator
         )
 
     def use_full(self, tuning: Tuning) -> bool:
         """Whether this stage is the full kernel's."""
-        enough = self.settings.n_particles >= _DRAWS_A_DIMENSION * self.log_posterior.n_dims
-        possible = self.settings.allow_full and enough and has_exact_domain(self.group)
+        settings, n_dims = self.settings, self.log_posterior.n_dims
+        enough = settings.n_particles >= settings.draws_a_dim * n_dims
+        possible = settings.allow_full and enough and has_exact_domain(self.group)
         return possible and (tuning.full or tuning.pause == 0)
 
     def pooled(self, aligned: Tensor) -> FittedKernel:
         """Scales that the group leaves alone: no boundary is needed."""
-        anywhere = DiagonalReference(*(torch.empty(0, dtype=torch.float64) for _ in range(2)))
-        kernel = self._kernel(FundamentalDomain(Trivial(), anywhere))
-        return FittedKernel(aligned, kernel, pooled_preconditioner(aligned, self.group))
+        return FittedKernel(aligned, self._kernel(None), pooled_preconditioner(aligned, self.group))
 
     def full(self, aligned: Tensor, reference: DiagonalReference) -> FittedKernel:
         """The covariance of one copy, within that copy."""
@@ -306,46 +276,51 @@ class Stages:
         inside, _ = domain.enter(aligned)  # labels above may be a sweep behind the reference
         return FittedKernel(inside, self._kernel(domain), full_preconditioner(inside))
 
-    def move(self, fitted: FittedKernel, beta: float, log_step: float) -> tuple[Tensor, Moved]:
-        """Make all moves of a stage; the step size follows the mean acceptance after each."""
-        target = self.log_posterior.tempered(beta)
+    def move(
+        self, fitted: FittedKernel, beta: float, log_step: float
+    ) -> tuple[Tensor, tuple[float, float, float, float]]:
+        """Make all moves of a stage; the step size follows the mean acceptance after each.
+
+        The figures are sums over particles and moves, of acceptances, of what of them was lost at
+        the boundary and of gradients, and the last log step size: nothing works beyond (-25, 5).
+        """
+        settings, target = self.settings, self.log_posterior.tempered(beta)
         state = initial_state(fitted.position, target)
-        n, n_moves = len(fitted.position), self.settings.n_moves
         # Sums stay on the device until the end: the host waits for a move's length only.
         size = torch.full((), log_step, dtype=torch.float64, device=state.value.device)
         sums = torch.zeros(3, dtype=torch.float64, device=size.device)
-        for _ in range(n_moves):
-            noise = standard_normal((n,), generator=self.generator, like=state.value)
+        for _ in range(settings.n_moves):
+            noise = standard_normal(state.value.shape, generator=self.generator, like=state.value)
             state, info = fitted.kernel.step(
-                state, target, step_size=(size + _JITTER * noise).exp(),
+                state, target, step_size=(size + settings.step_spread * noise).exp(),
                 preconditioner=fitted.preconditioner, generator=self.generator,
             )  # fmt: skip
             probability = info.acceptance
-            missed = probability.mean() - self.settings.target_acceptance
-            size = (size + _GAIN * missed).clamp(*_LOG_STEPS)
-            lost = torch.where(cast(Tensor, info.outside), probability, 0.0).sum()
-            sums += torch.stack([probability.sum(), lost, info.n_gradients.sum().double()])
-        accepted, lost_sum, n_gradients, log_step = torch.cat([sums, size.reshape(1)]).tolist()
-        loss = lost_sum / accepted if accepted else 0.0
-        return state.position, Moved(accepted / (n * n_moves), loss, log_step, n + int(n_gradients))
+            missed = probability.mean() - settings.target_acceptance
+            size = (size + settings.gain * missed).clamp(-25.0, 5.0)
+            outside = torch.zeros_like(info.accepted) if info.outside is None else info.outside
+            lost = torch.where(outside, probability, 0.0)
+            sums += torch.stack([probability.sum(), lost.sum(), info.n_gradients.sum().double()])
+        accepted, at_boundary, n_gradients, last = torch.cat([sums, size.reshape(1)]).tolist()
+        return state.position, (accepted, at_boundary, n_gradients, last)
 
-    def _kernel(self, domain: FundamentalDomain) -> ConfinedHMC:
-        settings = self.settings
-        return ConfinedHMC(domain, HMC(settings.path_length, _PATH, settings.max_leapfrog))
+    def next_tuning(self, tuning: Tuning, reference: DiagonalReference, stage: SMCStage) -> Tuning:
+        """Step sizes of each kernel, and which one is next."""
+        works = stage.full and stage.boundary_loss <= self.settings.most_lost
+        pause = self.settings.pause if stage.full else max(tuning.pause - 1, 0)
+        pooled, full = tuning.log_steps
+        log_step = log(stage.step_size)
+        log_steps = (pooled, log_step) if stage.full else (log_step, full)
+        return Tuning(reference, log_steps, works, pause, tuning.n_stages + 1)
+
+    def _kernel(self, domain: FundamentalDomain | None) -> HMC:
+        path, jitter = self.settings.path_length, self.settings.jitter
+        return HMC(path, jitter, self.settings.max_leapfrog, domain=domain)
 
     def _log_likelihood(self, position: Tensor) -> Tensor:
         """(N,); -inf where it isn't finite."""
         value = self.log_posterior.log_likelihood(position)
         return value.masked_fill(~value.isfinite(), -torch.inf)
-
-
-def next_tuning(tuning: Tuning, reference: DiagonalReference, stage: SMCStage) -> Tuning:
-    """Step sizes of each kernel, and which one is next."""
-    works = stage.full and stage.boundary_loss <= _MOST_LOST
-    pause = _PAUSE if stage.full else max(tuning.pause - 1, 0)
-    pooled, full = tuning.log_steps
-    log_steps = (pooled, log(stage.step_size)) if stage.full else (log(stage.step_size), full)
-    return Tuning(reference, log_steps, works, pause, tuning.n_stages + 1)
 
 
 def _correlation(before: Tensor, after: Tensor) -> float:
@@ -369,14 +344,14 @@ def log_mean_weight(log_weights: Tensor) -> float:
 def next_temperature(log_likelihood: Tensor, beta: float, ess_fraction: float) -> float:
     """Inverse temperature in (beta, 1] at which the weights' effective fraction is as given.
 
-    By bisection on the log of the step, since steps span many orders. The log likelihood (N,) of
-    particles at ``beta`` in [0, 1) may be -inf, not nan.
+    By bisection on the log of the step from 1e-14 on, which heavy-tailed likelihoods of prior draws
+    need. The log likelihood (N,) of particles at ``beta`` in [0, 1) may be -inf, not nan.
     """
     log_likelihood = log_likelihood.cpu().double()  # the search is the host's
     if effective_fraction((1.0 - beta) * log_likelihood) >= ess_fraction:
         return 1.0
-    low, high = log(_SMALLEST_STEP), log(1.0 - beta)
-    for _ in range(_BISECTIONS):
+    low, high = log(1e-14), log(1.0 - beta)
+    for _ in range(60):
         middle = 0.5 * (low + high)
         if effective_fraction(exp(middle) * log_likelihood) >= ess_fraction:
             low = middle

@@ -6,19 +6,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from skbayes_sym.estimators.mcmc.allocate import allowance_for_evidence, allowance_for_new_chains
+from skbayes_sym.estimators.mcmc.allocate import budget_of, work_of
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.inference.sampling.allowance import Allowance
 
 N_CHAINS, N_GRADIENTS = 16, 1000
 
 
-def a_fit(effort, n_draws, made_draws):
+def a_fit(cost, n_draws, made_draws):
     """A setting, and chains that explored: 1,000 gradients each, in 50 moves and ``made_draws``."""
     setting = SimpleNamespace(
-        search=SimpleNamespace(effort=effort),
-        plan=SimpleNamespace(n_warmup=50, n_draws=n_draws, thinning=1), effort=SamplingEffort(),
-        block_size=N_CHAINS, allowance=lambda left=inf: Allowance(1e4, left),
+        plan=SimpleNamespace(n_warmup=50, n_draws=n_draws, thinning=1, cost=cost),
+        effort=SamplingEffort(), block_size=N_CHAINS,
+        allowance=lambda left=inf: Allowance(1e4, left),
     )  # fmt: skip
     made, n_moves, none = (torch.full((N_CHAINS,), n) for n in (N_GRADIENTS, 100, 0))
     chains = SimpleNamespace(
@@ -29,34 +29,28 @@ def a_fit(effort, n_draws, made_draws):
     return setting, SimpleNamespace(chains=chains, replicates=[])
 
 
-@pytest.mark.parametrize("effort", [0.0, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("cost", [0.0, 0.3, 1.0, 4.0])
 @pytest.mark.parametrize("n_draws", [50, 100, 1000])
-def test_all_of_it_costs_what_was_asked_for_and_effort_times_as_much(effort, n_draws):
-    setting, explored = a_fit(effort, n_draws, 50)
+def test_all_of_it_costs_what_was_asked_for_and_so_many_times_as_much(cost, n_draws):
     made = Allowance(1e4).work(N_GRADIENTS, N_CHAINS) + Allowance(1e4).work(8 * 100, 0)
     asked = made * (50 + n_draws) / 100
-    evidence = allowance_for_evidence(setting, explored)
-    assert 0.0 <= evidence.left <= effort * asked * (1.0 + 1e-12)
-    unspent = evidence.left
+    budget = budget_of(*a_fit(cost, n_draws, 50))
+    assert 0.0 <= budget.evidence.left <= cost * asked * (1.0 + 1e-12)
+    unspent = budget.evidence.left
     for spent in (0.0, unspent, unspent + 0.1 * asked):
-        evidence.left = unspent - spent
-        new = allowance_for_new_chains(setting, explored, evidence).left
-        assert made + spent + new <= (1.0 + effort) * asked * (1.0 + 1e-12)
-    if effort >= 1.0:  # half of what was asked for, whatever the evidence needed
-        evidence.left = 0.0
-        assert allowance_for_new_chains(setting, explored, evidence).left >= 0.49 * asked
+        budget.evidence.left = unspent - spent
+        new = budget.for_new_chains().left
+        assert made + spent + new <= (1.0 + cost) * asked * (1.0 + 1e-12)
+    if cost >= 1.0:  # half of what was asked for, whatever the evidence needed
+        budget.evidence.left = 0.0
+        assert budget.for_new_chains().left >= 0.49 * asked
 
 
-def test_particles_that_explored_are_the_evidences():
-    setting, explored = a_fit(1.0, 50, 50)
-    alone = allowance_for_evidence(setting, explored).left
-    replicate = SimpleNamespace(particles=torch.empty(256, 3), n_gradients=256 * 70, stages=[0] * 9)
-    explored.replicates.append(replicate)
-    left = allowance_for_evidence(setting, explored).left
-    assert alone - left == pytest.approx(Allowance(1e4).work(70, 256) + 5e6 * 100 * 9)
-
-
-def test_without_exploring_chains_the_new_ones_have_no_limit():
-    setting, explored = a_fit(1.0, 50, 50)
-    explored.chains = None
-    assert allowance_for_new_chains(setting, explored, Allowance(1e4, 0.0)) is None
+def test_particles_alone_set_what_their_evidence_may_cost():
+    setting, explored = a_fit(0.5, 50, 50)
+    run = SimpleNamespace(particles=torch.empty(256, 3), n_gradients=256 * 70, stages=[0] * 9)
+    assert work_of(setting, run) == Allowance(1e4).work(70, 256) + 5e6 * 100 * 9
+    explored.chains, explored.replicates = None, [run]
+    budget = budget_of(setting, explored)
+    assert budget.evidence.left == 0.5 * work_of(setting, run)
+    assert budget.for_new_chains() is None

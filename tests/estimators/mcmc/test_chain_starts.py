@@ -8,7 +8,6 @@ from scipy import stats
 from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import HMC, SMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
-from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.mcmc.chain_starts import init_by_size
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.inference.sampling.kernels.kernel import DensePreconditioner
@@ -69,20 +68,6 @@ def test_one_hidden_unit_under_learned_scales_has_its_evidence(settings, exact):
     assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
 
 
-@pytest.mark.slow  # each beside the exact evidence: above
-@pytest.mark.parametrize("given", [{"prior": 1.0}, {"prior": LayerScales(shape=4.0)}])
-def test_both_starts_have_the_same_posterior(given):
-    X, y = make_sinusoidal(40, random_state=0)
-    one, two = (
-        MCMCRegressor((2,), sampler=Chains(init=init, n_warmup=100), **FAST | given).fit(X, y)
-        for init in ("prior", "laplace")
-    )
-    error = np.hypot(one.log_evidence_std_error_, two.log_evidence_std_error_)
-    assert error < 0.2
-    assert abs(one.log_evidence_ - two.log_evidence_) < 4 * error
-    np.testing.assert_allclose(one.predict(X), two.predict(X), atol=0.1 * y.std())
-
-
 @pytest.mark.long
 @pytest.mark.kept("prior1")
 @pytest.mark.parametrize("prior", [LayerScales(), ARD()])
@@ -102,15 +87,6 @@ def test_scales_and_relevances(prior):
         assert reg.relevance_.mean(0).argmax() in (2, 8)  # body mass index, a serum
 
 
-def test_learned_scales_by_name():
-    X, y = DIABETES
-    few = {**VOTES, "sampler": chains(n_warmup=5), "n_draws": 2}
-    given = MCMCRegressor((2,), prior=LayerScales(), **few).fit(X, y)
-    named = MCMCRegressor((2,), prior="learn", **few).fit(X, y)
-    assert np.array_equal(named.samples_, given.samples_)
-    assert not hasattr(MCMCRegressor((2,), prior=1.0, **few).fit(X, y), "prior_groups_")
-
-
 @pytest.mark.long
 def test_chains_start_at_modes_in_turn_with_the_metric_there():
     X, y = DIABETES
@@ -121,27 +97,6 @@ def test_chains_start_at_modes_in_turn_with_the_metric_there():
     assert block.preconditioner.cholesky.shape == (4, 26, 26)
     prior = MCMCRegressor((2,), sampler=chains("prior", 0), **few).fit(X, y)
     assert reg.log_posterior_samples_.min() > prior.log_posterior_samples_.max()
-
-
-@pytest.mark.long
-def test_a_warm_start_keeps_the_metric():
-    X, y = DIABETES
-    sampler = chains("laplace", 10, warm_start=True)
-    reg = MCMCRegressor((2,), sampler=sampler, **VOTES | {"n_draws": 2}).fit(X, y)
-    before = reg._blocks_[0].preconditioner.cholesky
-    reg.set_params(sampler__n_warmup=0).fit(X, y)
-    assert np.array_equal(reg._blocks_[0].preconditioner.cholesky, before)
-
-
-@pytest.mark.long
-@pytest.mark.kept("30.0")
-@pytest.mark.parametrize("noise", ["learn", 30.0])
-def test_two_targets_and_given_noise(noise):
-    X, y = DIABETES
-    reg = MCMCRegressor((2,), sampler=chains("laplace"), noise_std=noise, **VOTES)
-    reg.fit(X, np.column_stack([y, X[:, 0]]))
-    assert reg.noise_std_samples_.shape == (4, 10, 2)
-    assert not reg.diagnostics_.stuck.any()
 
 
 @pytest.mark.long

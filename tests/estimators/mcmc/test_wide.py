@@ -2,7 +2,6 @@
 
 import warnings
 
-import joblib
 import numpy as np
 import pytest
 import torch
@@ -88,21 +87,6 @@ def test_what_is_known_of_every_chain(noisy):
     assert (found.energy_error > 0).all()
     # Adam, then two gradients a step, then trajectories
     assert (found.n_gradients > 60 + 2 * 60 + 42).all()
-
-
-@pytest.mark.long
-def test_weights_are_repetitions():
-    weight = rng.integers(1, 3, 60)
-    rows = np.repeat(np.arange(60), weight)
-    weighted, repeated = fitted(SHORT, X, Y, weight), fitted(SHORT, X[rows], Y[rows])
-    np.testing.assert_array_equal(weighted.samples_, repeated.samples_)
-
-
-@pytest.mark.long
-def test_jobs_change_nothing():
-    with joblib.parallel_config(backend="threading"):
-        two = fitted(clone(SHORT).set_params(n_jobs=2), X, Y)
-    np.testing.assert_array_equal(two.samples_, fitted(SHORT, X, Y).samples_)
 
 
 @pytest.mark.long

@@ -16,7 +16,6 @@ from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
 from skbayes_sym.inference.sampling.blocks import REPORT_EVERY, Sampler, run_block
 from skbayes_sym.inference.sampling.chains import retuned, sample_chains, start_blocks
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.kernel import DensePreconditioner
 from skbayes_sym.inference.sampling.warmup import FixedPreconditioner, PooledDiagonal
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units
@@ -89,26 +88,6 @@ def test_warm_up_reaches_the_target_acceptance(n_dims):
     sampler = replace(sampler, kernel=HMC())
     result = sample_chains(sampler, blocks, n_warmup=300, n_draws=60)
     assert abs(float(result.sampling.mean_acceptance.mean()) - 0.8) < 0.1
-
-
-def test_fixed_dense_preconditioner_in_a_second_run(generator):
-    """The covariance as preconditioner makes a condition number of 1000 disappear."""
-    density, covariance = correlated(5, condition=1000)
-    factor = torch.linalg.cholesky(covariance)
-    position = (
-        density.mean + torch.randn(60, 5, generator=generator, dtype=torch.float64) @ factor.T
-    )
-    blocks = start_blocks(
-        position, density, block_size=30, seed=0, preconditioners=[DensePreconditioner(factor)] * 2
-    )
-    sampler = Sampler(HMC(), density, FixedPreconditioner())
-    result = sample_chains(sampler, blocks, n_warmup=60, n_draws=50)
-    assert all(block.preconditioner.cholesky is factor for block in result.blocks)
-    assert float(result.sampling.n_gradients.double().mean()) / 50 < 6
-    z = np.linalg.solve(factor.numpy(), (result.draws - density.mean.numpy()).reshape(-1, 5).T)
-    per_chain = (z.T.reshape(60, 50, 5) ** 2).mean(1)
-    se = per_chain.std(0, ddof=1) / np.sqrt(60)
-    assert np.all(np.abs(per_chain.mean(0) - 1) < N_SE * se)
 
 
 def test_log_density_belongs_to_the_draws():
@@ -188,51 +167,6 @@ def test_warm_up_learns_each_coordinates_scale():
         # The last window's 100 draws: 1 / sqrt(200) if independent, taken twice as they are not.
         assert float(ratio.abs().max()) < N_SE * 2 * 200**-0.5
     assert float(result.sampling.n_gradients.double().mean()) / 20 < 6
-
-
-@pytest.mark.long
-def test_one_thread_wherever_it_runs():
-    """Sums in several threads round differently, so the density must never see two."""
-    sampler, blocks = small()
-    seen = set()
-
-    class Watched:
-        n_dims = 3
-
-        def evaluate(self, position):
-            seen.add(torch.get_num_threads())
-            return sampler.log_density.evaluate(position)
-
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        start_blocks(blocks[0].state.position, Watched(), block_size=3, seed=0)
-        watched = replace(sampler, log_density=Watched())
-        for n_jobs in (1, 2):
-            with joblib.parallel_config(backend="threading"):
-                sample_chains(watched, blocks, **SHORT, n_jobs=n_jobs)
-    finally:
-        torch.set_num_threads(threads)
-    assert seen == {1}
-
-
-def test_inputs_and_global_state_are_left_alone():
-    sampler, blocks = small()
-    before = [torch.cat([b.state.position.flatten(), b.step_size]).clone() for b in blocks]
-    streams = [b.random_state.clone() for b in blocks]
-    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        sample_chains(sampler, blocks, **SHORT)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(threads)
-    assert_close(torch.get_rng_state(), torch_state)
-    np.testing.assert_array_equal(np.random.get_state()[1], numpy_state[1])  # noqa: NPY002
-    for block, was, stream in zip(blocks, before, streams, strict=True):
-        assert_close(torch.cat([block.state.position.flatten(), block.step_size]), was)
-        assert_close(block.random_state, stream)
 
 
 class Interrupting:
@@ -424,12 +358,6 @@ def run(high, n_draws=8):
     return sampler, sample_chains(sampler, blocks, n_warmup=0, n_draws=n_draws)
 
 
-def test_nothing_happens_where_all_accept():
-    sampler, found = run([])
-    assert float(found.sampling.mean_acceptance.min()) > 0.65
-    assert retuned(sampler, found, least_acceptance=0.65, n_warmup=20) is found
-
-
 def test_only_blocks_that_need_it_draw_again():
     sampler, found = run([3])
     again = retuned(sampler, found, least_acceptance=0.65, n_warmup=30)
@@ -444,26 +372,6 @@ def test_only_blocks_that_need_it_draw_again():
     total = again.warmup.n_gradients + again.sampling.n_gradients
     assert bool((total[2:4] > found.sampling.n_gradients[2:4]).all())
     assert float(again.blocks[1].step_size[1]) < 0.1 < float(again.blocks[0].step_size[0])
-
-
-def test_it_is_the_same_wherever_blocks_run():
-    sampler, found = run([0, 3])
-    with joblib.parallel_config(backend="threading"):
-        one, two = (
-            retuned(sampler, found, least_acceptance=0.65, n_warmup=30, n_jobs=n_jobs)
-            for n_jobs in (1, 2)
-        )
-    np.testing.assert_array_equal(one.draws, two.draws)
-
-
-def test_a_stop_keeps_what_was_drawn():
-    sampler, found = run([3])
-    stopped = retuned(
-        sampler, found, least_acceptance=0.65, n_warmup=30, on_step=lambda step, info: True
-    )
-    assert stopped.stopped == "callback"
-    np.testing.assert_array_equal(stopped.draws, found.draws)
-    assert retuned(sampler, stopped, least_acceptance=0.65, n_warmup=30) is stopped
 
 
 def test_each_round_aims_at_half_the_rejections(monkeypatch):

@@ -1,14 +1,9 @@
-import pickle
-
 import pytest
 import torch
 from torch.func import jacrev
 from torch.testing import assert_close
 
 from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.inference.sampling.blocks import Sampler
-from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kernels.kernel import DiagonalPreconditioner
 from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation, curvature_at, own_scales
 from skbayes_sym.inference.sampling.warmup import RunningMoments
@@ -18,7 +13,7 @@ from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.activations import IDENTITY, RELU, SOFTPLUS, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior, Normal
+from skbayes_sym.models.priors import Normal
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6
 NOISE = Gaussian(torch.tensor([-0.7, 0.4]).double(), learn=False)
@@ -158,35 +153,3 @@ def test_windows_sum_to_the_warm_up(n_warmup):
     if n_warmup >= 60:
         assert [w.learns_scale for w in windows] == [True, True, False]
         assert windows[-1].n_moves >= n_warmup // 2
-
-
-@pytest.mark.long
-def test_chains_recover_a_linear_posterior(generator):
-    """Of 2,000 rows whose columns differ a hundredfold in scale: means and covariance known."""
-    network = MLP(3, (), 1, IDENTITY)
-    x = torch.randn(2000, 3, generator=generator, dtype=torch.float64)
-    x = x * torch.tensor([0.05, 1.0, 5.0]) + x[:, :1]
-    y = x @ torch.tensor([[1.0], [-1.0], [0.3]]).double() + 0.5
-    y = y + 0.5 * torch.randn(2000, 1, generator=generator, dtype=torch.float64)
-    noise = Gaussian(torch.tensor([0.5]).double().log(), learn=False)
-    prior = GaussianPrior(torch.ones(4).double())
-    posterior = NetworkPosterior(network, noise, prior, Data(x, y, torch.ones(2000).double()))
-    design = torch.cat([x, torch.ones(2000, 1).double()], 1)
-    covariance = (design.T @ design / 0.25 + torch.eye(4)).inverse()
-    mean = covariance @ design.T @ y[:, 0] / 0.25
-    sampler = Sampler(HMC(), posterior, KroneckerAdaptation(posterior))
-    blocks = start_blocks(start(posterior, 32, generator), posterior, block_size=32, seed=0)
-    found = sample_chains(sampler, blocks, n_warmup=60, n_draws=60)
-    away = (torch.as_tensor(found.draws) - mean).mean(1)  # of every chain
-    assert bool((away.mean(0).abs() < N_SE * away.std(0) / 32**0.5).all())
-    squares = (torch.as_tensor(found.draws) - mean).square().mean(1) / covariance.diagonal()
-    assert bool(((squares.mean(0) - 1).abs() < N_SE * squares.std(0) / 32**0.5).all())
-    assert float(found.sampling.mean_acceptance.min()) > 0.6
-
-
-def test_it_travels(generator):
-    posterior = problem(MLP(3, (4,), 2, TANH), NOISE, 6, generator)
-    position = start(posterior, 2, generator)
-    preconditioner = fitted(posterior, position)
-    again = pickle.loads(pickle.dumps(preconditioner))
-    assert torch.equal(again.to_position(position), preconditioner.to_position(position))

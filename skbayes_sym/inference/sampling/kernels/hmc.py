@@ -6,12 +6,9 @@ the dynamics of ``H = -log density + |p|^2 / 2`` are followed by the leapfrog in
     p += (eps / 2) L' gradient;   position += eps L p;   p += (eps / 2) L' gradient
 
 (Neal 2011, "MCMC using Hamiltonian dynamics", section 2.3). All chains of a batch make the same
-number of steps, so that one gradient of the batch is one call; each has its own step size. The
-trajectory and the accept step are functions of their own: kernels with another trajectory length,
-or with a region that proposals must not leave, are compositions of the two.
+number of steps, so that one gradient of the batch is one call; each has its own step size.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil, pi
 
@@ -26,7 +23,7 @@ from skbayes_sym.inference.sampling.kernels.kernel import (
     State,
     where,
 )
-from skbayes_sym.numerics.random import copy_of, standard_normal
+from skbayes_sym.numerics.random import host_uniforms, standard_normal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
 
@@ -48,9 +45,18 @@ class HMC:
         Each chain's step size is multiplied by a uniform number between this and 1, anew in every
         move. Below 1, a chain in a place too narrow for its step size gets out (Neal 2011, section
         3.2).
+    domain : FundamentalDomain or None, default=None
+        Region that the density is restricted to, frozen during the moves: proposals outside are
+        rejected, whatever happened on the way. Chains must start inside
+        (`FundamentalDomain.enter`). With the domain's |G| copies it tiles the space, so if the
+        density is invariant its restriction loses nothing, and any preconditioner will do.
 
     Notes
     -----
+    Relabelling the proposal instead of rejecting it is biased unless the preconditioner commutes
+    with the group: for N(0, I_2) under exchange and random-walk scales (1.5, 0.15) it gives
+    ``E|x_1 - x_2| = 1.90``, not ``2 / sqrt(pi) = 1.13``.
+
     ``ceil(path_length * u / median(step_size))`` steps a move. If that exceeds ``max_leapfrog``
     the number is uniform in its upper half instead: trajectories are then shorter than asked
     for, and a constant number could still resonate. The number depends on the frozen step sizes
@@ -61,6 +67,7 @@ class HMC:
     jitter: tuple[float, float] = (0.05, 2.0)
     max_leapfrog: int = 256
     least_step: float = 1.0
+    domain: FundamentalDomain | None = field(default=None, repr=False)
 
     @property
     def mean_path(self) -> float:
@@ -76,52 +83,24 @@ class HMC:
         preconditioner: Preconditioner,
         generator: torch.Generator,
         n_steps: int | None = None,
-        contains: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[State, Info]:
-        """Move every chain once; see `Kernel.step`.
-
-        ``n_steps`` if `lengths` has said it; proposals that a region doesn't ``contain`` (C,) are
-        rejected.
-        """
-        asked = self.asked(step_size, generator)
-        n_steps = self._n_leapfrog(*asked.tolist()) if n_steps is None else n_steps
+        """Move every chain once; see `Kernel.step`. Of ``n_steps``, if `n_steps` has said it."""
+        if n_steps is None:
+            n_steps = self.n_steps(float(step_size.median()), generator)
         momentum = draw_momentum(state, generator)
         size = self.jittered(step_size, generator)
         proposal, end = leapfrog(state, log_density, momentum, size, preconditioner, n_steps)
         error = energy_error(state, momentum, proposal, end)
-        allowed = None if contains is None else contains(proposal.position)
+        allowed = None if self.domain is None else self.domain.contains(proposal.position)
         return metropolis(
             state, proposal, error, n_gradients=n_steps, generator=generator, allowed=allowed
         )
 
-    def foreseen(
-        self, n_moves: int, state: State, step_size: Tensor, generator: torch.Generator
-    ) -> Tensor:
-        """Numbers from which `lengths` has the next moves with these step sizes, (n_moves, 3).
-
-        Nothing that a move draws depends on where chains are, so a copy of the generator runs
-        ahead of them; ``generator`` is left as it is. On the device: nothing waits for it.
-        """
-        ahead, asked = copy_of(generator), [step_size.new_zeros((0, 3), dtype=torch.float64)]
-        for _ in range(n_moves):
-            asked.append(self.asked(step_size, ahead).unsqueeze(0))
-            draw_momentum(state, ahead)
-            self.jittered(step_size, ahead)
-            _uniforms(state.value, ahead)
-        return torch.cat(asked)
-
-    def lengths(self, foreseen: Tensor) -> list[int]:
-        """Leapfrog steps of the moves that were `foreseen`, from its numbers on the host."""
-        return [self._n_leapfrog(*numbers) for numbers in foreseen.tolist()]
-
-    def asked(self, step_size: Tensor, generator: torch.Generator) -> Tensor:
-        """Two uniform numbers and the median step size, (3,), on the generator's device."""
-        u = torch.rand(2, generator=generator, device=generator.device, dtype=torch.float64)
-        return torch.cat([u, step_size.median().reshape(1).to(u)])
-
-    def _n_leapfrog(self, length: float, fallback: float, eps: float) -> int:
+    def n_steps(self, median: float, generator: torch.Generator) -> int:
+        """Leapfrog steps of the next move, whose step sizes have this median; no GPU is asked."""
+        length, fallback = host_uniforms(2, generator)
         low, high = self.jitter
-        wanted = self.path_length * (low + (high - low) * length) / eps
+        wanted = self.path_length * (low + (high - low) * length) / median
         if wanted <= self.max_leapfrog:
             return max(1, ceil(wanted))
         half = (self.max_leapfrog + 1) // 2
@@ -198,7 +177,10 @@ def metropolis(
     """
     finite = energy_error.isfinite()
     probability = torch.where(finite, (-energy_error).exp().clamp_max(1.0), 0.0)
-    accepted = _uniforms(energy_error, generator) < probability
+    uniform = torch.rand(
+        len(probability), generator=generator, device=probability.device, dtype=torch.float64
+    )
+    accepted = uniform < probability
     if allowed is not None:
         accepted &= allowed
     divergent = ~finite | (energy_error > MAX_ENERGY_ERROR)
@@ -206,42 +188,3 @@ def metropolis(
     outside = None if allowed is None else ~allowed
     info = Info(probability, accepted, divergent, charged, energy_error, outside)
     return where(accepted, proposal, state), info
-
-
-def _uniforms(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Uniform numbers, one a chain of ``like`` (C,), that probabilities are compared with."""
-    return torch.rand(len(like), generator=generator, device=like.device, dtype=torch.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class ConfinedHMC:
-    """HMC on ``exp(log_density)`` restricted to a fundamental domain F; a `Kernel`.
-
-    Proposals outside F are rejected, whatever happened on the way. With F's |G| copies the domain
-    tiles the space, so if the density is invariant its restriction loses nothing, and any
-    preconditioner will do.
-
-    ``domain``: frozen during the moves. Chains must start inside (`FundamentalDomain.enter`).
-
-    Relabelling the proposal instead of rejecting it is biased unless the preconditioner commutes
-    with the group: for N(0, I_2) under exchange and random-walk scales (1.5, 0.15) it gives
-    ``E|x_1 - x_2| = 1.90``, not ``2 / sqrt(pi) = 1.13``.
-    """
-
-    domain: FundamentalDomain
-    inner: HMC = field(default_factory=HMC)  # how far trajectories go
-
-    def step(
-        self,
-        state: State,
-        log_density: LogDensity,
-        *,
-        step_size: Tensor,
-        preconditioner: Preconditioner,
-        generator: torch.Generator,
-    ) -> tuple[State, Info]:
-        """Move every chain once; see `Kernel.step`."""
-        return self.inner.step(
-            state, log_density, step_size=step_size, preconditioner=preconditioner,
-            generator=generator, contains=self.domain.contains,
-        )  # fmt: skip

@@ -11,7 +11,7 @@ from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.sampling.allowance import A_MOVE, Allowance
 from skbayes_sym.inference.sampling.blocks import Sampler
 from skbayes_sym.inference.sampling.chains import ChainDraws, sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.kernels.kernel import (
     DiagonalPreconditioner,
     Kernel,
@@ -78,7 +78,7 @@ class ModeSampler:
     """Chains that start from draws of one mode, with the metric of that mode.
 
     The metric is the full covariance of the mode's aligned draws, which is right for one copy of
-    the mode only: chains are confined to it (`ConfinedHMC`). Where units overlap so much that the
+    the mode only: chains are confined to it (`HMC`). Where units overlap so much that the
     copy's boundary stops more than a tenth of the accepted proposals, or where there are fewer than
     two draws a parameter to know the covariance from, chains run free instead,
     with scales pooled over coordinate orbits, which commute with the group.
@@ -116,7 +116,7 @@ class ModeSampler:
         thin, confined, allowance = self.plan.thin, True, allowance or Allowance(0.0)
         if len(draws) >= _DRAWS_A_DIMENSION * draws.shape[1]:
             metric = full_preconditioner(draws.to(self.like))
-            warm = self._warm_up(ConfinedHMC(domain, _WARM_UP), starts, metric, seed, on_step)
+            warm = self._warm_up(replace(_WARM_UP, domain=domain), starts, metric, seed, on_step)
             self._spend(allowance, warm)
         if warm is None or (warm.complete and _boundary_loss(warm) > _MOST_LOST):
             pooled = pooled_preconditioner(draws, self.group)
@@ -128,7 +128,7 @@ class ModeSampler:
             return warm
         thin, kernel = self._spaced(warm, thin, allowance)
         run = sample_chains(
-            self._sampler(ConfinedHMC(domain, kernel) if confined else kernel), warm.blocks,
+            self._sampler(replace(kernel, domain=domain if confined else None)), warm.blocks,
             n_warmup=0, n_draws=self.plan.n_draws, thin=thin, n_jobs=self.plan.n_jobs,
             on_step=on_step,
         )  # fmt: skip
@@ -138,7 +138,7 @@ class ModeSampler:
     def _spend(self, allowance: Allowance, run: ChainDraws) -> None:
         made = _WITH_METRIC * (run.warmup.n_gradients + run.sampling.n_gradients)
         n_moves = run.warmup.n_moves + run.sampling.n_moves
-        allowance.spend(allowance.of_moves(made, n_moves, self.plan.block_size))
+        allowance.left -= allowance.of_moves(made, n_moves, self.plan.block_size)
 
     def _spaced(self, warm: ChainDraws, thin: int, allowance: Allowance) -> tuple[int, HMC]:
         """Moves a draw, at most ``thin``, and the trajectories, by what the warm-up's cost."""
@@ -226,9 +226,9 @@ def refine(
         pool = weighing.pool
         for k, mode_seed in zip(unsure, spawn_seeds(round_seed, len(unsure)), strict=True):
             bridging = _BRIDGED * n_chains * sampler.plan.n_draws * weighing.modes.regions.n_modes
-            if not allowance.affords(allowance.work(sampler.plan.n_calls, n_chains) + bridging):
+            if allowance.work(sampler.plan.n_calls, n_chains) + bridging > allowance.left:
                 break
-            allowance.spend(bridging)
+            allowance.left -= bridging
             run = sampler(weighing, k, n_chains, seed=mode_seed, allowance=allowance)
             if not run.complete:
                 raise KeyboardInterrupt

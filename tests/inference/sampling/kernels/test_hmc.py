@@ -1,3 +1,4 @@
+from dataclasses import replace
 from math import log, pi
 
 import pytest
@@ -5,10 +6,9 @@ import torch
 from inference.sampling.known_densities import flat, quartic
 from torch.testing import assert_close
 
-from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
+from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling.kernels.hmc import (
     HMC,
-    ConfinedHMC,
     energy_error,
     leapfrog,
     metropolis,
@@ -22,15 +22,10 @@ from skbayes_sym.inference.sampling.kernels.kernel import (
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
-from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.units import Units
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6
-
-
-def n_leapfrog(kernel, step_size, generator):
-    return kernel.lengths(kernel.asked(step_size, generator)[None])[0]
 
 
 PRECONDITIONERS = {
@@ -86,47 +81,6 @@ def test_leapfrog_of_a_standard_normal_turns(generator):
     assert_close(momentum, -x, rtol=0, atol=1e-6)
 
 
-def test_lost_chain_is_rejected_and_disturbs_nobody(generator):
-    """A chain at the edge of an abyss stays where it is, beside chains that don't notice."""
-
-    class Abyss:
-        n_dims = 2
-
-        def __call__(self, x):
-            return self.evaluate(x).value
-
-        def evaluate(self, x):
-            over = x[:, 0] > 10
-            value = torch.where(over, torch.nan, -0.5 * (x * x).sum(1))
-            return Evaluation(value, torch.where(over.unsqueeze(1), torch.nan, -x))
-
-    x = torch.randn(5, 2, generator=generator, dtype=torch.float64)
-    lost = x.clone()
-    lost[2] = torch.tensor([10.0, 0.0])
-    eps = torch.full((5,), 0.2).double()
-    wild = eps.clone()
-    wild[2] = 1e6  # the median, and with it the number of steps, is the same
-
-    def run(position, step_size):
-        g, infos = torch.Generator().manual_seed(1), []
-        state = initial_state(position, Abyss())
-        for _ in range(20):
-            state, info = HMC().step(
-                state, Abyss(), step_size=step_size, generator=g,
-                preconditioner=DiagonalPreconditioner(torch.ones(2).double()),
-            )  # fmt: skip
-            infos.append(info)
-        return state, infos
-
-    (state, infos), (other, other_infos) = run(lost, wild), run(x, eps)
-    rest = torch.tensor([0, 1, 3, 4])
-    assert_close(state.position[rest], other.position[rest], rtol=0, atol=0)
-    assert_close(state.position[2], lost[2], rtol=0, atol=0)
-    assert all(bool(i.divergent[2]) and not bool(i.accepted[2]) for i in infos)
-    assert all(float(i.acceptance[2]) == 0.0 for i in infos)
-    assert not any(bool(i.divergent.any()) for i in other_infos)
-
-
 def test_large_energy_error_is_divergent(generator):
     """Finite but hopeless counts as divergent; so does a proposal no energy can be given to."""
     state = State(*(torch.zeros(s, dtype=torch.float64) for s in ((5, 1), (5,), (5, 1))))
@@ -143,7 +97,7 @@ def test_number_of_steps(generator):
     """ceil(T u / median): uniform u, the slow and the fast chain don't matter."""
     kernel = HMC(path_length=2.0, jitter=(0.5, 1.5), max_leapfrog=100)
     eps = torch.tensor([1e-6, 0.1, 0.1, 0.1, 50.0])
-    n = torch.tensor([n_leapfrog(kernel, eps, generator) for _ in range(4000)]).double()
+    n = torch.tensor([kernel.n_steps(float(eps.median()), generator) for _ in range(4000)]).double()
     assert float(n.min()) >= 10
     assert float(n.max()) <= 30
     # ceil adds one half on average; variance of a uniform on 20 integers.
@@ -154,31 +108,23 @@ def test_number_of_steps(generator):
 def test_number_of_steps_at_the_cap(cap, generator):
     """Uniform in the upper half, never one number."""
     kernel = HMC(jitter=(0.5, 1.5), max_leapfrog=cap)
-    n = {n_leapfrog(kernel, torch.tensor([1e-4]), generator) for _ in range(1000)}
+    n = {kernel.n_steps(1e-4, generator) for _ in range(1000)}
     assert n == set(range((cap + 1) // 2, cap + 1))
 
 
-@pytest.mark.parametrize("step", [0.1, 0.008])  # the second one wants more steps than it may make
-def test_lengths_are_foreseen(step, generator):
-    """Those that the moves then make, and asking for them draws nothing."""
-    target, kernel = quartic(), HMC(max_leapfrog=64, least_step=0.5)
-    state = initial_state(torch.zeros(5, 3, dtype=torch.float64), target)
-    step_size = torch.full((5,), step, dtype=torch.float64)
-    arguments = {
-        "step_size": step_size, "preconditioner": DiagonalPreconditioner(torch.ones(5, 3)),
-        "generator": generator,
-    }  # fmt: skip
-    foreseen = kernel.lengths(kernel.foreseen(12, state, step_size, generator))
-    assert len(set(foreseen)) > 5
-    before = generator.get_state()
-    told = [initial_state(state.position, target)]
-    for n_steps in foreseen:
-        told.append(kernel.step(told[-1], target, n_steps=n_steps, **arguments)[0])
-    generator.set_state(before)
-    for n_steps, there in zip(foreseen, told[1:], strict=True):
-        state, info = kernel.step(state, target, **arguments)
-        assert info.n_gradients.tolist() == [n_steps] * 5
-        assert_close(state, there, rtol=0.0, atol=0.0)
+def test_a_length_that_was_asked_for_before_is_the_moves_own(generator):
+    kernel, target = HMC(max_leapfrog=64, least_step=0.5), quartic()
+    step_size, moved = torch.linspace(0.01, 0.1, 5).double(), []
+    for n_steps in (None, kernel.n_steps(0.055, torch.Generator().manual_seed(0))):
+        stream = torch.Generator().manual_seed(0)
+        if n_steps is not None:
+            kernel.n_steps(0.055, stream)
+        moved.append(kernel.step(
+            initial_state(torch.zeros(5, 3).double(), target), target, n_steps=n_steps,
+            step_size=step_size, preconditioner=DiagonalPreconditioner(torch.ones(5, 3).double()),
+            generator=stream,
+        ))  # fmt: skip
+    assert_close(*(state for state, _ in moved), rtol=0.0, atol=0.0)
 
 
 F64 = torch.float64
@@ -218,47 +164,11 @@ def stepped(kernel, state, target, size, preconditioner, generator):
     )
 
 
-def random_walk(n_chains, n_moves, generator, *, reject):
-    """Gaps (n_moves, n_chains) under Metropolis with proposal standard deviations (1.5, 0.15)."""
-    target = standard_normal(2)
-    state = initial_state(inside(SWAP_DOMAIN, n_chains, 2, generator), target)
-    gaps = []
-    for _ in range(n_moves):
-        noise = torch.randn(n_chains, 2, generator=generator, dtype=F64)
-        proposal = initial_state(state.position + UNEQUAL.to_position(noise), target)
-        error = state.value - proposal.value
-        allowed = SWAP_DOMAIN.contains(proposal.position) if reject else None
-        state, _ = metropolis(
-            state, proposal, error, n_gradients=1, generator=generator, allowed=allowed
-        )
-        if not reject:
-            state = initial_state(SWAP_DOMAIN.enter(state.position)[0], target)
-        gaps.append(gap(state.position))
-    return torch.stack(gaps)
-
-
-def mean_of_chains(gaps):
-    """Mean, and its standard error from the spread of independent chains."""
-    means = gaps.mean(dim=0)
-    return float(means.mean()), float(means.std()) / len(means) ** 0.5
-
-
-@pytest.mark.long
-def test_relabelling_a_random_walk_is_biased_and_rejection_isnt(generator):
-    """The planted example: 1.897 with relabelling instead of rejection; the truth is 1.128."""
-    mean, se = mean_of_chains(random_walk(1000, 300, generator, reject=True))
-    assert abs(mean - TRUTH) < 4 * se
-    assert se < 0.02
-    biased, se = mean_of_chains(random_walk(1000, 500, generator, reject=False)[300:])
-    assert abs(biased - 1.897) < 4 * (se**2 + 0.0004**2) ** 0.5
-    assert se < 0.02
-
-
 @pytest.mark.long
 def test_hmc_confined_to_the_domain_keeps_exact_draws_exact(generator):
     """And the same trajectories with relabelling instead lose them."""
     n, target, inner = 4000, standard_normal(2), HMC(1.0, (0.5, 1.5), 16)
-    kernel = ConfinedHMC(SWAP_DOMAIN, inner)
+    kernel = replace(inner, domain=SWAP_DOMAIN)
     start = initial_state(inside(SWAP_DOMAIN, n, 2, generator), target)
     confined = relabelled = start
     for _ in range(60):
@@ -271,49 +181,15 @@ def test_hmc_confined_to_the_domain_keeps_exact_draws_exact(generator):
     assert bool(SWAP_DOMAIN.contains(confined.position).all())
 
 
-@pytest.mark.long
-def test_order_statistics_within_a_domain_of_three_signed_units(generator):
-    """E of the sorted absolute values of three normals, from a chain that starts at one point."""
-    group = Units(torch.tensor([[0], [1], [2]]), flip=True)
-    domain = FundamentalDomain(group, places([3.0, 1.0, 0.5]))
-    n, target = 1500, standard_normal(3)
-    factor = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.6, 0.0], [0.3, -0.2, 0.4]], dtype=F64)
-    kernel = ConfinedHMC(domain, HMC(0.5, (0.5, 1.5), 16))  # short: the cone is narrow
-    point = torch.tensor([2.0, 1.0, 0.1], dtype=F64)
-    state = initial_state(point.repeat(n, 1), target)
-    for _ in range(300):
-        state, _ = stepped(kernel, state, target, 0.5, DensePreconditioner(factor), generator)
-    exact = torch.randn(40_000, 3, generator=generator, dtype=F64).abs().sort(descending=True)[0]
-    ours = state.position.abs().sort(descending=True)[0]
-    assert bool((state.position >= 0).all())  # F is the cone x_1 > x_2 > x_3 > 0
-    se = (ours.var(dim=0) / n + exact.var(dim=0) / 40_000).sqrt()
-    assert bool(((ours.mean(dim=0) - exact.mean(dim=0)).abs() < 4 * se).all())
-
-
 def test_a_move_says_what_left_the_domain(generator):
     n, target = 500, standard_normal(2)
-    kernel = ConfinedHMC(SWAP_DOMAIN, HMC(1.5))
+    kernel = HMC(1.5, domain=SWAP_DOMAIN)
     state = initial_state(inside(SWAP_DOMAIN, n, 2, generator), target)
     moved, info = stepped(kernel, state, target, 0.4, UNEQUAL, generator)
     assert 0 < int(info.outside.sum()) < n
     assert not bool((info.outside & info.accepted).any())
     assert_close(moved.position[info.outside], state.position[info.outside], rtol=0, atol=0)
     assert float(info.acceptance[info.outside].mean()) > 0.8  # the integrator's, not zero
-
-
-def test_without_a_boundary_it_is_hmc(generator):
-    n, target, inner = 50, standard_normal(3), HMC(1.5)
-    kernel = ConfinedHMC(FundamentalDomain(Trivial(), places([0.0] * 3)), inner)
-    state = initial_state(torch.randn(n, 3, generator=generator, dtype=F64), target)
-    identity = DiagonalPreconditioner(torch.ones(3, dtype=F64))
-    found = [
-        stepped(k, state, target, 0.4, identity, torch.Generator().manual_seed(1))
-        for k in (kernel, inner)
-    ]
-    (ours, info), (theirs, expected) = found
-    assert_close(ours, theirs, rtol=0, atol=0)
-    assert_close(info[:5], expected[:5], rtol=0, atol=0)
-    assert not bool(info.outside.any())
 
 
 @pytest.mark.parametrize("far", [1e160, torch.inf])
@@ -324,7 +200,7 @@ def test_divergent_proposals_stay_out(far, generator):
     target = standard_normal(n_dims)
     state = initial_state(inside(domain, 5, n_dims, generator), target)
     wide = DiagonalPreconditioner(torch.full((n_dims,), far, dtype=F64))
-    moved, info = stepped(ConfinedHMC(domain, HMC(1.0)), state, target, 1.0, wide, generator)
+    moved, info = stepped(HMC(1.0, domain=domain), state, target, 1.0, wide, generator)
     assert bool(info.outside.all())
     assert bool(info.divergent.all())
     assert_close(moved.position, state.position, rtol=0, atol=0)

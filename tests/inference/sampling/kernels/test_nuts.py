@@ -132,13 +132,6 @@ def test_walk_is_the_recursion(depth, generator):
         assert 0.05 < turned.double().mean() < 0.999  # both answers occur
 
 
-def test_memory_is_logarithmic(generator):
-    checkpoints = Checkpoints()
-    for leaf in momenta(256, generator):
-        checkpoints.add(leaf)
-    assert len(checkpoints._leaves) == 8
-
-
 def circle(step, n_leaves):
     angle = step * torch.arange(n_leaves, dtype=torch.float64)
     return torch.stack([angle.cos(), angle.sin()], -1).unsqueeze(1)

@@ -9,14 +9,10 @@ from inference.sampling.modes.known_modes import TWO, UNITS, D, Mixture, pooled,
 from inference.sampling.modes.mode_samplers import PLAN, posterior_of, sampler_of, two_modes
 
 from skbayes_sym.inference.sampling.allowance import Allowance
-from skbayes_sym.inference.sampling.kernels.hmc import HMC, ConfinedHMC
+from skbayes_sym.inference.sampling.kernels.hmc import HMC
 from skbayes_sym.inference.sampling.modes import confined
 from skbayes_sym.inference.sampling.modes.confined import ModeSampler, refine
 from skbayes_sym.inference.sampling.modes.weigh import pool_draws, weigh
-
-
-def n_leapfrog(kernel, step_size, generator):
-    return kernel.lengths(kernel.asked(step_size, generator)[None])[0]
 
 
 @pytest.fixture
@@ -39,7 +35,7 @@ def test_chains_stay_in_their_mode_and_in_one_copy_of_it(mode, kernels, generato
     found = two_modes()
     k = int(found.modes.labels[0 if mode == 0 else -241])
     run = sampler_of(TWO, generator)(found, k, 24, seed=1)
-    assert all(isinstance(kernel, ConfinedHMC) for kernel in kernels)
+    assert all(kernel.domain is not None for kernel in kernels)
     assert run.draws.shape == (24, 50, D)
     assert run.complete
     draws = torch.as_tensor(run.draws).flatten(0, 1)
@@ -87,8 +83,7 @@ def test_where_units_overlap_chains_run_free(kernels, generator):
     _, _, pool = pooled(blob, UNITS, generator, n_chains=(8,), clouds=())
     found = weigh(blob, pool, UNITS, generator=generator)
     run = sampler_of(blob, generator)(found, 0, 24, seed=1)
-    assert isinstance(kernels[0], ConfinedHMC)
-    assert [type(kernel) for kernel in kernels[1:]] == [HMC, HMC]
+    assert [kernel.domain is None for kernel in kernels] == [False, True, True]
     draws = torch.as_tensor(run.draws)
     assert draws.shape == (24, 50, D)
     assert int(run.sampling.n_moves[0]) == 50 * 2 * confined._FREE_THIN
@@ -98,23 +93,6 @@ def test_where_units_overlap_chains_run_free(kernels, generator):
         means = (draws**power).mean(dim=1)
         se = means.std(dim=0) / 24**0.5
         assert bool(((means.mean(dim=0) - truth).abs() < 5 * se).all())
-
-
-@pytest.mark.long
-def test_the_seed_decides_and_a_stop_is_passed_on(generator):
-    found = two_modes()
-
-    def run(seed, on_step=None):
-        plan = PLAN._replace(n_warmup=20, n_draws=10)
-        sampler = sampler_of(TWO, torch.Generator().manual_seed(5), plan)
-        return sampler(found, 0, 4, seed=seed, on_step=on_step)
-
-    one, two, other = run(1), run(1), run(2)
-    assert (one.draws == two.draws).all()
-    assert (one.draws != other.draws).any()
-    stopped = run(1, lambda step, info: True)
-    assert stopped.stopped == "callback"
-    assert stopped.draws.shape[1] == 0
 
 
 def test_a_stop_while_they_warm_up_is_the_end(monkeypatch, generator):
@@ -183,8 +161,8 @@ def test_a_draw_costs_what_it_may_in_as_few_trajectories_as_that_takes(step_size
     allowance.left = allowance.work(1.3 * a_draw * PLAN.n_draws, 8)
     thin, kernel = sampler._spaced(warm, 4, allowance)
     generator = torch.Generator().manual_seed(0)
-    moves = [n_leapfrog(kernel, torch.tensor([step_size]), generator) for _ in range(400)]
-    least = sum(n_leapfrog(HMC(max_leapfrog=24), torch.tensor([step_size]), generator)
+    moves = [kernel.n_steps(step_size, generator) for _ in range(400)]
+    least = sum(HMC(max_leapfrog=24).n_steps(step_size, generator)
                 for _ in range(400)) / 400  # fmt: skip
     cost = thin * sum(moves) / 400
     assert 1 <= thin <= 4
@@ -227,25 +205,12 @@ def test_refining_ends_with_its_allowance(generator):
     """Nothing to spend: no chain. Enough for one run: one round, and its cost is taken off."""
     found = weigh(TWO, few_in_the_heavy_mode(generator), UNITS, generator=generator)
     sampler = sampler_of(TWO, generator)
-    assert refine(TWO, found, None_but_plan(), n_chains=8, seed=3, allowance=none()) is found
+    assert refine(TWO, found, sampler, n_chains=8, seed=3, allowance=Allowance(1e4, 0.0)) is found
     cost = Allowance(1e4).work(PLAN.n_calls, 8) + 9e5 * 400 * 2
     allowance = Allowance(1e4, cost)
     after = refine(TWO, found, sampler, n_chains=8, seed=3, allowance=allowance)
     assert len(after.pool.draws) == len(found.pool.draws) + 400
     assert 0.1 * cost < cost - allowance.left < 10 * cost
-
-
-def none():
-    return Allowance(1e4, 0.0)
-
-
-class None_but_plan:
-    plan, group, generator = PLAN, UNITS, None
-
-
-def test_nothing_to_refine():
-    found = two_modes()
-    assert refine(TWO, found, None_but_plan(), n_chains=8, seed=3) is found
 
 
 def test_hopeless_modes_are_not_refined(generator):

@@ -7,7 +7,6 @@ import torch
 from inference.sampling.modes.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
 from torch.testing import assert_close
 
-from skbayes_sym.inference.sampling.modes.find import DrawModes
 from skbayes_sym.inference.sampling.modes.weigh import (
     NEGLIGIBLE_DEFICIT_NATS,
     DrawPool,
@@ -89,18 +88,6 @@ def test_two_modes_have_their_masses_whatever_the_chains_say(seed):
     assert float(weights.sum()) == pytest.approx(1.0)
 
 
-def test_without_symmetry(generator):
-    plain = Mixture([[0.0] * 3, [9.0] * 3], [[1.0] * 3, [0.5] * 3], [0.9, 0.1], -2.0)
-    _, _, pool = pooled(plain, Trivial(), generator, n_chains=(2, 6), clouds=(), copies=False)
-    found = weigh(plain, pool, Trivial(), generator=generator)
-    wide = int(found.modes.labels[0])
-    error = float(found.weights.standard_error[wide])
-    assert abs(float(found.weights.weights[wide]) - 0.9) < 4 * error < 0.1
-    assert (
-        abs(found.weights.log_evidence + 2.0) < 4 * found.weights.log_evidence_standard_error < 0.3
-    )
-
-
 def test_a_mode_within_another_is_counted_once(generator):
     """A narrow one, on the slope of a wide one, holds half of the mass."""
     both = Mixture([[0.0] * 3, [1.5, 0.0, 0.0]], [[1.0] * 3, [0.1] * 3], [0.5, 0.5], 0.0)
@@ -124,28 +111,6 @@ def test_a_mode_too_low_to_matter_is_not_bridged(generator):
     assert found.estimates[low].n_draws == 480
     assert float(found.weights.weights[low]) == 0.0
     assert abs(found.weights.log_evidence) < 4 * found.weights.log_evidence_standard_error
-
-
-def test_heights_are_means_of_log_densities():
-    labels = torch.tensor([0, 1, 0, 1, 1])
-    values = torch.tensor([1.0, 10.0, 3.0, 20.0, 60.0], dtype=F64)
-    nothing = torch.zeros(5)
-    modes = DrawModes(labels, None, torch.tensor([2, 3]))
-    assert mean_log_density_by_mode(
-        DrawPool(nothing, values, nothing, nothing), modes
-    ).tolist() == [2.0, 30.0]
-
-
-@pytest.mark.long
-def test_sources_that_tell_the_same_mass_are_not_apart(generator):
-    _, _, pool = pooled(TWO, UNITS, generator, n_chains=(8, 1), clouds=(200,))
-    one = weigh(TWO, pool, UNITS, generator=generator)
-    assert isnan(one.spread)  # the heaviest mode was reached by chains alone
-    single = Mixture([[2.0, 0.5, 0.0]], [[0.2] * 3], [1.0], 0.0, UNITS)
-    _, _, pool = pooled(single, UNITS, generator, n_chains=(8,), clouds=(200, 150))
-    assert isnan(weigh(single, pool, UNITS, generator=generator).spread)  # the chains know it
-    few = DrawPool(pool.draws[310:], pool.values[310:], pool.chains[310:], pool.sources[310:])
-    assert weigh(single, few, UNITS, generator=generator).spread < 0.2  # of the clouds
 
 
 @pytest.mark.long
@@ -194,14 +159,3 @@ def test_chains_are_shared_out_by_largest_remainders(weights, n_chains, counts):
     found = largest_remainders(torch.tensor(weights, dtype=F64), n_chains)
     assert found.tolist() == counts
     assert found.dtype == torch.int64
-
-
-def test_shares_add_up_and_are_never_further_off_than_one_chain(generator):
-    for _ in range(200):
-        weights = -torch.rand(4, generator=generator, dtype=F64).log()
-        weights = weights / weights.sum()
-        n_chains = int(torch.randint(4, 100, (), generator=generator))
-        counts = largest_remainders(weights, n_chains)
-        assert int(counts.sum()) == n_chains
-        if float(weights.min()) * n_chains >= 1.0:
-            assert float((counts - n_chains * weights).abs().max()) < 1.0
