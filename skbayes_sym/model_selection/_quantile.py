@@ -1,4 +1,4 @@
-"""One quantile of a model's predictions as a regressor, for tools that take point predictions."""
+"""Quantile of a model's predictions as a regressor, for tools that take point predictions."""
 
 from typing import Any, Self
 
