@@ -11,7 +11,7 @@ from skbayes_sym.estimators.distributions import predictive
 class QuantileRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     """Predict one quantile of another model; see `as_quantile`."""
 
-    def __init__(self, estimator: Any, quantile: float = 0.5) -> None:
+    def __init__(self, estimator: BaseEstimator, quantile: float = 0.5) -> None:
         self.estimator = estimator
         self.quantile = quantile
 
@@ -33,7 +33,7 @@ class QuantileRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         return hasattr(self.estimator, "n_features_in_")
 
 
-def as_quantile(estimator: Any, quantile: float) -> QuantileRegressor:
+def as_quantile(estimator: BaseEstimator, quantile: float) -> QuantileRegressor:
     """Regressor whose ``predict`` is one quantile of a model, fitted or not.
 
     For MAPIE's conformalised quantile regression, scikit-learn's ``mean_pinball_loss`` and other
