@@ -217,7 +217,7 @@ class _Gathered:
 
 
 def block_ends(blocks: Sequence[Block]) -> list[int]:
-    """Where each block's chains begin, and the number of all."""
+    """Numbers of the chains that blocks begin with, and of all chains."""
     return [0, *np.cumsum([len(block.step_size) for block in blocks]).tolist()]
 
 
