@@ -52,7 +52,19 @@ def shown_methods(name: str, module: str, methods: Iterable[str]) -> list[str]:
     is_part = module.split(".")[1:2] in (["models"], ["symmetry"], ["inference"])
     if name not in OPEN and (is_part or (module == "skbayes_sym" and not is_estimator(name))):
         return []
-    return [m for m in methods if not m.startswith(("_", "set_")) and m not in _SCIKIT_LEARN]
+    public = [m for m in methods if not m.startswith(("_", "set_")) and m not in _SCIKIT_LEARN]
+    return [m for m in public if m not in shared_methods(name)]
+
+
+def shared_methods(name: str) -> list[str]:
+    """Names of an estimator's methods that stand on the page of what is shared."""
+    import skbayes_sym
+
+    if not is_estimator(name):
+        return []
+    kind = getattr(skbayes_sym, name)
+    bases = {m: getattr(getattr(kind, m), "__qualname__", "") for m in dir(kind) if m[0] != "_"}
+    return [m for m, base in bases.items() if base.startswith(_BASES) and m != "score"]
 
 
 def is_estimator(name: str) -> bool:
@@ -73,14 +85,9 @@ def shared_names(name: str) -> list[str]:
     return [n for n in (*SHARED_PARAMETERS, *SHARED_ATTRIBUTES) if n in described]
 
 
-def shorten(what: str, name: str, obj: Any, lines: list[str]) -> None:
+def shorten(what: str, name: str, lines: list[str]) -> None:
     """Leave out of a docstring what the page of shared things says."""
-    if name.startswith("skbayes_sym.estimators."):
-        return
-    if what == "method" and getattr(obj, "__qualname__", "").startswith(_BASES):
-        end = lines.index("") if "" in lines else len(lines)
-        del lines[end:]
-    elif what == "class" and is_estimator(name.rpartition(".")[2]):
+    if what == "class" and is_estimator(name.rpartition(".")[2]):
         shared = {"Attributes": SHARED_ATTRIBUTES, "Parameters": SHARED_PARAMETERS}
         for section, names in shared.items():
             start, end = _entries(lines, section)

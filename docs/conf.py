@@ -10,8 +10,9 @@ import torch
 
 sys.path.insert(0, os.path.dirname(__file__))  # the modules beside this one
 
-from class_pages import arrange, shared_names, shorten, shown_methods
+from class_pages import arrange, shared_methods, shared_names, shorten, shown_methods
 from effort_tables import EffortTable
+from figure_tables import FigureTable
 from guide_pages import PAGES
 
 import skbayes_sym
@@ -47,6 +48,7 @@ rst_prolog = r"""
 autosummary_generate = True
 autosummary_context = {
     "guide_pages": PAGES,
+    "shared_methods": shared_methods,
     "shared_names": shared_names,
     "shown_methods": shown_methods,
 }
@@ -116,7 +118,7 @@ def mend_docstring(
     app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
     """Make plain-text docstrings valid reStructuredText, without what other pages say."""
-    shorten(what, name, obj, lines)
+    shorten(what, name, lines)
     pieces = "\n".join(lines).split("``")
     pieces[::2] = [
         _FOREIGN_LINK.sub(r"\1", _STARRED_AXIS.sub(r"\*", piece)) for piece in pieces[::2]
@@ -129,3 +131,4 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", mend_docstring, priority=400)
     app.connect("doctree-read", arrange)
     app.add_directive("effort", EffortTable)
+    app.add_directive("figures", FigureTable)

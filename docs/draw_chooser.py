@@ -12,10 +12,6 @@ STEPS = (  # a question, and what to take if the answer is yes
         "Images, or inputs that may\nbe turned, shifted, scaled?",
         ["LILAClassifier", "LILARegressor"],
     ),
-    (
-        "A straight line will do, or\nmore features than rows?",
-        ["BayesianLinearRegressor", "BayesianLinearClassifier"],
-    ),
     ("A network that is\nalready a torch module?", ["LaplaceRegressor", "LaplaceClassifier"]),
     (
         "A few hidden units, whose\nexact posterior matters?",
@@ -27,7 +23,6 @@ STEPS = (  # a question, and what to take if the answer is yes
     ),
     ("A layer of hundreds of\nunits, kept Bayesian?", ["LayerwiseVIRegressor"]),
 )
-ELSE = ("Predictions with intervals", ["BayesianMLPRegressor", "BayesianMLPClassifier"])
 BLUE, ORANGE, INK = "#dcebf7", "#fbe3cf", "#1b2733"
 WIDTH, STEP, HEIGHT = 5.2, 0.92, 0.66  # inches
 
@@ -53,8 +48,8 @@ def arrow(ax, start, end, word, place):
 def draw():
     """The whole map, into ``OUT``."""
     n = len(STEPS)
-    figure, ax = plt.subplots(figsize=(WIDTH, STEP * (n + 1) - 0.1), facecolor="white")
-    ax.set(xlim=(0, WIDTH), ylim=(-STEP * (n + 0.48), 0.5 * STEP), aspect="equal")
+    figure, ax = plt.subplots(figsize=(WIDTH, STEP * n), facecolor="white")
+    ax.set(xlim=(0, WIDTH), ylim=(-STEP * (n - 0.5), 0.5 * STEP), aspect="equal")
     ax.axis("off")
     figure.subplots_adjust(0, 0, 1, 1)
     left, right, wide, narrow = 1.27, 3.97, 2.36, 2.32
@@ -64,15 +59,9 @@ def draw():
         box(ax, (right, y), narrow, "\n".join(names), ORANGE, size=9.6, weight="bold")
         inner = (left + wide / 2, right - narrow / 2)
         arrow(ax, (inner[0], y), (inner[1], y), "yes", (sum(inner) / 2, y + 0.12))
-        end = -STEP * (k + 1) + HEIGHT / 2
-        arrow(ax, (left, y - HEIGHT / 2), (left, end), "no", (left + 0.2, y - STEP / 2))
-    y = -STEP * n
-    box(ax, (left, y), wide, ELSE[0], BLUE, size=10)
-    box(ax, (right, y), narrow, "\n".join(ELSE[1]), ORANGE, size=9.6, weight="bold")
-    ax.annotate(
-        "", (right - narrow / 2, y), (left + wide / 2, y),
-        arrowprops={"arrowstyle": "-|>", "color": "#5b7083", "lw": 1.2},
-    )  # fmt: skip
+        if k < n - 1:
+            end = -STEP * (k + 1) + HEIGHT / 2
+            arrow(ax, (left, y - HEIGHT / 2), (left, end), "no", (left + 0.2, y - STEP / 2))
     figure.savefig(OUT, metadata={"Date": None})
 
 

@@ -15,6 +15,7 @@ _NAMES_OF_PAGES = {
     "comparing_models": "compare_models evidence_scorer log_predictive_density_scorer NoSplit "
     "get_scorer ModelComparisonDisplay interval_calibration_error expected_calibration_error",
     "practice": "HeldOut",
+    "ecosystem": "as_quantile",
     "displays": "PredictiveDisplay IntervalCalibrationDisplay ELBODisplay "
     "InvarianceDisplay SymmetryDisplay ModesDisplay",
 }

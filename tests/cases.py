@@ -41,6 +41,7 @@ from skbayes_sym.models.networks.network import BaseNetwork, Network
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, UnboundPrior
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Bethe,
@@ -58,6 +59,7 @@ from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.reference import DiagonalReference
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import Units, unit_layers
+from skbayes_sym.symmetry.wreath import Wreath
 
 NETWORKS: dict[str, MLP] = {
     "linear": MLP(3, (), 2, RELU),
@@ -132,6 +134,91 @@ class Factorisation(NamedTuple):
 _ROWS = torch.arange(14).reshape(7, 2)
 
 
+class Gate(NamedTuple):
+    """``sum_i c_i (a_i'x) (b_i'x)``: two signs a unit."""
+
+    layout: ParamLayout = ParamLayout({"a": (3, 2), "b": (3, 2), "c": (3,)})
+    n_inputs: int = 2
+
+    def forward(self, theta: Tensor, x: Tensor) -> Tensor:
+        params = self.layout.unflatten(theta)
+        gate = (x @ params["a"].mT) * (x @ params["b"].mT)
+        return gate @ params["c"].unsqueeze(-1)
+
+
+_GATE_UNITS = AxisUnits(
+    (
+        UnitEntries(0, (3, 2), (2, 1), ((True,), (False,))),
+        UnitEntries(6, (3, 2), (2, 1), ((False,), (True,))),
+        UnitEntries(12, (3,), (1,), ((True,), (True,))),
+    ),
+    n_units=3,
+    n_signs=2,
+)
+
+
+class Recurrent(NamedTuple):
+    """Two steps of a recurrent layer: its weights have the units on both axes."""
+
+    layout: ParamLayout = ParamLayout({"w": (3, 2), "u": (3, 3), "c": (3,)})
+    n_inputs: int = 2
+
+    def forward(self, theta: Tensor, x: Tensor) -> Tensor:
+        params = self.layout.unflatten(theta)
+        drive = x @ params["w"].mT
+        return (drive + drive.tanh() @ params["u"].mT).tanh() @ params["c"].unsqueeze(-1)
+
+
+_BOTH = ((True, True),)
+_RECURRENT_UNITS = AxisUnits(
+    (
+        UnitEntries(0, (3, 2), (2, 1), ((True,),)),
+        UnitEntries(6, (3, 3), (3, 1), _BOTH, is_pair=True),
+        UnitEntries(15, (3,), (1,), ((True,),)),
+    ),
+    n_units=3,
+    n_signs=1,
+)
+
+
+class Heads(NamedTuple):
+    """``sum_h c_h tanh(sum_k v_hk tanh(w_hk'x))``: units inside units."""
+
+    layout: ParamLayout = ParamLayout({"w": (2, 2, 2), "v": (2, 2), "c": (2,)})
+    n_inputs: int = 2
+
+    def forward(self, theta: Tensor, x: Tensor) -> Tensor:
+        params = self.layout.unflatten(theta)
+        inner = torch.einsum("...hki,ni->...nhk", params["w"], x).tanh()
+        outer = torch.einsum("...hk,...nhk->...nh", params["v"], inner).tanh()
+        return outer @ params["c"].unsqueeze(-1)
+
+
+_HEADS = Wreath(
+    (
+        AxisUnits(
+            (
+                UnitEntries(0, (2, 2, 2), (4, 2, 1), ((False,),)),
+                UnitEntries(8, (2, 2), (2, 1), ((True,),)),
+                UnitEntries(12, (2,), (1,), ((True,),)),
+            ),
+            n_units=2,
+            n_signs=1,
+        ),
+        AxisUnits(
+            (
+                UnitEntries(0, (2, 2, 2), (4, 2, 1), ((True,),)),
+                UnitEntries(8, (2, 2), (2, 1), ((True,),)),
+            ),
+            n_units=2,
+            n_signs=1,
+            places=(2,),
+        ),
+    ),
+    ((), (0,)),
+)
+
+
 class GroupCase(NamedTuple):
     group: SymmetryGroup
     network: Any  # a model that has the symmetry
@@ -161,6 +248,10 @@ GROUPS: dict[str, GroupCase] = {
     "mixed": GroupCase(mixed(NETWORKS["two-layers-tanh"]), NETWORKS["two-layers-tanh"]),
     "sign-flip": GroupCase(Units(_ROWS.mT, permute=False, flip=True), Factorisation()),
     "orthogonal": GroupCase(Orthogonal(_ROWS), Factorisation()),
+    "two-signs": GroupCase(_GATE_UNITS, Gate()),
+    "pairs": GroupCase(_RECURRENT_UNITS, Recurrent()),
+    "sets": GroupCase(_HEADS.parts[1], Heads()),
+    "wreath": GroupCase(_HEADS, Heads()),
 }
 
 

@@ -60,5 +60,5 @@ def test_missed_promises_end_with_an_error(bench, tmp_path, monkeypatch, capsys)
 
 def test_the_docs_have_the_table_of_the_rounds_that_are_kept(bench, capsys):
     bench.show_rst(list(bench.SOURCES), bench.Store(bench.ROUNDS))
-    page = BENCH.parents[1] / "docs/user_guide/benchmarks.rst"
+    page = BENCH.parents[1] / "asv_bench/README.rst"
     assert capsys.readouterr().out in page.read_text(encoding="utf-8")

@@ -1,13 +1,15 @@
-"""MAPIE's conformal wrappers take our estimators, and the snippet of the guide is what runs."""
+"""MAPIE's conformal wrappers take our estimators, and a quantile of theirs is a regressor."""
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from scipy.stats import binom
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
+from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor, predictive
+from skbayes_sym.model_selection import as_quantile
 
 pytest.importorskip("mapie")
 from mapie.classification import SplitConformalClassifier
@@ -45,3 +47,13 @@ def test_conformal_sets_of_classes():
     sets = wrapper.predict_set(X[test])[1][:, :, 0]
     assert sets[np.arange(40), y[test]].sum() >= binom.ppf(5e-4, 40, 0.9)
     assert sets.sum(axis=1).max() <= 2  # of three classes
+
+
+def test_a_quantile_as_a_regressor():
+    model = MODEL.fit(X[TRAIN], Y[TRAIN])
+    upper = as_quantile(model, 0.95)
+    assert_array_equal(upper.predict(X[TEST]), predictive(model, X[TEST]).quantile(0.95))
+    assert upper.fit(X[HELD], Y[HELD]).estimator is model
+    for level in (0.0, 1.5):
+        with pytest.raises(ValueError, match="quantile must lie strictly between 0 and 1"):
+            as_quantile(model, level)

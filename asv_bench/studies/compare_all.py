@@ -1,4 +1,4 @@
-"""Every ratio of speed that docs, README and notes name, in one table, with its promise.
+"""Every ratio of speed that README and pages name, in one table, with its promise.
 
     python asv_bench/studies/compare_all.py --budget MINUTES --store FILE [--only NAME ...] [--rst]
 
@@ -6,12 +6,12 @@ CPU time of one thread. A source is a comparison's own measuring function (``SOU
 beside this one); its arms take turns within a round. Rounds are made while the budget lasts, of
 the source that has the fewest first; a round that would take longer than what is left isn't begun.
 ``--store`` keeps the rounds of earlier calls, so that a table can be measured in parts, and
-``--budget 0`` prints what is there; without it those of the docs' table are kept and printed
+``--budget 0`` prints what is there; without it those of the README's table are kept and printed
 (``rounds.json`` beside this file). Peers that aren't installed are "-".
 
 Printed are the number of rounds, the median, the worst round and the promise. A round is a seed
 where a ratio depends on one, and promises about seeds are of the worst one. The exit code is 1
-where a promise isn't kept. ``--rst`` prints the table of the docs, and nothing else.
+where a promise isn't kept. ``--rst`` prints the table of the README, and nothing else.
 """
 
 import argparse
@@ -130,7 +130,7 @@ def show(sources: list[Source], store: Store) -> None:
 
 
 def show_rst(sources: list[Source], store: Store) -> None:
-    """The table, for the docs: what has been measured."""
+    """The table, for the README: what has been measured."""
     for source in (s for s in sources if s.name in store.figures):
         print(f'   "**{source.title}**", "", "", "", ""')
         for ratio in source.ratios:

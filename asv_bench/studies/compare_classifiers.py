@@ -1,7 +1,7 @@
 """Predicted class probabilities on small tables, all models at their defaults.
 
     python asv_bench/studies/compare_classifiers.py [--sets iris wine breast_cancer digits moons]
-                                            [--splits 10] [--models NAME ...] [--json FILE]
+                                            [--splits 10] [--models NAME ...] [--keep]
 
 Splits are stratified and random, of seeds 1000, 1001, ...: 70 % of the rows to train, at most 500
 (200 of moons), up to 1,000 others to test. Constants were chosen on other splits of these sets
@@ -16,14 +16,13 @@ error; at the end the mean log loss over the sets and the largest distance to th
 """
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from figures import keep
 from sklearn import datasets
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -150,7 +149,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--models", nargs="+", default=None)
-    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--keep", action="store_true", help="for README and pages")
     args = parser.parse_args()
     models = {**OURS, **THEIRS}
     chosen = args.models or [m for m in models if m not in SLOW]
@@ -164,8 +163,9 @@ def main() -> None:
             for model in chosen
         }
         show(name, everything[name])
-        if args.json:
-            args.json.write_text(json.dumps(everything), encoding="utf-8")
+        if args.keep:
+            losses = {m: [r["log loss"] for r in rows] for m, rows in everything[name].items()}
+            keep("classes", name, losses)
     show_all(everything)
 
 

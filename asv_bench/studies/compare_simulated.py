@@ -1,7 +1,7 @@
 """Predictive distributions on simulated tables, all models at their defaults.
 
     python asv_bench/studies/compare_simulated.py [--tables NAME ...] [--draws 2] [--first 50]
-                                          [--models NAME ...]
+                                          [--models NAME ...] [--keep]
 
 The tables of `simulated_tables` are made up after well-known ones: their size, kind of columns,
 noise and bends. Draws have the seeds ``first``, ``first + 1``, ...; others chose the constants.
@@ -15,6 +15,7 @@ import warnings
 import numpy as np
 import torch
 from compare_uci import OURS, SLOW, THEIRS, judge, show
+from figures import keep
 from simulated_tables import TABLES
 from threadpoolctl import threadpool_limits
 
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=2)
     parser.add_argument("--first", type=int, default=50)
     parser.add_argument("--models", nargs="+", default=None)
+    parser.add_argument("--keep", action="store_true", help="for README and pages")
     args = parser.parse_args()
     models = {**OURS, **THEIRS, **GIVEN_WIDTH}
     chosen = args.models or [m for m in models if m not in SLOW | GIVEN_WIDTH.keys()]
@@ -53,6 +55,9 @@ def main() -> None:
                 rows.append(judge(estimator, X, y, np.arange(n), np.arange(n, n + N_NEW)))
             found[model] = rows
         show(f"{name}, {n:,} rows", found)
+        if args.keep:
+            densities = {m: [r["log density"] for r in rows] for m, rows in found.items()}
+            keep("simulated", name, densities)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Predictive distributions on the standard table data sets, all models at their defaults.
 
     python asv_bench/studies/compare_uci.py [--sets concrete energy yacht airfoil] [--splits 20]
-                                    [--models NAME ...] [--json FILE]
+                                    [--models NAME ...] [--keep]
 
 The splits of concrete, energy and yacht are the twenty 90/10 splits of the literature (Hernandez-
 Lobato & Adams 2015, Gal & Ghahramani 2016), read from ``uci_splits.json`` beside the data (folder
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from figures import keep
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -187,11 +188,10 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--models", nargs="+", default=None)
-    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--keep", action="store_true", help="for README and pages")
     args = parser.parse_args()
     models = {**OURS, **THEIRS}
     chosen = args.models or [m for m in models if m not in SLOW]
-    everything: dict[str, Any] = {}
     for name in args.sets:
         data = load_dataset(name)
         X, y = data.data, data.target
@@ -205,9 +205,8 @@ def main() -> None:
             pairs = splits(name, len(y), n_splits)
             found[model] = [judge(estimator, X, y, *pair) for pair in pairs]
         show(name, found)
-        everything[name] = found
-        if args.json:
-            args.json.write_text(json.dumps(everything), encoding="utf-8")
+        if args.keep:
+            keep("uci", name, {m: [r["log density"] for r in rows] for m, rows in found.items()})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ pretend device of ``tests/pretend_cuda.py``: nothing here has been measured on a
 
 Every figure is a difference of two fits, so that what a fit does once isn't in it: "a step" of two
 fits whose steps make equally many blocks, "a block" of two fits that have one step a block (and so
-less the waits of a step). ``--lines`` prints the lines that wait; ``--rst`` the table of the docs.
+less the waits of a step). ``--lines`` prints the lines that wait; ``--rst`` the README's table.
 """
 
 import argparse

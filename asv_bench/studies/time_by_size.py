@@ -1,6 +1,7 @@
 """CPU seconds of a default fit by the size of the table.
 
     python asv_bench/studies/time_by_size.py [--models NAME ...] [--sizes 1000x10 ...] [--limit 240]
+                                             [--keep]
 
 A smooth function of the first five columns with noise, for numbers, and its sign for classes. Every
 estimator at its defaults, in one thread; the fit and the prediction of 1,000 rows are counted
@@ -11,11 +12,13 @@ what its share of the steps says, with a tilde; one that has no steps to count i
 
 import argparse
 import multiprocessing
+import re
 import resource
 import time
 import warnings
 
 import numpy as np
+from figures import keep
 from sklearn.base import BaseEstimator, clone, is_classifier
 
 import skbayes_sym as sk
@@ -104,6 +107,7 @@ if __name__ == "__main__":
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--sizes", nargs="+", default=list(SIZES))
     parser.add_argument("--limit", type=float, default=240.0, help="CPU seconds per fit")
+    parser.add_argument("--keep", action="store_true", help="for the guide")
     options = parser.parse_args()
     print(f"{'CPU seconds':26}" + "".join(f"{size:>12}" for size in options.sizes))
     for name in options.models:
@@ -112,4 +116,6 @@ if __name__ == "__main__":
         for size in options.sizes:
             shown, ended = measured(name, size, options.limit) if ended else ("-", False)
             print(f"{shown:>12}", end="", flush=True)
+            if options.keep and re.fullmatch(r"~?[\d.]+", shown):
+                keep("seconds", size, {name: [float(shown.lstrip("~"))]})
         print()

@@ -1,4 +1,4 @@
-"""Objects of ``sampler=`` and ``remove_symmetries=``: who looks for modes, what these count for.
+"""Objects of ``sampler=`` and ``remove_symmetries=``: the search for modes, and their weights.
 
 `HMC` and `NUTS` move chains, and so does any other `Kernel`
 (`skbayes_sym.inference.sampling.kernels.kernel`), which makes a `State` and an `Info`.

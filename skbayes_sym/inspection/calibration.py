@@ -91,17 +91,9 @@ class IntervalCalibrationDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls,
-        estimator: BaseEstimator,
-        X: Any,
-        y: Any,
-        *,
-        coverages: Any = None,
-        target: int = 0,
-        name: str | None = None,
-        ax: Any = None,
-        **kwargs: Any,
-    ) -> Self:
+        cls, estimator: BaseEstimator, X: Any, y: Any, *, coverages: Any = None, target: int = 0,
+        name: str | None = None, ax: Any = None, **kwargs: Any,
+    ) -> Self:  # fmt: skip
         """Predict, count and plot.
 
         Parameters

@@ -56,15 +56,10 @@ class ELBODisplay(Display):
     """
 
     def __init__(
-        self,
-        iterations: Array,
-        curve: Array,
-        *,
-        elbo_mean_field: float | None = None,
-        elbo: float | None = None,
-        iteration_name: str = "iteration",
+        self, iterations: Array, curve: Array, *, elbo_mean_field: float | None = None,
+        elbo: float | None = None, iteration_name: str = "iteration",
         curve_name: str = "training ELBO",
-    ) -> None:
+    ) -> None:  # fmt: skip
         arrays = check_arrays(
             "ELBODisplay", {"iterations": "n", "curve": "n", "elbo_mean_field": "?", "elbo": "?"},
             iterations=iterations, curve=curve, elbo_mean_field=elbo_mean_field, elbo=elbo,
@@ -77,13 +72,7 @@ class ELBODisplay(Display):
         self.curve_name = curve_name
 
     @classmethod
-    def from_estimator(
-        cls,
-        estimator: BaseEstimator,
-        *,
-        ax: Any = None,
-        **kwargs: Any,
-    ) -> Self:
+    def from_estimator(cls, estimator: BaseEstimator, *, ax: Any = None, **kwargs: Any) -> Self:
         """Read the curve off a fit and plot.
 
         Parameters

@@ -16,19 +16,11 @@ from skbayes_sym.numerics.random import generator_from
 
 _IMAGE_UNITS = {"translation_x": "half-images", "translation_y": "half-images"}
 _UNITS = {
-    "rotation": "radians",
-    "scale": "log scale",
-    "scale_x": "log scale",
-    "scale_y": "log scale",
-    "aspect": "log scale",
-    "shear": "log scale",
-    "log_scale": "log scale",
-    "brightness": "log factor",
-    "contrast": "log factor",
-    "hue": "radians",
-    "noise": "of the largest pixel",
-    "blur": "pixels",
-}
+    **dict.fromkeys(("scale", "scale_x", "scale_y", "aspect", "shear", "log_scale"), "log scale"),
+    **dict.fromkeys(("brightness", "contrast"), "log factor"),
+    **dict.fromkeys(("rotation", "hue"), "radians"),
+    "noise": "of the largest pixel", "blur": "pixels",
+}  # fmt: skip
 
 
 class InvarianceDisplay(Display):
@@ -82,13 +74,9 @@ class InvarianceDisplay(Display):
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        half_widths: Array,
-        units: Sequence[str],
-        *,
+        self, names: Sequence[str], half_widths: Array, units: Sequence[str], *,
         images: Array | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         arrays = check_arrays(
             "InvarianceDisplay", {"half_widths": "k", "images": "ntchw?"}, half_widths=half_widths,
             images=images,
@@ -100,16 +88,9 @@ class InvarianceDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls,
-        estimator: BaseEstimator,
-        X: Any = None,
-        *,
-        n_images: int = 4,
-        n_transforms: int = 4,
-        random_state: Any = 0,
-        ax: Any = None,
-        **kwargs: Any,
-    ) -> Self:
+        cls, estimator: BaseEstimator, X: Any = None, *, n_images: int = 4, n_transforms: int = 4,
+        random_state: Any = 0, ax: Any = None, **kwargs: Any,
+    ) -> Self:  # fmt: skip
         """Read the half-widths off a fit, transform images and plot.
 
         Parameters

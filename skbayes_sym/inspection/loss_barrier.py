@@ -14,7 +14,6 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.numerics.arguments import check_count
-from skbayes_sym.symmetry.relabelling import matched, path
 
 _LEAST_POINTS = 3
 
@@ -112,12 +111,14 @@ def loss_barrier(
         posterior, positions = inner._reference_posterior(), inner._positions()
         start, end = (positions[place] for place in places)
         n_theta = posterior.network.layout.n_params
-        theta = matched(end[:n_theta], start[:n_theta], posterior.network.symmetry())
+        theta, _ = posterior.network.symmetry().align(end[:n_theta], start[:n_theta])
         aligned = torch.cat([theta, end[n_theta:]])
         weight = float(posterior.data.weight.sum())
 
         def loss(to: Tensor) -> Array:
-            return -posterior.log_likelihood(path(start, to, n_points)).numpy() / weight
+            share = torch.linspace(0.0, 1.0, n_points, dtype=start.dtype).unsqueeze(1)
+            way = start + share * (to - start)
+            return -posterior.log_likelihood(way).numpy() / weight
 
         return LossBarrier(
             np.linspace(0.0, 1.0, n_points), loss(end), loss(aligned),

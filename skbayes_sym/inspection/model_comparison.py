@@ -62,12 +62,9 @@ class ModelComparisonDisplay:
     """
 
     def __init__(
-        self,
-        models: Sequence[str],
-        values: dict[str, Array],
-        errors: dict[str, Array],
+        self, models: Sequence[str], values: dict[str, Array], errors: dict[str, Array],
         is_bound: Array,
-    ) -> None:
+    ) -> None:  # fmt: skip
         for name, columns in {"values": values, "errors": errors}.items():
             if not isinstance(columns, Mapping):
                 kind = "a dict of columns of the table"

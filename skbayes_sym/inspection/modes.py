@@ -75,14 +75,9 @@ class ModesDisplay(Display):
     """
 
     def __init__(
-        self,
-        weight: Array,
-        log_evidence: Array,
-        std_error: Array,
-        n_explorers: Array,
-        *,
+        self, weight: Array, log_evidence: Array, std_error: Array, n_explorers: Array, *,
         n_particles: Array | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         columns = ("weight", "log_evidence", "std_error", "n_explorers", "n_particles")
         arrays = check_arrays(
             "ModesDisplay", {**dict.fromkeys(columns, "m"), "n_particles": "m?"}, weight=weight,
@@ -96,13 +91,7 @@ class ModesDisplay(Display):
         self.n_particles = arrays.get("n_particles")
 
     @classmethod
-    def from_estimator(
-        cls,
-        estimator: BaseEstimator,
-        *,
-        ax: Any = None,
-        **kwargs: Any,
-    ) -> Self:
+    def from_estimator(cls, estimator: BaseEstimator, *, ax: Any = None, **kwargs: Any) -> Self:
         """Read the modes off a fit and plot.
 
         Parameters

@@ -93,18 +93,10 @@ class PredictiveDisplay(Display):
     """
 
     def __init__(
-        self,
-        x: Array,
-        values: Array,
-        *,
-        kind: str = "fan",
-        levels: Array | None = None,
-        classes: Array | None = None,
-        x_observed: Array | None = None,
-        y_observed: Array | None = None,
-        x_name: str = "x",
-        y_name: str = "y",
-    ) -> None:
+        self, x: Array, values: Array, *, kind: str = "fan", levels: Array | None = None,
+        classes: Array | None = None, x_observed: Array | None = None,
+        y_observed: Array | None = None, x_name: str = "x", y_name: str = "y",
+    ) -> None:  # fmt: skip
         if not isinstance(kind, str) or kind not in _SHAPES:
             raise ValueError(f"kind must be one of {sorted(_SHAPES)}, got {kind!r}.")
         arrays = check_arrays(
@@ -127,19 +119,10 @@ class PredictiveDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls,
-        estimator: BaseEstimator,
-        X: Any,
-        y: Any = None,
-        *,
-        feature: int | str | None = None,
-        grid: Any = 200,
-        coverages: Sequence[float] | None = None,
-        target: int = 0,
-        y_name: str | None = None,
-        ax: Any = None,
-        **kwargs: Any,
-    ) -> Self:
+        cls, estimator: BaseEstimator, X: Any, y: Any = None, *, feature: int | str | None = None,
+        grid: Any = 200, coverages: Sequence[float] | None = None, target: int = 0,
+        y_name: str | None = None, ax: Any = None, **kwargs: Any,
+    ) -> Self:  # fmt: skip
         """Predict and plot.
 
         Parameters
@@ -199,15 +182,9 @@ class PredictiveDisplay(Display):
 
     @classmethod
     def from_predictions(
-        cls,
-        y_true: Any,
-        quantiles: Any,
-        levels: Sequence[float],
-        *,
-        y_name: str = "observed",
-        ax: Any = None,
-        **kwargs: Any,
-    ) -> Self:
+        cls, y_true: Any, quantiles: Any, levels: Sequence[float], *, y_name: str = "observed",
+        ax: Any = None, **kwargs: Any,
+    ) -> Self:  # fmt: skip
         """Plot the interval of every row beside what was observed.
 
         Parameters

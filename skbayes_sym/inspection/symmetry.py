@@ -64,16 +64,9 @@ class SymmetryDisplay(Display):
     """
 
     def __init__(
-        self,
-        before: Array,
-        after: Array,
-        labels: Array,
-        *,
-        label_names: Sequence[str],
-        weight_names: tuple[str, str],
-        before_name: str = "before",
-        after_name: str = "after",
-    ) -> None:
+        self, before: Array, after: Array, labels: Array, *, label_names: Sequence[str],
+        weight_names: tuple[str, str], before_name: str = "before", after_name: str = "after",
+    ) -> None:  # fmt: skip
         arrays = check_arrays(
             "SymmetryDisplay", {"before": "nd2", "after": "nd2", "labels": "nd"}, before=before,
             after=after, labels=labels,
@@ -88,17 +81,10 @@ class SymmetryDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls,
-        estimator: BaseEstimator,
-        *,
-        pair: tuple[int | str, int | str] | None = None,
-        layer: int = 1,
-        color_by: str = "unit",
-        n_draws: int = 1000,
-        random_state: Any = 0,
-        ax: Any = None,
-        **kwargs: Any,
-    ) -> Self:
+        cls, estimator: BaseEstimator, *, pair: tuple[int | str, int | str] | None = None,
+        layer: int = 1, color_by: str = "unit", n_draws: int = 1000, random_state: Any = 0,
+        ax: Any = None, **kwargs: Any,
+    ) -> Self:  # fmt: skip
         """Draw weights, act on them with the symmetry and plot.
 
         What is missing of the two is made. Draws whose symmetry was removed, and those of a

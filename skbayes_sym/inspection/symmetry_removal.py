@@ -47,16 +47,10 @@ _POSITIVE = Interval(Integral, 1, None, closed="left")
     prefer_skip_nested_validation=True,
 )
 def remove_symmetries(
-    draws: Any,
-    *,
-    hidden_layer_sizes: int | Sequence[int] | None = None,
-    activation: str | None = None,
-    n_features_in: int | None = None,
-    n_outputs: int = 1,
-    n_starts: int = 4,
-    max_sweeps: int = 100,
-    random_state: Any = None,
-) -> Bunch:
+    draws: Any, *, hidden_layer_sizes: int | Sequence[int] | None = None,
+    activation: str | None = None, n_features_in: int | None = None, n_outputs: int = 1,
+    n_starts: int = 4, max_sweeps: int = 100, random_state: Any = None,
+) -> Bunch:  # fmt: skip
     """Move draws of a network's weights to one representative of each symmetry orbit.
 
     Hidden units of a layer can be exchanged, behind an odd activation (tanh, identity) also
@@ -169,13 +163,21 @@ def remove_symmetries(
     values = _check_draws(draws, network)
     group = network.symmetry()
     flat = torch.from_numpy(values.reshape(-1, values.shape[-1]).astype(np.float64))
-    generator = generator_from(_seed(random_state))
+    fresh = np.random.SeedSequence().generate_state(1)[0]
+    seed = int(fresh) if random_state is None else seed_of(random_state)
+    generator = generator_from(seed)
     with one_thread(), torch.no_grad():
         relabelled = relabel(
             flat, group, n_starts=int(n_starts), max_sweeps=int(max_sweeps), generator=generator
         )
         margin = label_margin(relabelled.theta, group)
-    _warn_if_unfinished(relabelled, max_sweeps)
+    if relabelled.n_changing:
+        warn_user(
+            f"{relabelled.n_changing} of {len(relabelled.theta)} draws still changed their labels "
+            f"in the last of max_sweeps={max_sweeps} sweeps: functions are right, labels may not "
+            "be. Look at margin; raise max_sweeps if labels matter.",
+            ConvergenceWarning,
+        )
     return _bunch(relabelled, margin, values)
 
 
@@ -209,20 +211,22 @@ def _fitted_draws(estimator: BaseEstimator, described: dict[str, Any]) -> tuple[
 def _check_draws(draws: Any, network: MLP) -> Array:
     """Finite floats of shape (n, P) or (chains, n, P), at least two draws."""
     values = check_array(
-        draws,
-        dtype=(np.float64, np.float32),
-        ensure_2d=False,
-        allow_nd=True,
-        ensure_all_finite=False,
-        ensure_min_samples=0,
-        input_name="draws",
-    )
+        draws, dtype=(np.float64, np.float32), ensure_2d=False, allow_nd=True,
+        ensure_all_finite=False, ensure_min_samples=0, input_name="draws",
+    )  # fmt: skip
     if values.ndim not in (2, 3):
         raise ValueError(
             "draws must have shape (n_draws, P) or (n_chains, n_draws, P), got shape "
             f"{values.shape}. Reshape it, or stack the draws of all chains along the first axis."
         )
-    _check_width(values.shape[-1], network)
+    expected = network.layout.n_params
+    if values.shape[-1] != expected:
+        raise ValueError(
+            f"draws has {values.shape[-1]} columns, but a network of sizes {network.sizes} "
+            f"(inputs, hidden layers, outputs) has {expected} weights and biases. Leave out "
+            "parameters that aren't the network's (noise, hyperparameters), or correct "
+            "hidden_layer_sizes, n_features_in or n_outputs."
+        )
     n_draws = values.size // values.shape[-1]
     if n_draws < 2:
         raise ValueError(
@@ -236,33 +240,6 @@ def _check_draws(draws: Any, network: MLP) -> Array:
             f"(the first is draw {bad[0]}, chains counted through). Leave diverged draws out."
         )
     return values
-
-
-def _check_width(n_columns: int, network: MLP) -> None:
-    expected = network.layout.n_params
-    if n_columns != expected:
-        raise ValueError(
-            f"draws has {n_columns} columns, but a network of sizes {network.sizes} (inputs, "
-            f"hidden layers, outputs) has {expected} weights and biases. Leave out parameters that "
-            "aren't the network's (noise, hyperparameters), or correct hidden_layer_sizes, "
-            "n_features_in or n_outputs."
-        )
-
-
-def _seed(random_state: Any) -> int:
-    if random_state is None:
-        return int(np.random.SeedSequence().generate_state(1)[0])
-    return seed_of(random_state)
-
-
-def _warn_if_unfinished(relabelled: Relabelled, max_sweeps: int) -> None:
-    if relabelled.n_changing:
-        warn_user(
-            f"{relabelled.n_changing} of {len(relabelled.theta)} draws still changed their labels "
-            f"in the last of max_sweeps={max_sweeps} sweeps: functions are right, labels may not "
-            "be. Look at margin; raise max_sweeps if labels matter.",
-            ConvergenceWarning,
-        )
 
 
 def _bunch(relabelled: Relabelled, margin: Tensor, values: Array) -> Bunch:

@@ -1,13 +1,14 @@
 """Comparing and choosing models.
 
 Reading order: ``_scorers`` (for ``scoring=``), ``_entries`` (folds of a matrix's entries),
-``_compare`` (several models, one table) of ``_fits``.
+``_compare`` (several models, one table) of ``_fits``, ``_quantile`` (for tools that take points).
 
 In: estimators, fitted or not, through their public interface. Out: scores in nats per row.
 """
 
 from skbayes_sym.model_selection._compare import compare_models
 from skbayes_sym.model_selection._entries import EntryKFold, cross_validate_entries
+from skbayes_sym.model_selection._quantile import as_quantile
 from skbayes_sym.model_selection._scorers import (
     NoSplit,
     evidence_scorer,
@@ -18,6 +19,7 @@ from skbayes_sym.model_selection._scorers import (
 __all__ = [
     "EntryKFold",
     "NoSplit",
+    "as_quantile",
     "compare_models",
     "cross_validate_entries",
     "evidence_scorer",

@@ -1,15 +1,17 @@
 """Groups that act on weights and leave the model unchanged: the heart of the package.
 
 Reading order: `group` (what a group is, `Trivial`, `Product`, the check that a prior has it),
-`units` (exchanges and sign flips), `orthogonal`, `translation`; then what is made of a group:
-`reference` (a Gaussian for every unit, and the labels that fit it), `fundamental_domain` (small
-groups listed; one copy of weight space), `relabelling` (draws moved onto one copy of a mode), and
-`gaps` (what ignoring it costs, in nats).
+`units` (exchanges and sign flips), `axis_units` and `wreath` (the same for any layers),
+`orthogonal`, `translation`; `modules` (the group of any torch module); then what is made of a
+group: `reference` (a Gaussian for every unit, and the labels that fit it), `fundamental_domain`
+(small groups listed; one copy of weight space), `relabelling` (draws moved onto one copy of a
+mode), and `gaps` (what ignoring it costs, in nats).
 
 In: flat weights ``theta`` (*B, P). Out: the same, moved; elements with batch axes (*B,).
 """
 
 from skbayes_sym.numerics.random import Estimate
+from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries
 from skbayes_sym.symmetry.gaps.gap import Gap, GapGradient
 from skbayes_sym.symmetry.gaps.permanent_estimates import (
     Bethe,
@@ -28,11 +30,14 @@ from skbayes_sym.symmetry.group import (
     Trivial,
     check_invariant,
 )
+from skbayes_sym.symmetry.modules.found import ModuleSymmetry, symmetry_of
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, Units, unit_layers
+from skbayes_sym.symmetry.wreath import Wreath
 
 __all__ = [
+    "AxisUnits",
     "Bethe",
     "Estimate",
     "Exact",
@@ -41,6 +46,7 @@ __all__ = [
     "GapGradient",
     "Importance",
     "InfoNCE",
+    "ModuleSymmetry",
     "NotInvariantError",
     "Orthogonal",
     "PermanentEstimate",
@@ -50,9 +56,12 @@ __all__ = [
     "SymmetryGroup",
     "Translation",
     "Trivial",
+    "UnitEntries",
     "UnitGap",
     "UnitGroup",
     "Units",
+    "Wreath",
     "check_invariant",
+    "symmetry_of",
     "unit_layers",
 ]

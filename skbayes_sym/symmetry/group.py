@@ -60,37 +60,16 @@ class SymmetryGroup(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Trivial:
-    """The group of one element."""
+class SimpleGroup:
+    """Base of compact groups that are no products."""
 
-    log_order: float = 0.0
-    is_compact: bool = True
-    factors: tuple[()] = ()
+    @property
+    def is_compact(self) -> bool:
+        return True
 
-    def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> tuple[()]:
-        return ()
-
-    def act(self, g: tuple[()], theta: Tensor) -> Tensor:
-        return theta
-
-    def inverse(self, g: tuple[()]) -> tuple[()]:
-        return ()
-
-    def compose(self, g: tuple[()], h: tuple[()]) -> tuple[()]:
-        return ()
-
-    def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, tuple[()]]:
-        return theta, ()
-
-    def identity(self) -> tuple[()]:
-        return ()
-
-    def generators(self) -> list[tuple[str, Any]]:
-        return []
-
-    def coordinate_orbits(self, n_params: int) -> Tensor:
-        return torch.arange(n_params)
+    @property
+    def factors(self) -> tuple[Any, ...]:
+        return (self,)
 
 
 @dataclass(frozen=True)
@@ -167,18 +146,21 @@ class Product:
         return orbits
 
 
+@dataclass(frozen=True)
+class Trivial(Product):
+    """The group of one element."""
+
+    factors: tuple[SymmetryGroup, ...] = ()
+
+
 class NotInvariantError(ValueError):
     """A density changes under a group that was declared its symmetry."""
 
 
 def check_invariant(
-    group: SymmetryGroup,
-    log_prob: Callable[[Tensor], Tensor],
-    layout: ParamLayout,
-    *,
-    what: str = "prior",
-    remedy: str = "",
-) -> None:
+    group: SymmetryGroup, log_prob: Callable[[Tensor], Tensor], layout: ParamLayout, *,
+    what: str = "prior", remedy: str = "",
+) -> None:  # fmt: skip
     """Raise unless ``log_prob`` is the same at ``theta`` and at ``g.theta``.
 
     Every generator of the group is tried on one fixed probe vector per named parameter (all other

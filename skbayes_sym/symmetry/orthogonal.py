@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.random import random_orthogonal
+from skbayes_sym.symmetry.group import SimpleGroup
 from skbayes_sym.symmetry.units import put_units, units_of
 
 # An angle that is no rational part of a turn: its multiples fill the circle.
@@ -15,7 +16,7 @@ _ANGLE = 1.0
 
 
 @dataclass(frozen=True, eq=False)
-class Orthogonal:
+class Orthogonal(SimpleGroup):
     """Orthogonal matrices, each applied to many rows at once: O(k), Moore 2016, section 3.2.
 
     In ``R = U V'`` the rows of U and V can be rotated and reflected together without changing R.
@@ -41,14 +42,6 @@ class Orthogonal:
     @property
     def log_order(self) -> float:
         return inf
-
-    @property
-    def is_compact(self) -> bool:
-        return True
-
-    @property
-    def factors(self) -> tuple["Orthogonal", ...]:
-        return (self,)
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> Tensor:
         return random_orthogonal(shape, self.n_components, generator=generator)

@@ -4,7 +4,7 @@ Units of a hidden layer are exchangeable, behind an odd activation also up to si
 a layer has a diagonal Gaussian over the entries (incoming weights, bias, outgoing weights) of each
 unit; draws are moved to where their units fit it best, then the Gaussians are estimated again.
 `Labelling` is coordinate descent over the labels of the units: one layer at a time, the others
-fixed. `matched` moves one weight vector to where it is most like another."""
+fixed."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -123,13 +123,9 @@ class Relabelled(NamedTuple):
 
 
 def relabel(
-    theta: Tensor,
-    group: SymmetryGroup,
-    *,
-    n_starts: int,
-    max_sweeps: int,
+    theta: Tensor, group: SymmetryGroup, *, n_starts: int, max_sweeps: int,
     generator: torch.Generator,
-) -> Relabelled:
+) -> Relabelled:  # fmt: skip
     """Move every draw to the orbit point that makes all draws alike.
 
     Minimises ``sum_e 0.5 log v_e`` over the labels of all draws by coordinate descent, ``v_e`` the
@@ -172,12 +168,9 @@ def relabel(
 
 
 def in_canonical_order(
-    draws: Tensor,
-    aligned: Tensor,
-    elements: tuple[SignedPermutation, ...],
-    group: SymmetryGroup,
+    draws: Tensor, aligned: Tensor, elements: tuple[SignedPermutation, ...], group: SymmetryGroup,
     n_changing: int,
-) -> Relabelled:
+) -> Relabelled:  # fmt: skip
     """The draws acted on by the elements that led to ``aligned`` and by `canonical_element`."""
     product = Product(unit_layers(group))
     both = product.compose(canonical_element(aligned, group), elements)
@@ -293,31 +286,3 @@ def _label_anew(labelling: Labelling, reference: DiagonalReference) -> tuple[Lab
     ours, theirs = labelling.log_prob(reference), anew.log_prob(reference)
     better = theirs > ours + 1e-9 * (1.0 + ours.abs())
     return anew.where(better, labelling), better
-
-
-_MOST_SWEEPS = 50
-
-
-def matched(theta: Tensor, reference: Tensor, group: SymmetryGroup) -> Tensor:
-    """The orbit point of ``theta`` (P,) that sweeps over the layers bring nearest ``reference``.
-
-    A layer's assignment is exact given the others' (`SymmetryGroup.align`); sweeps go on while the
-    distance falls. The end is a local optimum of a problem that has many (Ainsworth et al. 2023,
-    "Git Re-Basin", Algorithm 1).
-
-    ``theta``, ``reference`` (P,).
-    """
-    best, distance = theta, float((theta - reference).norm())
-    for _ in range(_MOST_SWEEPS):
-        moved, _ = group.align(best, reference)
-        reached = float((moved - reference).norm())
-        if not reached < distance:
-            return best
-        best, distance = moved, reached
-    return best
-
-
-def path(start: Tensor, end: Tensor, n: int) -> Tensor:
-    """``n`` points of the straight line between two, (n, P), both ends included."""
-    t = torch.linspace(0.0, 1.0, n, dtype=start.dtype).unsqueeze(1)
-    return start + t * (end - start)

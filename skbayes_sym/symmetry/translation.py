@@ -14,9 +14,11 @@ from math import inf
 import torch
 from torch import Tensor
 
+from skbayes_sym.symmetry.group import SimpleGroup
+
 
 @dataclass(frozen=True, eq=False)
-class Translation:
+class Translation(SimpleGroup):
     """The group ``w -> w + v`` with ``X v = 0``.
 
     Parameters
@@ -40,10 +42,6 @@ class Translation:
     @property
     def is_compact(self) -> bool:
         return self._null_space.shape[1] == 0
-
-    @property
-    def factors(self) -> tuple["Translation", ...]:
-        return (self,)
 
     @cached_property
     def _null_space(self) -> Tensor:

@@ -1,8 +1,9 @@
 """Exchange and sign flips of whole units: hidden units, components of a factorisation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import lgamma, log
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import lgamma, log, prod
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment
 from skbayes_sym.numerics.random import random_permutations
-from skbayes_sym.symmetry.group import Product, SymmetryGroup, Trivial
+from skbayes_sym.symmetry.group import Product, SimpleGroup, SymmetryGroup, Trivial
 
 
 class SignedPermutation(NamedTuple):
@@ -22,11 +23,9 @@ class SignedPermutation(NamedTuple):
 
     def where(self, mask: Tensor, other: "SignedPermutation") -> "SignedPermutation":
         """This element where ``mask`` (*B,) holds, elsewhere the other."""
-        rows = mask.unsqueeze(-1)
-        return SignedPermutation(
-            torch.where(rows, self.permutation, other.permutation),
-            torch.where(rows, self.sign, other.sign),
-        )
+        masks = (mask.view(*mask.shape, *[1] * (part.ndim - mask.ndim)) for part in self)
+        parts = zip(masks, self, other, strict=True)
+        return SignedPermutation(*(torch.where(rows, ours, theirs) for rows, ours, theirs in parts))
 
 
 @runtime_checkable
@@ -53,8 +52,65 @@ class UnitGroup(SymmetryGroup, Protocol):
         """Group acting on other entries, int64 (d, p'): of some of its columns, say."""
 
 
+class SignedPermutations(SimpleGroup):
+    """Base of groups that exchange units and flip their signs, apart at each of some places."""
+
+    n_units: int
+    n_signs: int  # of a unit
+    places: tuple[int, ...]
+    permute: bool
+
+    @property
+    def log_order(self) -> float:
+        permutations = lgamma(self.n_units + 1) if self.permute else 0.0
+        return prod(self.places) * (permutations + self.n_signs * self.n_units * log(2.0))
+
+    def identity(self) -> SignedPermutation:
+        shape = (*self.places, self.n_units)
+        signs = torch.ones(*shape, self.n_signs, dtype=torch.int8)
+        return SignedPermutation(torch.arange(self.n_units).expand(shape), signs)
+
+    def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> SignedPermutation:
+        shape, device = (*shape, *self.places), generator.device
+        permutation = torch.arange(self.n_units, device=device).expand(*shape, self.n_units)
+        if self.permute:
+            permutation = random_permutations(shape, self.n_units, generator=generator)
+        coin = torch.rand((*permutation.shape, self.n_signs), generator=generator, device=device)
+        return SignedPermutation(permutation, torch.where(coin < 0.5, -1, 1).to(torch.int8))
+
+    def generators(self) -> list[tuple[str, SignedPermutation]]:
+        """An exchange, a rotation and flips of the first unit (or of each), at every place."""
+        d, named = self.n_units, []
+        orders = {"0 and 1 exchanged": [1, 0, *range(2, d)], "rotated": [d - 1, *range(d - 1)]}
+        for place in product(*map(range, self.places)):
+            where = f" at place {', '.join(map(str, place))}" if place else ""
+            for name, order in orders.items() if self.permute and d > 1 else ():
+                permutation, signs = (part.clone() for part in self.identity())
+                permutation[place] = torch.tensor(order)
+                named.append((f"units {name}{where}", SignedPermutation(permutation, signs)))
+            for k, i in product(range(self.n_signs), range(1 if self.permute else d)):
+                permutation, signs = (part.clone() for part in self.identity())
+                signs.view(*permutation.shape, -1)[(*place, i, k)] = -1
+                which = "" if self.n_signs == 1 else f" {k}"
+                g = SignedPermutation(permutation, signs)
+                named.append((f"sign{which} of unit {i} flipped{where}", g))
+        return named
+
+    def inverse(self, g: SignedPermutation) -> SignedPermutation:
+        permutation = g.permutation.argsort(dim=-1)
+        return SignedPermutation(permutation, take(g.sign, permutation, permutation.ndim - 1))
+
+    def compose(self, g: SignedPermutation, h: SignedPermutation) -> SignedPermutation:
+        shape = np.broadcast_shapes(g.permutation.shape, h.permutation.shape)
+        (outer, ours), (inner, theirs) = (
+            (p.expand(shape), sign.expand(*shape, *sign.shape[p.ndim :])) for p, sign in (g, h)
+        )
+        axis = len(shape) - 1
+        return SignedPermutation(take(inner, outer, axis), ours * take(theirs, outer, axis))
+
+
 @dataclass(frozen=True, eq=False)
-class Units:
+class Units(SignedPermutations):
     """Exchange of interchangeable units, sign flips of units, or both.
 
     Unit ``i`` owns the entries ``theta[index[i]]``: its incoming weights, its bias and its
@@ -82,6 +138,7 @@ class Units:
     index: Tensor
     permute: bool = True
     flip: bool = False
+    places: tuple[int, ...] = field(default=(), init=False, repr=False)
 
     @property
     def permutes(self) -> bool:
@@ -94,55 +151,33 @@ class Units:
         return self.flip
 
     @property
-    def n_units(self) -> int:
+    def n_units(self) -> int:  # type: ignore[override]
         """Number d of units."""
         return int(self.index.shape[0])
 
     @property
-    def log_order(self) -> float:
-        d = self.n_units
-        return (lgamma(d + 1) if self.permute else 0.0) + (d * log(2.0) if self.flip else 0.0)
-
-    @property
-    def is_compact(self) -> bool:
-        return True
-
-    @property
-    def factors(self) -> tuple["Units", ...]:
-        return (self,)
+    def n_signs(self) -> int:  # type: ignore[override]
+        """1 with flips, else 0."""
+        return int(self.flip)
 
     def on(self, index: Tensor) -> "Units":
         """Group acting on other entries, int64 (d, p'): of some of its columns, say."""
         return replace(self, index=index)
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> SignedPermutation:
-        if self.permute:
-            permutation = random_permutations(shape, self.n_units, generator=generator)
-        else:
-            places = torch.arange(self.n_units, device=generator.device)
-            permutation = places.expand(*shape, self.n_units)
-        if not self.flip:
-            return SignedPermutation(permutation, torch.ones_like(permutation, dtype=torch.int8))
-        coin = torch.rand(permutation.shape, generator=generator, device=generator.device)
-        return SignedPermutation(permutation, torch.where(coin < 0.5, -1, 1).to(torch.int8))
+        permutation, signs = super().sample(shape, generator=generator)
+        none = torch.ones_like(permutation, dtype=torch.int8)
+        return SignedPermutation(permutation, signs.squeeze(-1) if self.flip else none)
 
     def act(self, g: SignedPermutation, theta: Tensor) -> Tensor:
         units = units_of(theta, self.index)
         if self.permute:
-            units = gather_units(units, g.permutation)
+            batch = np.broadcast_shapes(units.shape[:-2], g.permutation.shape[:-1])
+            permutation = g.permutation.to(theta.device).expand(*batch, -1)
+            units = take(units.expand(*batch, *units.shape[-2:]), permutation, len(batch))
         if self.flip:
             units = units * g.sign.to(theta).unsqueeze(-1)
         return put_units(theta, self.index, units)
-
-    def inverse(self, g: SignedPermutation) -> SignedPermutation:
-        permutation = g.permutation.argsort(dim=-1)
-        return SignedPermutation(permutation, g.sign.gather(-1, permutation))
-
-    def compose(self, g: SignedPermutation, h: SignedPermutation) -> SignedPermutation:
-        shape = np.broadcast_shapes(g.permutation.shape, h.permutation.shape)
-        outer, inner = g.permutation.expand(shape), h.permutation.expand(shape)
-        sign = g.sign * h.sign.expand(shape).gather(-1, outer)
-        return SignedPermutation(inner.gather(-1, outer), sign)
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, SignedPermutation]:
         """Nearest orbit point in Euclidean distance, by one assignment problem a draw."""
@@ -158,21 +193,6 @@ class Units:
     def identity(self) -> SignedPermutation:
         plus = torch.ones(self.n_units, dtype=torch.int8)
         return SignedPermutation(torch.arange(self.n_units), plus)
-
-    def generators(self) -> list[tuple[str, SignedPermutation]]:
-        """An exchange and a rotation, and the flip of the first unit; or the flip of each."""
-        d, (places, plus) = self.n_units, self.identity()
-        named = []
-        if self.permute and d > 1:
-            swap = places.clone()
-            swap[[0, 1]] = swap[[1, 0]]
-            named.append(("units 0 and 1 exchanged", SignedPermutation(swap, plus)))
-            named.append(("units rotated", SignedPermutation(places.roll(1), plus)))
-        for i in range(0 if not self.flip else 1 if self.permute else d):
-            sign = plus.clone()
-            sign[i] = -1
-            named.append((f"sign of unit {i} flipped", SignedPermutation(places, sign)))
-        return named
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """Orbits, one a column of ``index`` where units are exchanged; see `SymmetryGroup`."""
@@ -234,12 +254,16 @@ def units_of(theta: Tensor, index: Tensor) -> Tensor:
     return theta[..., index]
 
 
-def gather_units(units: Tensor, g: Tensor) -> Tensor:
-    """Put unit ``g[i]`` in place ``i``; batch axes broadcast."""
-    batch = np.broadcast_shapes(units.shape[:-2], g.shape[:-1])  # torch's own imports sympy
-    units = units.expand(*batch, *units.shape[-2:])
-    g = g.to(units.device).expand(*batch, g.shape[-1])
-    return units.gather(-2, g.unsqueeze(-1).expand(*g.shape, units.shape[-1]))
+def take(values: Tensor, permutation: Tensor, axis: int) -> Tensor:
+    """Put entry ``permutation[..., i]`` of an axis in place ``i``.
+
+    ``values`` (*A, d, *rest), ``permutation`` (*A', d), where ``A'`` is ``A`` or its beginning.
+    """
+    if permutation.ndim == 1:
+        return values.index_select(axis, permutation)
+    between, rest = [1] * (axis + 1 - permutation.ndim), [1] * (values.ndim - axis - 1)
+    index = permutation.reshape(*permutation.shape[:-1], *between, -1, *rest)
+    return values.gather(axis, index.expand(values.shape))
 
 
 def put_units(theta: Tensor, index: Tensor, units: Tensor) -> Tensor:

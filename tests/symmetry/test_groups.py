@@ -120,7 +120,9 @@ def test_align_reaches_the_orbit_point_nearest(case, generator):
     assert bool(((aligned - theta).norm(dim=-1) <= (moved - theta).norm(dim=-1) + 1e-12).all())
 
 
-EXACTLY_ALIGNED = ["permutation", "signed", "sign-flip", "orthogonal"]
+EXACTLY_ALIGNED = [
+    "permutation", "signed", "sign-flip", "orthogonal", "two-signs", "sets", "wreath",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", [GROUPS[name] for name in EXACTLY_ALIGNED], ids=EXACTLY_ALIGNED)
@@ -142,9 +144,9 @@ def test_orders():
 
 
 @pytest.mark.parametrize(
-    "case", [GROUPS["permutation"], GROUPS["signed"], GROUPS["sign-flip"]],
-    ids=["plain", "signed", "sign-flip"],
-)  # fmt: skip
+    "case",
+    [GROUPS[n] for n in ("permutation", "signed", "sign-flip", "two-signs", "pairs", "wreath")],
+)
 def test_generators_generate(case):
     """Products of the named generators reach the whole orbit of one point."""
     start = torch.arange(1.0, case.network.layout.n_params + 1, dtype=torch.float64)

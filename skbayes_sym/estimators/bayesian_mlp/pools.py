@@ -108,20 +108,19 @@ class PoolOfNetworks(NetworkEstimator):
 class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
     r"""Bayesian neural network regression with nothing to tune.
 
-    Pools two kinds of networks, all counted alike: modes of a small tanh network whose prior
-    scales and noise are set by the evidence, each with its Laplace approximation (MacKay 1992),
-    and members of a deep ensemble of relu networks whose noise is corrected for the freedoms their
-    weights have taken. Beside the networks stands a Bayesian linear model, with the share of the
-    mixture that left-out rows give it: all of it where there is nothing to bend for, none where
-    networks predict better.
+    A mixture of two kinds of networks and a linear model: modes of a small tanh network, whose
+    prior scales and noise maximise the evidence, each with its Laplace approximation (MacKay
+    1992); members of a deep ensemble of relu networks, whose noise is corrected for the
+    parameters that the data determine; and a Bayesian linear model, whose weight in the mixture
+    is chosen by cross-validation (stacking).
 
     Parameters
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
-        Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto" is 3,
-        8 or 20 units, as five-fold cross-validation says, `width_scores_`; 20 of many rows, and 40
-        of more than 1,000 distinct rows without much noise, if they are four a weight and there is
-        time; 10 or 5 where columns are so many that 20 would take long.
+        Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto"
+        chooses 3, 8 or 20 units by five-fold cross-validation (`width_scores_`). Many rows get 20;
+        more than 1,000 distinct rows with little noise get 40, if there are at least four rows per
+        weight; very many columns get 10 or 5.
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" is ``LayerScales()``, one learned scale
@@ -133,12 +132,12 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         `LaplaceRegressor`'s.
     n_members : int, default=10
         Members of the ensemble; not more than there are modes, if there are any, and none where
-        these call a fifth of the targets' variance noise.
+        the noise of the modes is a fifth of the targets' variance.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, whose width
-        may change with the level of the target and whose tails may be wide where left-out rows say
-        so, `noise_shape_`. ``Gaussian()`` is the same noise for all rows. The evidence that sets
-        the modes knows no other.
+        may depend on the level of the target and whose tails may be wide, where held-out rows
+        prefer that (`noise_shape_`). ``Gaussian()`` is the same noise for all rows; the evidence
+        of the modes assumes it in any case.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Everything reported is in the units of ``y``.
@@ -157,8 +156,8 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         Laplace approximations of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
         ``.log_prob(theta)``. Only where modes were fitted, like the next six.
     log_evidence_modes_ : ndarray of shape (n_modes,)
-        Laplace's estimate of log p(y | X) of every mode, nats. They differ by more than they are
-        right, so modes aren't weighed by them.
+        Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences
+        between modes, so these have equal weights.
     log_evidence_ : float
         The largest of them: an estimate, no bound.
     log_evidence_curve_ : ndarray
@@ -180,7 +179,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
     noise_std_modes_ : ndarray of shape (n_modes, n_targets)
         Standard deviation of each mode's noise, in the units of ``y``.
     linear_share_, modes_share_, members_share_ : float
-        What the linear model, all modes and all members count for; they add up to 1.
+        Weights of the linear model, of all modes and of all members; they add up to 1.
     linear_posterior_ : ModeMixture
         Posterior of the linear model's coefficients, in standardised units, if it counts.
     noise_std_linear_ : ndarray of shape (1, n_targets)
@@ -223,12 +222,11 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
     The modes take O(n_modes (n_samples P^2 + P^3)) a step and some hundred steps, the members
     O(n_members min(n_samples, 2000) P') and at most 2,000: seconds for a thousand rows.
 
-    The share of the linear model is its stacking weight (Yao et al. 2018, eq. 8) beside the
+    The weight of the linear model is its stacking weight (Yao et al. 2018, eq. 8) beside the
     networks on left-out rows, in closed form of the linearised models: no second fit is made.
-    Modes, or members, don't count where they gain less than .85 of what the other kind gains over
-    it. Members have a fixed prior: in much noise they follow it. Width and tails of the noise have
-    the highest density of the same left-out rows, are kept where the Bayesian information
-    criterion prefers them, and change no mean.
+    Modes, or members, get no weight where they gain less than .85 of what the other kind gains
+    over the linear model. Width and tails of the noise maximise the density of the same left-out
+    rows and are kept where the Bayesian information criterion prefers them; they change no mean.
 
     References
     ----------
@@ -352,7 +350,7 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
     choice_ : str
         What was fitted to data of this size, in one line.
     linear_share_, modes_share_, members_share_ : float
-        What the linear model, all modes and all members count for; they add up to 1.
+        Weights of the linear model, of all modes and of all members; they add up to 1.
     linear_posterior_ : ModeMixture
         Posterior of the linear model's coefficients, in standardised units, if it counts.
     linear_variance_scale_ : float
@@ -363,8 +361,8 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
     variance_scale_ : float
         Factor on the variance of the logits in predictions.
     log_evidence_modes_ : ndarray of shape (n_modes,)
-        Laplace's estimate of log p(y | X) of every mode, nats. They differ by more than they are
-        right, so modes aren't weighed by them.
+        Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences
+        between modes, so these have equal weights.
     log_evidence_ : float
         The largest of them: an estimate, no bound.
     log_evidence_curve_ : ndarray

@@ -96,7 +96,7 @@ class _DeepEnsemble(WeightedDraws):
 
 
 class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
-    r"""Neural network regression by an ensemble of posterior modes.
+    r"""Deep ensemble for regression: posterior modes of a network from random starts.
 
     Each member minimises the negative log posterior of its weights and of its noise
 
@@ -327,7 +327,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
 
 class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
-    r"""Neural network classification by an ensemble of posterior modes.
+    r"""Deep ensemble for classification: posterior modes of a network from random starts.
 
     Each member minimises the negative log posterior of its weights
 

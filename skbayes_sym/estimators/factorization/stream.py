@@ -15,7 +15,12 @@ Listed = tuple[Array, Array, Array, Array]  # rows, columns, values and weights,
 
 
 def joined(old: Listed | None, new: Observed) -> Listed:
-    """Rows, columns, values and weights of both, by label; the fields of a list of entries."""
+    """Rows, columns, values and weights of both, by label; the fields of a list of entries.
+
+    What is new replaces what was there of the same row and column.
+
+    Raises ValueError if labels that were numbers are words now, or the other way round.
+    """
     rows, columns = (
         place if labels is None else labels[place]
         for place, labels in ((new.rows, new.row_labels), (new.columns, new.column_labels))
@@ -30,8 +35,24 @@ def joined(old: Listed | None, new: Observed) -> Listed:
         missing = (i, j, np.full(n + m, np.nan), np.ones(n + m))
         parts = tuple(np.concatenate(pair) for pair in zip(parts, missing, strict=True))
     if old is None:
-        old = (parts[0][:0], parts[1][:0], parts[2][:0], parts[3][:0])
-    first, second, third, fourth = (np.concatenate(pair) for pair in zip(old, parts, strict=True))
+        return parts[0], parts[1], parts[2], parts[3]
+    for name, before, now in zip(("rows", "columns"), old, parts, strict=False):
+        if (before.dtype.kind in "US") != (now.dtype.kind in "US"):
+            raise ValueError(
+                f"{name} of partial_fit are {now.dtype}, but were {before.dtype} before: give one "
+                "kind of label throughout."
+            )
+    n_old = len(old[0])
+    codes = [
+        np.unique(np.concatenate(pair), return_inverse=True)[1]
+        for pair in zip(old[:2], parts[:2], strict=True)
+    ]
+    place = codes[0].astype(np.int64) * (codes[1].max(initial=0) + 1) + codes[1]
+    is_new = np.concatenate([np.zeros(n_old, dtype=bool), ~np.isnan(parts[2])])
+    stays = ~np.isin(place[:n_old], place[is_new])
+    first, second, third, fourth = (
+        np.concatenate([before[stays], now]) for before, now in zip(old, parts, strict=True)
+    )
     return first, second, third, fourth
 
 

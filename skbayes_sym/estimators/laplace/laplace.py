@@ -267,7 +267,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         bound; the largest of the modes'.
     log_evidence_modes_ : ndarray of shape (n_restarts,)
         Laplace's estimate of log p(y | X) of every mode, nats; after Gauss-Newton steps only, like
-        the next four. They differ by more than they are right, so modes aren't weighed by them.
+        the next four. Its error exceeds the differences, so modes have equal weights.
     prior_scale_modes_ : ndarray of shape (n_restarts, n_groups)
         Of every mode; only where they are learned.
     prior_groups_ : ndarray of shape (n_groups,)
@@ -491,7 +491,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         bound; the largest of the modes'.
     log_evidence_modes_ : ndarray of shape (n_restarts,)
         Laplace's estimate of log p(y | X) of every mode, nats; after Gauss-Newton steps only, like
-        the next three. They differ by more than they are right, so modes aren't weighed by them.
+        the next three. Its error exceeds the differences, so modes have equal weights.
     prior_scale_modes_ : ndarray of shape (n_restarts, n_groups)
         Of every mode; only where they are learned.
     prior_groups_ : ndarray of shape (n_groups,)

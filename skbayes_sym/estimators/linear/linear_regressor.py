@@ -36,11 +36,11 @@ LIKELIHOODS: dict[str, Likelihood] = {
 
 
 class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
-    r"""Bayesian linear regression with a posterior that abides by what no row can see.
+    r"""Bayesian linear regression with an exact posterior, or the best Gaussian one.
 
     The likelihood of a row doesn't change when the weights move orthogonally to its input. A
-    mean-field posterior ignores that, and loses more the more weights there are. This model takes
-    the invariance-abiding posterior (the product form of Kurle et al. 2022),
+    mean-field posterior ignores that, and loses more the more weights there are. This model has
+    the posterior that respects the invariance (the product form of Kurle et al. 2022),
 
     .. math:: q(w) \propto N(w; 0, s^2 I) \prod_n \exp\left(-\frac{(x_n^T w + b - a_n)^2}
               {2 \nu_n}\right),

@@ -165,7 +165,7 @@ class SampledEstimator(WeightedDraws):
 
 
 class MCMCRegressor(DrawsRegressor, SampledEstimator):
-    r"""Bayesian neural network regression by sampling modulo symmetry.
+    r"""Bayesian neural network regression by Markov chain Monte Carlo, modulo symmetry.
 
     Draws from the posterior of an MLP's weights and noise. It has |G| copies of every mode, one for
     each way to exchange (and flip) hidden units; each draw is moved to one representative of its
@@ -183,10 +183,10 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     sampler : {"auto", "hmc", "nuts", "smc"}, Chains, Kernel or SMC, default="auto"
-        Who looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte Carlo, "nuts"
-        by the No-U-Turn sampler, a kernel of your own likewise; their objects say where chains
-        start, how they warm up and whether they go on: ``Chains("nuts", n_warmup=200)``. "smc":
-        `SMC`, only the particles of sequential Monte Carlo; the chains start from those.
+        Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
+        Carlo, "nuts" by the No-U-Turn sampler; a kernel of your own works too. `Chains` sets where
+        chains start and how they warm up: ``Chains("nuts", n_warmup=200)``. With "smc", `SMC`,
+        particles of sequential Monte Carlo look for modes, and chains start from those.
     n_chains : int, "auto" or None, default=None
         None is 64, 16 where chains start at modes and 12 where they start as an ensemble does.
         "auto" is the number that finds every mode with probability 0.99 if there are three, the
@@ -407,7 +407,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
 
 
 class MCMCClassifier(DrawsClassifier, SampledEstimator):
-    r"""Bayesian neural network classification by sampling modulo symmetry.
+    r"""Bayesian neural network classification by Markov chain Monte Carlo, modulo symmetry.
 
     Draws from the posterior of an MLP's weights. It has |G| copies of every mode, one for
     each way to exchange (and flip) hidden units; each draw is moved to one representative of its
@@ -425,10 +425,10 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
     sampler : {"auto", "hmc", "nuts", "smc"}, Chains, Kernel or SMC, default="auto"
-        Who looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte Carlo, "nuts"
-        by the No-U-Turn sampler, a kernel of your own likewise; their objects say where chains
-        start, how they warm up and whether they go on: ``Chains("nuts", n_warmup=200)``. "smc":
-        `SMC`, only the particles of sequential Monte Carlo; the chains start from those.
+        Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
+        Carlo, "nuts" by the No-U-Turn sampler; a kernel of your own works too. `Chains` sets where
+        chains start and how they warm up: ``Chains("nuts", n_warmup=200)``. With "smc", `SMC`,
+        particles of sequential Monte Carlo look for modes, and chains start from those.
     n_chains : int, "auto" or None, default=None
         None is 64, 16 where chains start at modes and 12 where they start as an ensemble does.
         "auto" is the number that finds every mode with probability 0.99 if there are three, the

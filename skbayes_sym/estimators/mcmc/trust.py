@@ -191,7 +191,7 @@ def no_evidence(problems: tuple[str, ...], *, decided: bool, shared: bool = Fals
     ``shared`` the chains among them.
     """
     votes = (
-        "the modes that may matter share the chains by how many found each."
+        "the modes that may matter get chains in proportion to how many chains found each."
         if shared
         else "every chain has one vote, which weighs modes by where chains start "
         "(ModeWeights('uniform') asks for that)."
@@ -204,7 +204,7 @@ def no_evidence(problems: tuple[str, ...], *, decided: bool, shared: bool = Fals
         ]
     if decided:
         return []
-    return [f"errors of the modes' evidences leave their weights open: raise n_draws. So {votes}"]
+    return [f"the modes' evidences are too uncertain to weigh them: raise n_draws. So {votes}"]
 
 
 def disagreement(

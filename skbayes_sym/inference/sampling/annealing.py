@@ -41,27 +41,6 @@ from skbayes_sym.numerics.random import standard_normal
 # of ordinary differential equations by symmetric composition methods"; Omelyan et al. 2002).
 _MCLACHLAN = 0.1931833275037836
 
-# Energy errors are remembered over about this many steps (Robnik et al. 2023 take 50 to 100).
-_MEMORY = 100
-_SPREAD = 1.5  # of log step sizes: errors that came with others than the present count less
-_LEAST_ERROR = 1e-8  # relative to the target, so that no error is 0
-_TELLING = 1e-3  # of the target: an error below says little, and until one is above ...
-_GROWTH = 1.5  # ... steps grow by this
-_RETREAT = 0.8  # a step that left the numbers sets a limit at this share of it
-_ORDER = 6  # the variance of a step's energy error falls as its length to this power
-
-# Adam (Kingma & Ba 2015) with its own constants; from a hundredth of a unit to a hundredth of that.
-_LEARNING_RATE, _LAST_LEARNING_RATE = 1e-2, 1e-4
-_BETAS, _EPSILON = (0.9, 0.999), 1e-8
-_RISING = 50  # steps over which the learning rate rises from 0
-
-# Step sizes that searches begin at, in units of sqrt(D).
-_HOT_STEP, _PRECONDITIONED_STEP = 3e-4, 0.03
-
-# Of the steps in the coordinates of the curvature, shares after which it is taken afresh.
-_REBUILD_AFTER = (0.0, 0.17, 0.43)
-_CAREFUL = 0.8  # of the step size, after that
-
 Tell = Callable[[State, Info], None]  # of every move
 
 
@@ -70,14 +49,6 @@ class Motion(NamedTuple):
 
     state: State
     velocity: Tensor  # (C, D), of length 1, in preconditioned coordinates
-
-
-class MicrocanonicalMove(NamedTuple):
-    """Result of an unadjusted step."""
-
-    motion: Motion
-    info: Info
-    energy_error: Tensor  # (C,), float64, nats; 0 where the step was taken back
 
 
 def directions(like: Tensor, generator: torch.Generator) -> Tensor:
@@ -167,7 +138,7 @@ class MicrocanonicalLangevin:
         step_size: Tensor,
         preconditioner: Preconditioner,
         generator: torch.Generator,
-    ) -> MicrocanonicalMove:
+    ) -> tuple[Motion, Info]:
         """Move every chain once; a step that leaves the numbers is taken back, the chain turned."""
         end, error = mclachlan(motion, log_density, step_size, preconditioner)
         sums = end.state.position.sum(1) + end.state.gradient.sum(1) + end.velocity.sum(1)
@@ -178,8 +149,7 @@ class MicrocanonicalLangevin:
         charged = torch.full_like(finite, 2, dtype=torch.int64)
         info = Info(finite.double(), finite, ~finite, charged, error)
         amount = (torch.expm1(2.0 * step_size / self.forget) / motion.velocity.shape[1]).sqrt()
-        turned = kept._replace(velocity=refresh(kept.velocity, amount, generator))
-        return MicrocanonicalMove(turned, info, torch.where(finite, error, 0.0))
+        return kept._replace(velocity=refresh(kept.velocity, amount, generator)), info
 
 
 class EnergyErrorAdaptation(NamedTuple):
@@ -202,19 +172,22 @@ class EnergyErrorAdaptation(NamedTuple):
         nothing = torch.zeros_like(step_size, dtype=torch.float64)
         return cls(step_size, torch.full_like(step_size, torch.inf), nothing, nothing)
 
-    def update(self, move: MicrocanonicalMove, target: float) -> "EnergyErrorAdaptation":
-        """Take in a move made with `step_size`; ``target`` is nats squared per dimension."""
-        finite, n_dims = move.info.accepted, move.motion.velocity.shape[1]
-        size = self.step_size.double()
-        ratio = move.energy_error.square() / (n_dims * target) + _LEAST_ERROR
-        weight = torch.exp(-0.5 * (ratio.log() / (_ORDER * _SPREAD)).square())
-        decay = (_MEMORY - 1) / (_MEMORY + 1)
-        learns = finite & ((self.weights > 0) | (ratio > _TELLING))
-        learned = decay * self.errors + weight * ratio / size**_ORDER
-        errors = torch.where(learns, learned, self.errors)
+    def update(self, info: Info, target: float) -> "EnergyErrorAdaptation":
+        """Take in a move made with `step_size`; ``target`` is the variance, nats squared."""
+        finite, size = info.accepted, self.step_size.double()
+        assert info.energy_error is not None
+        error = torch.where(finite, info.energy_error, 0.0)
+        ratio = error.square() / target + 1e-8  # so that no error is 0
+        # Of about a hundred steps (Robnik et al. 2023: 50 to 100); errors that came with others
+        # than the present size count less, by a spread of 1.5 of log sizes.
+        weight = torch.exp(-0.5 * (ratio.log() / (6 * 1.5)).square())
+        decay = 99 / 101
+        # An error below a thousandth of the target says little: until one is above, steps grow.
+        learns = finite & ((self.weights > 0) | (ratio > 1e-3))
+        errors = torch.where(learns, decay * self.errors + weight * ratio / size**6, self.errors)
         weights = torch.where(learns, decay * self.weights + weight, self.weights)
-        longest = torch.where(finite, self.longest, _RETREAT * self.step_size)
-        wanted = torch.where(weights > 0, (errors / weights).pow(-1 / _ORDER), _GROWTH * size)
+        longest = torch.where(finite, self.longest, 0.8 * self.step_size)
+        wanted = torch.where(weights > 0, (errors / weights).pow(-1 / 6), 1.5 * size)
         step_size = torch.minimum(wanted.to(self.step_size), longest)
         return EnergyErrorAdaptation(step_size, longest, errors, weights)
 
@@ -293,28 +266,30 @@ class Annealing:
             motion = sampler.init(place.state.position, log_density, generator)
             sizes = EnergyErrorAdaptation.start(place.step_size)
             for target in targets:
-                move = sampler.move(
+                motion, info = sampler.move(
                     motion, log_density, step_size=sizes.step_size,
                     preconditioner=place.preconditioner, generator=generator,
                 )  # fmt: skip
-                motion, sizes = move.motion, sizes.update(move, target)
-                tell(motion.state, move.info)
+                sizes = sizes.update(info, target * motion.velocity.shape[1])
+                tell(motion.state, info)
             return Place(motion.state, place.preconditioner, sizes.step_size)
 
         hot, cold = self.energy_error
         falling = [hot * (cold / hot) ** (t / max(1, self.n_hot)) for t in range(self.n_hot)]
         identity = DiagonalPreconditioner(torch.ones_like(state.position))
         start = climb(state, log_density, self.n_adam, tell)
-        place = walk(Place(start, identity, torch.full_like(state.value, _HOT_STEP)), falling)
-        size, begin = torch.full_like(state.value, _PRECONDITIONED_STEP), 0
-        ends = [round(share * self.n_settle) for share in (*_REBUILD_AFTER[1:], 1.0)]
+        place = walk(Place(start, identity, torch.full_like(state.value, 3e-4)), falling)
+        # The curvature is taken afresh after shares of the steps in its coordinates, and steps are
+        # a fifth shorter then.
+        size, begin = torch.full_like(state.value, 0.03), 0
+        ends = [round(share * self.n_settle) for share in (0.17, 0.43, 1.0)]
         for end in ends if self.n_settle else ():
             position = place.state.position
             scaling = adaptation.fit(
                 place.preconditioner, RunningMoments.empty(position), position=position
             )
             place = walk(Place(place.state, scaling, size), [cold] * (end - begin))
-            size, begin = _CAREFUL * place.step_size, end
+            size, begin = 0.8 * place.step_size, end
         return place
 
 
@@ -361,18 +336,18 @@ class Detour:
 def climb(state: State, log_density: LogDensity, n_steps: int, tell: Tell) -> State:
     """Make ``n_steps`` of Adam up the log density, every chain for itself; none ends lost.
 
-    The learning rate rises over 50 steps and falls as a half cosine.
+    Adam (Kingma & Ba 2015) with its own constants. The learning rate rises over 50 steps to .01 and
+    falls to a hundredth of it as a half cosine.
     """
     position, (mean, square) = state.position, (torch.zeros_like(state.position) for _ in range(2))
-    no_choice = torch.ones_like(state.value, dtype=torch.float64)
+    no_choice, betas = torch.ones_like(state.value, dtype=torch.float64), (0.9, 0.999)
     for step in range(1, n_steps + 1):
-        mean = mean.lerp(state.gradient, 1 - _BETAS[0])
-        square = (_BETAS[1] * square).addcmul(state.gradient, state.gradient, value=1 - _BETAS[1])
-        unbiased = [m / (1 - b**step) for m, b in zip((mean, square), _BETAS, strict=True)]
+        mean = mean.lerp(state.gradient, 1 - betas[0])
+        square = (betas[1] * square).addcmul(state.gradient, state.gradient, value=1 - betas[1])
+        unbiased = [m / (1 - b**step) for m, b in zip((mean, square), betas, strict=True)]
         fall = 0.5 * (1 + cos(pi * step / n_steps))
-        rate = _LAST_LEARNING_RATE + (_LEARNING_RATE - _LAST_LEARNING_RATE) * fall
-        rate *= min(1.0, step / _RISING)
-        position = position + rate * (unbiased[0] / (unbiased[1].sqrt() + _EPSILON))
+        rate = (1e-4 + (1e-2 - 1e-4) * fall) * min(1.0, step / 50)
+        position = position + rate * (unbiased[0] / (unbiased[1].sqrt() + 1e-8))
         state = initial_state(position, log_density)
         finite = state.value.isfinite()
         tell(state, Info(no_choice, finite, ~finite, torch.ones_like(finite, dtype=torch.int64)))

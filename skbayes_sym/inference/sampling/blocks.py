@@ -37,11 +37,6 @@ from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 # Moves of a block between two calls of on_step.
 REPORT_EVERY = 10
 
-# Acceptances are summed in multiples of 2^-30: such sums are exact for 8e6 moves, and so don't
-# depend on how a run was cut into parts.
-_FINE = 2.0**30
-_MOST_ERROR = 10.0  # nats that an energy error counts for: beyond, a proposal is as good as lost
-
 Array = npt.NDArray[Any]
 
 
@@ -85,16 +80,15 @@ class Tally(NamedTuple):
     def add_(self, info: Info) -> None:
         """Take in one move."""
         self.n_moves.add_(1)
-        self.acceptance.add_((info.acceptance.double() * _FINE).round_() / _FINE)
+        self.acceptance.add_(_fine(info.acceptance))
         self.n_accepted.add_(info.accepted)
         self.n_divergent.add_(info.divergent)
         self.n_gradients.add_(info.n_gradients)
-        self.squared_error.add_(_square(info))
-
-    def add_to(self, chains: slice, other: "Tally") -> None:
-        """Add the numbers of another tally to those of ``chains``."""
-        for mine, its in zip(self, other, strict=True):
-            mine[chains].add_(its)
+        if info.energy_error is None:
+            self.squared_error.fill_(torch.nan)
+        else:  # beyond 10 nats a proposal is as good as lost
+            error = info.energy_error.double().nan_to_num(10.0, 10.0, 10.0).clamp(-10.0, 10.0)
+            self.squared_error.add_(_fine(error.square()))
 
     @property
     def mean_acceptance(self) -> Tensor:
@@ -107,12 +101,9 @@ class Tally(NamedTuple):
         return (self.squared_error / self.n_moves).sqrt()
 
 
-def _square(info: Info) -> Tensor:
-    """Squared energy errors (C,), as multiples of 2^-30."""
-    if info.energy_error is None:
-        return torch.full_like(info.acceptance, torch.nan, dtype=torch.float64)
-    error = info.energy_error.double().nan_to_num(_MOST_ERROR, _MOST_ERROR, _MOST_ERROR)
-    return (error.clamp(-_MOST_ERROR, _MOST_ERROR).square() * _FINE).round_() / _FINE
+def _fine(summand: Tensor) -> Tensor:
+    """Multiples of 2^-30: their sums are exact for 8e6 moves, wherever a run was cut in parts."""
+    return (summand.double() * 2.0**30).round_() / 2.0**30
 
 
 class BlockDraws(NamedTuple):
@@ -125,9 +116,10 @@ class BlockDraws(NamedTuple):
     sampling: Tally
     stopped: Stopped  # "max_iter" after all moves
 
-    def summary(self) -> Mapping[str, float]:
-        """Figures for ``on_step``."""
-        return _named(_figures(self.block.state, self.sampling))
+
+def figures_of(draws: BlockDraws) -> Mapping[str, float]:
+    """Figures for ``on_step``."""
+    return _named(_figures(draws.block.state, draws.sampling))
 
 
 def _figures(state: State, tally: Tally) -> Tensor:

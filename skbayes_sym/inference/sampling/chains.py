@@ -7,6 +7,7 @@ does, and must therefore depend on the problem only.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import joblib
 import numpy as np
@@ -21,6 +22,7 @@ from skbayes_sym.inference.sampling.blocks import (
     BlockDraws,
     Sampler,
     Tally,
+    figures_of,
     run_block,
 )
 from skbayes_sym.inference.sampling.kernels.kernel import (
@@ -32,9 +34,6 @@ from skbayes_sym.inference.sampling.kernels.kernel import (
 from skbayes_sym.numerics.machine import closing, one_thread
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
-
-# Draws a block makes before the next one's turn: an interrupt finds all chains about as long.
-_ROUND = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +132,7 @@ def sample_chains(
     block's gradient needs, times the number of jobs. Processes other than this one get a copy of
     ``sampler`` and of their block.
     """
-    run = _BlockRun(sampler, n_warmup, n_draws, thin)
+    run = _Run(sampler, n_warmup, n_draws, thin)
     gathered = _Gathered(blocks, n_draws)
     with gathered.loop:
         if len(blocks) == 1 or joblib.effective_n_jobs(n_jobs) == 1:
@@ -144,7 +143,7 @@ def sample_chains(
 
 
 @dataclass(frozen=True, eq=False)
-class _BlockRun:
+class _Run:
     """Run any block. Jobs are objects, not functions of arrays: Dask would hand those to
     one worker, and a worker that is lost could not be replaced."""
 
@@ -162,7 +161,7 @@ class _BlockRun:
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    run: _BlockRun
+    run: _Run
     index: int
     block: Block
 
@@ -175,41 +174,37 @@ class _Gathered:
 
     def __init__(self, blocks: Sequence[Block], n_draws: int) -> None:
         self.blocks, self.loop = list(blocks), Loop()
-        sizes = [len(block.step_size) for block in blocks]
-        ends = np.cumsum(sizes)
-        self._chains = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        ends = block_ends(blocks)
+        self._chains = [slice(*pair) for pair in pairwise(ends)]
         position = blocks[0].state.position
-        self._shape = int(ends[-1]), n_draws, position.shape[1]
+        self._shape = ends[-1], n_draws, position.shape[1]
         self._dtype = torch.empty(0, dtype=position.dtype).numpy().dtype
         self._arrays: tuple[Array, Array] | None = None  # once anything is drawn
         self._n_draws = np.zeros(ends[-1], np.int64)
-        self._warmup, self._sampling = Tally.zeros(int(ends[-1])), Tally.zeros(int(ends[-1]))
+        self._tallies = Tally.zeros(ends[-1]), Tally.zeros(ends[-1])  # of warm-up and sampling
 
     @property
     def n_moves(self) -> int:
         """Moves of blocks made so far."""
         firsts = [chains.start for chains in self._chains]
-        return int((self._warmup.n_moves + self._sampling.n_moves)[firsts].sum())
+        return int(sum(tally.n_moves[firsts].sum() for tally in self._tallies))
 
     def add(self, index: int, part: BlockDraws) -> None:
         """Append what block ``index`` did next."""
-        chains = self._chains[index]
+        chains, made = self._chains[index], part.draws.shape[1]
         if part.draws.shape == self._shape:
             self._arrays = part.draws, part.log_density
         else:
-            self._append(part, chains)
-        self._n_draws[chains] += part.draws.shape[1]
+            self._arrays = self._arrays or self._nothing()
+            start = self._n_draws[chains.start]
+            for whole, new in zip(self._arrays, (part.draws, part.log_density), strict=True):
+                whole[chains, start : start + made] = new
+        self._n_draws[chains] += made
         self.blocks[index] = part.block
-        self._warmup.add_to(chains, part.warmup)
-        self._sampling.add_to(chains, part.sampling)
+        for total, tally in zip(self._tallies, (part.warmup, part.sampling), strict=True):
+            for mine, its in zip(total, tally, strict=True):
+                mine[chains].add_(its)
         self.loop.stop_if(part.stopped, part.stopped != "max_iter")
-
-    def _append(self, part: BlockDraws, chains: slice) -> None:
-        self._arrays = draws, log_density = self._arrays or self._nothing()
-        start = self._n_draws[chains.start]
-        stop = start + part.draws.shape[1]
-        draws[chains, start:stop] = part.draws
-        log_density[chains, start:stop] = part.log_density
 
     def _nothing(self) -> tuple[Array, Array]:
         """Draws and log densities that nobody has made yet."""
@@ -217,23 +212,26 @@ class _Gathered:
         return draws, np.full(self._shape[:2], np.nan, self._dtype)
 
     def result(self) -> ChainDraws:
-        return ChainDraws(
-            *(self._arrays or self._nothing()), self._n_draws, self._warmup, self._sampling,
-            self.blocks, self.loop.stopped,
-        )  # fmt: skip
+        arrays = self._arrays or self._nothing()
+        return ChainDraws(*arrays, self._n_draws, *self._tallies, self.blocks, self.loop.stopped)
 
 
-def _in_turn(run: _BlockRun, gathered: _Gathered, on_step: OnStep | None) -> None:
+def block_ends(blocks: Sequence[Block]) -> list[int]:
+    """Numbers of the chains that blocks begin with, and of all chains."""
+    return [0, *np.cumsum([len(block.step_size) for block in blocks]).tolist()]
+
+
+def _in_turn(run: _Run, gathered: _Gathered, on_step: OnStep | None) -> None:
     """Warm up block after block, then let each make a few draws at a time.
 
-    A single one, as on a GPU, does it all at once.
+    A single one, as on a GPU, does it all at once. An interrupt finds all chains about as long.
     """
     if len(gathered.blocks) == 1:
         gathered.add(0, run(gathered.blocks[0], on_step))
         return
-    rounds = [replace(run, n_draws=0)]
-    for start in range(0, run.n_draws, _ROUND):
-        rounds.append(replace(run, n_warmup=0, n_draws=min(_ROUND, run.n_draws - start)))
+    rounds, turn = [replace(run, n_draws=0)], 10
+    for start in range(0, run.n_draws, turn):
+        rounds.append(replace(run, n_warmup=0, n_draws=min(turn, run.n_draws - start)))
     for part in rounds:
         for index, block in enumerate(gathered.blocks):
             gathered.add(index, part(block, _after(gathered.n_moves, on_step)))
@@ -249,7 +247,7 @@ def _after(n_moves: int, on_step: OnStep | None) -> OnStep | None:
 
 
 def _side_by_side(
-    run: _BlockRun, gathered: _Gathered, on_step: OnStep | None, n_jobs: int | None
+    run: _Run, gathered: _Gathered, on_step: OnStep | None, n_jobs: int | None
 ) -> None:
     """Hand each block to joblib as one job; results come as they finish."""
     jobs = (
@@ -260,10 +258,7 @@ def _side_by_side(
         for index, part in gathered.loop.steps(finished):
             gathered.add(index, part)
             if on_step is not None:
-                gathered.loop.stop_if("callback", on_step(gathered.n_moves, part.summary()))
-
-
-_ROUNDS = 3
+                gathered.loop.stop_if("callback", on_step(gathered.n_moves, figures_of(part)))
 
 
 def retuned(
@@ -281,8 +276,9 @@ def retuned(
     on_step: OnStep | None = None,
 ) -> ChainDraws:
     """The same chains, those of blocks with a low acceptance after another warm-up."""
-    for _ in range(_ROUNDS):
-        chosen = _blocks_below(chains, least_acceptance)
+    for _ in range(3):
+        low, ends = chains.sampling.mean_acceptance < least_acceptance, block_ends(chains.blocks)
+        chosen = [i for i, (a, b) in enumerate(pairwise(ends)) if bool(low[a:b].any())]
         if not chains.complete or not chosen:
             return chains
         aim = 1.0 - 0.5 * (1.0 - sampler.target_acceptance)
@@ -297,18 +293,9 @@ def retuned(
     return chains
 
 
-def _ends(blocks: Sequence[Block]) -> list[int]:
-    return [0, *np.cumsum([len(block.step_size) for block in blocks]).tolist()]
-
-
-def _blocks_below(chains: ChainDraws, least: float) -> list[int]:
-    low, ends = chains.sampling.mean_acceptance < least, _ends(chains.blocks)
-    return [i for i in range(len(chains.blocks)) if bool(low[ends[i] : ends[i + 1]].any())]
-
-
 def _replaced(first: ChainDraws, chosen: Sequence[int], again: ChainDraws) -> ChainDraws:
     """Draws of the chosen blocks by those they made again; the old ones count as warm-up."""
-    ends, blocks = _ends(first.blocks), list(first.blocks)
+    ends, blocks = block_ends(first.blocks), list(first.blocks)
     chains = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in chosen])
     draws, value = first.draws.copy(), first.log_density.copy()
     draws[chains], value[chains] = again.draws, again.log_density

@@ -28,15 +28,6 @@ from skbayes_sym.inference.sampling.kernels.kernel import Preconditioner
 from skbayes_sym.inference.sampling.warmup import RunningMoments, Window
 from skbayes_sym.models.networks.mlp import MLP
 
-_NEW_SHARE = 0.6  # of a new place's curvature in the average with that of the place before
-
-# Shares of a warm-up after which the curvature is looked at again; step sizes have the rest.
-_REBUILD_AFTER = (0.2, 0.3)
-_LEAST_MOVES = 10  # of a window: what a step size needs to settle
-
-_NUDGE = 1e-2  # of log scales, for the slope of their gradient
-_LEAST_CURVATURE = 1.0  # of log scales: about what their prior has
-
 
 class LayerCurvature(NamedTuple):
     """The two factors of a layer, of C chains."""
@@ -47,7 +38,7 @@ class LayerCurvature(NamedTuple):
     def mixed(self, before: "LayerCurvature") -> "LayerCurvature":
         """An average with the curvature of another place, this one counting more."""
         pairs = zip(before, self, strict=True)
-        return LayerCurvature(*(old.lerp(new, _NEW_SHARE) for old, new in pairs))
+        return LayerCurvature(*(old.lerp(new, 0.6) for old, new in pairs))
 
 
 class _Root(NamedTuple):
@@ -162,15 +153,16 @@ def _curvature_of_chain(posterior: NetworkPosterior, position: Tensor) -> list[L
 def own_scales(log_density: LogDensity, position: Tensor, n_params: int) -> Tensor:
     """Scales of the likelihood's own parameters, the last ``n_params`` of every position.
 
-    From the curvature of each alone, by differences of its gradient.
+    From the curvature of each alone, by differences of its gradient; at least 1, about what the
+    prior of a log scale has.
     """
-    scales = position.new_ones(len(position), n_params)
+    nudged, scales = 1e-2, position.new_ones(len(position), n_params)
     for k in range(n_params):
         nudge = torch.zeros_like(position)
-        nudge[:, k - n_params] = _NUDGE
+        nudge[:, k - n_params] = nudged
         ends = [log_density.evaluate(position + s * nudge).gradient for s in (1, -1)]
-        curvature = (ends[1] - ends[0])[:, k - n_params] / (2 * _NUDGE)
-        scales[:, k] = curvature.clamp_min(_LEAST_CURVATURE).rsqrt()
+        curvature = (ends[1] - ends[0])[:, k - n_params] / (2 * nudged)
+        scales[:, k] = curvature.clamp_min(1.0).rsqrt()
     return scales
 
 
@@ -182,8 +174,8 @@ class KroneckerAdaptation:
 
     def windows(self, n_warmup: int) -> list[Window]:
         """Two that end with a look at the curvature, and half of the moves for step sizes."""
-        first, second = (int(share * n_warmup) for share in _REBUILD_AFTER)
-        if first < _LEAST_MOVES:
+        first, second = int(0.2 * n_warmup), int(0.3 * n_warmup)
+        if first < 10:  # what a step size needs to settle
             return [Window(n_warmup, False)] if n_warmup else []
         last = n_warmup - first - second
         return [Window(first, True), Window(second, True), Window(last, False)]

@@ -23,24 +23,8 @@ from skbayes_sym.inference.sampling.kernels.kernel import (
 )
 from skbayes_sym.symmetry.group import SymmetryGroup
 
-# Dual averaging: Hoffman & Gelman 2014, section 3.2.1, but for gamma. With their 0.05 step sizes
-# still jump at the end of a window of 50 moves, and their average accepts more than the target:
-# 0.91 to 0.95 for 0.8, at a third more gradients. With 0.2 the target is met, but now and then a
-# chain ends warm-up with a step size it is stuck at. 0.1 gives 0.84 to 0.88 on normals of 10 to 50
-# dimensions and on small networks (0.90 in two dimensions), and no stuck chains.
-_GAMMA, _T0, _KAPPA = 0.1, 10.0, 0.75
-
 # Step sizes stay within this range, so that a chain that rejects everything remains a number.
 MIN_STEP_SIZE, MAX_STEP_SIZE = 1e-7, 1e4
-
-# Stan's windows (reference manual, "HMC algorithm parameters").
-_FIRST, _SLOW, _LAST = 75, 25, 50
-_FIRST_SHARE, _LAST_SHARE = 0.15, 0.1  # of a warm-up too short for them
-_SHORTEST = 40  # moves below which scales can't be learnt
-_LEAST_LAST = 10  # moves that a step size needs to settle after its scales have changed
-
-# Prior draws the symmetry-pooled variance counts for (the weight Stan gives its own constant).
-_PRIOR_COUNT = 5.0
 
 
 class DualAveraging(NamedTuple):
@@ -59,12 +43,20 @@ class DualAveraging(NamedTuple):
         return cls(log_size, log_size, torch.zeros_like(log_size), log_size + log(10.0))
 
     def update(self, acceptance: Tensor, target: float) -> "DualAveraging":
-        """Take in the acceptance probability (C,) of a move made with `step_size`."""
+        """Take in the acceptance probability (C,) of a move made with `step_size`.
+
+        Constants are theirs (section 3.2.1: t0 = 10, kappa = .75), but for gamma. With their 0.05
+        step sizes still jump at the end of a window of 50 moves, and their average accepts more
+        than the target: 0.91 to 0.95 for 0.8, at a third more gradients. With 0.2 the target is
+        met, but now and then a chain ends warm-up with a step size it is stuck at. 0.1 gives 0.84
+        to 0.88 on normals of 10 to 50 dimensions and on small networks (0.90 in two dimensions),
+        and no stuck chains.
+        """
         m = self.n_moves + 1
-        shortfall = self.shortfall.lerp(target - acceptance.double(), 1.0 / (m + _T0))
-        log_size = self.log_anchor - m**0.5 / _GAMMA * shortfall
+        shortfall = self.shortfall.lerp(target - acceptance.double(), 1.0 / (m + 10.0))
+        log_size = self.log_anchor - m**0.5 / 0.1 * shortfall
         log_size = log_size.clamp(log(MIN_STEP_SIZE), log(MAX_STEP_SIZE))
-        average = self.log_average.lerp(log_size, m**-_KAPPA)
+        average = self.log_average.lerp(log_size, m**-0.75)
         return DualAveraging(log_size, average, shortfall, self.log_anchor, m)
 
 
@@ -186,12 +178,11 @@ def stan_windows(n_warmup: int) -> list[Window]:
     where the next, twice as long, wouldn't fit. Warm-ups too short for 75 + 25 + 50 give 15 % and
     10 % to the fast windows and have one slow one; below 40 moves only step sizes are learnt.
     """
-    if n_warmup < _SHORTEST:
+    if n_warmup < 40:
         return [Window(n_warmup, False)] if n_warmup else []
-    first, size, last = _FIRST, _SLOW, _LAST
+    first, size, last = 75, 25, 50
     if n_warmup < first + size + last:
-        first, last = int(_FIRST_SHARE * n_warmup), int(_LAST_SHARE * n_warmup)
-        last = max(last, _LEAST_LAST)
+        first, last = int(0.15 * n_warmup), max(int(0.1 * n_warmup), 10)
         size = n_warmup - first - last
     slow, n_rest = [], n_warmup - first - last
     while n_rest:
@@ -222,4 +213,5 @@ def pooled_variance(
     members = torch.nn.functional.one_hot(orbit).to(variance)
     mean = variance @ members / members.sum(0)
     pooled = torch.where(mean > 0, mean, torch.nan).nanmedian(dim=0).values[orbit]
-    return (count * variance + _PRIOR_COUNT * pooled) / (count + _PRIOR_COUNT)
+    # The orbit counts for five draws, the weight Stan gives its own constant.
+    return (count * variance + 5.0 * pooled) / (count + 5.0)

@@ -195,9 +195,7 @@ def _parts(posterior: RowPosterior) -> Iterator[_Part]:
 def row_root(cov: Tensor) -> Tensor:
     """Cholesky factors of the rows' covariances, (n, k, k)."""
     return cholesky(
-        cov,
-        what="The covariance of a row",
-        remedy="Standardize the matrix, or give X as float64.",
+        cov, what="The covariance of a row", remedy="Standardize the matrix, or give X as float64."
     )
 
 

@@ -8,8 +8,6 @@ from typing import get_type_hints
 import pytest
 import torch
 from cases import LaplaceNoise
-from sklearn.base import BaseEstimator
-from sklearn.utils import get_tags
 from sklearn.utils.validation import has_fit_parameter
 
 import skbayes_sym
@@ -30,7 +28,7 @@ from skbayes_sym.models import (
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.symmetry import Trivial
 
-PAGE = Path(__file__).parents[3] / "docs" / "user_guide" / "which_estimator.rst"
+PAGE = Path(__file__).parents[3] / "docs" / "user_guide" / "custom_model.rst"
 BEGIN, END = (f".. compatibility: {word}\n" for word in ("begin", "end"))
 
 ESTIMATORS = [
@@ -98,39 +96,11 @@ def test_the_user_guide_says_what_the_code_asks_for() -> None:
     assert len(ESTIMATORS) > 12
 
 
-def abilities(kind: type[BaseEstimator]) -> tuple[str, ...]:
-    """What an estimator's signature and methods say it takes."""
-    parameters = signature(kind).parameters
-    goes_on = ["warm_start"] * ("warm_start" in parameters)
-    goes_on += ["partial_fit"] * hasattr(kind, "partial_fit")
-    goes_on += ["Chains(warm_start=True)"] if "sampler" in parameters else []
-    return (
-        "Yes" if parameters.keys() & {"batch_size", "optimizer"} else "No",
-        "Yes" if "network" in parameters else "No",
-        f"``{goes_on[0]}``" if goes_on else "No",
-    )
-
-
-@pytest.mark.skipif(not PAGE.is_file(), reason="a checkout has the pages")
-def test_the_user_guide_says_what_each_estimator_takes() -> None:
-    found: dict[tuple[str, ...], list[str]] = {}
-    for name in skbayes_sym.__all__:
-        kind = getattr(skbayes_sym, name)
-        if hasattr(kind, "fit"):
-            found.setdefault(abilities(kind), []).append(name)
-    columns = ("", "Minibatches", "A network of your own", "Goes on from a fit")
-    cells = [(", ".join(f"`{n}`" for n in names), *given) for given, names in found.items()]
-    made = list_table("46 18 18 18", [columns, *cells])
-    text = PAGE.read_text(encoding="utf-8")
-    begin, end = (f".. abilities: {word}\n" for word in ("begin", "end"))
-    between = text[text.index(begin) + len(begin) : text.index(end)].strip()
-    assert between == made, f"between the markers belongs:\n{made}"
-    for name in (name for names in found.values() for name in names):  # the sentence before
-        kind = getattr(skbayes_sym, name)
-        assert "device" in signature(kind).parameters
-        assert has_fit_parameter(kind, "sample_weight") is (name != "SymVIMatrixFactorization")
-        several = name.endswith("Regressor") and name != "BayesianLinearRegressor"
-        assert get_tags(kind()).target_tags.multi_output is several
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_of_rows_takes_a_device_and_weights(name: str) -> None:
+    kind = getattr(skbayes_sym, name)
+    assert "device" in signature(kind).parameters
+    assert has_fit_parameter(kind, "sample_weight")
 
 
 def taken() -> str:

@@ -89,7 +89,7 @@ def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         reg.fit(x[:, None], y)
-    assert "share the chains by how many found each." in " ".join(reg.diagnostics_.warnings)
+    assert "in proportion to how many chains found each." in " ".join(reg.diagnostics_.warnings)
     high = max(m.mean_log_posterior for m in reg.modes_)
     far = [m for m in reg.modes_ if m.mean_log_posterior < high - 30.0]
     assert sum(m.n_explorers for m in far) > 0

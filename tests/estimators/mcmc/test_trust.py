@@ -78,8 +78,8 @@ def test_the_warning_says_what_becomes_of_the_weights():
     assert no_evidence((), decided=True) == []
     assert "it is late. So log_evidence_ is nan and the modes keep their weights" in kept
     assert "it is late. So log_evidence_ is nan and every chain has one vote" in votes
-    assert "leave their weights open: raise n_draws. So every chain has one vote" in open_
-    assert shared.endswith("So the modes that may matter share the chains by how many found each.")
+    assert "too uncertain to weigh them: raise n_draws. So every chain has one vote" in open_
+    assert shared.endswith("in proportion to how many chains found each.")
 
 
 def test_one_source_has_no_spread():

@@ -3,10 +3,14 @@
 import pytest
 import torch
 
-from skbayes_sym.models.networks import mlp_factors
 from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_factors import outputs_and_factors, outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_factors import (
+    outputs_and_factors,
+    outputs_and_jacobian,
+    pack,
+    packing,
+)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -30,24 +34,34 @@ def symmetric(*shape):
     return root + root.mT
 
 
-@pytest.mark.parametrize("cache", [1, 1 << 18], ids=["blocks of one unit", "one block"])
 @pytest.mark.parametrize("n_outputs", [1, 3])
 @pytest.mark.parametrize("widths", [(), (4,), (3, 5), (2, 1, 3)], ids=str)
-def test_against_autograd(widths, n_outputs, cache, monkeypatch):
-    monkeypatch.setattr(mlp_factors, "_CACHE_NUMBERS", cache)
+def test_products_are_those_of_the_dense_matrix(widths, n_outputs):
     network = MLP(3, widths, n_outputs, TANH if len(widths) < 2 else RELU)
     generator = torch.Generator().manual_seed(0)
-    theta = network.init(1, generator=generator)[0]
+    theta = network.init(2, generator=generator)
     x = torch.randn(6, 3, generator=generator, dtype=torch.float64)
-    dense = torch.autograd.functional.jacobian(lambda t: network.forward(t, x), theta)
+    _, dense = outputs_and_jacobian(network, theta, x)
     outputs, jacobian = outputs_and_factors(network, theta, x)
     torch.testing.assert_close(outputs, network.forward(theta, x))
-    values = torch.randn(6, n_outputs, generator=generator, dtype=torch.float64)
-    expected = torch.einsum("nk,nkp->p", values, dense)
+    values = torch.randn(2, 6, n_outputs, generator=generator, dtype=torch.float64)
+    expected = torch.einsum("rnk,rnkp->rp", values, dense)
     torch.testing.assert_close(jacobian.transposed(values), expected)
     weight = symmetric(6, n_outputs)
-    expected = torch.einsum("nkp,nkl,nlq->pq", dense, weight, dense)
-    torch.testing.assert_close(jacobian.gauss_newton(weight), expected)
-    matrix = symmetric(len(theta))
-    expected = torch.einsum("nkp,pq,nlq->nkl", dense, matrix, dense)
-    torch.testing.assert_close(jacobian.covariance(matrix), expected)
+    expected = torch.einsum("rnkp,nkl,rnlq->rpq", dense, weight, dense)
+    packed = jacobian.packed(weight.movedim(0, -1).unsqueeze(0))
+    torch.testing.assert_close(jacobian.gauss_newton(packed), expected)
+    last = torch.einsum("rnp,n,rnq->rpq", dense[:, :, -1], weight[:, 0, 0], dense[:, :, -1])
+    packed = jacobian.of_output(n_outputs - 1).packed(weight[:, 0, 0].view(1, 1, 1, -1))
+    torch.testing.assert_close(jacobian.gauss_newton(packed), last)
+    matrix = symmetric(2, theta.shape[1])
+    expected = torch.einsum("rnkp,rpq,rnlq->rnkl", dense, matrix, dense)
+    found = jacobian.covariance(pack(matrix, jacobian.places))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_quarter_of_the_entries_differ():
+    """Within a layer of 20 units and 11 inputs: 210 pairs of units, 66 of inputs."""
+    places = packing((10, 20, 1), torch.device("cpu"))
+    assert places[:220, :220].unique().numel() == 210 * 66
+    assert int(places.max()) + 1 == places.unique().numel()

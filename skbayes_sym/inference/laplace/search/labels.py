@@ -10,7 +10,6 @@ zero. Per row, with :math:`p` the classes' probabilities and :math:`e_y` the lab
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -31,15 +30,17 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
 )
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_factors import outputs_and_factors
+from skbayes_sym.models.networks.mlp_factors import (
+    outputs_and_factors,
+    pack,
+    packing,
+    rows_per_block,
+)
 from skbayes_sym.numerics.gaussian import gauss_hermite, sobol_normal
-from skbayes_sym.numerics.memory import rows_within
 
 _N_NODES = 32  # of quadrature, one logit
 _N_FIT, _N_PREDICT = 64, 256  # quasi-Monte Carlo points, several logits
 _SEED = 0  # of their scrambling: a constant, so that equal modes predict equally
-_NUMBERS = 1 << 22  # of a block's largest array: 32 MB
-_N_POINTS = 64
 _DOUBT = 0.03  # share of the rows' weight in a search's first steps where labels are doubted
 
 
@@ -145,21 +146,13 @@ def linearised_logits(
 ) -> LinearisedLogits:
     """Logits at the mode ``theta`` (P,) and ``J C J'``, C (P, P) the weights' covariance.
 
-    O(N P^2) however many classes there are.
+    O(N P^2 / 4) however many classes there are.
     """
-    parts = []
+    parts, packed = [], pack(covariance.unsqueeze(0), packing(network.sizes, x.device))
     for rows in x.split(rows_per_block(network)):
-        outputs, jacobian = outputs_and_factors(network, theta, rows)
-        parts.append((outputs, jacobian.covariance(covariance)))
+        outputs, jacobian = outputs_and_factors(network, theta.unsqueeze(0), rows)
+        parts.append((outputs[0], jacobian.covariance(packed)[0]))
     return LinearisedLogits(*(torch.cat(part) for part in zip(*parts, strict=True)))
-
-
-def rows_per_block(network: MLP) -> int:
-    """Rows whose derivatives and logits at all points stay within 32 MB."""
-    widths = network.sizes
-    largest = max((n_in + 1) * n_out for n_in, n_out in pairwise(widths))
-    squares = max(n * n for n in widths[1:])
-    return rows_within(_NUMBERS, max(largest, squares, _N_POINTS * (network.n_outputs + 1)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,18 +204,18 @@ class LabelsEvidence(EvidenceProblem):
         """Value, gradient and curvature of one restart; of few rows the curvature's root."""
         n, few = len(theta), self.has_few_rows
         value, gradient = theta.new_zeros(()), theta.new_zeros(n)
-        product, roots = theta.new_zeros(0 if few else n, n), []
+        packed, roots = theta.new_zeros(1, 1), []
         for (x, y, weight), root in self._blocks(r):
-            outputs, jacobian = outputs_and_factors(self.network, theta, x)
-            terms = LabelTerms(outputs, root).terms(y)
+            outputs, jacobian = outputs_and_factors(self.network, theta.unsqueeze(0), x)
+            terms = LabelTerms(outputs[0], root).terms(y)
             value += weight @ terms.value
-            gradient += jacobian.transposed(terms.slope * weight[:, None])
+            gradient += jacobian.transposed((terms.slope * weight[:, None]).unsqueeze(0))[0]
             weighted = terms.curvature * weight[:, None, None]
             if few:
-                roots.append((symmetric_root(weighted) @ jacobian.dense()).flatten(0, 1))
+                roots.append((symmetric_root(weighted) @ jacobian.dense()[0]).flatten(0, 1))
             else:
-                product += jacobian.gauss_newton(weighted)
-        return value, gradient, torch.cat(roots) if few else product
+                packed = packed + jacobian.packed(weighted.movedim(0, -1).unsqueeze(0))
+        return value, gradient, torch.cat(roots) if few else jacobian.gauss_newton(packed)[0]
 
     def logits(self, theta: Tensor, covariance: Tensor) -> LinearisedLogits:
         """Logits of the training rows at ``theta`` (P,), the weights' covariance (P, P)."""

@@ -30,13 +30,12 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
     WeightCurvature,
     are_outnumbered,
 )
-from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_factors import outputs_and_factors, rows_per_block
 
 # The noise's precision at the beginning, in units of the targets' variance.
 BELIEVED, DOUBTED = 1.0 / 0.3, 0.3
 # Gamma hyperprior of the noise's precision: it only keeps a perfect fit finite.
 _NOISE_SHAPE, _NOISE_RATE = 0.5, 5e-5
-_NUMBERS = 1 << 20  # of a block of Jacobians: 8 MB, which caches hold
 
 
 class ResidualSums(NamedTuple):
@@ -112,25 +111,30 @@ class NumbersEvidence(EvidenceProblem):
         return 0.5 * (self.total_weight.unsqueeze(1) * log_noise).sum(1)
 
     def expansion(self, theta: Tensor) -> ResidualSums:
-        """The sums of every target; O(R N T P^2), or O(R N T P) of few rows."""
+        """The sums of every target; O(R N T P^2 / 4), or O(R N T P) of few rows."""
         (x, y, _), (n_restarts, p) = self.data, theta.shape
         n_targets = y.shape[1]
-        size = max(1, _NUMBERS // (n_restarts * n_targets * p))
         squares = theta.new_zeros(n_restarts, n_targets)
         slope = theta.new_zeros(n_restarts, n_targets, p)
-        few = self.has_few_rows
-        product = theta.new_zeros(n_restarts, n_targets, len(x) if few else p, p)
+        few, packed = self.has_few_rows, theta.new_zeros(1, 1, 1)
+        size = len(x) if few else rows_per_block(self.network, n_restarts)
         for rows in torch.arange(len(x), device=x.device).split(size):
-            outputs, jacobian = outputs_and_jacobian(self.network, theta, x[rows])
-            root = self.weight[:, rows].sqrt().unsqueeze(2)
-            residual = (y[rows] - outputs) * root
-            weighted = (jacobian * root.unsqueeze(3)).transpose(1, 2)  # (R, T, n, P)
-            squares += residual.square().sum(1)
-            slope += torch.einsum("rnt,rtnp->rtp", residual, weighted)
+            outputs, jacobian = outputs_and_factors(self.network, theta, x[rows])
+            weight = self.weight[:, rows]
+            residual = y[rows] - outputs
+            weighted = residual * weight.unsqueeze(2)
+            squares += (weighted * residual).sum(1)
+            each = [jacobian.of_output(t) for t in range(n_targets)]
+            for t, of_target in enumerate(each):
+                slope[:, t] += of_target.transposed(weighted[..., t : t + 1])
             if few:
-                product[:, :, rows] = weighted
+                product = weight.sqrt()[:, None, :, None] * jacobian.dense().transpose(1, 2)
             else:
-                product += weighted.mT @ weighted
+                sums = [one.packed(weight[:, None, None]) for one in each]
+                packed = packed + torch.stack(sums, 1)
+        if not few:
+            product = jacobian.gauss_newton(packed.flatten(0, 1))
+            product = product.unflatten(0, (n_restarts, n_targets))
         return ResidualSums(squares, slope, product)
 
     def update(

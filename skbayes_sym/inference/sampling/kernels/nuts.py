@@ -120,42 +120,6 @@ class _Tree(NamedTuple):
     total: Tensor  # (C, D), summed momenta
 
 
-class _Tally(NamedTuple):
-    """Sums over all points visited by a move."""
-
-    acceptance: Tensor  # (C,)
-    n_gradients: Tensor  # (C,), int64
-    divergent: Tensor  # (C,), bool
-
-
-class _Trajectory(NamedTuple):
-    """How far a move has got."""
-
-    tree: _Tree
-    growing: Tensor  # (C,), bool
-    moved: Tensor  # (C,), bool
-    tally: _Tally
-
-
-class _Move(NamedTuple):
-    """Constants of a move."""
-
-    log_density: LogDensity
-    preconditioner: Preconditioner
-    step_size: Tensor  # (C,), negative backwards
-    start: _Point
-    generator: torch.Generator
-    skip_finished: bool
-
-    def counts_at(self, leaf: int) -> bool:
-        """Whether the host asks after this leaf of a subtree how many chains still grow.
-
-        On a GPU, which stands still while it is asked, only after leaves 1, 2, 4, 8, ...: at most
-        as many again are visited for nothing.
-        """
-        return self.step_size.device.type == "cpu" or (leaf + 1).bit_count() == 1
-
-
 @dataclass(frozen=True)
 class NUTS:
     """Trajectories that double until they turn back; the next state is drawn from them.
@@ -204,83 +168,95 @@ class NUTS:
         generator: torch.Generator,
     ) -> tuple[State, Info]:
         """Move every chain once; ``step_size`` is (C,)."""
-        momentum = draw_momentum(state, generator)
-        start = _Point(state, momentum)
-        skips = self.skip_finished and step_size.device.type == "cpu"
-        move = _Move(log_density, preconditioner, step_size, start, generator, skips)
-        zero = torch.zeros_like(state.value, dtype=torch.float64)
-        no = torch.zeros_like(zero, dtype=torch.bool)
-        tree = _Tree(start, start, state, zero, momentum)
-        trajectory = _Trajectory(tree, ~no, no, _Tally(zero, zero.long(), no))
+        move = _Move(self, log_density, preconditioner, generator, state, step_size)
         for depth in range(self.max_depth):
-            trajectory = _doubled(trajectory, depth, move)
-            if not bool(trajectory.growing.any()):
-                break
-        acceptance, n_gradients, divergent = trajectory.tally
-        info = Info(acceptance / n_gradients, trajectory.moved, divergent, n_gradients)
-        return trajectory.tree.proposal, info
+            if bool(move.growing.any()):
+                move.double(depth)
+        figures = move.acceptance / move.n_gradients, move.moved, move.divergent, move.n_gradients
+        return move.tree.proposal, Info(*figures)
 
 
-def _doubled(trajectory: _Trajectory, depth: int, move: _Move) -> _Trajectory:
-    """Add as many points as there are, after the last or before the first by the toss of a coin."""
-    tree, growing, moved, tally = trajectory
-    backward = torch.rand(growing.shape, generator=move.generator, device=growing.device) < 0.5
-    oriented = where(backward, _reversed(tree), tree)
-    directed = move._replace(step_size=torch.where(backward, -move.step_size, move.step_size))
-    half, whole, tally = _subtree(oriented.last, depth, growing, tally, directed)
-    # Between doublings the newer half is preferred (Betancourt 2017, appendix A.3.2): it moves
-    # further and still leaves the density invariant.
-    taken = whole & _bernoulli(half.log_weight - tree.log_weight, move.generator)
-    merged = _merge(oriented, half, taken)
-    tree = where(whole, where(backward, _reversed(merged), merged), tree)
-    growing = whole & ~turns_at_seam(_segment(oriented), _segment(half))
-    return _Trajectory(tree, growing, moved | taken, tally)
+class _Move:
+    """Trajectories of all chains, as far as they have got, and what was met on the way."""
 
+    def __init__(
+        self,
+        kernel: NUTS,
+        log_density: LogDensity,
+        preconditioner: Preconditioner,
+        generator: torch.Generator,
+        state: State,
+        step_size: Tensor,
+    ) -> None:
+        self._density, self._preconditioner = log_density, preconditioner
+        self._generator, self._step_size = generator, step_size
+        self._on_cpu = step_size.device.type == "cpu"
+        self._skips = kernel.skip_finished and self._on_cpu
+        momentum = draw_momentum(state, generator)
+        self._start = _Point(state, momentum)
+        zero = torch.zeros_like(state.value, dtype=torch.float64)
+        self.tree = _Tree(self._start, self._start, state, zero, momentum)
+        self.moved = torch.zeros_like(zero, dtype=torch.bool)
+        self.growing, self.divergent = ~self.moved, self.moved
+        self.acceptance, self.n_gradients = zero, zero.long()  # sums over all points
 
-def _subtree(
-    start: _Point, depth: int, growing: Tensor, tally: _Tally, move: _Move
-) -> tuple[_Tree, Tensor, _Tally]:
-    """The 2^depth points after ``start``, and the chains that got through without turning."""
-    checkpoints, end = Checkpoints(), start
-    n_growing = int(growing.sum()) if move.skip_finished else len(growing)
-    for n in range(1 << depth):
-        end = _leapfrog(end, growing, move, n_growing)
-        log_weight = _log_weight(end, move.start)
-        tally = _counted(tally, log_weight, growing)
-        growing = growing & (log_weight >= -MAX_ENERGY_ERROR)
-        leaf = _Tree(end, end, end.state, log_weight, end.momentum)
-        if n == 0:
-            tree = leaf
-        else:
-            share = log_weight - torch.logaddexp(tree.log_weight, log_weight)
-            tree = _merge(tree, leaf, growing & _bernoulli(share, move.generator))
-        turned = checkpoints.add(end.momentum)
-        if turned is not None:
-            growing = growing & ~turned
-        if move.counts_at(n):
-            n_growing = int(growing.sum())
-            if not n_growing:
-                break
-    return tree, growing, tally
+    def double(self, depth: int) -> None:
+        """Add as many points as there are, after the last or before the first by a coin's toss."""
+        shape, device = self.growing.shape, self.growing.device
+        backward = torch.rand(shape, generator=self._generator, device=device) < 0.5
+        oriented = where(backward, _reversed(self.tree), self.tree)
+        step_size = torch.where(backward, -self._step_size, self._step_size)
+        half, whole = self._subtree(oriented.last, depth, step_size)
+        # Between doublings the newer half is preferred (Betancourt 2017, appendix A.3.2): it moves
+        # further and still leaves the density invariant.
+        taken = whole & self._happens(half.log_weight - self.tree.log_weight)
+        merged = _merge(oriented, half, taken)
+        self.tree = where(whole, where(backward, _reversed(merged), merged), self.tree)
+        self.growing = whole & ~turns_at_seam(_segment(oriented), _segment(half))
+        self.moved = self.moved | taken
 
+    def _subtree(self, start: _Point, depth: int, step_size: Tensor) -> tuple[_Tree, Tensor]:
+        """The 2^depth points after ``start``, and the chains that got through without turning.
 
-def _counted(tally: _Tally, log_weight: Tensor, growing: Tensor) -> _Tally:
-    """Add a point of the chains that still grow."""
-    return _Tally(
-        tally.acceptance + torch.where(growing, log_weight.clamp(max=0.0).exp(), 0.0),
-        tally.n_gradients + growing,
-        tally.divergent | growing & (log_weight < -MAX_ENERGY_ERROR),
-    )
+        On a GPU, which stands still while it is asked how many still grow, that is asked only after
+        leaves 1, 2, 4, 8, ...: at most as many again are visited for nothing.
+        """
+        checkpoints, end, growing = Checkpoints(), start, self.growing
+        n_growing = int(growing.sum()) if self._skips else len(growing)
+        for n in range(1 << depth):
+            density = self._density
+            if self._skips and n_growing < len(growing):
+                density = _Growing(density, growing, end.state)
+            size = torch.where(growing, step_size, 0.0)
+            state, momentum = end
+            end = _Point(*leapfrog(state, density, momentum, size, self._preconditioner, 1))
+            log_weight = _log_weight(end, self._start)
+            passed = log_weight.clamp(max=0.0).exp()
+            self.acceptance = self.acceptance + torch.where(growing, passed, 0.0)
+            self.n_gradients = self.n_gradients + growing
+            lost = log_weight < -MAX_ENERGY_ERROR
+            self.divergent = self.divergent | growing & lost
+            growing = growing & ~lost
+            leaf = _Tree(end, end, end.state, log_weight, end.momentum)
+            if n == 0:
+                tree = leaf
+            else:
+                share = log_weight - torch.logaddexp(tree.log_weight, log_weight)
+                tree = _merge(tree, leaf, growing & self._happens(share))
+            turned = checkpoints.add(end.momentum)
+            if turned is not None:
+                growing = growing & ~turned
+            if self._on_cpu or (n + 1).bit_count() == 1:
+                n_growing = int(growing.sum())
+                if not n_growing:
+                    break
+        return tree, growing
 
-
-def _leapfrog(point: _Point, growing: Tensor, move: _Move, n_growing: int) -> _Point:
-    """Step of the chains that still grow; the others stay where they are."""
-    step_size = torch.where(growing, move.step_size, 0.0)
-    density = move.log_density
-    if move.skip_finished and n_growing < len(growing):
-        density = _Growing(density, growing, point.state)
-    end = leapfrog(point.state, density, point.momentum, step_size, move.preconditioner, 1)
-    return _Point(*end)
+    def _happens(self, log_probability: Tensor) -> Tensor:
+        """Independent events, (C,) bool; certain where the log probability is 0 or more."""
+        shape, device = log_probability.shape, self._generator.device
+        uniform = torch.rand(shape, generator=self._generator, device=device, dtype=torch.float64)
+        return uniform.log() < log_probability
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,14 +287,6 @@ def _log_weight(end: _Point, start: _Point) -> Tensor:
     """Log density of a point relative to the start's, (C,), float64; -inf if it is no number."""
     error = energy_error(start.state, start.momentum, end.state, end.momentum)
     return (-error).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-
-
-def _bernoulli(log_probability: Tensor, generator: torch.Generator) -> Tensor:
-    """Independent events, (C,) bool; certain where the log probability is 0 or more."""
-    uniform = torch.rand(
-        len(log_probability), generator=generator, device=generator.device, dtype=torch.float64
-    )
-    return uniform.log() < log_probability
 
 
 def _merge(tree: _Tree, after: _Tree, taken: Tensor) -> _Tree:

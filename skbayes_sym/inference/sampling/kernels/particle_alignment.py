@@ -17,9 +17,6 @@ from skbayes_sym.symmetry.reference import DiagonalReference, estimate_reference
 from skbayes_sym.symmetry.relabelling import Labelling, label_objective, relabel
 
 _SWEEPS = 20  # of relabelling; prior-like units never settle and needn't
-_STARTERS = 256  # particles that a fresh reference is found from
-_SHRINKAGE = 0.02  # of correlations towards 0
-_FLOOR = 1e-12  # least variance, relative to the mean square of the entry
 
 
 def align_particles(
@@ -39,8 +36,9 @@ def align_particles(
         return position, labelling.reference()
     references = [] if reference is None else [reference]
     if n_starts or not references:
-        some = labelling.theta[:: max(1, len(labelling.theta) // _STARTERS)]
-        stream = _cpu_stream(generator)
+        some = labelling.theta[:: max(1, len(labelling.theta) // 256)]
+        seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+        stream = torch.Generator().manual_seed(int(seed))  # labels are found on the CPU
         fresh = relabel(
             some, group, n_starts=max(1, n_starts), max_sweeps=_SWEEPS, generator=stream
         )
@@ -64,7 +62,7 @@ def full_preconditioner(aligned: Tensor) -> DensePreconditioner:
     """Cholesky factor of ``0.98 S + 0.02 diag S``, ``S`` the covariance of aligned particles."""
     x = aligned.double()
     centred = x - x.mean(dim=0)
-    covariance = shrink_to_diagonal(centred.mT @ centred, _SHRINKAGE) / len(x)
+    covariance = shrink_to_diagonal(centred.mT @ centred, 0.02) / len(x)
     covariance.diagonal().copy_(_variance(x))  # at least its floor
     factor = cholesky(
         covariance,
@@ -75,12 +73,6 @@ def full_preconditioner(aligned: Tensor) -> DensePreconditioner:
 
 
 def _variance(x: Tensor) -> Tensor:
-    mean_square = x.square().mean(dim=0)
-    floor = _FLOOR * mean_square.clamp_min(torch.finfo(x.dtype).tiny / _FLOOR)
+    mean_square, least = x.square().mean(dim=0), 1e-12
+    floor = least * mean_square.clamp_min(torch.finfo(x.dtype).tiny / least)
     return torch.maximum(x.var(dim=0, correction=0), floor)
-
-
-def _cpu_stream(generator: torch.Generator) -> torch.Generator:
-    """A stream on the CPU, where labels are found, led by ``generator`` wherever that is."""
-    seed = torch.randint(2**62, (), generator=generator, device=generator.device)
-    return torch.Generator().manual_seed(int(seed))

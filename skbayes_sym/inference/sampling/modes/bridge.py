@@ -30,10 +30,6 @@ from skbayes_sym.symmetry.reference import estimate_reference, orbit_mean_square
 from skbayes_sym.symmetry.units import split_units
 
 MIN_DRAWS_PER_DIM = 5  # below that the fitted covariance is noise, and the proposal useless
-_PROPOSALS_PER_DRAW = 4
-_BLOCKS = 20  # pieces of chains taken as independent when the error is estimated, at least
-_CHUNK = 1 << 21  # numbers an array of images may hold: 16 MiB
-_ROWS = 2048  # positions of one evaluation of the density
 
 Region = Callable[[Tensor], Tensor]  # (C, D) -> bool (C,)
 
@@ -74,7 +70,7 @@ class Integrand:
 
     def __call__(self, position: Tensor) -> Tensor:
         with torch.no_grad():
-            value = torch.cat([self.log_density(rows) for rows in position.split(_ROWS)])
+            value = torch.cat([self.log_density(rows) for rows in position.split(2048)])
         value = value.double().nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
         return value if self.region is None else value.masked_fill(~self.region(position), -inf)
 
@@ -162,7 +158,7 @@ def _symmetrised(draws: Tensor, group: SymmetryGroup, n_components: int) -> _Pro
     table = Enumeration(table.gather.to(draws.device), table.sign.to(draws.device), table.elements)
 
     def log_prob(x: Tensor) -> Tensor:
-        rows = x.split(rows_within(_CHUNK, table.order * x.shape[1]))
+        rows = x.split(rows_within(1 << 21, table.order * x.shape[1]))
         sums = [torch.logsumexp(h.log_prob(table.orbit(part)), dim=-1) for part in rows]
         return torch.cat(sums) - log(table.order)
 
@@ -197,7 +193,7 @@ def _compare(
     generator: torch.Generator,
 ) -> BridgeRatio:
     """Compare one half's draws with the other half's proposal."""
-    proposed = proposal.h.sample(_PROPOSALS_PER_DRAW * len(draws), generator=generator)
+    proposed = proposal.h.sample(4 * len(draws), generator=generator)
     at_proposed = proposed.new_full((len(proposed),), -inf, dtype=torch.float64)
     counts = torch.ones(len(proposed), dtype=torch.bool, device=draws.device)
     if proposal.covers is not None:
@@ -231,7 +227,7 @@ def _blocks_of(chains: Tensor) -> Tensor:
     Whole chains where there are many: their means are independent whatever happens within.
     """
     _, label, size = chains.unique(return_inverse=True, return_counts=True)
-    pieces = ceil(_BLOCKS / len(size))
+    pieces = ceil(20 / len(size))
     order = label.argsort(stable=True)
     start = (size.cumsum(0) - size)[label[order]]
     rank = torch.empty_like(label)

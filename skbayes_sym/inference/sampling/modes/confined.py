@@ -35,8 +35,6 @@ from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.group import SymmetryGroup
 
-_STEP_SIZE = 0.5  # where the search begins, in standard deviations of the mode
-
 # Trajectories are short here, so shorter steps are cheap. Where a mode narrows, chains whose steps
 # are all of one length stay for hundreds of moves, and one such chain costs most of the effective
 # draws of 64 (sinusoidal data: 3,100 of 12,800 without jitter, 12,200 with). Steps adapt without
@@ -44,17 +42,7 @@ _STEP_SIZE = 0.5  # where the search begins, in standard deviations of the mode
 _WARM_UP = HMC(max_leapfrog=24)
 _DRAWING = HMC(max_leapfrog=64, least_step=0.3)
 
-# A mode that bends has steps a hundred times shorter than it is wide, whatever the metric. One long
-# trajectory a draw is then worth many short ones of the same cost: on energy with three units 64
-# steps four times gave 16 effective draws of the prediction a second, 256 once 52, 1024 once 125.
-_LONGEST = 1024
-_OF_THE_MOST = 0.75  # steps of a trajectory that is cut, on average
-_TARGET_ACCEPTANCE = 0.9
 _FREE_THIN = 3  # times as many moves a draw where chains run free: they are less efficient
-
-_DRAWS_A_DIMENSION = 2  # that a covariance needs
-_MOST_LOST = 0.1  # of accepted proposals, at the boundary of a copy, that its metric is worth
-_GRADIENTS_A_MOVE = 12  # in a mode, about
 _WITH_METRIC = 1.3  # what a gradient and two products with a full metric take, in gradients
 
 
@@ -69,8 +57,8 @@ class ModeRun(NamedTuple):
 
     @property
     def n_calls(self) -> float:
-        """Gradients that a chain takes, about, if it thins no further than it must."""
-        return (_WITH_METRIC * _GRADIENTS_A_MOVE + A_MOVE) * (self.n_warmup + self.n_draws)
+        """Gradients that a chain takes, about, if it thins no further than it must: 12 a move."""
+        return (_WITH_METRIC * 12 + A_MOVE) * (self.n_warmup + self.n_draws)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +102,11 @@ class ModeSampler:
         starts = draws[chosen[torch.arange(n_chains) % len(draws)]].to(self.like)
         warm: ChainDraws | None = None
         thin, confined, allowance = self.plan.thin, True, allowance or Allowance(0.0)
-        if len(draws) >= _DRAWS_A_DIMENSION * draws.shape[1]:
+        if len(draws) >= 2 * draws.shape[1]:
             metric = full_preconditioner(draws.to(self.like))
             warm = self._warm_up(replace(_WARM_UP, domain=domain), starts, metric, seed, on_step)
             self._spend(allowance, warm)
-        if warm is None or (warm.complete and _boundary_loss(warm) > _MOST_LOST):
+        if warm is None or (warm.complete and _boundary_loss(warm) > 0.1):
             pooled = pooled_preconditioner(draws, self.group)
             preconditioner = DiagonalPreconditioner(pooled.scale.to(self.like))
             warm = self._warm_up(_WARM_UP, starts, preconditioner, seed, on_step)
@@ -141,23 +129,31 @@ class ModeSampler:
         allowance.left -= allowance.of_moves(made, n_moves, self.plan.block_size)
 
     def _spaced(self, warm: ChainDraws, thin: int, allowance: Allowance) -> tuple[int, HMC]:
-        """Moves a draw, at most ``thin``, and the trajectories, by what the warm-up's cost."""
+        """Moves a draw, at most ``thin``, and the trajectories, by what the warm-up's cost.
+
+        A mode that bends has steps a hundred times shorter than it is wide, whatever the metric.
+        One long trajectory a draw, of 1,024 steps at most, is then worth many short ones of the
+        same cost: on energy with three units 64 steps four times gave 16 effective draws of the
+        prediction a second, 256 once 52, 1024 once 125. A trajectory that is cut has three quarters
+        of the most, on average.
+        """
         made = float(warm.warmup.n_gradients.max())
         a_move = max(made / max(self.plan.n_warmup, 1), 1.0)
         n_chains = len(warm.n_draws)
         a_draw = allowance.left / (allowance.work(_WITH_METRIC, n_chains) * self.plan.n_draws)
-        whole = _DRAWING.mean_path / _median_step(warm)
+        steps = torch.cat([block.step_size.double() for block in warm.blocks])
+        whole = _DRAWING.mean_path / float(steps.median())
         if whole <= _WARM_UP.max_leapfrog:
             each = max(a_move, whole) + A_MOVE  # early moves of a warm-up may be shorter
             return max(1, int(min(thin, a_draw / each))), _DRAWING
         a_draw -= A_MOVE
         a_draw = min(a_draw, thin * (a_move if allowance.left == inf else whole))
-        most = int(min(max(a_draw / _OF_THE_MOST, _WARM_UP.max_leapfrog), _LONGEST))
-        n_moves = a_draw / min(whole, _OF_THE_MOST * most)
+        most = int(min(max(a_draw / 0.75, _WARM_UP.max_leapfrog), 1024))
+        n_moves = a_draw / min(whole, 0.75 * most)
         return max(1, int(min(thin, n_moves))), replace(_DRAWING, max_leapfrog=most)
 
     def _sampler(self, kernel: Kernel) -> Sampler:
-        return Sampler(kernel, self.log_density, FixedPreconditioner(), _TARGET_ACCEPTANCE)
+        return Sampler(kernel, self.log_density, FixedPreconditioner(), 0.9)
 
     def _warm_up(
         self,
@@ -169,7 +165,7 @@ class ModeSampler:
     ) -> ChainDraws:
         size = self.plan.block_size
         blocks = start_blocks(
-            starts, self.log_density, block_size=size, seed=seed, step_size=_STEP_SIZE,
+            starts, self.log_density, block_size=size, seed=seed, step_size=0.5,
             preconditioners=[preconditioner] * -(-len(starts) // size),
         )  # fmt: skip
         return sample_chains(
@@ -182,24 +178,10 @@ class ModeSampler:
         )
 
 
-def _median_step(run: ChainDraws) -> float:
-    return float(torch.cat([block.step_size.double() for block in run.blocks]).median())
-
-
 def _boundary_loss(run: ChainDraws) -> float:
     """Share of proposals that the integrator would have had accepted and the boundary stopped."""
     tally = run.warmup
     return 1.0 - float(tally.n_accepted.sum()) / max(float(tally.acceptance.sum()), 1e-9)
-
-
-_WELL_KNOWN = 0.3  # nats of error up to which a mode's evidence needs no further draws
-_ROUNDS = 2  # of further draws
-
-# Multiplications that bridging takes: with a draw four of the proposal are compared, and each of
-# them is entered in the domain of every mode, by an assignment of some five microseconds.
-_BRIDGED = 6 * 1.5e5
-
-_MOST_REFINED = 8  # modes that get more, the highest: where none has enough draws, more won't do
 
 
 def refine(
@@ -221,11 +203,14 @@ def refine(
     ``weighing`` itself if nothing was to be done.
     """
     allowance = allowance or Allowance(0.0)
-    for round_seed in spawn_seeds(seed, _ROUNDS):
+    for round_seed in spawn_seeds(seed, 2):
         unsure = [k for k in _contenders(weighing) if _matters(weighing, k)]
         pool = weighing.pool
         for k, mode_seed in zip(unsure, spawn_seeds(round_seed, len(unsure)), strict=True):
-            bridging = _BRIDGED * n_chains * sampler.plan.n_draws * weighing.modes.regions.n_modes
+            # With a draw four of the proposal are compared, and each of them is entered in the
+            # domain of every mode, by an assignment of some five microseconds.
+            n_entered = n_chains * sampler.plan.n_draws * weighing.modes.regions.n_modes
+            bridging = 6 * 1.5e5 * n_entered
             if allowance.work(sampler.plan.n_calls, n_chains) + bridging > allowance.left:
                 break
             allowance.left -= bridging
@@ -242,17 +227,17 @@ def refine(
 def _matters(weighing: Weighing, k: int) -> bool:
     """Whether more draws of mode ``k`` can change the weights or the whole evidence."""
     value, error = weighing.estimates[k].log_evidence, weighing.estimates[k].standard_error
-    if error <= _WELL_KNOWN:  # False for nan
+    if error <= 0.3:  # False for nan
         return False
     highest = value + 3.0 * error - weighing.weights.log_evidence
     return not highest < log(LEAST_WEIGHT)  # True for nan
 
 
 def _contenders(weighing: Weighing) -> list[int]:
-    """Modes that aren't hopeless, the highest first."""
+    """Modes that aren't hopeless, the eight highest: where none has draws enough, more won't do."""
     height = mean_log_density_by_mode(weighing.pool, weighing.modes)
     may_matter = contending(weighing.pool, weighing.modes)
-    order: list[int] = height.argsort(descending=True, stable=True)[:_MOST_REFINED].tolist()
+    order: list[int] = height.argsort(descending=True, stable=True)[:8].tolist()
     return [k for k in order if may_matter[k]]
 
 

@@ -9,19 +9,13 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from skbayes_sym.inference.sampling.modes.bridge import BridgeEstimate, domain_of
+from skbayes_sym.inference.sampling.modes.bridge import BridgeEstimate, Region, domain_of
 from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.group import SymmetryGroup
 
 LONG = 10  # draws from which a chain has a mean and a spread to compare
-_APART = 3.0  # within-chain standard deviations between means of chains in different modes
-_HEIGHT = 5.0  # nats between mean log densities of chains in different modes, at least
-_NEIGHBORS = 2.0  # times log n: a random graph of one cloud is then connected (Brito et al. 1997)
-_FAR_HEIGHT = 6.0  # standard deviations of a Gaussian's log density: no chance difference
-_SHARED = 0.1  # of a cluster's draws: crossed by so many, a boundary is none
-_CHUNK = 1 << 22  # distances a block may hold: 32 MiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,20 +47,9 @@ class Regions:
         regions = torch.stack(scores, dim=-1).nan_to_num(nan=-torch.inf).argmax(dim=-1)
         return regions.to(position.device)
 
-    def region(self, k: int) -> "RegionOf":
+    def region(self, k: int) -> Region:
         """Region ``k`` as a function (C, D) -> bool (C,)."""
-        return RegionOf(self, k)
-
-
-@dataclass(frozen=True, eq=False)
-class RegionOf:
-    """Whether positions lie in one of the regions."""
-
-    regions: Regions
-    k: int
-
-    def __call__(self, position: Tensor) -> Tensor:
-        return self.regions.assign(position) == self.k
+        return lambda position: self.assign(position) == k
 
 
 class DrawModes(NamedTuple):
@@ -179,21 +162,25 @@ def _alike(draws: Tensor, values: Tensor, chain: Tensor, long: Tensor) -> Tensor
     for i in range(len(ids) - 1):
         gap = (mean[i + 1 :] - mean[i]).abs()
         spread = (0.5 * (variance[i + 1 :] + variance[i])).sqrt()
-        near = (gap[:, :-1] <= _APART * spread[:, :-1]).all(dim=-1)
-        near &= gap[:, -1] <= spread[:, -1].clamp_min(_HEIGHT)
+        near = (gap[:, :-1] <= 3.0 * spread[:, :-1]).all(dim=-1)
+        near &= gap[:, -1] <= spread[:, -1].clamp_min(5.0)
         others = ids[i + 1 :][near]
         edges.append(torch.stack([ids[i].expand_as(others), others]))
     return torch.cat(edges, dim=1)
 
 
 def _neighbors(draws: Tensor, values: Tensor, chain: Tensor, asked: Tensor) -> Tensor:
-    """Edges (2, E) between chains: from particles to their nearest draws, rule 2."""
+    """Edges (2, E) between chains: from particles to their nearest draws, rule 2.
+
+    With 2 log n neighbours a random graph of one cloud is connected (Brito et al. 1997); no chance
+    takes a Gaussian's log density 6 standard deviations away.
+    """
     scale = draws.std(dim=0, correction=0)
     points = draws / torch.where(scale > 0, scale, 1.0)
-    allowed = _FAR_HEIGHT * (0.5 * draws.shape[1]) ** 0.5
-    k = min(ceil(_NEIGHBORS * log(len(points))) + 1, len(points))  # itself is one of them
+    allowed = 6.0 * (0.5 * draws.shape[1]) ** 0.5
+    k = min(ceil(2.0 * log(len(points))) + 1, len(points))  # itself is one of them
     edges = [torch.zeros(2, 0, dtype=torch.int64)]
-    for rows in asked.nonzero().squeeze(-1).split(rows_within(_CHUNK, len(points))):
+    for rows in asked.nonzero().squeeze(-1).split(rows_within(1 << 22, len(points))):
         near = torch.cdist(points[rows], points).topk(k, largest=False).indices
         alike = (values[near] - values[rows].unsqueeze(-1)).abs() <= allowed
         asking = chain[rows].unsqueeze(-1).expand_as(near)
@@ -224,12 +211,12 @@ def _gaussian(draws: Tensor, typical: Tensor) -> GaussianMixture:
 
 
 def _merge(labels: Tensor, assigned: Tensor, chain: Tensor) -> Tensor:
-    """Rule 3: the new label of each cluster."""
+    """Rule 3: the new label of each cluster; crossed by a tenth, a boundary is none."""
     n = int(labels.max()) + 1
     moved = _table(labels, assigned, n, n)
-    crossing = moved > _SHARED * moved.sum(dim=1, keepdim=True).clamp_min(1.0)
+    crossing = moved > 0.1 * moved.sum(dim=1, keepdim=True).clamp_min(1.0)
     visits = _table(chain, assigned, int(chain.max()) + 1, n)
-    lives = (visits > _SHARED * visits.sum(dim=1, keepdim=True)).double()
+    lives = (visits > 0.1 * visits.sum(dim=1, keepdim=True)).double()
     edges = (crossing | ((lives.mT @ lives) > 0)).nonzero().mT
     return _components(edges, n)
 

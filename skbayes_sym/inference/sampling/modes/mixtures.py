@@ -9,10 +9,6 @@ from skbayes_sym.numerics.gaussian import log_normal_multivariate
 from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det, shrink_to_diagonal
 from skbayes_sym.numerics.random import normal_like
 
-_DIAGONAL_SHARE = 0.02  # of a fitted covariance: keeps it well conditioned
-_EM_STEPS = 100
-_EM_TOL = 1e-4  # nats per draw
-
 
 @dataclass(frozen=True, eq=False)
 class GaussianMixture:
@@ -71,10 +67,10 @@ def fit_gaussian_mixture(
     rank = (z @ axes[0]).argsort().argsort()
     slices = torch.nn.functional.one_hot(rank * n_components // len(z), n_components).to(z)
     mixture, before = _maximise(z, slices), -torch.inf
-    for _ in range(_EM_STEPS if n_components > 1 else 0):
+    for _ in range(100 if n_components > 1 else 0):
         joint = mixture.log_components(z) + mixture.log_weights
         mean_log_prob = float(torch.logsumexp(joint, dim=-1).mean())
-        if mean_log_prob - before < _EM_TOL:
+        if mean_log_prob - before < 1e-4:
             break
         before = mean_log_prob
         mixture = _maximise(z, joint.softmax(dim=-1))
@@ -93,7 +89,7 @@ def _maximise(z: Tensor, share: Tensor) -> GaussianMixture:
     residual = z - loc.unsqueeze(1)  # (K, n, D)
     covariance = (residual * weight.mT.unsqueeze(-1)).mT @ residual
     # In coordinates of unit scale 1e-12 does nothing but keep point masses invertible.
-    shrunk = add_to_diagonal(shrink_to_diagonal(covariance, _DIAGONAL_SHARE), 1e-12)
+    shrunk = add_to_diagonal(shrink_to_diagonal(covariance, 0.02), 1e-12)
     factor = cholesky(
         shrunk,
         what="The covariance of a component's draws",

@@ -8,7 +8,7 @@ divided into modes, and the mass of each is estimated by bridge sampling.
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
-from math import nan
+from math import hypot, nan
 from typing import NamedTuple
 
 import torch
@@ -38,21 +38,6 @@ NEGLIGIBLE_DEFICIT_NATS = 30.0
 
 # Of the posterior: modes below it get no chain.
 LEAST_WEIGHT = 1e-3
-
-# Gaussians in the bridge's proposal where there are so many draws a parameter: few modes of a
-# network are one Gaussian.
-_COMPONENTS, _MANY_DRAWS = 3, 30
-
-# Multiplications (draws, times parameters squared, times group elements) beyond which bridging
-# within the fundamental domain, as accurate, is chosen: about a second. Each half's proposal meets
-# its own four draws a draw, and the other half.
-_MOST_WORK, _MEETINGS = 2e9, 5
-
-# Nats up to which the chains' own estimate is one.
-_KNOWN_BY_CHAINS = 1.0
-
-
-_CHAINS = 0  # among the sources
 
 
 class DrawPool(NamedTuple):
@@ -90,7 +75,9 @@ def pool_draws(
     A chain that hardly moved says where it is, not how often: its draws count once each.
     """
     n_chains, n_draws, _ = chain_draws.shape
-    counts = _told(chain_draws).flatten()
+    new = torch.ones(chain_draws.shape[:2], dtype=torch.bool, device=chain_draws.device)
+    new[:, 1:] = (chain_draws[:, 1:] != chain_draws[:, :-1]).any(dim=-1)
+    counts = (new | (new.sum(dim=1, keepdim=True) >= LONG)).flatten()
     parts = [chain_draws.flatten(0, 1)[counts].cpu().double(), *(p.cpu().double() for p in clouds)]
     values = [chain_values.flatten()[counts].cpu().double(), *(log_density(p) for p in parts[1:])]
     sizes = torch.tensor([len(p) for p in parts])
@@ -99,13 +86,6 @@ def pool_draws(
     chains = torch.cat([torch.arange(n_chains).repeat_interleave(n_draws)[counts.cpu()], particles])
     draws, _ = align_particles(torch.cat(parts), group, None, n_starts=4, generator=generator)
     return DrawPool(draws, torch.cat(values), chains, sources)
-
-
-def _told(draws: Tensor) -> Tensor:
-    """Which draws of chains (C, S, D) count, bool (C, S): not the repeats of few points."""
-    new = torch.ones(draws.shape[:2], dtype=torch.bool, device=draws.device)
-    new[:, 1:] = (draws[:, 1:] != draws[:, :-1]).any(dim=-1)
-    return new | (new.sum(dim=1, keepdim=True) >= LONG)
 
 
 def weigh(
@@ -123,31 +103,22 @@ def weigh(
     """
     integrand = Integrand(log_density, group)
     modes = find_modes(pool.draws, pool.values, pool.chains, group)
-    may_matter = contending(pool, modes)
-    estimates = [
-        _from_chains_or_all(integrand, pool, modes, k, generator)
-        if may_matter[k]
-        else NOT_ESTIMATED._replace(n_draws=int(modes.counts[k]))
-        for k in range(len(may_matter))
-    ]
+    estimates = []
+    for k, matters in enumerate(contending(pool, modes).tolist()):
+        estimate = NOT_ESTIMATED._replace(n_draws=int(modes.counts[k]))
+        if matters:
+            estimate = _evidence(integrand, pool, modes, k, 0, generator)
+            particles = bool((pool.sources[modes.labels == k] > 0).any())
+            if particles and not _is_known(estimate):
+                estimate = _evidence(integrand, pool, modes, k, None, generator)
+        estimates.append(estimate)
     weights = weigh_modes(estimates)
     spread = _spread(integrand, pool, modes, weights, generator)
     return Weighing(pool, modes, estimates, weights, spread)
 
 
-def _from_chains_or_all(
-    integrand: Integrand, pool: DrawPool, modes: DrawModes, k: int, generator: torch.Generator
-) -> BridgeEstimate:
-    """Evidence of mode ``k`` from the chains where that is known, else from all draws."""
-    by_chains = _evidence(integrand, pool, modes, k, _CHAINS, generator)
-    alone = not bool((pool.sources[modes.labels == k] != _CHAINS).any())
-    if alone or _is_known(by_chains):
-        return by_chains
-    return _evidence(integrand, pool, modes, k, None, generator)
-
-
 def _is_known(estimate: BridgeEstimate) -> bool:
-    return estimate.standard_error <= _KNOWN_BY_CHAINS  # False for nan
+    return estimate.standard_error <= 1.0  # False for nan
 
 
 def _evidence(
@@ -167,19 +138,16 @@ def _evidence(
     draws = modes.regions.domains[k].enter(pool.draws[chosen])[0]
     if modes.regions.n_modes > 1:
         integrand = replace(integrand, region=modes.regions.region(k))
+    (n, n_dims), group, max_order = draws.shape, integrand.group, MAX_ORDER
+    if has_exact_domain(group) and len(group.factors) == 1:
+        # One layer has a fundamental domain, as accurate as a sum over the group: chosen beyond
+        # about a second of multiplications. A draw meets five proposals.
+        max_order = min(MAX_ORDER, int(2e9 / (5 * n * n_dims**2)))
     return bridge_evidence(
         integrand, draws, chains=pool.chains[chosen],
-        n_components=_COMPONENTS if len(draws) >= _MANY_DRAWS * draws.shape[1] else 1,
-        max_order=_summed_order(integrand.group, draws), generator=generator,
+        # Three Gaussians where draws are many: few modes of a network are one.
+        n_components=3 if n >= 30 * n_dims else 1, max_order=max_order, generator=generator,
     )  # fmt: skip
-
-
-def _summed_order(group: SymmetryGroup, draws: Tensor) -> int:
-    """Largest group worth summing over: one layer has a fundamental domain instead."""
-    if not has_exact_domain(group) or len(group.factors) > 1:
-        return MAX_ORDER
-    n, n_dims = draws.shape
-    return min(MAX_ORDER, int(_MOST_WORK / (_MEETINGS * n * n_dims**2)))
 
 
 def _spread(
@@ -198,16 +166,14 @@ def _spread(
     estimates = []
     for source in sources:
         estimates.append(_evidence(integrand, pool, modes, heaviest, source, generator))
-        if source == _CHAINS and _is_known(estimates[0]):
+        if source == 0 and _is_known(estimates[0]):
             return nan
     known = [e for e in estimates if e.log_evidence == e.log_evidence]
-    return max((_apart(a, b) for a, b in combinations(known, 2)), default=nan)
-
-
-def _apart(a: BridgeEstimate, b: BridgeEstimate) -> float:
-    """Difference of two estimates beyond two standard errors of it."""
-    error = (a.standard_error**2 + b.standard_error**2) ** 0.5
-    return max(0.0, abs(a.log_evidence - b.log_evidence) - 2.0 * error)
+    beyond = [
+        abs(a.log_evidence - b.log_evidence) - 2.0 * hypot(a.standard_error, b.standard_error)
+        for a, b in combinations(known, 2)
+    ]
+    return max(0.0, *beyond) if beyond else nan
 
 
 def largest_remainders(weights: Tensor, n_chains: int) -> Tensor:

@@ -112,7 +112,7 @@ def test_a_stop_while_they_warm_up_is_the_end(monkeypatch, generator):
 @pytest.mark.parametrize("crossed", [False, True])
 def test_what_chains_cost_is_taken_off_their_allowance(crossed, monkeypatch, generator):
     """Also of a first warm-up at whose boundary too many moves ended."""
-    monkeypatch.setattr(confined, "_MOST_LOST", -1.0 if crossed else 1.0)
+    monkeypatch.setattr(confined, "_boundary_loss", lambda run: float(crossed))
     runs, original = [], confined.sample_chains
 
     def sample_chains(*args, **kwargs):

@@ -1,0 +1,256 @@
+"""Units that lie along axes of a network's parameters, whatever its layers are.
+
+`Units` lists the positions of every unit's entries, and a unit has one sign. Here a unit is a place
+on an axis: strided views say where its entries are and cost no memory. It may have several signs,
+each of which negates some of its entries (the weights and the gain before a relu, not the bias); it
+may lie on two axes of one parameter (recurrent weights, a residual branch of one layer); and there
+may be one such set of units at every place of outer units (the dimensions inside attention heads).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skbayes_sym.numerics.assignment import best_assignment
+from skbayes_sym.symmetry.units import SignedPermutation, SignedPermutations, Units, take
+
+Tables = dict[tuple[bool, ...], Tensor]  # scores by the set of signs that negate what is compared
+
+
+@dataclass(frozen=True)
+class UnitEntries:
+    """Entries of one parameter as a strided view of the flat ``theta``.
+
+    ``sizes`` and ``strides`` have the places of outer units first, then the units, once or (a pair)
+    twice, then all other axes. ``flips[k]`` says for each axis of units whether sign ``k`` of a
+    unit negates its entries.
+    """
+
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    flips: tuple[tuple[bool, ...], ...] = ()
+    is_pair: bool = False
+
+    def of(self, theta: Tensor) -> Tensor:
+        """View of the entries, (*B, P) -> (*B, *sizes)."""
+        step = theta.stride(-1)
+        strides = (*theta.stride()[:-1], *(step * stride for stride in self.strides))
+        offset = theta.storage_offset() + step * self.offset
+        return theta.as_strided((*theta.shape[:-1], *self.sizes), strides, offset)
+
+    @property
+    def where(self) -> tuple[int, frozenset[tuple[int, int]]]:
+        """The entries, whatever the order of the axes."""
+        return self.offset, frozenset(zip(self.strides, self.sizes, strict=True))
+
+    @property
+    def flipped(self) -> tuple[bool, ...]:
+        """Which signs negate the entries, those of all units alike."""
+        return tuple(sum(flips) % 2 == 1 for flips in self.flips)
+
+
+_LINEARISATIONS = 10  # most assignments, where units lie on two axes of a parameter
+
+
+@dataclass(frozen=True, eq=False)
+class AxisUnits(SignedPermutations):
+    """Exchange and sign flips of units that are places on axes of parameters.
+
+    Parameters
+    ----------
+    entries : tuple of UnitEntries
+        Where the units' entries are.
+    n_units : int
+        Number d of units.
+    n_signs : int, default=0
+        Number K of independent signs of a unit; ``UnitEntries.flips`` says what each negates.
+    places : tuple of int, default=()
+        Sizes of outer axes, each place of which has units of its own, which move independently.
+    permute : bool, default=True
+        Whether units can be exchanged.
+
+    Notes
+    -----
+    The group is ``(Z_2^K wr S_d)`` to the power of the number of places; `Wreath` adds the moves of
+    the places themselves. An element is a `SignedPermutation` with a permutation (*B, *places, d)
+    and signs (*B, *places, d, K). The action costs O(P), alignment O(d P) and
+    assignment problems of size d.
+    """
+
+    entries: tuple[UnitEntries, ...]
+    n_units: int
+    n_signs: int = 0
+    places: tuple[int, ...] = ()
+    permute: bool = True
+
+    def units(self) -> tuple[Units, ...]:
+        """Subgroup that tables of positions can describe: a `Units` a place; () if there is none.
+
+        A sign that negates all of a unit stays; others, and units on two axes of one parameter,
+        don't. Tables take 8 bytes an entry.
+        """
+        signs = range(self.n_signs)
+        flip = any(all(e.flips[k] == (True,) for e in self.entries) for k in signs)
+        if any(e.is_pair for e in self.entries) or not (self.permute or flip):
+            return ()
+        n_params = 1 + max(
+            e.offset + sum((n - 1) * s for n, s in zip(e.sizes, e.strides, strict=True))
+            for e in self.entries
+        )
+        positions, shape = torch.arange(n_params), (prod(self.places), self.n_units, -1)
+        index = torch.cat([e.of(positions).reshape(shape) for e in self.entries], dim=-1)
+        return tuple(Units(table, self.permute, flip) for table in index)
+
+    def subgroup(self, *, permute: bool, signs: Sequence[int]) -> "AxisUnits":
+        """Subgroup without exchanges, or with some of the signs only."""
+        entries = (replace(e, flips=tuple(e.flips[k] for k in signs)) for e in self.entries)
+        permute = permute and self.permute
+        return replace(self, entries=tuple(entries), n_signs=len(signs), permute=permute)
+
+    def act(self, g: SignedPermutation, theta: Tensor) -> Tensor:
+        batch = np.broadcast_shapes(self.batch(g), theta.shape[:-1])
+        g = self.expand(SignedPermutation(*(part.to(theta.device) for part in g)), batch)
+        theta = theta.expand(*batch, theta.shape[-1])
+        moved = theta.clone(memory_format=torch.contiguous_format)
+        for e in self.entries:
+            values = e.of(theta)
+            for axis in range(1 + e.is_pair):
+                if self.permute:
+                    values = take(values, g.permutation, len(batch) + len(self.places) + axis)
+                which = [k for k, flips in enumerate(e.flips) if flips[axis]]
+                if which:
+                    sign = g.sign[..., which].prod(dim=-1).to(theta)
+                    n_rest = values.ndim - sign.ndim - axis
+                    values = values * sign.view(*sign.shape[:-1], *[1] * axis, -1, *[1] * n_rest)
+            e.of(moved).copy_(values)
+        return moved
+
+    def batch(self, g: SignedPermutation) -> tuple[int, ...]:
+        """Batch shape of an element."""
+        return tuple(g.permutation.shape[: -1 - len(self.places)])
+
+    def expand(self, g: SignedPermutation, batch: Sequence[int]) -> SignedPermutation:
+        """Element with the batch shape ``batch``."""
+        shape = (*batch, *self.places, self.n_units)
+        return SignedPermutation(g.permutation.expand(shape), g.sign.expand(*shape, self.n_signs))
+
+    def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, SignedPermutation]:
+        """Nearest orbit point: exact, but for units on two axes of one parameter.
+
+        There the score is quadratic in the permutation: assignments to its linearisation at the
+        present order follow one another as long as the distance falls (a local optimum), once from
+        ``theta`` and once from where its other entries fit best.
+        """
+        plain = [e for e in self.entries if not e.is_pair]
+        g = self.best(self.totals(self.scores(theta, reference, plain)))
+        moved = self.act(g, theta)
+        if len(plain) == len(self.entries):
+            return moved, g
+        nearest, total = self._descended(theta, self.identity(), reference)
+        other, second = self._descended(moved, g, reference)
+        nearer = is_nearer(other, nearest, reference)
+        return torch.where(nearer.unsqueeze(-1), other, nearest), second.where(nearer, total)
+
+    def _descended(
+        self, theta: Tensor, total: SignedPermutation, reference: Tensor
+    ) -> tuple[Tensor, SignedPermutation]:
+        """Assignments to linearised scores from ``theta``, to which ``total`` led."""
+        batch = np.broadcast_shapes(theta.shape[:-1], reference.shape[:-1])
+        theta, total = theta.expand(*batch, theta.shape[-1]), self.expand(total, batch)
+        for _ in range(_LINEARISATIONS):
+            g = self.best(self.totals(self.scores(theta, reference, self.entries)))
+            moved = self.act(g, theta)
+            nearer = is_nearer(moved, theta, reference)
+            if not bool(nearer.any()):
+                break
+            theta = torch.where(nearer.unsqueeze(-1), moved, theta)
+            total = self.compose(g, total).where(nearer, total)
+        return theta, total
+
+    def scores(
+        self, theta: Tensor, reference: Tensor, entries: Sequence[UnitEntries], *,
+        across: bool = False,
+    ) -> Tables:  # fmt: skip
+        """Inner products of unit ``i`` of the reference with unit ``j``, [i, j].
+
+        A table (*B, *places, d, d) for each set of signs that negate what is compared. Of a pair
+        the other unit stays in its place. ``across``: every place of the reference (of one axis)
+        with every place of ``theta``, (*B, n, n, d, d).
+        """
+        tables: Tables = {}
+        for e in entries:
+            for axis in range(1 + e.is_pair):
+                ours, theirs = (self._rows(e.of(t), e, axis) for t in (reference, theta))
+                if across:
+                    ours, theirs = ours.unsqueeze(-3), theirs.unsqueeze(-4)
+                key = tuple(flips[axis] for flips in e.flips)
+                tables[key] = ours @ theirs.mT + tables.get(key, 0.0)
+        return tables
+
+    def _rows(self, values: Tensor, e: UnitEntries, axis: int) -> Tensor:
+        """Entries of each unit, (*B, *places, d, p)."""
+        units = values.ndim - len(e.sizes) + len(self.places)
+        values = values.transpose(units, units + axis)
+        return values.reshape(*values.shape[: units + 1], -1)
+
+    @property
+    def choices(self) -> list[tuple[int, ...]]:
+        """All signs of one unit, 2^K tuples of +-1."""
+        return list(product((1, -1), repeat=self.n_signs))
+
+    def totals(self, tables: Tables) -> Tensor:
+        """Sums of the tables of `scores` under each of `choices`, (2^K, ..., d, d)."""
+        none = torch.zeros(self.n_units, self.n_units)
+        zero = torch.zeros_like(next(iter(tables.values()), none))
+        signed = ([-t if is_odd(key, c) else t for key, t in tables.items()] for c in self.choices)
+        return torch.stack([sum(terms, zero) for terms in signed])
+
+    def best(self, totals: Tensor) -> SignedPermutation:
+        """Element that maximises the sum of the scores, the signs of each match at their best."""
+        score, choice = totals.max(dim=0)
+        permutation = self._best_permutation(score)
+        chosen = choice.gather(-1, permutation.unsqueeze(-1)).squeeze(-1)
+        signs = torch.tensor(self.choices, dtype=torch.int8, device=score.device)
+        return SignedPermutation(permutation, signs.view(len(totals), self.n_signs)[chosen])
+
+    def best_score(self, tables: Tables) -> Tensor:
+        """Largest sum of scores that an element reaches, (*B, *places)."""
+        score = self.totals(tables).amax(dim=0)
+        return score.gather(-1, self._best_permutation(score).unsqueeze(-1)).sum(dim=(-2, -1))
+
+    def _best_permutation(self, score: Tensor) -> Tensor:
+        if self.permute:
+            return best_assignment(score)
+        return torch.arange(self.n_units, device=score.device).expand(score.shape[:-1])
+
+    def coordinate_orbits(self, n_params: int) -> Tensor:
+        """Orbits, one for each place of the other axes; a pair's diagonal apart."""
+        orbits, units = torch.arange(n_params), len(self.places)
+        for e in self.entries if self.permute else ():
+            values = e.of(orbits)
+            if not e.is_pair:
+                values.copy_(values.amin(dim=units, keepdim=True).expand(values.shape).clone())
+                continue
+            same = torch.eye(self.n_units, dtype=torch.bool)
+            same = same.view(*same.shape, *[1] * (len(e.sizes) - units - 2))
+            for mask in (same, ~same):
+                first = torch.where(mask, values, n_params).amin((units, units + 1), keepdim=True)
+                values.copy_(torch.where(mask, first, values))
+        return orbits
+
+
+def is_odd(key: Sequence[bool], choice: Sequence[int]) -> bool:
+    """Whether a choice of signs negates what has the signs in ``key``."""
+    return sum(has and sign < 0 for has, sign in zip(key, choice, strict=True)) % 2 == 1
+
+
+def is_nearer(moved: Tensor, before: Tensor, reference: Tensor) -> Tensor:
+    """Whether a move brought each ``theta`` (*B, P) nearer, by more than rounding, bool (*B,)."""
+    ours, theirs = ((t - reference).square().sum(dim=-1) for t in (moved, before))
+    return ours < theirs * (1.0 - 1e-12)

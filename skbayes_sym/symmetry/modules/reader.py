@@ -1,0 +1,335 @@
+"""Reads a module's trace: every tensor gets a label, every operation's rule relates the labels."""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from skbayes_sym.symmetry.modules.atoms import (
+    KINDS,
+    ONE,
+    Atoms,
+    Axis,
+    ConflictError,
+    Exponents,
+    Label,
+    Occurrence,
+    added,
+    atoms_of,
+)
+
+SAME, SUM, TRIVIAL = "same", "sum", "trivial"  # how characters of several tensors meet
+
+# Exponents that multiply the sign and the scale; None: they must be trivial.
+Powers = tuple[int | None, Fraction | int | None]
+
+# Of a node and its arguments, in which labels stand for tensors; None: it can't say.
+Rule = Callable[..., Any]
+
+
+# Operations that say nothing of why units can be exchanged.
+_VIEWS = {
+    "view", "permute", "clone", "unsqueeze", "squeeze", "expand", "select", "slice",
+    "split_with_sizes", "slice_scatter", "cat",
+}  # fmt: skip
+
+
+class Reader:
+    """Labels of all tensors of a trace, read again and again until nothing changes.
+
+    Parameters
+    ----------
+    graph : torch.fx.Graph
+        Of ATen operations; parameters come first among its inputs.
+    n_params : int
+        Number of inputs whose axes may be permuted.
+    rules : dict of str to callable
+        The rule of each operation. One without a rule, or whose rule fails, pins all that comes in.
+    """
+
+    def __init__(self, graph: fx.Graph, n_params: int, rules: dict[str, Rule]) -> None:
+        self.atoms, self.graph, self.rules = Atoms(), graph, rules
+        self.refused: set[str] = set()
+        self.operations: dict[int, dict[str, None]] = {}  # that each atom takes part in, in order
+        self._labels: dict[Any, Any] = {}  # of inputs and constants; kept over passes
+        inputs = [node for node in graph.nodes if node.op == "placeholder"]
+        for i, node in enumerate(inputs):
+            free = i < n_params and bool(node.users)
+            variable = f"{i}" if free else None
+            self._labels[node] = self.fresh(shape_of(node), variable, pinned=not free)
+        self.parameters: list[Label] = [self._labels[node] for node in inputs[:n_params]]
+        self._needed = _needed(graph)
+
+    def read(self, max_passes: int = 20) -> bool:
+        """Pass over the trace until nothing changes; whether that was reached.
+
+        The equations of the last pass count: by then the structure is fixed.
+        """
+        before: Any = None
+        for _ in range(max_passes):
+            self._pass()
+            state = self.atoms.state()
+            if state == before:
+                return True
+            before = state
+        return False
+
+    def _pass(self) -> None:
+        self.atoms.equations, self.operations = ([], []), {}
+        labels: dict[fx.Node, Any] = {}
+        for node in self._needed:
+            inputs = [labels[n] for n in node.all_input_nodes]
+            if node.op == "output":
+                for one in inputs:
+                    self.pin(one)
+            elif node.op != "call_function":
+                constant = self.kept(node, node.meta["val"], pinned=True)
+                labels[node] = self.atoms.settle(constant)
+            elif "getitem" in str(node.target):
+                labels[node] = inputs[0][node.args[1]]
+            else:
+                args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: labels[n])
+                result = self._apply(node, inputs, args, kwargs)
+                several = isinstance(node.meta["val"], tuple | list)
+                settle = self.atoms.settle
+                labels[node] = [settle(r) for r in result] if several else settle(result)
+
+    def _apply(self, node: fx.Node, inputs: list[Label], args: Any, kwargs: Any) -> Any:
+        """Labels of what an operation returns."""
+        name, value = operation(node), node.meta["val"]
+        if not node.all_input_nodes or name in ("full_like", "zeros_like", "ones_like"):
+            is_constant = name.startswith(("full", "zeros", "ones"))
+            is_zero = name.startswith("zeros") or (is_constant and node.args[1:2] == (0,))
+            return self.kept(node, value, f"c{node.name}" if is_zero else None,
+                             pinned=not is_constant)  # fmt: skip
+        moved = {a for one in inputs for axis in one for s in atoms_of(axis) for a in s}
+        for atom in moved if name not in _VIEWS else ():
+            self.operations.setdefault(self.atoms.find(atom), {})[name] = None
+        try:
+            result = self.rules[name](self, node, *args, **kwargs) if name in self.rules else None
+        except (IndexError, KeyError, TypeError, ValueError, ConflictError):
+            result = None  # arguments that the rule doesn't know; what it joined stays joined
+        if result is None:
+            self.refused.add(name)
+            for one in inputs:
+                self.pin(one)
+            return self.kept(node, value, pinned=True)
+        return result
+
+    def fresh(self, sizes: Sequence[int], variable: str | None, *, pinned: bool) -> Label:
+        """A label of new atoms, with a variable for each axis."""
+        label: Label = []
+        for k, n in enumerate(sizes):
+            one: Exponents = {f"{variable}.{k}": Fraction(1)} if variable else {}
+            atom = self.atoms.new(n, pinned=pinned, depends=set() if pinned else None)
+            label.append([[Occurrence(atom, (one, one))]])
+        return label
+
+    def kept(self, key: Any, value: Any, variable: str | None = None, *, pinned: bool) -> Any:
+        """The label of a constant, the same in every pass; a list for several tensors."""
+        if key not in self._labels:
+            if isinstance(value, tuple | list):
+                label: Any = [self.fresh(_sizes(v), None, pinned=pinned) for v in value]
+            else:
+                label = self.fresh(_sizes(value), variable, pinned=pinned)
+            self._labels[key] = label
+        return self._labels[key]
+
+    def pinned(self, n: int) -> Axis:
+        """An axis whose places stay."""
+        return [[Occurrence(self.atoms.new(n, pinned=True, depends=set()))]]
+
+    def pin(self, label: Label, dims: Iterable[int] | None = None) -> None:
+        """These axes (by default all) must stay in place, sign and scale too."""
+        chosen = range(len(label)) if dims is None else [d % len(label) for d in dims]
+        mixed = self.trivial([label[d] for d in chosen])
+        for atom in mixed:
+            self.atoms.pin(atom)
+        self.atoms.forget([axis for i, axis in enumerate(label) if i not in chosen], mixed)
+
+    def mix(self, label: Label, dims: Iterable[int]) -> None:
+        """An operation over these axes is the same for any order of their places."""
+        chosen = [d % len(label) for d in dims]
+        mixed = self.trivial([label[d] for d in chosen], ())
+        kept = [self.atoms.resolve(axis) for i, axis in enumerate(label) if i not in chosen]
+        self.atoms.forget(kept, mixed)
+
+    def trivial(self, axes: Iterable[Axis], kinds: Sequence[int] = KINDS) -> set[int]:
+        """Signs and scales on these axes must be 1; the atoms there."""
+        occurrences = [o for axis in axes for s in self.atoms.resolve(axis) for o in s]
+        for occurrence in occurrences:
+            self.atoms.trivial(occurrence, kinds)
+        return {o.atom for o in occurrences}
+
+    def raised(self, label: Label, powers: Powers) -> Label:
+        """The label of an entrywise function: characters to some powers."""
+        for kind in KINDS:
+            if powers[kind] is None:
+                self.trivial(label, (kind,))
+        return [
+            [[Occurrence(o.atom, _raised(o.characters, powers)) for o in segment]
+             for segment in self.atoms.resolve(axis)]
+            for axis in label
+        ]  # fmt: skip
+
+    def pointwise(
+        self, n_axes: int, labels: Sequence[Label], modes: tuple[str, str],
+        powers: Sequence[int] | None = None,
+    ) -> Label:  # fmt: skip
+        """The label of an entrywise function of tensors that broadcast.
+
+        ``modes``: how their signs and scales meet: they must be the same, they are added (a
+        product, each to one of ``powers``), or they must be trivial.
+        """
+        powers, result = powers or [1] * len(labels), list[Axis]()
+        for k in range(1, n_axes + 1):
+            axes = self._unified([label[-k] if len(label) >= k else ONE for label in labels])
+            whole = next((axis for axis in axes if axis != ONE), ONE)
+            axis: Axis = []
+            for i, segment in enumerate(whole):
+                axis.append([])
+                for j, occurrence in enumerate(segment):
+                    atom = occurrence.atom
+                    met = [a[i][j].characters if a != ONE else ({}, {}) for a in axes]
+                    sign, scale = (
+                        self._met(atom, kind, [c[kind] for c in met], modes[kind], powers)
+                        for kind in KINDS
+                    )
+                    axis[-1].append(Occurrence(atom, (sign, scale)))
+            result.insert(0, axis)
+        return result
+
+    def _unified(self, axes: list[Axis]) -> list[Axis]:
+        atoms = self.atoms
+        long = [axis for axis in axes if atoms.resolve(axis) != ONE]
+        for first, second in itertools.combinations(long, 2):
+            atoms.unify_axes(first, second)
+        axes = [atoms.resolve(axis) for axis in axes]
+        structures = [atoms_of(axis) for axis in axes if axis != ONE]
+        if any(structure != structures[0] for structure in structures):
+            frozen = [[[atoms.freeze(axis)]] for axis in axes if axis != ONE]
+            axes = [frozen[0] if axis != ONE else axis for axis in axes]
+        return axes
+
+    def _met(
+        self, atom: int, kind: int, met: list[Exponents], mode: str, powers: Sequence[int]
+    ) -> Exponents:
+        if mode == TRIVIAL:
+            for exponents in met:
+                self.atoms.equate(atom, exponents, kind)
+            return {}
+        if mode == SAME:
+            for exponents in met[1:]:
+                self.atoms.equate(atom, added(met[0], exponents, -1), kind)
+            return met[0]
+        total: Exponents = {}
+        for exponents, power in zip(met, powers, strict=True):
+            total = added(total, exponents, power)
+        return total
+
+    def contract(self, first: Axis, second: Axis, batch: list[Axis], kept: list[Axis]) -> None:
+        """An axis of one tensor is summed against an axis of another.
+
+        Signs and scales of the two cancel. What is summed may be permuted by the place of the batch
+        only; what is kept can't be by the place of what is summed.
+        """
+        atoms = self.atoms
+        first, second = atoms.unify_axes(first, second)
+        for s, t in zip(first, second, strict=True):
+            for o, p in zip(s, t, strict=True):
+                for kind in KINDS:
+                    atoms.equate(o.atom, added(o.characters[kind], p.characters[kind]), kind)
+        summed = {o.atom for s in atoms.resolve(first) for o in s}
+        aligned = {o.atom for axis in batch for s in atoms.resolve(axis) for o in s}
+        for atom in summed:
+            names = atoms.depends(atom)
+            atoms.restrict(atom, aligned | summed if names is None else names & (aligned | summed))
+        atoms.forget([atoms.resolve(axis) for axis in kept], summed)
+
+    def reshaped(self, label: Label, old: Sequence[int], new: Sequence[int]) -> Label:
+        """The label of a view: axes are merged to products, and divided into factors."""
+        atoms = self.atoms
+        axes = [axis for axis, n in zip(label, old, strict=True) if n != 1]
+        sizes, goals = [n for n in old if n != 1], [n for n in new if n != 1]
+        result: list[Axis] = []
+        while axes or goals:
+            merged, goal = [axes.pop(0)], [goals.pop(0)]
+            n, m = sizes.pop(0), goal[0]
+            while n != m:
+                if n < m:
+                    n *= sizes.pop(0)
+                    merged.append(axes.pop(0))
+                else:
+                    goal.append(goals.pop(0))
+                    m *= goal[-1]
+            whole = atoms.resolve(merged[0])
+            for axis in map(atoms.resolve, merged[1:]):
+                one = axis if len(axis) == 1 else [[atoms.freeze(axis)]]
+                whole = [segment + one[0] for segment in whole]
+            result += [whole] if len(goal) == 1 else self._divided(whole, goal)
+        rest = iter(result)
+        return [ONE if n == 1 else next(rest) for n in new]
+
+    def _divided(self, whole: Axis, sizes: list[int]) -> list[Axis]:
+        """An axis as a product of axes of these sizes; all pinned where its structure has none."""
+        atoms = self.atoms
+        try:
+            if len(whole) > 1:
+                raise ConflictError
+            segment, axes = whole[0], list[Axis]()
+            for n in sizes:
+                row, have = list[Occurrence](), 1
+                while have < n:
+                    first, *segment = atoms.resolve([segment])[0]
+                    size = atoms.size[first.atom]
+                    if n % (have * size) == 0:
+                        row, have = [*row, first], have * size
+                        continue
+                    if n % have:
+                        raise ConflictError
+                    atoms.divide(first.atom, n // have)
+                    segment = [*atoms.resolve([[first]])[0], *segment]
+                axes.append([row])
+            return axes
+        except ConflictError:
+            atoms.freeze(whole)
+            return [self.pinned(n) for n in sizes]
+
+
+def operation(node: fx.Node) -> str:
+    """Name of a node's ATen operation."""
+    target = node.target
+    packet: Any = target.overloadpacket if isinstance(target, torch._ops.OpOverload) else target
+    return str(packet.__name__)
+
+
+def shape_of(node: Any) -> torch.Size:
+    """Shape of what a node returns; of several tensors, of the first."""
+    value = node.meta["val"]
+    return _sizes(value[0] if isinstance(value, tuple | list) else value)
+
+
+def _sizes(value: Any) -> torch.Size:
+    return value.shape if isinstance(value, Tensor) else torch.Size()
+
+
+def _raised(characters: tuple[Exponents, Exponents], powers: Powers) -> tuple[Exponents, Exponents]:
+    sign, scale = (
+        {} if power is None else added({}, exponents, power)
+        for exponents, power in zip(characters, powers, strict=True)
+    )
+    return sign, scale
+
+
+def _needed(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes on which the output depends, in order."""
+    needed, todo = set[fx.Node](), [node for node in graph.nodes if node.op == "output"]
+    while todo:
+        node = todo.pop()
+        if node not in needed:
+            needed.add(node)
+            todo += node.all_input_nodes
+    return [node for node in graph.nodes if node in needed]

@@ -1,0 +1,218 @@
+"""Groups found: of the order counted by hand, and no element changes the module's function."""
+
+import time
+
+import pytest
+import torch
+from symmetry.modules.architectures import CASES, ROWS, conv_net, encoder, mlp, resnet18
+from symmetry.modules.programs import Program
+from torch import nn
+from torch.testing import assert_close
+
+from skbayes_sym.symmetry import symmetry_of
+from skbayes_sym.symmetry.modules import found
+from skbayes_sym.symmetry.modules.found import claimed_symmetry
+from skbayes_sym.symmetry.modules.verification import largest_change, module_function
+
+ROUNDING = 1e-9  # of outputs, float64; a wrong element changes them by a part of their size
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def assert_laws(group, generator, n=4):
+    """Of a group, at random elements; entries move without rounding."""
+    theta = torch.randn(n, group.layout.n_params, generator=generator, dtype=torch.float64)
+    g, h = (group.sample((n,), generator=generator) for _ in range(2))
+    moved = group.act(g, theta)
+    assert torch.equal(group.act(group.compose(h, g), theta), group.act(h, moved))
+    assert torch.equal(group.act(group.inverse(g), moved), theta)
+    noisy = moved + 0.01 * torch.randn(moved.shape, generator=generator, dtype=torch.float64)
+    aligned, back = group.align(noisy, theta)
+    assert torch.equal(group.act(back, noisy), aligned)
+    before, after = ((t - theta).norm(dim=-1) for t in (noisy, aligned))
+    assert bool((after <= before * (1 + 1e-12)).all())
+    orbits = group.coordinate_orbits(group.layout.n_params)
+    scale = torch.rand(len(orbits), generator=generator, dtype=torch.float64)[orbits]
+    assert torch.equal(group.act(g, scale * theta), scale * moved)
+
+
+@every_case
+def test_order_function_and_laws(case, generator):
+    torch.manual_seed(0)
+    module = case.make()
+    group = claimed_symmetry(module, (case.x,))
+    assert group.log_order == pytest.approx(case.log_order, abs=1e-9)
+    x = case.x if case.x.dtype == torch.int64 else torch.randn(case.x.shape, generator=generator)
+    assert largest_change(module, group.layout, (x,), group, n=5) < ROUNDING
+    assert_laws(group, generator)
+
+
+def check_program(seed):
+    module = Program(seed)
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(4, 3, generator=generator)
+    group = claimed_symmetry(module, (x,))
+    assert largest_change(module, group.layout, (x,), group, n=3) < ROUNDING, module.plan
+    assert_laws(group, generator, n=2)
+    return group.log_order > 0
+
+
+def test_random_programs():
+    """No false symmetry; most of them have some."""
+    assert sum(check_program(seed) for seed in range(60)) > 45
+
+
+@pytest.mark.long
+def test_more_random_programs():
+    assert sum(check_program(seed) for seed in range(60, 500)) > 330
+
+
+@pytest.mark.slow
+def test_many_random_programs():
+    assert sum(check_program(seed) for seed in range(500, 5000)) > 3400
+
+
+def test_the_check_sees_a_group_of_another_module():
+    """A tanh network's sign flips change a relu network."""
+    group = symmetry_of(mlp(nn.Tanh()), ROWS)
+    x = torch.linspace(-1, 1, 12).reshape(4, 3)
+    assert largest_change(mlp(nn.ReLU()), group.layout, (x,), group) > 0.01
+
+
+def test_a_false_factor_is_left_out_and_named(monkeypatch):
+    rules = found.RULES | {"relu": found.RULES["tanh"]}
+    monkeypatch.setattr(found, "RULES", rules)
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1))
+    x = torch.linspace(-1, 1, 12).reshape(4, 3)
+    assert len(claimed_symmetry(module, (x,)).factors) == 2
+    group = symmetry_of(module, x)
+    assert [factor.n_units for factor in group.factors] == [4]
+    assert "check in numbers of 5 units" in group.refused[0]
+
+
+class Branch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        h = torch.tanh(self.a(x))
+        return self.b(h) if h[0, 0] > 0 else self.b(h * h)
+
+
+class State(Branch):
+    """Counts its calls, and keeps a mean that it adds."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.calls = 0
+
+    def forward(self, x):
+        h = torch.tanh(self.a(x))
+        self.calls += 1
+        self.mean.mul_(0.5).add_(h.mean(0))
+        return self.b(h + self.mean)
+
+
+class Weighted(Branch):
+    """Units with weights that are no parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = torch.randn(4)
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x)) * self.weights)
+
+
+class Noisy(Branch):
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x)) + torch.randn(4))
+
+
+class Places(Branch):
+    """Says which unit is largest: exchanging units changes that."""
+
+    def forward(self, x):
+        h = torch.tanh(self.a(x))
+        return self.b(h) + h.argmax(1, keepdim=True)
+
+
+def test_a_branch_on_values_is_refused():
+    with pytest.raises(ValueError, match=r"Branch can't be traced.*branch on the"):
+        symmetry_of(Branch(), ROWS)
+    with pytest.raises(ValueError, match=r"check that module\(example_input\) runs"):
+        symmetry_of(mlp(nn.Tanh()), torch.zeros(4, 5))
+
+
+@pytest.mark.parametrize(
+    ("kind", "elements"), [(State, 1), (Weighted, 16), (Noisy, 1), (Places, 1)]
+)
+def test_what_ties_units_to_their_places_makes_the_group_smaller(kind, elements, generator):
+    torch.manual_seed(0)
+    module, x = kind(), torch.randn(4, 3, generator=generator)
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    group = symmetry_of(module, x)
+    assert group.log_order == pytest.approx(torch.tensor(float(elements)).log().item())
+    assert largest_change(module, group.layout, (x,), group, n=5) < ROUNDING
+    assert_close(module.state_dict(), state, rtol=0, atol=0)  # nothing was written on it
+
+
+def test_running_moments_move_along_if_they_are_part_of_the_weights():
+    """In eval mode they tell channels apart; as part of the weights they don't."""
+    torch.manual_seed(0)
+    module, x = conv_net().eval(), torch.randn(4, 1, 16, 16)
+    fixed, moving = symmetry_of(module, x), symmetry_of(module, x, buffers=True)
+    assert fixed.log_order < moving.log_order
+    n_buffers = sum(buffer.numel() for buffer in module.buffers())
+    assert moving.layout.n_params == fixed.layout.n_params + n_buffers
+    for group in (fixed, moving):
+        assert largest_change(module, group.layout, (x,), group, n=5) < ROUNDING
+
+
+def test_report_names_tensors_operations_and_what_is_left_out():
+    report = symmetry_of(CASES["encoder"].make(), CASES["encoder"].x).report()
+    assert "20 units, exchanged: rows of layer.linear1.weight, layer.linear1.bias, " in report
+    assert "(addmm, relu)" in report
+    assert "; inside: 4 times 4 units, exchanged, each with a sign: parts of rows of" in report
+    assert "without a rule: sort" in symmetry_of(CASES["sort"].make(), ROWS).report()
+    relu = symmetry_of(mlp(nn.ReLU()), ROWS)
+    assert sum(rescaling.n for rescaling in relu.rescalings) == 16
+    assert "8 positive scales: rows of 0.weight, 0.bias, columns of 2.weight" in relu.report()
+
+
+def test_rescalings_leave_the_function_unchanged():
+    """Those of a relu network, one unit of the first layer as an example."""
+    torch.manual_seed(0)
+    module, x = mlp(nn.ReLU()), torch.linspace(-1, 1, 12).reshape(4, 3)
+    layout = symmetry_of(module, x).layout
+    theta = torch.cat([p.detach().flatten() for p in module.parameters()]).double()
+    scaled = theta.clone()
+    parts = layout.unflatten(scaled)
+    parts["0.weight"][2] *= 3.0
+    parts["0.bias"][2] *= 3.0
+    parts["2.weight"][:, 2] /= 3.0
+    function = module_function(module, layout, (x,))
+    assert_close(function(scaled), function(theta), rtol=1e-12, atol=1e-12)
+
+
+LARGE = {
+    "resnet-18": (lambda: resnet18(64), torch.zeros(2, 3, 32, 32), 11_173_962),
+    "encoder": (lambda: encoder(256, 8, 1024, 4), torch.zeros(2, 5, 9), 3_162_371),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LARGE)
+def test_cost_of_large_networks(name, generator):
+    """Seconds of CPU, with room for a slow machine; what is reported is measured elsewhere."""
+    make, x, n_params = LARGE[name]
+    module = make()
+    symmetry_of(mlp(nn.Tanh()), ROWS)  # imports
+    start = time.process_time()
+    group = symmetry_of(module, x)
+    assert time.process_time() - start < 10.0
+    assert group.layout.n_params == n_params
+    theta = torch.randn(n_params, generator=generator)
+    g = group.sample((), generator=generator)
+    assert torch.equal(group.act(group.inverse(g), group.act(g, theta)), theta)
