@@ -68,11 +68,7 @@ class HeldOut:
         """Do nothing before a block."""
 
     def on_fit_task_end(
-        self,
-        estimator: BaseEstimator,
-        context: Any,
-        *,
-        fitted_estimator: Any = None,
+        self, estimator: BaseEstimator, context: Any, *, fitted_estimator: Any = None
     ) -> bool:
         """Score a block; True once ``patience`` is over."""
         if context.task_name != "block" or fitted_estimator is None:

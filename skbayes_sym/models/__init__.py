@@ -21,11 +21,7 @@ from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic, NaturalHeteroscedastic
-from skbayes_sym.models.likelihoods.likelihood import (
-    LabelLikelihood,
-    Likelihood,
-    TargetLikelihood,
-)
+from skbayes_sym.models.likelihoods.likelihood import LabelLikelihood, Likelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.models.likelihoods.student_t import StudentT

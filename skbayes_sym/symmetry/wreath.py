@@ -114,9 +114,7 @@ class Wreath(SimpleGroup):
             moves = SignedPermutation(*(_along(part, index, n + names.index(j)) for part in moves))
         return moves
 
-    def _improved(
-        self, k: int, theta: Tensor, reference: Tensor
-    ) -> tuple[Tensor, Element]:
+    def _improved(self, k: int, theta: Tensor, reference: Tensor) -> tuple[Tensor, Element]:
         """Part ``k`` at its best, and the parts directly inside it at theirs."""
         part, g = self.parts[k], list(self.identity())
         inner = [i for i, names in enumerate(self.above) if names == (k,)]

@@ -134,10 +134,7 @@ FLOATS = (np.float64, np.float32)  # inputs of these dtypes are taken as they ar
 PREDICT_ROWS = 128
 
 # How a fit runs, whatever it fits.
-RUN_CONSTRAINTS: dict[str, list[Any]] = {
-    "device": [str],
-    "verbose": ["verbose"],
-}
+RUN_CONSTRAINTS: dict[str, list[Any]] = {"device": [str], "verbose": ["verbose"]}
 
 _BLOCKS = 100  # of a fit, that callbacks see
 
@@ -160,9 +157,7 @@ class Run:
     """
 
     def __init__(
-        self,
-        begin: Callable[[int], FitTask],
-        attributes: Callable[[Any], Mapping[str, Any]],
+        self, begin: Callable[[int], FitTask], attributes: Callable[[Any], Mapping[str, Any]]
     ) -> None:
         self._open_task, self._attributes = begin, attributes
         self._task: FitTask | None = None

@@ -129,10 +129,7 @@ class Members:
     leverage: Tensor | None = None  # (M, T, n), what rows weigh then, of `chosen_rows`
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        attributes: dict[str, Any] = {
-            "samples_": self.theta,
-            "_likelihood_params_": self.log_noise,
-        }
+        attributes: dict[str, Any] = {"samples_": self.theta, "_likelihood_params_": self.log_noise}
         if self.log_precision is not None:
             prior: ScalesByGroup = model.prior  # type: ignore[assignment]
             hyper = torch.as_tensor(self.log_precision)

@@ -48,7 +48,7 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
     "predictive": [
         StrOptions({"sampling", "probit", "plugin"}),
         Interval(Integral, 1, None, closed="left"),
-    ],
+    ]
 }
 
 

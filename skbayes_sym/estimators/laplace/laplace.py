@@ -347,10 +347,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     ((3,), True)
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {
-        **OWN_CONSTRAINTS,
-        **REGRESSOR_CONSTRAINTS,
-    }
+    _parameter_constraints: dict[str, list[Any]] = {**OWN_CONSTRAINTS, **REGRESSOR_CONSTRAINTS}
 
     _adam_effort = AdamEffort(keep_best=False)
 

@@ -311,10 +311,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     True
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {
-        **_OWN_CONSTRAINTS,
-        **REGRESSOR_CONSTRAINTS,
-    }
+    _parameter_constraints: dict[str, list[Any]] = {**_OWN_CONSTRAINTS, **REGRESSOR_CONSTRAINTS}
 
     def __init__(
         self,
@@ -501,10 +498,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     True
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {
-        **_OWN_CONSTRAINTS,
-        **CLASSIFIER_CONSTRAINTS,
-    }
+    _parameter_constraints: dict[str, list[Any]] = {**_OWN_CONSTRAINTS, **CLASSIFIER_CONSTRAINTS}
 
     def __init__(
         self,

@@ -29,11 +29,7 @@ from skbayes_sym.symmetry.translation import Translation
 
 LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
-    "prior": [
-        StrOptions({"learn"}),
-        Interval(Real, 0, None, closed="neither"),
-        "array-like",
-    ],
+    "prior": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither"), "array-like"],
     "fit_intercept": ["boolean"],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "tol": [Interval(Real, 0, None, closed="left"), None],

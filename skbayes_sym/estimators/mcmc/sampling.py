@@ -12,12 +12,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_unconverged
-from skbayes_sym.estimators.mcmc.allocate import (
-    Allocation,
-    Mode,
-    allocate_chains,
-    list_modes,
-)
+from skbayes_sym.estimators.mcmc.allocate import Allocation, Mode, allocate_chains, list_modes
 from skbayes_sym.estimators.mcmc.chain_starts import INITS, NO_EVIDENCE, init_by_size
 from skbayes_sym.estimators.mcmc.explore import (
     Draws,
@@ -28,12 +23,7 @@ from skbayes_sym.estimators.mcmc.explore import (
 )
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.setting import SamplingSetting
-from skbayes_sym.estimators.mcmc.trust import (
-    diagnose,
-    disagreement,
-    doubtful_chains,
-    no_evidence,
-)
+from skbayes_sym.estimators.mcmc.trust import diagnose, disagreement, doubtful_chains, no_evidence
 from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
 from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.inference.sampling.chain_count import n_chains_required

@@ -36,12 +36,7 @@ class GibbsDraws(NamedTuple):
 
 
 def sample_factors(
-    problem: FactorProblem,
-    start: FactorState,
-    *,
-    n_warmup: int,
-    n_kept: int,
-    on_sweep: OnSweep,
+    problem: FactorProblem, start: FactorState, *, n_warmup: int, n_kept: int, on_sweep: OnSweep
 ) -> GibbsDraws:
     """Alternate between the rows of U, of V and the noise.
 
@@ -79,10 +74,7 @@ def sample_factors(
 
 
 def _draw_side(
-    problem: FactorProblem,
-    index: int,
-    state: FactorState,
-    generator: torch.Generator,
+    problem: FactorProblem, index: int, state: FactorState, generator: torch.Generator
 ) -> FactorState:
     """Draw the prior of one side and then its rows, given the other; rows in place."""
     side, free = problem.data.sides[index], problem.model.network.sides[index]

@@ -8,12 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.gaussian_vi.layers import (
-    Conditional,
-    LayerInputs,
-    Layerwise,
-    propagate,
-)
+from skbayes_sym.inference.gaussian_vi.layers import Conditional, LayerInputs, Layerwise, propagate
 from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data

@@ -41,9 +41,7 @@ class MeanFieldPredictor(BasePredictor):
         return cls(network, posterior, likelihood.to(like), *layers, noise)
 
     def law(self, x: Tensor) -> Predictive:
-        mean, variance = output_moments(
-            self.network, self.loc, self.variance, x, self.noise[:-1]
-        )
+        mean, variance = output_moments(self.network, self.loc, self.variance, x, self.noise[:-1])
         if self.likelihood.kind == "normal":
             return NormalMixture(mean, variance, self.likelihood.noise_scale.square())
         # Without hidden units all draws share their moments: not in place.

@@ -120,12 +120,7 @@ class ElboAtSites:
 
 
 def learn_at_sites(
-    data: LinearData,
-    state: SiteState,
-    hyper: Hyper,
-    learning: Learning,
-    *,
-    explore: bool,
+    data: LinearData, state: SiteState, hyper: Hyper, learning: Learning, *, explore: bool
 ) -> Hyper:
     """Maximise `ElboAtSites` by L-BFGS, from the best point of a grid if ``explore``."""
     elbo, like = ElboAtSites(data, state), data.features

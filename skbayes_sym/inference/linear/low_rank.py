@@ -52,11 +52,7 @@ class LowRankGaussian:
 
     def _factor(self) -> Tensor:
         """Cholesky factor of the coordinates' covariance."""
-        return cholesky(
-            torch.as_tensor(self.covariance),
-            what=_COVARIANCE,
-            remedy=_REMEDY,
-        )
+        return cholesky(torch.as_tensor(self.covariance), what=_COVARIANCE, remedy=_REMEDY)
 
     def variance(self) -> Floats:
         """Variance of every weight, (C, K); O(C K r^2)."""

@@ -133,9 +133,7 @@ def _batch_product(r: Reader, node: fx.Node, a: Label, b: Label) -> Any:
 
 
 @_rule("convolution")
-def _convolution(
-    r: Reader, node: fx.Node, x: Label, w: Label, b: Label | None, *more: Any
-) -> Any:
+def _convolution(r: Reader, node: fx.Node, x: Label, w: Label, b: Label | None, *more: Any) -> Any:
     """A product over channels, by group; kernels and space stay in place."""
     is_transposed, groups = more[3], more[5]
     if is_transposed and groups > 1:

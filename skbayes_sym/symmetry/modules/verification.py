@@ -38,7 +38,10 @@ def module_function(
 
 
 def largest_change(
-    module: nn.Module, layout: ParamLayout, inputs: tuple[Any, ...], group: SymmetryGroup,
+    module: nn.Module,
+    layout: ParamLayout,
+    inputs: tuple[Any, ...],
+    group: SymmetryGroup,
     n: int = 1,
 ) -> float:
     """Largest change of an output under random elements at random weights, relative to outputs.
