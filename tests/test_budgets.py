@@ -12,13 +12,13 @@ MOST_FUNCTIONS = 140  # that a fit of the conjugate linear model enters
 
 # The most of each; a change that adds a capability pays for it by deleting.
 REACHED = {
-    "package lines": 46_000,
-    "test lines": 38_500,
+    "package lines": 50_000,
+    "test lines": 38_000,
     "constructor parameters": 15,
     "class names twice": 0,
     "shared basenames": 6,
-    "attribute signs": 101,
-    "module numbers": 486,
+    "attribute signs": 20,
+    "module numbers": 420,
     "verbless docstrings": 0,
 }
 
