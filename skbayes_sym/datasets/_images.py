@@ -46,15 +46,13 @@ def images_from_folder(name: str, part: str, home: Path) -> Images | None:
     files = [[folder / file for file in names[p]] for p in wanted]
     if not all(path.is_file() for paths in files for path in paths):
         return None
-    parts = [_cifar(paths) if name == "cifar10" else _idx(*paths) for paths in files]
-    X, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    n_train = len(parts[0][1]) if part == "all" else 0
-    return Images(X.astype(np.float64), y.astype(np.int64), str(folder), n_train)
-
-
-def _idx(images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    X, y = read_idx(images, 3), read_idx(labels, 1)
-    return X.reshape(len(X), -1), y
+    if name == "cifar10":
+        parts = [_cifar(paths) for paths in files]
+    else:
+        parts = [(read_idx(X, 3), read_idx(y, 1)) for X, y in files]
+    pixels, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    X, n_train = pixels.reshape(len(y), -1).astype(np.float64), len(parts[0][1])
+    return Images(X, y.astype(np.int64), str(folder), n_train if part == "all" else 0)
 
 
 def read_idx(path: Path, n_dims: int) -> NDArray[np.uint8]:

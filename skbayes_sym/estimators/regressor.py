@@ -32,7 +32,7 @@ from skbayes_sym.models.crps import crps
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.likelihoods.normal_noise import Gaussian
-from skbayes_sym.models.predictive_mixtures import Predictive, TargetPredictive
+from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, seed_of
 from skbayes_sym.numerics.memory import require_memory
@@ -77,13 +77,6 @@ def quantile_levels(quantiles: Any) -> Array:
         return np.atleast_1d(np.asarray(quantiles, dtype=float))
     except (TypeError, ValueError):
         return np.full(1, np.nan)
-
-
-def _warn_of_infinite(law: Predictive, first: int) -> None:
-    """Say which rows are beyond the range of numbers; a law may be without a variance, too."""
-    for values in (law.mean(), law.uncertainty().epistemic):  # type: ignore[attr-defined]
-        if warn_of_infinite_rows(values.cpu().numpy(), first):
-            return
 
 
 class BayesianRegressorMixin(RegressorMixin):
@@ -411,7 +404,9 @@ class BayesianRegressorMixin(RegressorMixin):
                 return functional(law, torch.as_tensor(y[rows], device=x.device))
             values = functional(law)
             if any(bool(value.isinf().any()) for value in values):
-                _warn_of_infinite(law, rows.start)
+                for each in (law.mean(), law.uncertainty().epistemic):  # or without a variance
+                    if warn_of_infinite_rows(each.cpu().numpy(), rows.start):
+                        break
             return values
 
         return self._by_block(X, ask, y)

@@ -135,30 +135,22 @@ def learned_scales(prior: Prior) -> ScalesByGroup | None:
     return prior.learned if prior.gaussian() is not None else None
 
 
-def scale_attributes(prior: ScalesByGroup) -> dict[str, Array]:
-    """Learned standard deviations of the weights: of groups, and of input columns."""
-    scale = (-0.5 * prior.hyper).exp().double().cpu().numpy()
-    found = {"prior_scale_": scale, "prior_groups_": np.array(prior.names)}
-    if prior.columns:
-        found["relevance_"] = scale[prior.columns]
-    return found
-
-
-def scale_attributes_of_several(
-    prior: ScalesByGroup, log_precision: Tensor, name: str
+def scale_attributes(
+    prior: ScalesByGroup, log_precision: Tensor | None = None, name: str = ""
 ) -> dict[str, Array]:
-    """Learned standard deviations of several weight vectors, (M, G) of them under ``name``.
+    """Learned standard deviations of the weights: of groups, and of input columns.
 
-    ``prior_scale_`` is their geometric mean; ``relevance_`` keeps every one's, of input columns.
+    Of several weight vectors, ``log_precision`` (M, G), they are under ``name``: ``prior_scale_``
+    is then their geometric mean, and ``relevance_`` keeps every one's.
     """
-    scale = (-0.5 * log_precision).exp().double().cpu().numpy()
-    found = {
-        "prior_scale_": np.exp(np.log(scale).mean(axis=0)),
-        name: scale,
-        "prior_groups_": np.array(prior.names),
-    }
+    hyper = prior.hyper if log_precision is None else log_precision
+    scale = (-0.5 * hyper).exp().double().cpu().numpy()
+    mean = scale if log_precision is None else np.exp(np.log(scale).mean(axis=0))
+    found = {"prior_scale_": mean, "prior_groups_": np.array(prior.names)}
+    if name:
+        found[name] = scale
     if prior.columns:
-        found["relevance_"] = scale[:, prior.columns]
+        found["relevance_"] = scale[..., prior.columns]
     return found
 
 

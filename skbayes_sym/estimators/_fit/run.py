@@ -42,26 +42,23 @@ class FitTask:
         metadata: Mapping[str, Any] | None,
         n_blocks: int,
     ) -> None:
-        self._estimator = estimator
-        self._data = {"X": X, "y": y, "metadata": metadata}
+        self._given = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
         self._n_blocks = self._left = n_blocks
         self._start: float | None = perf_counter()  # None once the time has been told
         self._context = callback_context(estimator, n_blocks)
-        self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
+        self._context.call_on_fit_task_begin(**self._given)
         self._block: Any = None
         self._begin_block()
 
     def _begin_block(self) -> None:
         self._block = self._context.subcontext(task_name="block")
-        self._block.call_on_fit_task_begin(estimator=self._estimator, **self._data)
+        self._block.call_on_fit_task_begin(**self._given)
         self._left -= 1
 
     def end_block(self, reconstruct: Reconstruct | None) -> bool:
         """Report a finished block; True if a callback asks to stop."""
-        stop = self._block.call_on_fit_task_end(
-            estimator=self._estimator, reconstruction_attributes=reconstruct, **self._data
-        )
-        self._block = None
+        given = {**self._given, "reconstruction_attributes": reconstruct}
+        stop, self._block = self._block.call_on_fit_task_end(**given), None
         self._tell_time()
         if not stop and self._left > 0:
             self._begin_block()
@@ -80,13 +77,8 @@ class FitTask:
 
     def end(self, reconstruct: Reconstruct | None) -> None:
         """Report the end of the fit, first of a block that ended early if there is one."""
-        if self._block is not None:
-            self._block.call_on_fit_task_end(
-                estimator=self._estimator, reconstruction_attributes=reconstruct, **self._data
-            )
-        self._context.call_on_fit_task_end(
-            estimator=self._estimator, reconstruction_attributes=reconstruct, **self._data
-        )
+        for context in filter(None, (self._block, self._context)):
+            context.call_on_fit_task_end(**self._given, reconstruction_attributes=reconstruct)
 
 
 STEP_CONSTRAINTS: dict[str, list[Any]] = {

@@ -84,12 +84,10 @@ class Training:
         """Validate everything before the first array is allocated for the fit."""
         device = resolve_device(estimator.device)
         X_checked, y_checked = estimator._check_targets(X, y)
-        weight = np.ones(len(X_checked))
-        if sample_weight is not None:
-            with numbers_due("sample_weight"):
-                weight = check_sample_weight(
-                    sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
-                )
+        with numbers_due("sample_weight"):
+            weight = check_sample_weight(
+                sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
+            )
         present = weight > 0  # a row of zero weight is a row that isn't there
         X_present, y_present, own = X_checked, y_checked, weight
         if not present.all():
@@ -97,7 +95,12 @@ class Training:
         origin = np.full(len(weight), -1)
         targets = estimator._encode_targets(y_present)
         rows, origin[present] = canonical_rows(X_present, targets.values, own)
-        _warn_of_one(rows)
+        if len(rows.X) == 1:
+            warn_user(
+                "X has one distinct row: nothing can be learned of how targets depend on it, and "
+                "predictions elsewhere are the prior's. Give more rows.",
+                UserWarning,
+            )
         x_scaling, y_scaling = estimator._scale_inputs(rows), estimator._scale_targets(rows)
         dtype = dtype_of(X_checked)
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
@@ -239,16 +242,6 @@ class Training:
             attributes["y_mean_"], attributes["y_scale_"] = self.y_scaling
             attributes["_y_ndim_"] = self.y_ndim
         return attributes
-
-
-def _warn_of_one(rows: Rows) -> None:
-    """Say what can't be learned of one row."""
-    if len(rows.X) == 1:
-        warn_user(
-            "X has one distinct row: nothing can be learned of how targets depend on it, and "
-            "predictions elsewhere are the prior's. Give more rows.",
-            UserWarning,
-        )
 
 
 def automatic_batch(n_rows: int) -> int:

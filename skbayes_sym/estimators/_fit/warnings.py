@@ -27,7 +27,7 @@ def warnings_name(estimator: object) -> Iterator[None]:
             _whose.reset(token)
 
 
-def warn_user(message: str, category: type[Warning]) -> None:
+def warn_user(message: str, category: type[Warning] = ConvergenceWarning) -> None:
     """Warn at the nearest caller outside the package, scikit-learn and context managers.
 
     A counted ``stacklevel`` would hold for one way into `fit` only: a pipeline has more frames.
@@ -78,8 +78,3 @@ def warn_of_moving_mode(
         if change < inf:
             why = f"the last two updates moved the log evidence by {change:.2g} nats per row"
         warn_user(f"not converged: {why}. Raise max_iter.", ConvergenceWarning)
-
-
-def warn_unconverged(message: str) -> None:
-    """A `ConvergenceWarning` at the user's own line."""
-    warn_user(message, ConvergenceWarning)

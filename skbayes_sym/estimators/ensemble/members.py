@@ -11,7 +11,7 @@ from skbayes_sym.estimators._fit.building import (
     fully_connected,
     independent_normals,
     learned_scales,
-    scale_attributes_of_several,
+    scale_attributes,
 )
 from skbayes_sym.estimators._fit.compatibility import (
     ANY_LIKELIHOOD,
@@ -133,7 +133,7 @@ class Members:
         if self.log_precision is not None:
             prior: ScalesByGroup = model.prior  # type: ignore[assignment]
             hyper = torch.as_tensor(self.log_precision)
-            attributes |= scale_attributes_of_several(prior, hyper, "prior_scale_samples_")
+            attributes |= scale_attributes(prior, hyper, "prior_scale_samples_")
         noise_scale = model.likelihood.at(torch.as_tensor(self.log_noise).double()).noise_scale
         if data.y_scaling is not None and noise_scale.shape[-1]:
             noise_std = noise_scale.expand(len(self.theta), -1).numpy() * data.y_scaling.scale

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.run import Run, logger
-from skbayes_sym.estimators._fit.warnings import warn_unconverged, warn_user
+from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import warn_of_empty
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
 from skbayes_sym.inference.diagnostics import rank_rhat
@@ -159,7 +159,7 @@ class Factorization:
             return
         n_draws, entries = len(factors.draws), data.double_entries.by_row
         if n_draws < self.effort.fewest_draws:
-            warn_unconverged(
+            warn_user(
                 f"not converged: {n_draws} draws of {self.max_iter} sweeps say little about "
                 "whether the chain has reached the posterior. Raise max_iter and n_draws."
             )
@@ -172,7 +172,7 @@ class Factorization:
         off = entries.value[place] - products / k**0.5
         rhat = float(rank_rhat(off.square().mean(-1).reshape(1, -1, 1).cpu())[0])
         if rhat > self.effort.most_rhat:
-            warn_unconverged(
+            warn_user(
                 "not converged: the draws' fit to the entries still moves (split R-hat "
                 f"{rhat:.2f}, above {self.effort.most_rhat}). Raise max_iter."
             )

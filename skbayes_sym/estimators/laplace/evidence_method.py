@@ -11,7 +11,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.building import (
     fully_connected,
-    scale_attributes_of_several,
+    scale_attributes,
     scales_by_group,
 )
 from skbayes_sym.estimators._fit.compatibility import (
@@ -115,7 +115,7 @@ class ModesFit:
         """Standard deviations of the weights of R modes: of groups, and of input columns."""
         if not self.prior.is_learned:
             return {"prior_scale_": self.prior.scale.numpy()}
-        return scale_attributes_of_several(self.prior, self.modes.hyper, "prior_scale_modes_")
+        return scale_attributes(self.prior, self.modes.hyper, "prior_scale_modes_")
 
     def report(self, data: Training, tol: object, *, warns: bool) -> None:
         """Log what was found, and warn of a best mode that still moved at the end."""

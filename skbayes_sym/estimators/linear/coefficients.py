@@ -1,6 +1,5 @@
 """Base of the two linear estimators: parameters, coefficients and outputs."""
 
-from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -13,7 +12,7 @@ from skbayes_sym.estimators._fit.building import GivenPrior, scale_array
 from skbayes_sym.estimators._fit.compatibility import Fitted, require_kind, require_members
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling, is_standardized
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.linear.site_inference import SiteInference
@@ -36,11 +35,6 @@ LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
     "standardize": ["boolean"],
     "random_state": ["random_state"],
 }
-
-
-def likelihood_constraint(names: Mapping[str, object]) -> list[Any]:
-    """Constraint: one of the names, or an object with a density."""
-    return [StrOptions(set(names)), HasMethods("log_prob")]
 
 
 class LinearEstimator(RowEstimator):

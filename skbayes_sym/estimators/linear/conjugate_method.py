@@ -47,6 +47,10 @@ class ConjugateFit:
         posterior = self.design.posterior(self.loc, self.covariance, self.prior_variance)
         intercept, noise = np.array([self.intercept]), np.array([self.noise_std])
         log_evidence = self.log_evidence + data.log_jacobian
+        assert data.y_scaling is not None
+        present = data.origin >= 0  # a row says where it is, with the variance of the noise
+        with np.errstate(over="ignore"):  # of targets above 1e154 it is no number
+            variance = np.square(self.noise_std * data.y_scaling.scale[0])
         return {
             **coefficients(data, posterior, intercept, noise, self.prior_scale),
             "log_evidence_": log_evidence,
@@ -56,17 +60,9 @@ class ConjugateFit:
             "elbo_std_error_": 0.0,
             "elbo_curve_": np.array([log_evidence]),
             "_gap_std_error_": 0.0,
-            **self._sites(data),
+            "site_location_": np.where(present, data.rows.y[data.origin, 0], np.nan),
+            "site_variance_": np.where(present, variance, np.inf),
         }
-
-    def _sites(self, data: Training) -> dict[str, Array]:
-        """A row says where it is, with the variance of the noise."""
-        assert data.y_scaling is not None
-        present = data.origin >= 0
-        location = np.where(present, data.rows.y[data.origin, 0], np.nan)
-        with np.errstate(over="ignore"):  # of targets above 1e154 it is no number
-            variance = np.square(self.noise_std * data.y_scaling.scale[0])
-        return {"site_location_": location, "site_variance_": np.where(present, variance, np.inf)}
 
 
 @dataclass(frozen=True, eq=False)

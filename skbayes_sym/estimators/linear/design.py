@@ -108,12 +108,6 @@ class Start(NamedTuple):
         )
 
 
-def mean_square(problem: LinearData) -> float:
-    """Mean squared length of the inputs."""
-    share = problem.weight / problem.weight.sum()
-    return float(share @ (problem.features**2).sum(1))
-
-
 def warn_of_ends(log_variance: float, log_noise: Sequence[float], learning: Learning) -> None:
     """Say which learned scale has no optimum inside its range."""
     if learning.prior is not None and log_variance > learning.prior.high - _AT_THE_END:

@@ -8,14 +8,10 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.building import GivenPrior
 from skbayes_sym.estimators._fit.compatibility import Fitted
-from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
-from skbayes_sym.estimators.linear.coefficients import (
-    LINEAR_CONSTRAINTS,
-    LinearEstimator,
-    likelihood_constraint,
-)
+from skbayes_sym.estimators.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
 from skbayes_sym.estimators.linear.site_inference import SiteFit, scale_by_left_out
 from skbayes_sym.inference.linear.linear_predictor import LinearPredictor
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
@@ -155,7 +151,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **LINEAR_CONSTRAINTS,
-        "likelihood": likelihood_constraint(LIKELIHOODS),
+        "likelihood": [StrOptions(set(LIKELIHOODS)), HasMethods("log_prob")],
         "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
     }
 

@@ -15,13 +15,9 @@ from skbayes_sym.estimators._fit.rows import (
     column_scaling,
     is_standardized,
 )
-from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
+from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.linear.coefficients import (
-    LINEAR_CONSTRAINTS,
-    LinearEstimator,
-    likelihood_constraint,
-)
+from skbayes_sym.estimators.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -174,7 +170,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **LINEAR_CONSTRAINTS,
-        "likelihood": likelihood_constraint(LIKELIHOODS),
+        "likelihood": [StrOptions(set(LIKELIHOODS)), HasMethods("log_prob")],
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
         "standardize": STANDARDIZE,
     }

@@ -10,14 +10,13 @@ from skbayes_sym.estimators._fit.compatibility import LINEAR, NORMAL_PRIOR, ONE_
 from skbayes_sym.estimators._fit.rows import Array, Scaling
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.warnings import warn_unconverged
+from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.linear.conjugate_method import ConjugateFit, ConjugateRegression
 from skbayes_sym.estimators.linear.design import (
     Design,
     Start,
     best_constant,
     coefficients,
-    mean_square,
     require_covariance,
     warn_of_ends,
 )
@@ -170,7 +169,9 @@ class SiteInference:
             design = Design.of(data, unit if self.prior_scale is None else unit * self.prior_scale)
             problem = design.problem(data, n_outputs, self.fit_intercept)
             sites, *replicates = self._rules(model.likelihood, n_outputs, data.seed)
-            start = Start.of(data, model.likelihood, mean_square(problem), self.prior_scale)
+            length = problem.features.square().sum(1)
+            typical = float(problem.weight @ length / problem.weight.sum())
+            start = Start.of(data, model.likelihood, typical, self.prior_scale)
             constant = best_constant(data, model.likelihood) * self.fit_intercept
             first = first_sites(problem, sites, torch.as_tensor(constant, device=data.device))
             fitted = self._update(problem, sites, first, start, design, run)
@@ -241,7 +242,7 @@ class SiteInference:
             fitted.stopped, fitted.n_iter,
         )  # fmt: skip
         if fitted.stopped == "max_iter" and self.tol is not None:
-            warn_unconverged(
+            warn_user(
                 f"not converged: the last of {fitted.n_iter} updates moved an output by "
                 f"{fitted.change:.2g} posterior standard deviations (tol={self.tol:g}). Raise "
                 "max_iter."

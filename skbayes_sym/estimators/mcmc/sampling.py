@@ -11,7 +11,7 @@ from skbayes_sym.estimators._fit.memory_parts import prior_part, rows_part
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.warnings import warn_unconverged
+from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.mcmc.allocate import Allocation, Mode, allocate_chains, list_modes
 from skbayes_sym.estimators.mcmc.chain_starts import INITS, NO_EVIDENCE, init_by_size
 from skbayes_sym.estimators.mcmc.explore import (
@@ -238,7 +238,7 @@ def _report(findings: Findings) -> None:
         np.nanmax(diagnostics["function_rhat"], initial=1.0),
     )  # fmt: skip
     for message in diagnostics["warnings"]:
-        warn_unconverged(message)
+        warn_user(message)
 
 
 def _require_memory(setting: SamplingSetting) -> None:

@@ -213,7 +213,10 @@ class _Rounds:
         plain = goal - at
         size = float(np.abs(plain).max())
         self.settled, self.close = size < self._tol, min(_CLOSE, max(_SHARE * size, self._tol))
-        far = self._within(at + self._stride(at, plain) * plain, goal)
+        far = at + self._stride(at, plain) * plain
+        prior, noise = self._learning.prior, self._learning.noise
+        low, high = np.array([prior or Range(-inf, inf)] + [noise] * (len(goal) - 1)).T
+        far = np.where((far < low) | (far > high), goal, far)  # the plain goal where out of range
         self._last = at, plain
         for target in (far, goal, at):  # `at` always works: it is where we are
             moved = _moved(self._data, state, target, float((target - at)[1:].sum()))
@@ -229,13 +232,6 @@ class _Rounds:
         with np.errstate(divide="ignore", invalid="ignore"):
             secant = -(at - before) / (plain - plain_before)
         return np.clip(np.nan_to_num(secant, nan=1.0, posinf=1.0, neginf=1.0), 1.0, _LONGEST_STRIDE)
-
-    def _within(self, goal: np.ndarray, safe: np.ndarray) -> np.ndarray:
-        """Within the ranges; the plain goal where the longer one isn't."""
-        prior, noise = self._learning.prior, self._learning.noise
-        ranges = [prior or Range(-inf, inf)] + [noise] * (len(goal) - 1)
-        low, high = np.array(ranges).T
-        return np.where((goal < low) | (goal > high), safe, goal)
 
 
 def _flat(hyper: Hyper) -> np.ndarray:

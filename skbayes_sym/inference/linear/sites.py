@@ -216,13 +216,6 @@ def first_sites(data: LinearData, likelihood: SiteLikelihood, intercept: Tensor)
     return Sites(shift, curvature)
 
 
-def target_sites(state: SiteState) -> Sites:
-    """Sites to which a natural gradient step of length 1 leads."""
-    curvature = state.terms.curvature
-    shift = state.terms.gradient + torch.einsum("ncd,nd->nc", curvature, state.mean)
-    return Sites(shift, curvature)
-
-
 class Update(NamedTuple):
     """A step, and how far it moved the posterior."""
 
@@ -251,7 +244,9 @@ def update(
     that does. (Where data separate, plain ones close a few per cent of the distance a step.) Costs
     O(N r^2 C^2 + (C r)^3) a trial.
     """
-    target = target_sites(state)
+    curvature = state.terms.curvature
+    shift = state.terms.gradient + torch.einsum("ncd,nd->nc", curvature, state.mean)
+    target = Sites(shift, curvature)  # where a natural gradient step of length 1 leads
     scale = float(data.weight.sum())
     floor = state.elbo - _ROUNDING * (scale + abs(float(state.elbo)))
 
