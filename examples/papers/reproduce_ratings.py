@@ -296,21 +296,13 @@ def show_new_user(data: Ratings) -> None:
     newcomer = np.bincount(users).argmax()
     old = users != newcomer
     model = SymVIMatrixFactorization(10, random_state=0).fit((users[old], films[old], stars[old]))
-    known = np.isin(films, model.column_labels_) & ~old
-    row = np.full((1, len(model.column_labels_)), np.nan)
-    place = np.searchsorted(model.column_labels_, films[known])
-    n_seen = min(20, len(place))
-    row[0, place[:n_seen]] = stars[known][:n_seen]
-    unseen = np.flatnonzero(np.isnan(row[0]))
-    asked = (np.zeros(len(unseen), dtype=int), model.column_labels_[unseen])
-    mean, std = model.predict_new_rows(row, asked, return_std=True)
-    draws = model.sample_new_rows(row, asked, 400, random_state=0)
-    best = np.bincount(draws.argmax(axis=1), minlength=len(unseen)) / len(draws)
-    print(f"\na new user with {n_seen} ratings; top five by the probability of being the best")
-    for at in np.argsort(-best)[:5]:
-        print(
-            f"  film {asked[1][at]:>6}: best with {best[at]:.2f}, {mean[at]:.2f} +- {std[at]:.2f}"
-        )
+    theirs = np.flatnonzero(np.isin(films, model.column_labels_) & ~old)[:20]
+    model = model.with_new_rows((users[theirs], films[theirs], stars[theirs]))
+    best = model.recommend([newcomer], 5, by="probability_best", n_draws=400, random_state=0)
+    mean, std = model.predict_entries([newcomer] * 5, best.columns[0], return_std=True)
+    print(f"\na new user with {len(theirs)} ratings; top five by the probability of being the best")
+    for film, chance, m, s in zip(best.columns[0], best.values[0], mean, std, strict=True):
+        print(f"  film {film:>6}: best with {chance:.2f}, {m:.2f} +- {s:.2f}")
 
 
 def main() -> None:

@@ -14,14 +14,19 @@ from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import warn_of_empty
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
 from skbayes_sym.inference.diagnostics import rank_rhat
-from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor
+from skbayes_sym.inference.factorization.coordinates import Free, with_pinned
+from skbayes_sym.inference.factorization.entry_predictor import (
+    EntryRows,
+    FactorPredictor,
+    law_cov,
+)
 from skbayes_sym.inference.factorization.factor_model import (
     FactorModel,
     FactorProblem,
     Factors,
     FactorState,
 )
-from skbayes_sym.inference.factorization.hyperpriors import RowLaw
+from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SidePrior
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.solvers import Solver
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
@@ -68,33 +73,28 @@ class FactorFit:
         draws = self.factors.draws
         if draws is not None:
             draws = (draws @ turn.to(draws)).to(data.dtype).cpu()
-        predictor = FactorPredictor(
-            rows, columns, model.network, laws[0], state.likelihood, model.shift, draws
+        priors = model.prior.sides(data.shape, model.network, torch.zeros(1, dtype=torch.float64))
+        first, second = (
+            _anyone(prior, law, side)
+            for prior, law, side in zip(priors, laws, model.network.sides, strict=True)
         )
-        sides = (GaussianRows(side.mean.numpy(), side.cov.numpy()) for side in (rows, columns))
-        factors = MatrixPosterior(*sides).factors(k)
+        predictor = FactorPredictor(
+            rows, columns, model.network, (laws[0], laws[1]), state.likelihood, model.shift, draws,
+            (first, second),
+        )  # fmt: skip
         scales = [torch.linalg.inv(law.precision).diagonal()[:k].sqrt() for law in laws]
-        attributes = {
+        by_row = data.entries.by_row
+        return {
             **data.attributes(),
-            "posterior_": factors,
-            "components_": np.ascontiguousarray(factors.columns.mean.T) / k**0.5,
-            "components_cov_": factors.columns.cov / k,
+            **stated(predictor, data.scale),
             "prior_scale_": torch.stack(scales).numpy(),
             "n_iter_": self.factors.n_iter,
             "stop_reason_": self.factors.stopped,
             "_orientation_": axes.cpu().numpy(),
-            "_predictor_": predictor.arrays(),
-            "_law_of_columns_": tuple(part.numpy() for part in laws[1][:2]),
+            "_seen_": (by_row.start.cpu().numpy(), by_row.other.cpu().numpy()),
             **self._noise(data),
             **self._bounds(data),
         }
-        names, pin = ("row_offsets_", "column_offsets_"), model.network.pin
-        for name, side, free in zip(names, (rows, columns), model.network.sides, strict=True):
-            if len(free.free) > k:
-                attributes[name] = side.mean[:, free.free[-1]].numpy() / pin * data.scale
-        if draws is not None:
-            attributes["samples_"] = draws.numpy()[..., :k]
-        return attributes
 
     def _noise(self, data: MatrixTraining) -> dict[str, Any]:
         likelihood = self.factors.posterior.likelihood
@@ -218,6 +218,35 @@ def _whole_turn(turn: Tensor, n_coordinates: int) -> Tensor:
     whole = torch.eye(n_coordinates, dtype=turn.dtype, device=turn.device)
     whole[: len(turn), : len(turn)] = turn
     return whole
+
+
+def _anyone(prior: SidePrior, law: RowLaw, side: Free) -> EntryRows:
+    """A row of which nothing is known: the prior's, its features those of any row of the fit."""
+    means = prior.features.forward.cpu() @ law.coefficients
+    spread = (means - means.mean(0)).mT @ (means - means.mean(0)) / len(means)
+    mean, cov = means.mean(0, keepdim=True), (law_cov(law) + spread).unsqueeze(0)
+    return EntryRows(*with_pinned(mean, cov, side))
+
+
+def stated(predictor: FactorPredictor, scale: float) -> dict[str, Any]:
+    """Fitted attributes that tell of rows and columns; ``scale``: of the matrix."""
+    k, sides = predictor.network.n_components, (predictor.rows, predictor.columns)
+    factors = MatrixPosterior(*(GaussianRows(s.mean.numpy(), s.cov.numpy()) for s in sides))
+    factors = factors.factors(k)
+    attributes = {
+        "posterior_": factors,
+        "components_": np.ascontiguousarray(factors.columns.mean.T) / k**0.5,
+        "components_cov_": factors.columns.cov / k,
+        "_predictor_": predictor.arrays(),
+    }
+    names = ("row_offsets_", "column_offsets_")
+    for name, side, free in zip(names, sides, predictor.network.sides, strict=True):
+        if len(free.free) > k:
+            offsets = side.mean[:, free.free[-1]].numpy()
+            attributes[name] = offsets / predictor.network.pin * scale
+    if predictor.draws is not None:
+        attributes["samples_"] = predictor.draws.numpy()[..., :k]
+    return attributes
 
 
 def canonical_rotation(posterior: FactorState, n_rows: int) -> Tensor:

@@ -11,10 +11,10 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.factorization.entries import is_listed
 from skbayes_sym.estimators.factorization.fitting import FactorEffort, Factorization
+from skbayes_sym.estimators.factorization.lists import is_listed
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining, observe
-from skbayes_sym.estimators.factorization.predictions import PredictsEntries
+from skbayes_sym.estimators.factorization.recommending import Recommends
 from skbayes_sym.estimators.factorization.stream import Listed, joined, warm_state
 from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.entry_sites import is_normal, with_scale
@@ -46,7 +46,7 @@ _NOISE_RANGE = 1e-3, 1e2
 _LATENT_NOISE = 0.75  # variance of the noise that turns factors into labels: their unit is free
 
 
-class SymVIMatrixFactorization(PredictsEntries):
+class SymVIMatrixFactorization(Recommends):
     r"""Factorise a ratings-like matrix by symmetrised variational inference.
 
     .. math:: x_{ij} = \text{mean} + \text{scale} \cdot
@@ -89,6 +89,9 @@ class SymVIMatrixFactorization(PredictsEntries):
         normal-Wishart prior of Bayesian probabilistic matrix factorisation, and offsets their place
         in it; "ard" a mean and a scale for every component and side. A number is the standard
         deviation of every entry, in scaled units, around 0. "map" learns none: there words are 1.
+    columns : "auto" or tuple of str, default="auto"
+        Columns of a frame that hold a list of entries: of rows, of columns, of values, and maybe
+        of weights. "auto" knows them by names such as "userId", "movie_id" and "rating".
     standardize : bool or {"center", "scale"}, default=True
         Whether to subtract the mean of the observed entries first and divide by their standard
         deviation; a word is one of the two. Counts and classes are taken as they are.
@@ -213,7 +216,6 @@ class SymVIMatrixFactorization(PredictsEntries):
 
     noise_std_: float
     _orientation_: Array
-    _law_of_columns_: tuple[Array, Array]
     _stream_: Listed
     _stream_begun_: tuple[int, str]  # entries when sweeps last began anew, and the settings then
 
@@ -224,6 +226,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         "solver": [StrOptions(set(SOLVERS)), HasMethods("solve")],
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
         "prior": [StrOptions({"learn", "ard"}), Interval(Real, 0, None, closed="neither")],
+        "columns": [StrOptions({"auto"}), tuple, list],
         "standardize": ["boolean", StrOptions({"center", "scale"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left"), None],
@@ -241,6 +244,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         solver: str | Solver = "vi",
         noise_std: str | float = "learn",
         prior: str | float = "learn",
+        columns: Any = "auto",
         standardize: bool | str = True,
         max_iter: int = 300,
         tol: float | None = 1e-4,
@@ -254,6 +258,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         self.solver = solver
         self.noise_std = noise_std
         self.prior = prior
+        self.columns = columns
         self.standardize = standardize
         self.max_iter = max_iter
         self.tol = tol
@@ -282,10 +287,10 @@ class SymVIMatrixFactorization(PredictsEntries):
         X : array-like, sparse matrix or DataFrame of shape (n_rows, n_columns), or list of entries
             NaN is missing. In a sparse matrix what isn't stored is missing, and a stored zero is an
             observed zero. A list of entries is a tuple ``(rows, columns, values)`` of 1D arrays, or
-            a frame with columns "row", "column" and "value"; rows and columns are labels, sorted
-            in `row_labels_` and `column_labels_`. A fourth part, or a column "weight", says how
-            often an entry counts (scikit-learn's ``sample_weight`` is of rows: repeating a row adds
-            another one).
+            a frame as it was read (``columns``; it may have others, which are left alone). Rows and
+            columns of it are labels, sorted in `row_labels_` and `column_labels_`. A fourth part,
+            or a column "weight", says how often an entry counts (scikit-learn's ``sample_weight``
+            is of rows: repeating a row adds another one).
         y : None
             Ignored.
         row_features : array-like, sparse matrix or DataFrame of shape (n_rows, n_features)
@@ -342,7 +347,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         stream: Listed | None = vars(self).get("_stream_")
         if self.__sklearn_is_fitted__() and stream is None:
             warn_user("fit keeps no entries to add to: partial_fit begins anew.", UserWarning)
-        if stream is not None and not is_listed(X):
+        if stream is not None and not is_listed(X, self.columns):
             self._check_matrix(X, reset=False)
         with self._fitting():
             entries = joined(stream, observe(self, X)[0])
@@ -374,8 +379,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         if warm_from is not None and is_the_same:
             labels = (np.unique(warm_from[0]), np.unique(warm_from[1]))
             unit = self.scale_ / data.scale
-            law = self._law_of_columns_
-            warm = warm_state(self._predictor(), law, data, model, labels, unit)
+            warm = warm_state(self._predictor(), data, model, labels, unit)
         method = Factorization(self._solver(), self.max_iter, self.tol, warm)
         run = Run(data.begin, lambda fitted: fitted.attributes(data, model))
         with self._keeping(run):

@@ -17,11 +17,10 @@ from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import (
     Observed,
     frame_labels,
-    is_listed,
-    listed_entries,
     observed_entries,
     scaling,
 )
+from skbayes_sym.estimators.factorization.lists import is_listed, listed_entries
 from skbayes_sym.estimators.factorization.side_features import SideFeatures
 from skbayes_sym.inference.factorization.entry_sites import as_targets, is_of_classes
 from skbayes_sym.inference.factorization.incidence import Entries
@@ -31,6 +30,7 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 class TakesMatrix(Protocol):
     """An estimator as `MatrixTraining.open` asks it."""
 
+    columns: Any
     device: str
     standardize: bool | str
     random_state: Any
@@ -96,6 +96,8 @@ class MatrixTraining:
             return data
         if is_of_classes(likelihood):
             classes, place = np.unique(observed.values, return_inverse=True)
+            if likelihood.kind == "ordinal":
+                _require_labels(classes)
             observed = observed._replace(values=place.astype(np.float64))
             data = replace(data, observed=observed, classes=classes)
         else:
@@ -180,8 +182,8 @@ class MatrixTraining:
 
 def observe(estimator: TakesMatrix, X: Any) -> tuple[Observed, Any]:
     """The entries of a matrix or a list of entries, and what their precision is read off."""
-    if is_listed(X):
-        observed = listed_entries(X)
+    if is_listed(X, estimator.columns):
+        observed = listed_entries(X, estimator.columns)
         if 0 in observed.shape:
             raise ValueError("a list of entries has 0 sample(s): at least one entry is required.")
         labels = observed.column_labels
@@ -191,6 +193,22 @@ def observe(estimator: TakesMatrix, X: Any) -> tuple[Observed, Any]:
     checked = estimator._check_matrix(X, reset=True)
     observed = observed_entries(checked)
     return observed._replace(row_labels=rows, column_labels=columns), checked
+
+
+def _require_labels(classes: Array, most: int = 100) -> None:
+    """Refuse ordinal labels that are too many for cut points, or one far away from the others."""
+    if len(classes) > most:
+        raise ValueError(
+            f"likelihood='ordinal' takes at most {most} labels, got {len(classes)} distinct "
+            "values: use likelihood='gaussian', or round them."
+        )
+    steps = np.diff(classes)
+    if len(steps) > 2 and steps.max() > 20.0 * np.median(steps):
+        far = classes[-1] if steps[-1] == steps.max() else classes[0]
+        raise ValueError(
+            f"likelihood='ordinal' has {far:g}, which lies {steps.max():g} from others in steps of "
+            f"{np.median(steps):g}: leave such entries out, or number the labels by their order."
+        )
 
 
 def _require_counts(values: Array, likelihood: Likelihood) -> None:

@@ -1,8 +1,10 @@
 """Predictions of a fitted factorisation: factors of rows, entries, draws, scores."""
 
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
@@ -11,16 +13,24 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._fit.run import FLOATS
+from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.base import BayesianEstimator
-from skbayes_sym.estimators.factorization.entries import observed_entries, positions
+from skbayes_sym.estimators.factorization.entries import frame_labels, observed_entries
+from skbayes_sym.estimators.factorization.fitting import stated
+from skbayes_sym.estimators.factorization.lists import (
+    as_labels,
+    is_listed,
+    list_columns,
+    listed_entries,
+)
 from skbayes_sym.estimators.factorization.side_features import scaled
-from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor
+from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
-from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of
+from skbayes_sym.numerics.arguments import check_arrays, check_count, is_frame, seed_of, shown
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.random import generator_from
 
@@ -38,7 +48,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     row_labels_: Array
     column_labels_: Array
     column_offsets_: Array
+    columns: Any
     _predictor_: dict[str, Any]
+    _seen_: tuple[Array, Array]  # where each row's entries begin, and their columns
     _feature_scaling_: tuple[Array | None, Array | None]
 
     def _fitted_likelihood(self) -> Likelihood:
@@ -87,9 +99,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         std : ndarray of shape (n_rows, n_components)
             Only if ``return_std``.
         """
-        data, dtype = self._entries_of(X)
-        rows = self._of_new_rows(data, row_features).rows
-        k = len(self.components_)
+        data, _ = self._entries_of(X)
+        rows, k = self._new_rows(data, row_features), len(self.components_)
+        dtype = self.components_.dtype
         mean = rows.mean[:, :k].numpy().astype(dtype, copy=False)
         if not return_std:
             return mean
@@ -138,14 +150,43 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             product = (predictor.rows.mean @ predictor.columns.mean.T).numpy()
         return product / root_k * self.scale_ + self.mean_
 
-    def predict_entries(self, rows: Any, columns: Any, return_std: bool = False) -> Any:
-        """Predict single entries of the training matrix.
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predict what is asked for: the entries of a list, or all entries of new rows.
+
+        Parameters
+        ----------
+        X : list of entries, or array-like or sparse matrix of shape (n_rows, n_columns)
+            Of a list, as `fit` takes it, values aren't looked at and may be left out. Rows of a
+            matrix are new ones, NaN where missing.
+        return_std : bool, default=False
+            Whether to return the standard deviation of a new observation too.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_entries,) or (n_rows, n_columns)
+        std : ndarray of that shape
+            Noise included; only if ``return_std``.
+        """
+        check_is_fitted(self)
+        if is_listed(X, self.columns, valued=False):
+            return self.predict_entries(X, return_std=return_std)
+        data, _ = self._entries_of(X)
+        n, m = data.n_rows, len(self.posterior_.columns.mean)
+        predictor = self._predictor().of_rows(self._new_rows(data))
+        x = torch.cartesian_prod(torch.arange(n), torch.arange(m)).view(-1, 2)
+        found = self._moments(predictor, x, return_std)
+        return tuple(f.reshape(n, m) for f in found) if return_std else found.reshape(n, m)
+
+    def predict_entries(self, rows: Any, columns: Any = None, return_std: bool = False) -> Any:
+        """Predict single entries.
 
         Parameters
         ----------
         rows, columns : array-like of shape (n_entries,)
             Labels, where `row_labels_` and `column_labels_` are set; else positions, counted from
-            0.
+            0. Rows or columns of which nothing is known, new labels, are predicted as any of those
+            of the fit would be, before its entries were seen: with a wider deviation. In place of
+            both, a list of entries as `fit` takes it, with or without values.
         return_std : bool, default=False
             Whether to return the standard deviation of a new observation too.
 
@@ -155,7 +196,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         std : ndarray of shape (n_entries,)
             Noise included; only if ``return_std``.
         """
-        return self._moments(self._predictor(), self._places(rows, columns), return_std)
+        return self._moments(*self._asked(rows, columns), return_std)
 
     def entry_log_density(self, rows: Any, columns: Any, values: Any) -> Array:
         """Log density of new observations of entries, as given.
@@ -171,16 +212,16 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         ndarray of shape (n_entries,)
             Nats; of ordinal entries the log probability of the label.
         """
-        x = self._places(rows, columns)
+        predictor, x = self._asked(rows, columns)
         checked = check_arrays("entry_log_density", {"values": len(x)}, values=values)["values"]
         if np.isnan(checked).any():
             raise ValueError("values holds NaN: leave out the entries that aren't observed.")
-        predictor, y = self._predictor(), torch.as_tensor(self._as_fitted(checked)).double()
+        y = torch.as_tensor(self._as_fitted(checked)).double()
         with one_thread(), torch.no_grad():
             density = predictor.log_density(x, as_targets(predictor.likelihood, y))
         return (density - np.log(self.scale_)).numpy()
 
-    def predict_entry_proba(self, rows: Any, columns: Any) -> Array:
+    def predict_entry_proba(self, rows: Any, columns: Any = None) -> Array:
         """Probabilities of the labels of ordinal entries, or of two classes.
 
         Parameters
@@ -198,7 +239,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         ValueError
             If the likelihood is of numbers.
         """
-        x, predictor = self._places(rows, columns), self._predictor()
+        predictor, x = self._asked(rows, columns)
         if self._classes is None:
             raise ValueError("labels have probabilities with likelihood='ordinal' only.")
         with one_thread(), torch.no_grad():
@@ -206,9 +247,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         return torch.cat(laws).numpy()
 
     def sample_entries(
-        self, rows: Any, columns: Any, n_draws: int = 100, random_state: Any = None
+        self, rows: Any, columns: Any = None, n_draws: int = 100, random_state: Any = None
     ) -> Array:
-        """Draws of entries of the training matrix, without their noise.
+        """Draws of entries, without their noise.
 
         Factors are drawn once a draw, so entries that share a row or a column are dependent as they
         are in the posterior: what Thompson sampling and the probability of being best need.
@@ -225,61 +266,52 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         ndarray of shape (n_draws, n_entries)
             In the units of the matrix; of counts their means, of classes the latent numbers.
         """
-        return self._draws(self._predictor(), self._places(rows, columns), n_draws, random_state)
+        return self._draws(*self._asked(rows, columns), n_draws, random_state)
 
-    def predict_new_rows(
-        self, X: Any, entries: Any, return_std: bool = False, *, row_features: Any = None
-    ) -> Any:
-        """Predict entries of rows that weren't there in `fit`, from those they have.
+    def with_new_rows(self, X: Any, *, row_features: Any = None) -> Self:
+        """The model with rows that weren't there in `fit`, from the entries they have.
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_rows, n_columns)
-            New rows, NaN where missing.
-        entries : (rows, columns)
-            Positions in ``X`` and labels or positions of the columns.
-        return_std : bool, default=False
-            Whether to return the standard deviation of a new observation too: the noise, and what
-            isn't known of the row and the column.
-        row_features : array-like, optional
+        X : list of entries, or array-like or sparse matrix of shape (n_new, n_columns)
+            Entries of new rows, whose labels a list or a frame gives; else they are numbered on.
+        row_features : array-like or DataFrame, optional
             Of these rows, if `fit` was given some.
 
         Returns
         -------
-        mean : ndarray of shape (n_entries,)
-        std : ndarray of shape (n_entries,)
-            Only if ``return_std``.
+        model : object
+            A copy, whose other rows and whose columns are as they were: given the columns'
+            posterior, a new row is a regression. It predicts, draws and recommends for the new
+            rows as for the others.
         """
-        predictor, x = self._asked_of_new(X, entries, row_features)
-        return self._moments(predictor, x, return_std)
+        return self._with_new(X, row_features, 0)
 
-    def sample_new_rows(
-        self, X: Any, entries: Any, n_draws: int = 100, random_state: Any = None,
-        *, row_features: Any = None,
-    ) -> Array:  # fmt: skip
-        """Draws of entries of new rows, as `sample_entries` draws those of the training matrix.
+    def with_new_columns(self, X: Any, *, column_features: Any = None) -> Self:
+        """The model with columns that weren't there in `fit`, from the entries they have.
 
         Parameters
         ----------
-        X, entries, row_features
-            As in `predict_new_rows`.
-        n_draws : int, default=100
-        random_state : int, RandomState instance or None, default=None
+        X : list of entries, or array-like or sparse matrix of shape (n_rows, n_new)
+            Entries of new columns, such as the first ratings of a film.
+        column_features : array-like or DataFrame, optional
+            Of these columns, if `fit` was given some.
 
         Returns
         -------
-        ndarray of shape (n_draws, n_entries)
+        model : object
+            A copy, as `with_new_rows` gives.
         """
-        predictor, x = self._asked_of_new(X, entries, row_features)
-        return self._draws(predictor, x, n_draws, random_state)
+        return self._with_new(X, column_features, 1)
 
     def score(self, X: Any, y: Any = None, *, row_features: Any = None) -> float:
-        """Log density of the observed entries of rows, each row's factor integrated out.
+        """Log density of entries: of a list, or of rows with each row's factor integrated out.
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_rows, n_columns)
-            Rows, new ones for an honest score.
+        X : list of entries, or array-like or sparse matrix of shape (n_rows, n_columns)
+            A list has entries of known rows and columns, that `fit` didn't see for an honest score;
+            a matrix new rows.
         y : None
             Ignored.
         row_features : array-like, optional
@@ -293,6 +325,11 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             of likelihoods but "gaussian" a lower bound. 0 if nothing is observed.
         """
         check_is_fitted(self)
+        if is_listed(X, self.columns):
+            listed = listed_entries(X, self.columns)
+            of_entries = self.entry_log_density(*listed.labelled, listed.values)
+            is_empty = len(of_entries) == 0
+            return 0.0 if is_empty else float(np.average(of_entries, weights=listed.weights))
         data, _ = self._entries_of(X)
         with one_thread(), torch.no_grad():
             features = self._features(row_features, data.n_rows)
@@ -300,42 +337,110 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         total = density - len(data.value) * float(np.log(self.scale_))
         return total / max(len(data.value), 1)
 
-    def _places(self, rows: Any, columns: Any) -> Tensor:
-        """Places of entries of the training matrix, (E, 2)."""
+    def _asked(self, rows: Any, columns: Any) -> tuple[FactorPredictor, Tensor]:
+        """Places of entries, (E, 2), and a predictor that has them, unknown ones at the end."""
         check_is_fitted(self)
+        if columns is None:
+            named = list_columns(rows, self.columns, valued=False)
+            if named is not None:
+                rows, columns = (rows[name] for name in named)
+            elif isinstance(rows, tuple) and len(rows) >= 2:
+                rows, columns = rows[:2]
+            else:
+                raise ValueError(
+                    "give rows and columns, or a list of entries: a tuple (rows, columns) or a "
+                    f"frame whose columns say so; got {shown(rows)} and no columns."
+                )
         sizes = (len(side.mean) for side in self.posterior_)
-        i = positions(rows, next(sizes), "rows", self._labels("row"))
-        return _matched(i, positions(columns, next(sizes), "columns", self._labels("column")))
+        (i, n_rows), (j, n_columns) = (
+            places(raw, size, f"{side}s", self._labels(side))
+            for raw, size, side in zip((rows, columns), sizes, ("row", "column"), strict=True)
+        )
+        if len(i) != len(j):
+            raise ValueError(f"rows has {len(i)} positions and columns {len(j)}: they must match.")
+        predictor = self._predictor()
+        if n_rows or n_columns:
+            predictor = predictor.with_unknown(n_rows, n_columns)
+        return predictor, torch.as_tensor(np.stack([i, j], axis=1))
 
-    def _asked_of_new(
-        self, X: Any, entries: Any, row_features: Any
-    ) -> tuple[FactorPredictor, Tensor]:
+    def _entries_of(self, X: Any, side: int = 0) -> tuple[Incidence, Array | None]:
+        """Entries of new rows, or columns, as the model has them, by row, and their labels."""
         check_is_fitted(self)
-        if not isinstance(entries, tuple | list) or len(entries) != 2:
-            raise ValueError(
-                f"entries must be a pair (rows, columns) of equally many places, got {entries!r}."
+        other = ("column", "row")[side]
+        n_other, labels = len(self.posterior_[1 - side].mean), self._labels(other)
+        if is_listed(X, self.columns):
+            observed = listed_entries(X, self.columns)
+            observed = observed.transposed if side else observed
+            own, there = observed.row_labels, observed.column_labels
+            j, n_unknown = places(there, n_other, f"{other}s", labels)
+            if n_unknown:
+                warn_user(
+                    f"{n_unknown} {other}s were not there in fit: their entries tell nothing.",
+                    UserWarning,
+                )
+            observed = observed.part(j[observed.columns] < n_other)
+            observed = observed._replace(
+                columns=j[observed.columns].astype(np.int32), shape=(observed.shape[0], n_other)
             )
-        data, _ = self._entries_of(X)
-        n_columns, labels = len(self.posterior_.columns.mean), self._labels("column")
-        j = positions(entries[1], n_columns, "columns", labels)
-        x = _matched(positions(entries[0], data.n_rows, "rows"), j)
-        return self._of_new_rows(data, row_features), x
-
-    def _entries_of(self, X: Any) -> tuple[Incidence, np.dtype[Any]]:
-        """Entries of new rows as the model has them, float64, and the precision of X."""
-        check_is_fitted(self)
-        checked = self._check_matrix(X, reset=False)
-        observed = observed_entries(checked)
+        else:
+            own = frame_labels(X)[side]
+            if side:
+                X = X.T if is_frame(X) or sp.issparse(X) else np.asarray(X).T
+                with numbers_due("X"):
+                    settings = {"accept_sparse": True, "ensure_all_finite": "allow-nan"}
+                    X = check_array(X, dtype=FLOATS, input_name="X", **settings)
+                if X.shape[1] != n_other:
+                    raise ValueError(f"X has {X.shape[1]} rows, but the model has {n_other}.")
+            observed = observed_entries(X if side else self._check_matrix(X, reset=False))
         observed = observed._replace(values=self._as_fitted(observed.values))
-        return observed.tensors(torch.device("cpu"), torch.float64).by_row, checked.dtype
+        return observed.tensors(torch.device("cpu"), torch.float64).by_row, own
 
-    def _of_new_rows(self, data: Incidence, row_features: Any) -> FactorPredictor:
+    def _new_rows(self, data: Incidence, features: Any = None, side: int = 0) -> EntryRows:
+        """Posterior of new rows, or of new columns as rows of the transposed matrix."""
+        predictor = self._predictor()
+        predictor = predictor.swapped if side else predictor
         with one_thread(), torch.no_grad():
-            features = self._features(row_features, data.n_rows)
-            return self._predictor().of_new_rows(data, features)
+            known = self._features(features, data.n_rows, side)
+            return predictor.row_posterior(data, predictor.prior_means(known))
 
-    def _features(self, row_features: Any, n: int) -> Tensor:
-        return scaled(row_features, self._feature_scaling_[0], n, "row_features")
+    def _with_new(self, X: Any, features: Any, side: int) -> Self:
+        data, labels = self._entries_of(X, side)
+        name, n = ("row", "column")[side], len(self.posterior_[side].mean)
+        old, predictor = self._labels(name), self._predictor()
+        if side:
+            predictor = predictor.swapped
+        predictor = predictor.with_rows(self._new_rows(data, features, side))
+        model = copy(self)
+        model.__dict__.update(stated(predictor.swapped if side else predictor, self.scale_))
+        if old is not None:
+            if labels is None:
+                words = [f"new{i}" for i in range(data.n_rows)]
+                labels = np.array(words) if old.dtype.kind == "U" else old.max() + 1 + np.arange(
+                    data.n_rows
+                )  # fmt: skip
+            known = np.intersect1d(old, labels)
+            if len(known):
+                raise ValueError(
+                    f"{name} {known[0].item()!r} was there in fit: partial_fit takes more entries "
+                    "of it."
+                )
+            setattr(model, f"{name}_labels_", np.concatenate([old, labels]))
+        start, seen = self._seen_
+        own, other = data.start.numpy(), data.other.numpy()
+        if side:
+            i = np.concatenate([np.repeat(np.arange(len(start) - 1), np.diff(start)), other])
+            j = np.concatenate([seen, n + np.repeat(np.arange(len(own) - 1), np.diff(own))])
+            order = np.argsort(i, kind="stable")
+            counts = np.bincount(i, minlength=len(start) - 1)
+            model._seen_ = np.concatenate([[0], np.cumsum(counts)]), j[order].astype(np.int32)
+        else:
+            model._seen_ = np.concatenate([start, start[-1] + own[1:]]), np.append(seen, other)
+        model._cache = {}
+        return model
+
+    def _features(self, features: Any, n: int, side: int = 0) -> Tensor:
+        name = ("row_features", "column_features")[side]
+        return scaled(features, self._feature_scaling_[side], n, name)
 
     def _as_fitted(self, values: Array) -> Array:
         """Values as the model has them: scaled, or positions among the classes.
@@ -391,7 +496,32 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         return np.asarray(draws * self.scale_ + self.mean_ if is_scaled else draws)
 
 
-def _matched(i: Tensor, j: Tensor) -> Tensor:
-    if len(i) != len(j):
-        raise ValueError(f"rows has {len(i)} positions and columns {len(j)}: they must match.")
-    return torch.stack([i, j], dim=1)
+def places(raw: Any, n: int, name: str, labels: Array | None) -> tuple[Array, int]:
+    """Positions in a side of length ``n``, and how many distinct new labels follow after it.
+
+    Raises ValueError of positions outside, and of words where labels are numbers.
+    """
+    array = np.atleast_1d(np.asarray(raw))
+    if labels is None:
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise ValueError(f"{name} must be a list of integers, got {shown(raw)}.")
+        outside = array[(array < 0) | (array >= n)]
+        if outside.size:
+            raise ValueError(
+                f"{name} must lie between 0 and {n - 1}, the matrix has {n} {name}; got "
+                f"{outside[0]}. For new ones use with_new_{name}."
+            )
+        return array.astype(np.int64), 0
+    array = as_labels(array, name)
+    if array.size and (array.dtype.kind in "US") != (labels.dtype.kind == "U"):
+        raise ValueError(
+            f"{name} are {array.dtype} such as {array[0].item()!r}, but labels in fit were "
+            f"{labels.dtype} such as {labels[0].item()!r}."
+        )
+    order = np.argsort(labels)
+    place = np.searchsorted(labels, array, sorter=order).clip(max=len(labels) - 1)
+    found = order[place] if array.size else np.zeros(0, dtype=np.int64)
+    is_new = labels[found] != array
+    new, which = np.unique(array[is_new], return_inverse=True)
+    found[is_new] = n + which
+    return found.astype(np.int64), len(new)

@@ -21,10 +21,7 @@ def joined(old: Listed | None, new: Observed) -> Listed:
 
     Raises ValueError if labels that were numbers are words now, or the other way round.
     """
-    rows, columns = (
-        place if labels is None else labels[place]
-        for place, labels in ((new.rows, new.row_labels), (new.columns, new.column_labels))
-    )
+    rows, columns = new.labelled
     weights = np.ones(len(new.values)) if new.weights is None else new.weights
     parts: tuple[Array, ...] = (rows, columns, new.values, weights)
     if new.row_labels is None and new.column_labels is None:
@@ -58,7 +55,6 @@ def joined(old: Listed | None, new: Observed) -> Listed:
 
 def warm_state(
     fitted: FactorPredictor,
-    law_of_columns: tuple[Array, Array],
     data: MatrixTraining,
     model: FactorModel,
     labels: tuple[Array, Array],
@@ -71,12 +67,11 @@ def warm_state(
     unit of its entries over that of all.
     """
     now = (data.observed.row_labels, data.observed.column_labels)
-    precision, coefficients = (torch.as_tensor(part) for part in law_of_columns)
-    laws = fitted.law_of_rows, RowLaw(precision, coefficients)
     start = model.prior.sides(data.shape, model.network, torch.zeros(1, dtype=torch.float64))
     means, covs, held = [], [], list[RowLaw]()
+    sides = fitted.rows, fitted.columns
     for side, prior, law, old, new, free in zip(
-        (fitted.rows, fitted.columns), start, laws, labels, now, model.network.sides, strict=True
+        sides, start, fitted.laws, labels, now, model.network.sides, strict=True
     ):
         assert new is not None  # entries that are added to others have labels
         mean = torch.full((len(new), model.network.n_coordinates), free.pin).double()

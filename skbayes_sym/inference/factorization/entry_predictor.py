@@ -59,10 +59,11 @@ class FactorPredictor(BasePredictor):
     rows: EntryRows
     columns: EntryRows
     network: Coordinates
-    law_of_rows: RowLaw  # prior of rows that weren't there
+    laws: tuple[RowLaw, RowLaw]  # priors of rows and of columns
     likelihood: Likelihood
     shift: float = 0.0  # output where factors and offsets are zero
     draws: Tensor | None = None  # (S, n + m, D); of Gibbs sampling, in place of the Gaussians
+    unknown: tuple[EntryRows, EntryRows] | None = None  # a row and a column nothing is known of
 
     def law(self, x: Tensor) -> Predictive:
         """Distribution of new observations of the entries."""
@@ -118,15 +119,56 @@ class FactorPredictor(BasePredictor):
 
     def prior_means(self, features: Tensor) -> Tensor:
         """Prior means of rows with these features (n, h), behind the constant if any: (n, d)."""
-        coefficients = self.law_of_rows.coefficients
+        coefficients = self.laws[0].coefficients
         n_constants = len(coefficients) - features.shape[1]
         constant = coefficients[:n_constants].sum(0)
         return constant + features.to(coefficients) @ coefficients[n_constants:]
 
-    def of_new_rows(self, data: Incidence, features: Tensor) -> "FactorPredictor":
-        """The predictor of rows with these entries, in place of those of the fit."""
-        rows = self.row_posterior(data, self.prior_means(features))
+    @property
+    def swapped(self) -> "FactorPredictor":
+        """The predictor of the transposed matrix."""
+        k, n_first = self.network.n_components, self.network.row_offsets
+        n_last = self.network.column_offsets
+        order = [*range(k), *range(k + n_first, k + n_first + n_last), *range(k, k + n_first)]
+        turned = [
+            EntryRows(side.mean[:, order], side.cov[:, order][:, :, order])
+            for side in (self.columns, self.rows, *(self.unknown or ())[::-1])
+        ]
+        draws, n = self.draws, len(self.rows.mean)
+        if draws is not None:
+            draws = torch.cat([draws[:, n:], draws[:, :n]], dim=1)[..., order]
+        return replace(
+            self, rows=turned[0], columns=turned[1], network=Coordinates(k, n_last, n_first),
+            laws=self.laws[::-1], draws=draws,
+            unknown=(turned[2], turned[3]) if self.unknown else None,
+        )  # fmt: skip
+
+    def of_rows(self, rows: EntryRows) -> "FactorPredictor":
+        """The predictor of these rows, in place of those of the fit."""
         return replace(self, rows=rows, draws=None)
+
+    def with_rows(self, more: EntryRows) -> "FactorPredictor":
+        """The predictor of more rows, after those that are there."""
+        n, draws = len(self.rows.mean), self.draws
+        if draws is not None:  # drawn by themselves: columns are as each draw has them
+            rng = np.random.default_rng(0)
+            drawn = _AskedRows.of(more, np.arange(len(more.mean)))
+            new = [torch.as_tensor(drawn.draw(rng)).to(draws) for _ in draws]
+            draws = torch.cat([draws[:, :n], torch.stack(new), draws[:, n:]], dim=1)
+        pairs = zip(self.rows, more, strict=True)
+        return replace(self, rows=EntryRows(*(torch.cat(pair) for pair in pairs)), draws=draws)
+
+    def with_unknown(self, n_rows: int, n_columns: int) -> "FactorPredictor":
+        """The predictor of so many more rows and columns, of which nothing is known."""
+        predictor = self
+        for n in (n_rows, n_columns):
+            if n:
+                assert predictor.unknown is not None
+                one = predictor.unknown[0]
+                more = EntryRows(*(part.expand(n, *part.shape[1:]) for part in one))
+                predictor = predictor.with_rows(more)
+            predictor = predictor.swapped
+        return predictor
 
     def row_posterior(self, data: Incidence, prior_means: Tensor) -> EntryRows:
         """Posterior of every row given q(V); a row without entries is at its prior.
@@ -135,7 +177,7 @@ class FactorPredictor(BasePredictor):
         ``P = Lambda + sum_j E[v v'] / (k s^2)``, ``P m = Lambda m_0 + sum_j r_j E[v] / (sqrt k
         s^2)``. Entries that aren't normal are updated in turn with it, ten times.
         """
-        packed, side, law = packed_second_moments(*self.columns), self._side, self.law_of_rows
+        packed, side, law = packed_second_moments(*self.columns), self._side, self.laws[0]
         noise = Noise(self.network.n_components, noise_variance(self.likelihood))
         prior_cov, parts = law_cov(law), list[EntryRows]()
         for begin, end in matrix_blocks(data.n_rows, self.columns.mean.shape[1]):
@@ -160,7 +202,7 @@ class FactorPredictor(BasePredictor):
         prior_means = self.prior_means(features)
         if is_normal(self.likelihood):
             return float(self.row_log_densities(data, prior_means).sum())
-        rows, law = self.row_posterior(data, prior_means), self.law_of_rows
+        rows, law = self.row_posterior(data, prior_means), self.laws[0]
         mean, cov = free_part(*rows, self._side)
         off, precision = mean - prior_means, law.precision
         trace, squares = (cov * precision).sum(), ((off @ precision) * off).sum()
@@ -181,7 +223,7 @@ class FactorPredictor(BasePredictor):
         exact if V is known. O(k^2) an entry.
         """
         k, row, columns = self.network.n_components, data.row, self.columns
-        prior_cov = law_cov(self.law_of_rows)
+        prior_cov = law_cov(self.laws[0])
         means, covs = with_pinned(prior_means, prior_cov.expand(data.n_rows, -1, -1), self._side)
         known = EntryRows(means, torch.zeros_like(covs))
         variance = noise_variance(self.likelihood) + (
@@ -221,7 +263,9 @@ class FactorPredictor(BasePredictor):
             "columns": tuple(t.numpy() for t in self.columns),
             "offsets": (self.network.row_offsets, self.network.column_offsets),
             "n_components": self.network.n_components,
-            "law": tuple(t.numpy() for t in self.law_of_rows[:2]),
+            "laws": tuple(tuple(t.numpy() for t in law[:2]) for law in self.laws),
+            "unknown": None if self.unknown is None
+            else tuple(tuple(t.numpy() for t in side) for side in self.unknown),
             "params": self.likelihood.params.numpy(),
             "shift": self.shift,
             "draws": None if self.draws is None else self.draws.numpy(),
@@ -230,16 +274,17 @@ class FactorPredictor(BasePredictor):
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], likelihood: Likelihood) -> "FactorPredictor":
         """The inverse of `arrays`, with the likelihood at any parameters."""
-        rows, columns = (
-            EntryRows(*(torch.as_tensor(a).double() for a in arrays[side]))
-            for side in ("rows", "columns")
+        rows, columns, *unknown = (
+            EntryRows(*(torch.as_tensor(a).double() for a in side))
+            for side in (arrays["rows"], arrays["columns"], *(arrays["unknown"] or ()))
         )
         draws = arrays["draws"]
+        first, second = (RowLaw(torch.as_tensor(a), torch.as_tensor(b)) for a, b in arrays["laws"])
         return cls(
             rows, columns, Coordinates(arrays["n_components"], *arrays["offsets"]),
-            RowLaw(torch.as_tensor(arrays["law"][0]), torch.as_tensor(arrays["law"][1])),
-            likelihood.at(torch.as_tensor(arrays["params"])), arrays["shift"],
+            (first, second), likelihood.at(torch.as_tensor(arrays["params"])), arrays["shift"],
             None if draws is None else torch.as_tensor(draws),
+            (unknown[0], unknown[1]) if unknown else None,
         )  # fmt: skip
 
 

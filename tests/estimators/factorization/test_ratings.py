@@ -128,10 +128,8 @@ def test_lists_of_entries_are_the_matrix(fitted):
         expected = fitted.predict_entries([3, 59], [5, 39], return_std=True)
         np.testing.assert_array_equal([mean, std], expected)
     np.testing.assert_array_equal(model.transform(X), fitted.transform(X))
-    with pytest.raises(ValueError, match=r"rows has 'nobody', a label.*predict_new_rows"):
-        model.predict_entries(["nobody"], [100])
-    with pytest.raises(ValueError, match="columns has 5"):
-        model.predict_entries(["u03"], [5])
+    with pytest.raises(ValueError, match=r"rows are int64 such as 3, but labels in fit were <U3"):
+        model.predict_entries([3], [105])
 
 
 @pytest.mark.long
@@ -164,6 +162,27 @@ def test_weights_are_repetitions(likelihood):
     )
 
 
+CSV = pd.DataFrame(
+    {"timestamp": np.arange(len(ROWS)), "rating": X[ROWS, COLUMNS], "movieId": COLUMNS + 100,
+     "userId": ROWS + 1, "movie_title": "a film"}
+)  # fmt: skip
+OTHER_NAMES = CSV.set_axis(["t", "mark", "where", "who", "title"], axis=1)
+
+
+def test_a_frame_is_a_list_as_it_was_read(fitted):
+    """Whatever the order of its columns; others are left alone; or by the names that are given."""
+    for frame, columns in ((CSV, "auto"), (OTHER_NAMES, ("who", "where", "mark"))):
+        model = clone(MODEL).set_params(columns=columns).fit(frame)
+        np.testing.assert_array_equal(model.components_, fitted.components_)
+        some = frame.iloc[:20]
+        expected = fitted.predict_entries(ROWS[:20], COLUMNS[:20], return_std=True)
+        np.testing.assert_array_equal(model.predict(some, return_std=True), expected)
+        unvalued = some.drop(columns=[some.columns[1]])
+        np.testing.assert_array_equal(model.predict_entries(unvalued), expected[0])
+        density = fitted.entry_log_density(ROWS[:20], COLUMNS[:20], X[ROWS, COLUMNS][:20])
+        assert model.score(some) == pytest.approx(density.mean())
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -174,11 +193,104 @@ def test_weights_are_repetitions(likelihood):
         (([0], [1], [np.inf]), "infinity"),
         (([[0]], [1], [2.0]), "must be 1D"),
         (([], [], []), "at least one entry"),
+        ((["a", None, "b"], [1, 1, 1], [2.0, 3.0, 3.0]), "rows is missing in 1 .*position 1"),
+        (([1, 1], [2.0, np.nan], [2.0, 3.0]), "columns is missing in 1 entries"),
+        (OTHER_NAMES, r"X has columns \['t', 'mark'.*columns=\('t', 'mark', 'where'\)"),
+        (OTHER_NAMES[["who", "where", "mark"]], "Of a list of entries say which hold rows"),
+        (CSV.assign(item_id=1), r"\['movieId', 'item_id'\] of X may all be the columns"),
+        (sp.coo_array(([5.0, 5.0], ([1, 1], [2, 2])), shape=(4, 4)), "X stores 1 entries more"),
     ],
-)
+)  # fmt: skip
 def test_bad_lists_of_entries(given, message):
     with pytest.raises(ValueError, match=message):
         clone(MODEL).fit(given)
+
+
+def test_columns_that_are_not_there_and_entries_listed_again():
+    with pytest.raises(ValueError, match=r"columns=\('who', .* names \['who'\], X has"):
+        clone(MODEL).set_params(columns=("who", "movieId", "rating")).fit(CSV)
+    again = pd.concat([CSV, CSV[:3].assign(rating=9.0), CSV[5:9]])
+    with pytest.warns(UserWarning, match=r"3 entries are listed again.*keep='last'"):
+        model = clone(MODEL).set_params(max_iter=1, tol=None).fit(again)
+    assert model.n_observed_ == len(CSV) + 7
+
+
+def test_ordinal_labels_that_are_none():
+    with pytest.raises(ValueError, match="has 500, which lies 495 from others"):
+        clone(MODEL).set_params(likelihood="ordinal").fit(([0, 1, 2, 3, 4, 0], [0, 1, 2, 3, 4, 1],
+                                                           [1, 2, 3, 4, 5, 500]))  # fmt: skip
+    with pytest.raises(ValueError, match=r"at most 100 labels, got \d+"):
+        clone(MODEL).set_params(likelihood="ordinal").fit(X)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # few draws
+@pytest.mark.parametrize("settings", [{}, {"solver": "gibbs", "max_iter": 60}])
+def test_users_and_items_that_nobody_knows_have_wider_intervals(settings):
+    """About the error that is made at rows that were left out as a whole."""
+    rows, columns, noise = ROWS, COLUMNS, 0.4
+    kept = (rows >= 8) & (columns >= 5)
+    model = clone(MODEL).set_params(**settings)
+    model.fit((rows[kept], columns[kept], X[rows, columns][kept]))
+    _, known = model.predict_entries([20, 21], [7, 8], return_std=True)
+    _, std = model.predict_entries([0, 20, 3], [7, 2, 2], return_std=True)
+    assert (std > 1.5 * known.max()).all()
+    i, j = np.nonzero(np.ones((8, 35)))
+    off = model.predict_entries(i, j + 5) - SIGNAL[i, j + 5]
+    _, std = model.predict_entries(i, j + 5, return_std=True)
+    assert 0.6 < np.sqrt(np.mean(off**2) / np.mean(std**2 - noise**2)) < 1.6
+    draws = model.sample_entries([0, 0, 1], [7, 7, 7], 4000, random_state=0)
+    np.testing.assert_array_equal(draws[:, 0], draws[:, 1])
+    assert abs(np.corrcoef(draws[:, 1:].T)[0, 1]) < 0.5  # two unknown users are two
+
+
+def test_what_is_recommended_is_the_best_that_is_left(fitted):
+    """Against all entries, sorted; without what was seen; by label; for new and unknown rows."""
+    found = fitted.recommend([3, 7], 4)
+    whole = fitted.predict(X) * np.where(HOLES, 1.0, np.nan)
+    for row, columns, values in zip([3, 7], *found, strict=True):
+        best = np.argsort(-np.nan_to_num(whole[row], nan=-9.0))[:4]
+        np.testing.assert_array_equal(columns, best)
+        np.testing.assert_allclose(values, fitted.predict_entries([row] * 4, best))
+    everything = fitted.recommend([3], 40, exclude_seen=False)
+    assert sorted(everything.columns[0]) == list(range(40))
+    assert fitted.recommend(n=40).columns.shape == (60, HOLES.sum(axis=1).min())
+    chance = fitted.recommend([3, 7], 40, by="probability_best", exclude_seen=False, random_state=0)
+    np.testing.assert_allclose(chance.values.sum(axis=1), 1.0)
+    draws = fitted.sample_entries([3] * 40, range(40), 4000, random_state=1)
+    expected = np.bincount(draws.argmax(axis=1), minlength=40) / 4000
+    assert np.abs(chance.values[0] - expected[chance.columns[0]]).max() < 0.15
+    firsts = [fitted.recommend([3], 1, by="thompson", random_state=i).columns[0, 0]
+              for i in range(20)]  # fmt: skip
+    assert len(set(firsts)) > 1
+    named = clone(MODEL).fit(CSV).with_new_rows(([9999, 9999], [100, 101], [5, 1]))
+    found = named.recommend([4, 9999, 12345], 5)
+    assert not set(found.columns[0]) & set(CSV.movieId[CSV.userId == 4])
+    assert not set(found.columns[1]) & {100, 101}
+    average = named.predict_entries([12345] * 40, 100 + np.arange(40))
+    assert found.columns[2, 0] == 100 + average.argmax()
+    with pytest.raises(ValueError, match="by must be 'mean', 'probability_best' or"):
+        fitted.recommend([3], by="luck")
+
+
+def test_similar_columns_have_what_rows_like_in_common():
+    rng = np.random.default_rng(0)
+    v = rng.normal(size=(20, 2))
+    v[1] = 1.5 * v[0]
+    signal = rng.normal(size=(80, 2)) @ v.T
+    table = signal + 0.2 * rng.normal(size=(80, 20))
+    model = clone(MODEL).set_params(standardize="center").fit(table)
+    columns, mean, interval = model.similar_columns(0, 5, random_state=0)
+    assert columns[0] == 1
+    truth = np.corrcoef(signal.T)[0, columns]
+    np.testing.assert_allclose(mean, truth, atol=0.15)
+    assert (interval[:, 0] < mean).all()
+    assert (mean < interval[:, 1]).all()
+
+
+def test_questions_that_name_no_entry(fitted):
+    for rows in (None, X, pd.DataFrame(X)):
+        with pytest.raises(ValueError, match="give rows and columns, or a list of entries"):
+            fitted.predict_entries(rows, None)
 
 
 def test_new_rows_are_known_as_well_as_their_entries_allow(fitted):
@@ -186,19 +298,48 @@ def test_new_rows_are_known_as_well_as_their_entries_allow(fitted):
     new, signal = X[:30], SIGNAL[:30]
     model = clone(MODEL).fit(X[30:])
     hidden = np.isnan(new)
-    asked = np.nonzero(hidden)
-    mean, std = model.predict_new_rows(new, asked, return_std=True)
+    i, j = np.nonzero(hidden)
+    nothing = np.full((1, 40), np.nan)
+    wider = model.with_new_rows(np.vstack([new, nothing]))
+    mean, std = wider.predict_entries(30 + i, j, return_std=True)
     off = mean - signal[hidden]
     assert np.sqrt(np.mean(off**2)) < 0.5 * signal[hidden].std()
     inner = np.sqrt(std**2 - model.noise_std_**2)
     assert 0.8 < np.mean(np.abs(off) < 1.645 * inner) < 0.97
-    nothing = np.full((1, 40), np.nan)
-    _, widest = model.predict_new_rows(nothing, ([0] * 40, range(40)), return_std=True)
-    _, narrow = model.predict_new_rows(new[:1], ([0] * 40, range(40)), return_std=True)
+    _, widest = wider.predict_entries([60] * 40, range(40), return_std=True)
+    _, narrow = wider.predict_entries([30] * 40, range(40), return_std=True)
     assert (widest > narrow).all()
     factors, spread = model.transform(np.vstack([new[:1], nothing]), return_std=True)
     assert (spread[0] < spread[1]).all()
     assert factors.shape == spread.shape == (2, 2)
+    means = model.predict(new)
+    np.testing.assert_allclose(means[hidden], mean)
+    np.testing.assert_array_equal(  # what is there stays
+        wider.predict_entries(range(30), range(30)), model.predict_entries(range(30), range(30))
+    )
+    assert len(model.posterior_.rows.mean) == 30
+
+
+def test_new_columns_are_predicted_from_the_entries_they_have():
+    """As a matrix and as a list by label, whose unknown rows are told of."""
+    model, new = clone(MODEL).fit(X[:, 5:]), X[:, :5]
+    i, j = np.nonzero(~np.isnan(new))
+    mean, std = model.with_new_columns(new).predict_entries(*np.nonzero(np.isnan(new)) + np.array(
+        [[0], [35]]), return_std=True)  # fmt: skip
+    off = mean - SIGNAL[:, :5][np.isnan(new)]
+    assert np.sqrt(np.mean(off**2)) < 0.6 * SIGNAL[:, :5].std()
+    assert np.mean(np.abs(off) < 1.645 * std) > 0.9
+    rows, columns = np.nonzero(~np.isnan(X[:, 5:]))
+    names = np.array([f"u{i:02d}" for i in range(60)])
+    listed = clone(model).fit((names[rows], 5 + columns, X[rows, 5 + columns]))
+    more = (np.append(names[i], "nobody"), np.append(j, 0), np.append(new[i, j], 3.0))
+    with pytest.warns(UserWarning, match="1 rows were not there in fit"):
+        listed = listed.with_new_columns(more)
+    i, j = np.nonzero(np.isnan(new))
+    again = listed.predict_entries(names[i], j, return_std=True)
+    np.testing.assert_allclose([mean, std], again)
+    with pytest.raises(ValueError, match="column 3 was there in fit: partial_fit takes more"):
+        listed.with_new_columns((["u03"], [3], [1.0]))
 
 
 @pytest.mark.kept("0.9")
@@ -208,7 +349,8 @@ def test_intervals_of_new_rows_hold_what_they_say(coverage):
     whole, signal = ratings(n=260, m=60, seed=3, seen=0.35)
     model = clone(MODEL).fit(whole[:160])
     new, hidden = whole[160:], np.isnan(whole[160:])
-    mean, std = model.predict_new_rows(new, np.nonzero(hidden), return_std=True)
+    i, j = np.nonzero(hidden)
+    mean, std = model.with_new_rows(new).predict_entries(160 + i, j, return_std=True)
     observed = signal[160:][hidden] + 0.4 * np.random.default_rng(4).normal(size=hidden.sum())
     held = np.abs(observed - mean) < norm.ppf(0.5 + 0.5 * coverage) * std
     assert held.mean() == pytest.approx(coverage, abs=0.03)
@@ -216,9 +358,9 @@ def test_intervals_of_new_rows_hold_what_they_say(coverage):
 
 @pytest.mark.long
 def test_draws_of_new_rows_have_the_predicted_moments(fitted):
-    new, asked = X[:2], ([0, 0, 1], [3, 4, 3])
-    draws = fitted.sample_new_rows(new, asked, 20_000, random_state=0)
-    mean, std = fitted.predict_new_rows(new, asked, return_std=True)
+    model, asked = fitted.with_new_rows(X[:2]), ([60, 60, 61], [3, 4, 3])
+    draws = model.sample_entries(*asked, 20_000, random_state=0)
+    mean, std = model.predict_entries(*asked, return_std=True)
     assert (np.abs(draws.mean(0) - mean) < 5.0 * draws.std(0) / 20_000**0.5).all()
     np.testing.assert_allclose(draws.var(0) + fitted.noise_std_**2, std**2, rtol=0.05)
     # Entries that share a row or a column are dependent.
@@ -310,14 +452,14 @@ def test_cold_new_rows_are_predicted_from_their_features():
     model = clone(MODEL).fit(noisy.T, row_features=features)
     assert model.score(noisy.T, row_features=features) > clone(MODEL).fit(noisy.T).score(noisy.T)
     nothing = np.full((10, 80), np.nan)
-    asked = np.nonzero(np.isnan(nothing))
-    mean = model.predict_new_rows(nothing, asked, row_features=features[50:])
-    off = mean - signal.T[50:][asked]
+    i, j = np.nonzero(np.isnan(nothing))
+    new = model.with_new_rows(nothing, row_features=features[50:])
+    off = new.predict_entries(60 + i, j) - signal.T[50:][i, j]
     assert np.sqrt(np.mean(off**2)) < 0.5 * signal.T[50:].std()
     with pytest.raises(ValueError, match="row_features was given to fit"):
-        model.predict_new_rows(nothing, asked)
+        model.with_new_rows(nothing)
     with pytest.raises(ValueError, match="was not given to fit"):
-        clone(MODEL).fit(X).predict_new_rows(X[:2], ([0], [1]), row_features=features[:2])
+        clone(MODEL).fit(X).with_new_rows(X[:2], row_features=features[:2])
 
 
 @pytest.mark.long

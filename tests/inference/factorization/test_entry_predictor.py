@@ -1,5 +1,6 @@
 """New rows and single entries against dense Gaussians and draws."""
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy import stats
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.coordinates import Coordinates
+from skbayes_sym.inference.factorization.coordinates import Coordinates, with_pinned
 from skbayes_sym.inference.factorization.entry_predictor import (
     EntryRows,
     FactorPredictor,
@@ -37,7 +38,7 @@ def factors(generator, n, spread):
 
 
 def predictor_of(columns, rows=None, likelihood=NORMAL, shift=0.0):
-    return FactorPredictor(rows or columns, columns, Coordinates(K), LAW, likelihood, shift)
+    return FactorPredictor(rows or columns, columns, Coordinates(K), (LAW, LAW), likelihood, shift)
 
 
 def entries_of(row, data):
@@ -98,6 +99,8 @@ def test_moments_of_entries_are_those_of_draws(generator):
 def test_the_law_of_a_count_is_a_mixture_over_its_rate(generator):
     """And all of it comes back from arrays."""
     predictor = predictor_of(factors(generator, M, 0.2), None, Poisson(), 0.7)
+    anyone = factors(generator, 1, 1.0), factors(generator, 1, 1.0)
+    predictor = replace(predictor, unknown=anyone)
     x = torch.tensor([[0, 1], [3, 3], [5, 8]])
     mean, variance = predictor.moments(x)
     law = predictor.law(x)
@@ -115,3 +118,39 @@ def test_the_law_of_a_count_is_a_mixture_over_its_rate(generator):
     rates = again.functions(x, 9, generator=torch.Generator().manual_seed(0))
     outputs = again.outputs(x, 9, generator=torch.Generator().manual_seed(0))
     assert_close(rates, outputs.exp())
+
+
+@pytest.mark.parametrize("offsets", [(False, False), (True, False), (True, True)])
+def test_the_transposed_matrix_and_rows_that_are_added(offsets, generator):
+    """Moments of an entry are the same from either side; new rows follow, old ones stay."""
+    network = Coordinates(K, *offsets)
+    wide = [
+        EntryRows(*with_pinned(*side, free)) for side, free in (
+            (factors_of(generator, n, K + own), free)
+            for n, own, free in zip((5, 4, 1, 1), offsets * 2, network.sides * 2, strict=True)
+        )
+    ]  # fmt: skip
+    laws = (LAW, LAW)
+    draws = torch.randn(3, 9, network.n_coordinates, generator=generator, dtype=torch.float64)
+    for drawn in (None, draws):
+        whole = FactorPredictor(
+            wide[0], wide[1], network, laws, NORMAL, 0.3, drawn, (wide[2], wide[3])
+        )
+        x = torch.cartesian_prod(torch.arange(5), torch.arange(4))
+        expected = whole.moments(x)
+        for found, value in zip(whole.swapped.moments(x.flip(1)), expected, strict=True):
+            assert_close(found, value)
+        more = whole.with_unknown(2, 1)
+        assert (len(more.rows.mean), len(more.columns.mean)) == (7, 5)
+        for found, value in zip(more.moments(x), expected, strict=True):
+            assert_close(found, value)
+        mean, variance = more.moments(torch.tensor([[5, 4], [6, 4]]))
+        assert float(variance.min()) > 0.0
+        if drawn is None:
+            assert_close(mean[0], mean[1])
+
+
+def factors_of(generator, n, d):
+    mean = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    root = torch.randn(n, d, d, generator=generator, dtype=torch.float64)
+    return mean, root @ root.mT

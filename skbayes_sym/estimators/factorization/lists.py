@@ -1,0 +1,174 @@
+"""Lists of entries: which columns of a frame hold rows, columns and values, and what is refused."""
+
+import re
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators.factorization.entries import Observed
+from skbayes_sym.numerics.arguments import is_frame
+
+# How the columns of a list are called; any of them may have an end such as "_id".
+_STEMS = {
+    "row": "row|user|customer|reviewer|member|client|person",
+    "column": "column|item|movie|film|product|book|song|track|artist|article|business",
+    "value": "value|rating|score|star",
+    "weight": "weight",
+    "time": "time|date",
+}
+_END = r"s?[ _.:-]*(id|no|nr|key|code|idx|index|stamp)?s?"
+
+
+def list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> list[Hashable] | None:
+    """Columns of a frame that hold rows, columns, values and maybe weights; None of a matrix.
+
+    ``valued``: whether it must have values.
+
+    Raises ValueError if the columns that were named aren't there, or several could be meant, or
+    the frame is no matrix by the look of it.
+    """
+    if not is_frame(X):
+        return None
+    names = list(X.columns)
+    if not isinstance(columns, str):
+        wanted = list(columns)
+        missing = [name for name in wanted[: 4 if valued else 2] if name not in names]
+        if missing:
+            raise ValueError(f"columns={tuple(wanted)!r} names {missing}, X has {names}.")
+        return wanted[: 4 if valued else 2]
+    found = [_column_of(names, role) for role in ("row", "column", "value", "weight")]
+    if None in found[: 3 if valued else 2]:
+        _require_matrix(X, names)
+        return None
+    return [name for name in found[: 4 if valued else 2] if name is not None]
+
+
+def is_listed(X: Any, columns: Any = "auto", *, valued: bool = True) -> bool:
+    """Whether X is a list of entries: a tuple, or a frame whose columns say so."""
+    return isinstance(X, tuple) or list_columns(X, columns, valued=valued) is not None
+
+
+def _column_of(names: Sequence[Hashable], role: str) -> Hashable | None:
+    """The column of that role: the one so called, else the one that begins so."""
+    for pattern in (f"({_STEMS[role]}){_END}", f"({_STEMS[role]}).*"):
+        found = [name for name in names if re.fullmatch(pattern, str(name), re.IGNORECASE)]
+        if len(found) == 1:
+            return found[0]
+        if len(found) > 1 and pattern.endswith(_END):
+            raise ValueError(
+                f"{found} of X may all be the {role}s of a list of entries: say which, by "
+                "columns=(rows, columns, values)."
+            )
+    return None
+
+
+def time_column(X: Any) -> Array:
+    """Times of a list's entries, by the column that is called so."""
+    name = _column_of(list(X.columns), "time") if is_frame(X) else None
+    if name is None:
+        raise ValueError("X has no column of times: a frame with one, called time or date, is due.")
+    return np.asarray(X[name])
+
+
+def _require_matrix(X: Any, names: list[Hashable]) -> None:
+    """Refuse a frame that looks like a list of entries whose columns have other names."""
+    kinds = [np.asarray(X[name]).dtype.kind for name in names]
+    ids = [name for name, kind in zip(names, kinds, strict=True) if kind in "iuOUS"]
+    words = [name for name, kind in zip(names, kinds, strict=True) if kind in "OUSmM"]
+    looks_so = 3 <= len(names) <= 5 and len(ids) >= 2 and len(X) > 1
+    if looks_so and not words:
+        first, second = (np.asarray(X[name]) for name in ids[:2])
+        n_pairs = len(np.unique(np.stack([first, second]), axis=1).T)
+        sizes = len(np.unique(first)), len(np.unique(second))
+        looks_so = n_pairs == len(X) and max(sizes) < len(X) and min(sizes) > 10
+    if looks_so or (words and len(names) >= 3):
+        raise ValueError(
+            f"X has columns {names}. Of a list of entries say which hold rows, columns and values: "
+            f"columns=({', '.join(map(repr, names[:3]))}), say. A matrix of numbers is taken as "
+            "X.to_numpy()."
+        )
+
+
+def listed_entries(X: Any, columns: Any = "auto") -> Observed:
+    """Entries from ``(rows, columns, values)``, with weights as a fourth, or from such a frame.
+
+    Rows and columns are any labels; they are sorted. NaN is a missing value; its row and column
+    are there. An entry listed twice was observed twice.
+
+    Raises ValueError if the parts differ in length, labels are missing, or values or weights
+    aren't numbers; warns of entries listed again with another value.
+    """
+    named = list_columns(X, columns)
+    names: list[Any] = ["rows", "columns", "values", "weights"] if named is None else list(named)
+    parts = list(X) if named is None else [X[name] for name in named]
+    if len(parts) not in (3, 4):
+        raise ValueError(
+            f"a list of entries is (rows, columns, values) or (rows, columns, values, weights), "
+            f"got {len(parts)} parts."
+        )
+    rows, places = (as_labels(*pair) for pair in zip(parts[:2], names, strict=False))
+    values = _numbers(parts[2], names[2])
+    weights = _numbers(parts[3], names[3]) if len(parts) == 4 else None
+    lengths = [len(part) for part in (rows, places, values, weights) if part is not None]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"the parts of a list of entries must be of one length, got {lengths}.")
+    if weights is not None and not (np.isfinite(weights).all() and (weights >= 0.0).all()):
+        raise ValueError("weights must be finite and at least 0.")
+    if np.isinf(values).any():
+        raise ValueError("values contains infinity; NaN is a missing entry.")
+    (row_labels, i), (column_labels, j) = _coded(rows), _coded(places)
+    kept = ~np.isnan(values) if weights is None else ~np.isnan(values) & (weights > 0.0)
+    order = np.flatnonzero(kept)[np.lexsort((j[kept], i[kept]))]
+    again = (np.diff(i[order]) == 0) & (np.diff(j[order]) == 0) & (np.diff(values[order]) != 0.0)
+    if again.any():
+        first = order[np.flatnonzero(again)[0]]
+        warn_user(
+            f"{np.count_nonzero(again)} entries are listed again with another value, such as "
+            f"({rows[first]!s}, {places[first]!s}): each counts as an observation of its own. "
+            "frame.drop_duplicates([rows, columns], keep='last') keeps the last.",
+            UserWarning,
+        )
+    return Observed(
+        i[order], j[order], values[order], (len(row_labels), len(column_labels)),
+        None if weights is None else weights[order], row_labels, column_labels,
+    )  # fmt: skip
+
+
+def as_labels(raw: Any, name: Hashable) -> Array:
+    """Labels as numbers or words, (N,). Raises ValueError where one is missing."""
+    labels = np.asarray(raw)
+    if labels.ndim != 1:
+        raise ValueError(f"{name} of a list of entries must be 1D, got shape {labels.shape}.")
+    with np.errstate(invalid="ignore"):
+        is_missing = np.array([v is None or v != v or str(v) in ("<NA>", "NaT") for v in labels]) \
+            if labels.dtype.kind == "O" else labels != labels  # fmt: skip
+    if is_missing.any():
+        raise ValueError(
+            f"{name} is missing in {np.count_nonzero(is_missing)} entries, the first at position "
+            f"{np.argmax(is_missing)}: an entry must say whose it is. Leave these out."
+        )
+    return labels.astype(str) if labels.dtype.kind == "O" else labels
+
+
+def _coded(labels: Array) -> tuple[Array, Array]:
+    """Distinct labels in their order, and each one's place among them, int32."""
+    if labels.dtype.kind in "iu" and len(labels):
+        low, high = int(labels.min()), int(labels.max())
+        if high - low <= 4 * len(labels):  # a table of what is there beats sorting
+            is_there = np.zeros(high - low + 1, dtype=bool)
+            is_there[labels - low] = True
+            place = np.cumsum(is_there, dtype=np.int32) - np.int32(1)
+            distinct = np.flatnonzero(is_there) + low
+            return distinct.astype(labels.dtype), place[labels - low]
+    distinct, place = np.unique(labels, return_inverse=True)
+    return distinct, place.astype(np.int32)
+
+
+def _numbers(raw: Any, name: Hashable) -> Array:
+    numbers = np.asarray(raw)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "fiub":
+        raise ValueError(f"{name} of a list of entries must be numbers, 1D; got {raw!r}.")
+    return numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
