@@ -62,6 +62,7 @@ class MatrixTraining:
     dtype: torch.dtype
     begin: Callable[[int], FitTask]  # opens the callbacks' task
     features: tuple[SideFeatures | None, SideFeatures | None] = (None, None)
+    is_list: bool = False
     classes: Array | None = None  # distinct values in increasing order, of classes only
 
     @classmethod
@@ -88,7 +89,7 @@ class MatrixTraining:
             dtype=dtype,
             # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
             begin=lambda n_blocks: FitTask(estimator, X, X, None, n_blocks),
-            features=features,
+            features=features, is_list=is_listed(X, estimator.columns),
         )  # fmt: skip
         if likelihood.scales_targets:
             data = data._standardized(estimator.standardize)
@@ -173,6 +174,7 @@ class MatrixTraining:
             "n_observed_": len(self.observed.values),
             "device_": str(self.device),
             "dtype_": str(self.dtype).removeprefix("torch."),
+            "_was_list_": self.is_list,
             "_feature_scaling_": tuple(
                 None if side is None else side.scaling for side in self.features
             ),

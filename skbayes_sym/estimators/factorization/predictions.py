@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
@@ -50,12 +51,18 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     column_offsets_: Array
     columns: Any
     _predictor_: dict[str, Any]
+    _was_list_: bool
     _seen_: tuple[Array, Array]  # where each row's entries begin, and their columns
     _feature_scaling_: tuple[Array | None, Array | None]
 
     def _fitted_likelihood(self) -> Likelihood:
         """The likelihood of the entries, at any parameters."""
         raise NotImplementedError
+
+    @property
+    def _is_of_a_list(self) -> bool:
+        """Whether `fit` was given a list: `predict` of a matrix would have to be of its rows."""
+        return "stop_reason_" in vars(self) and self._was_list_
 
     def _labels(self, side: str) -> Array | None:
         """Labels of the rows or the columns; None where they are numbered."""
@@ -150,32 +157,24 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             product = (predictor.rows.mean @ predictor.columns.mean.T).numpy()
         return product / root_k * self.scale_ + self.mean_
 
+    @available_if(lambda self: self._is_of_a_list)
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predict what is asked for: the entries of a list, or all entries of new rows.
+        """Predict entries, where `fit` was given a list of them.
 
         Parameters
         ----------
-        X : list of entries, or array-like or sparse matrix of shape (n_rows, n_columns)
-            Of a list, as `fit` takes it, values aren't looked at and may be left out. Rows of a
-            matrix are new ones, NaN where missing.
+        X : list of entries
+            A frame, as `fit` takes it, or a tuple; values aren't looked at and may be left out.
         return_std : bool, default=False
             Whether to return the standard deviation of a new observation too.
 
         Returns
         -------
-        mean : ndarray of shape (n_entries,) or (n_rows, n_columns)
-        std : ndarray of that shape
+        mean : ndarray of shape (n_entries,)
+        std : ndarray of shape (n_entries,)
             Noise included; only if ``return_std``.
         """
-        check_is_fitted(self)
-        if is_listed(X, self.columns, valued=False):
-            return self.predict_entries(X, return_std=return_std)
-        data, _ = self._entries_of(X)
-        n, m = data.n_rows, len(self.posterior_.columns.mean)
-        predictor = self._predictor().of_rows(self._new_rows(data))
-        x = torch.cartesian_prod(torch.arange(n), torch.arange(m)).view(-1, 2)
-        found = self._moments(predictor, x, return_std)
-        return tuple(f.reshape(n, m) for f in found) if return_std else found.reshape(n, m)
+        return self.predict_entries(X, return_std=return_std)
 
     def predict_entries(self, rows: Any, columns: Any = None, return_std: bool = False) -> Any:
         """Predict single entries.

@@ -143,10 +143,6 @@ class FactorPredictor(BasePredictor):
             unknown=(turned[2], turned[3]) if self.unknown else None,
         )  # fmt: skip
 
-    def of_rows(self, rows: EntryRows) -> "FactorPredictor":
-        """The predictor of these rows, in place of those of the fit."""
-        return replace(self, rows=rows, draws=None)
-
     def with_rows(self, more: EntryRows) -> "FactorPredictor":
         """The predictor of more rows, after those that are there."""
         n, draws = len(self.rows.mean), self.draws
