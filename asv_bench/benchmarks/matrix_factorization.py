@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.inference.factorization.coordinates import Coordinates
-from skbayes_sym.inference.factorization.covariance import FullCovariance, RowCovariance
+from skbayes_sym.inference.factorization.covariance import CovarianceFamily
 from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem
 from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
@@ -137,7 +137,7 @@ class SymmetrizedSweep(SingleThread):
             self.n_sweeps, tol=-1e12,
         )  # fmt: skip
         self.start = self.problem.start
-        self.family = FullCovariance() if covariance == "full" else RowCovariance()
+        self.family = CovarianceFamily(covariance)
         group = Orthogonal(torch.arange((n + m) * k).view(n + m, k))
         gap = row_gap(group, is_isotropic=self.family.is_isotropic)
         self.gap = GapStream(gap, torch.Generator().manual_seed(0))

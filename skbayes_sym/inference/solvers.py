@@ -10,14 +10,7 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.covariance import (
-    CovarianceFamily,
-    DiagonalCovariance,
-    FullCovariance,
-    IsotropicCovariance,
-    PointMass,
-    RowCovariance,
-)
+from skbayes_sym.inference.factorization.covariance import CovarianceFamily
 from skbayes_sym.inference.factorization.entry_sites import is_normal
 from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo, side_moments
 from skbayes_sym.inference.factorization.factor_model import (
@@ -45,12 +38,7 @@ from skbayes_sym.symmetry.units import UnitGroup
 
 __all__ = ["MAP", "VI", "Gibbs", "Solver"]
 
-COVARIANCES: dict[str, CovarianceFamily] = {
-    "isotropic": IsotropicCovariance(),
-    "row": RowCovariance(),
-    "diag": DiagonalCovariance(),
-    "full": FullCovariance(),
-}
+COVARIANCES = ("isotropic", "row", "diag", "full")
 
 
 class Solver(Protocol):
@@ -62,9 +50,6 @@ class Solver(Protocol):
 
     def group(self, model: FactorModel, n_rows: int) -> SymmetryGroup | None:
         """Group that the posterior of n + m rows is averaged over; ValueError where it can't be."""
-
-    def n_kept(self, max_iter: int) -> int:
-        """Draws of all factors that will be held."""
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
         """Find it; ``on_sweep`` is told the posterior of the moment after every sweep."""
@@ -138,12 +123,9 @@ class VI(_Settings):
             )
         return group
 
-    def n_kept(self, max_iter: int) -> int:
-        return 0
-
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
         """Sweeps in the precision of the data; both parts of the bound in float64, by new draws."""
-        family, gap = COVARIANCES[self.covariance], self.gap
+        family, gap = CovarianceFamily(self.covariance), self.gap
         group = self.group(problem.model, sum(problem.shape))
         if group is not None and gap is None:
             gap = row_gap(
@@ -168,11 +150,8 @@ class MAP(_Settings):
     def group(self, model: FactorModel, n_rows: int) -> None:
         """None: points are their own average."""
 
-    def n_kept(self, max_iter: int) -> int:
-        return 0
-
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
-        return _by_sweeps(problem, PointMass(), None, on_sweep)
+        return _by_sweeps(problem, CovarianceFamily("none"), None, on_sweep)
 
 
 @dataclass
@@ -201,9 +180,6 @@ class Gibbs(_Settings):
                 "needs solver='vi' or 'map'."
             )
 
-    def n_kept(self, max_iter: int) -> int:
-        return min(self.n_draws, max_iter - max_iter // 2)
-
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
         """Draws, aligned; their moments stand for them where one Gaussian is needed."""
         # What a learned prior knows of a variance: with less than one, chains sit for hundreds of
@@ -214,7 +190,7 @@ class Gibbs(_Settings):
             problem,
             problem.start,
             n_warmup=problem.max_iter // 2,
-            n_kept=self.n_kept(problem.max_iter),
+            n_kept=min(self.n_draws, problem.max_iter - problem.max_iter // 2),
             on_sweep=on_sweep,
         )
         aligned, start = align(problem, draws.rows), problem.start

@@ -12,7 +12,7 @@ from inference.factorization.factorization_problems import (
     swept,
 )
 
-from skbayes_sym.inference.factorization.covariance import FullCovariance
+from skbayes_sym.inference.factorization.covariance import CovarianceFamily
 from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
 
 
@@ -27,7 +27,7 @@ def test_analytic_solution_is_the_end_of_coordinate_ascent(shape, prior_scale):
     problem = problem_of(data, k, noise=1.0, prior=prior_scale, max_iter=600, tol=1e-6)
     exact = analytic_mean_field(matrix, problem.model)
     bound = mean_field_elbo(data, exact, problem.model)
-    fitted = swept(problem, FullCovariance())
+    fitted = swept(problem, CovarianceFamily("full"))
     assert bound - 0.01 < fitted.curve[-1] < bound + 1e-6
 
 

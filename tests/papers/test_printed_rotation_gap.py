@@ -10,7 +10,7 @@ from printed_rotation_gap import (
     printed_objective,
 )
 
-from skbayes_sym.inference.factorization.covariance import IsotropicCovariance
+from skbayes_sym.inference.factorization.covariance import CovarianceFamily
 from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.symmetry.gaps.langevin import langevin_gap
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
@@ -38,7 +38,7 @@ def test_the_printed_gap_is_too_large(level, expected, generator):
 @pytest.mark.long
 @pytest.mark.parametrize("i", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_maximised_it_exceeds_the_log_evidence(i, generator):
-    group, family = Orthogonal(torch.arange(1600).view(80, 20)), IsotropicCovariance()
+    group, family = Orthogonal(torch.arange(1600).view(80, 20)), CovarianceFamily("isotropic")
     stream = GapStream(row_gap(group, is_isotropic=True), generator)
     matrix = noisy_matrices()[i]
     state = fit(complete(matrix), 20, family, stream, noise=4.0, max_iter=60, tol=0.1).posterior

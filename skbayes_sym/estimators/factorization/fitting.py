@@ -83,7 +83,6 @@ class FactorFit:
             (first, second),
         )  # fmt: skip
         scales = [torch.linalg.inv(law.precision).diagonal()[:k].sqrt() for law in laws]
-        by_row = data.entries.by_row
         return {
             **data.attributes(),
             **stated(predictor, data.scale),
@@ -91,7 +90,7 @@ class FactorFit:
             "n_iter_": self.factors.n_iter,
             "stop_reason_": self.factors.stopped,
             "_orientation_": axes.cpu().numpy(),
-            "_seen_": (by_row.start.cpu().numpy(), by_row.other.cpu().numpy()),
+            "_seen_": (data.observed.rows, data.observed.columns),
             **self._noise(data),
             **self._bounds(data),
         }
@@ -195,14 +194,9 @@ class Factorization:
     def _require_memory(self, data: MatrixTraining, model: FactorModel) -> None:
         """Covariances of n + m rows, and as much twice of the gap or for the bound in float64."""
         n_rows, k = sum(data.shape), model.network.n_coordinates
-        n_kept, size = self.solver.n_kept(self.max_iter), data.dtype.itemsize
         what = f"the covariances of {n_rows:,} rows and columns in {k} components"
-        draws = f"{n_kept} draws of {n_rows:,} rows and columns"
-        parts = [
-            Part(what, 3 * n_rows * k**2 * size, "Lower n_components, or give X as float32."),
-            Part(draws, n_kept * n_rows * k * size, "Lower n_draws or n_components."),
-        ]
-        require_memory(parts, data.device)
+        remedy = "Lower n_components, or give X as float32."
+        require_memory([Part(what, 3 * n_rows * k**2 * data.dtype.itemsize, remedy)], data.device)
 
 
 def _turned(cov: Tensor, turn: Tensor) -> Tensor:

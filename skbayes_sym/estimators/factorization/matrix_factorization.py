@@ -379,7 +379,7 @@ class SymVIMatrixFactorization(Recommends):
         if warm_from is not None and is_the_same:
             labels = (np.unique(warm_from[0]), np.unique(warm_from[1]))
             unit = self.scale_ / data.scale
-            warm = warm_state(self._predictor(), data, model, labels, unit)
+            warm = warm_state(self._predictor(), data, labels, unit)
         method = Factorization(self._solver(), self.max_iter, self.tol, warm)
         run = Run(data.begin, lambda fitted: fitted.attributes(data, model))
         with self._keeping(run):
@@ -482,7 +482,7 @@ class SymVIMatrixFactorization(Recommends):
         if isinstance(self.solver, str):
             return SOLVERS[self.solver]
         remedy = "skbayes_sym.inference.solvers.Solver says what each of them does."
-        members = ("learns_prior", "group", "n_kept", "solve")
+        members = ("learns_prior", "group", "solve")
         require_members(self.solver, members, parameter="solver", remedy=remedy)
         return self.solver
 

@@ -4,7 +4,6 @@ from copy import copy
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
@@ -31,8 +30,7 @@ from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
-from skbayes_sym.numerics.arguments import check_arrays, check_count, is_frame, seed_of, shown
-from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of, shown
 from skbayes_sym.numerics.random import generator_from
 
 _AT_ONCE = 1 << 14  # entries whose distributions are held
@@ -52,7 +50,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     columns: Any
     _predictor_: dict[str, Any]
     _was_list_: bool
-    _seen_: tuple[Array, Array]  # where each row's entries begin, and their columns
+    _seen_: tuple[Array, ...]  # rows and columns of the entries
     _feature_scaling_: tuple[Array | None, Array | None]
 
     def _fitted_likelihood(self) -> Likelihood:
@@ -291,7 +289,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
 
         Parameters
         ----------
-        X : list of entries, or array-like or sparse matrix of shape (n_rows, n_new)
+        X : list of entries
             Entries of new columns, such as the first ratings of a film.
         column_features : array-like or DataFrame, optional
             Of these columns, if `fit` was given some.
@@ -365,36 +363,29 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     def _entries_of(self, X: Any, side: int = 0) -> tuple[Incidence, Array | None]:
         """Entries of new rows, or columns, as the model has them, by row, and their labels."""
         check_is_fitted(self)
-        other = ("column", "row")[side]
-        n_other, labels = len(self.posterior_[1 - side].mean), self._labels(other)
         if is_listed(X, self.columns):
-            observed = listed_entries(X, self.columns)
+            observed, other = listed_entries(X, self.columns), ("column", "row")[side]
             observed = observed.transposed if side else observed
-            own, there = observed.row_labels, observed.column_labels
-            j, n_unknown = places(there, n_other, f"{other}s", labels)
+            n_other, labels = len(self.posterior_[1 - side].mean), observed.row_labels
+            assert observed.column_labels is not None
+            j, n_unknown = places(
+                observed.column_labels, n_other, f"{other}s", self._labels(other)
+            )
             if n_unknown:
                 warn_user(
                     f"{n_unknown} {other}s were not there in fit: their entries tell nothing.",
                     UserWarning,
                 )
             observed = observed.part(j[observed.columns] < n_other)
-            observed = observed._replace(
-                columns=j[observed.columns].astype(np.int32), shape=(observed.shape[0], n_other)
-            )
+            columns, shape = j[observed.columns].astype(np.int32), (observed.shape[0], n_other)
+            observed = observed._replace(columns=columns, shape=shape)
         else:
-            own = frame_labels(X)[side]
-            if side:
-                X = X.T if is_frame(X) or sp.issparse(X) else np.asarray(X).T
-                with numbers_due("X"):
-                    settings = {"accept_sparse": True, "ensure_all_finite": "allow-nan"}
-                    X = check_array(X, dtype=FLOATS, input_name="X", **settings)
-                if X.shape[1] != n_other:
-                    raise ValueError(f"X has {X.shape[1]} rows, but the model has {n_other}.")
-            observed = observed_entries(X if side else self._check_matrix(X, reset=False))
+            observed = observed_entries(self._check_matrix(X, reset=False))
+            labels = frame_labels(X)[0]
         observed = observed._replace(values=self._as_fitted(observed.values))
-        return observed.tensors(torch.device("cpu"), torch.float64).by_row, own
+        return observed.tensors(torch.device("cpu"), torch.float64).by_row, labels
 
-    def _new_rows(self, data: Incidence, features: Any = None, side: int = 0) -> EntryRows:
+    def _new_rows(self, data: Incidence, features: Any, side: int = 0) -> EntryRows:
         """Posterior of new rows, or of new columns as rows of the transposed matrix."""
         predictor = self._predictor()
         predictor = predictor.swapped if side else predictor
@@ -405,35 +396,20 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     def _with_new(self, X: Any, features: Any, side: int) -> Self:
         data, labels = self._entries_of(X, side)
         name, n = ("row", "column")[side], len(self.posterior_[side].mean)
-        old, predictor = self._labels(name), self._predictor()
-        if side:
-            predictor = predictor.swapped
+        old, predictor, model = self._labels(name), self._predictor(), copy(self)
+        predictor = predictor.swapped if side else predictor
         predictor = predictor.with_rows(self._new_rows(data, features, side))
-        model = copy(self)
         model.__dict__.update(stated(predictor.swapped if side else predictor, self.scale_))
         if old is not None:
-            if labels is None:
-                words = [f"new{i}" for i in range(data.n_rows)]
-                labels = np.array(words) if old.dtype.kind == "U" else old.max() + 1 + np.arange(
-                    data.n_rows
-                )  # fmt: skip
-            known = np.intersect1d(old, labels)
-            if len(known):
+            if labels is None or len(np.intersect1d(old, labels)):
                 raise ValueError(
-                    f"{name} {known[0].item()!r} was there in fit: partial_fit takes more entries "
-                    "of it."
+                    f"{name}s that are new need labels of their own, got {shown(labels)}: give a "
+                    "list of entries, and more entries of what was there to partial_fit."
                 )
             setattr(model, f"{name}_labels_", np.concatenate([old, labels]))
-        start, seen = self._seen_
-        own, other = data.start.numpy(), data.other.numpy()
-        if side:
-            i = np.concatenate([np.repeat(np.arange(len(start) - 1), np.diff(start)), other])
-            j = np.concatenate([seen, n + np.repeat(np.arange(len(own) - 1), np.diff(own))])
-            order = np.argsort(i, kind="stable")
-            counts = np.bincount(i, minlength=len(start) - 1)
-            model._seen_ = np.concatenate([[0], np.cumsum(counts)]), j[order].astype(np.int32)
-        else:
-            model._seen_ = np.concatenate([start, start[-1] + own[1:]]), np.append(seen, other)
+        new = (n + data.row.numpy().astype(np.int32), data.other.numpy())
+        pairs = zip(self._seen_, new[::-1] if side else new, strict=True)
+        model._seen_ = tuple(np.concatenate(pair) for pair in pairs)
         model._cache = {}
         return model
 
@@ -483,10 +459,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         self, predictor: FactorPredictor, x: Tensor, n_draws: int, random_state: Any
     ) -> Array:
         check_count("n_draws", n_draws)
-        what = f"{n_draws:,} draws of {len(x):,} entries"
-        remedy = "Lower n_draws, or ask for fewer entries at once."
-        part = Part(what, 3 * 8 * n_draws * (len(x) + 1), remedy, on_host=True)
-        require_memory([part], torch.device("cpu"), task="draws of entries")
         generator = generator_from(seed_of(random_state), torch.device("cpu"))
         if self._classes is not None:
             return predictor.outputs(x, n_draws, generator=generator)[..., 0].numpy()

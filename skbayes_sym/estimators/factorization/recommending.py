@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from sklearn.utils.validation import check_is_fitted
 
@@ -81,7 +82,7 @@ class Recommends(PredictsEntries):
         predictor = self._predictor()
         predictor = predictor.with_unknown(n_unknown, 0) if n_unknown else predictor
         generator = generator_from(seed_of(random_state), torch.device("cpu"))
-        m, (start, seen) = len(self.posterior_.columns.mean), self._seen_
+        m, seen = len(self.posterior_.columns.mean), self._cached("seen", self._seen_matrix)
         n_left, chosen, values = min(n, m), list[Array](), list[Array]()
         at_once = n_draws if by == "probability_best" else 1
         for block in np.array_split(asked, max(1, len(asked) * m * at_once // (1 << 22))):
@@ -93,9 +94,8 @@ class Recommends(PredictsEntries):
                     drawn = predictor.outputs(x, at_once, generator=generator)[..., 0]
                 scores = drawn.numpy().reshape(at_once, -1, m)
             out = np.zeros((len(block), m), dtype=bool)
-            for i, row in enumerate(block):
-                if exclude_seen and row < n_known:
-                    out[i, seen[start[row] : start[row + 1]]] = True
+            if exclude_seen:
+                out[block < n_known] = seen[block[block < n_known]].toarray()
             scores = np.where(out, -np.inf, scores)
             if by == "probability_best":
                 best = scores.argmax(axis=2)
@@ -111,6 +111,11 @@ class Recommends(PredictsEntries):
         columns, names = np.concatenate(chosen)[:, :n_left], self._labels("column")
         columns = columns if names is None else names[columns]
         return Recommended(columns, np.concatenate(values)[:, :n_left])
+
+    def _seen_matrix(self) -> sp.csr_array:
+        i, j = self._seen_
+        shape = tuple(len(side.mean) for side in self.posterior_)
+        return sp.csr_array((np.ones(len(i), dtype=bool), (i, j)), shape=shape)
 
     def similar_columns(
         self, column: Any, n: int = 10, *, n_draws: int = 200, random_state: Any = None

@@ -2,13 +2,14 @@
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.factorization.entries import Observed
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
-from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor, law_cov
+from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import with_scale
-from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState
+from skbayes_sym.inference.factorization.factor_model import FactorState
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 
 Listed = tuple[Array, Array, Array, Array]  # rows, columns, values and weights, by label
@@ -56,35 +57,35 @@ def joined(old: Listed | None, new: Observed) -> Listed:
 def warm_state(
     fitted: FactorPredictor,
     data: MatrixTraining,
-    model: FactorModel,
     labels: tuple[Array, Array],
     ratio: float,
 ) -> FactorState:
     """The posterior of a fit over the rows and columns there are now; new ones at their prior.
 
-    ``fitted``: of the entries so far; ``data``, ``model``: of all entries, with the same number of
-    components and the same offsets; ``labels``: of the rows and columns of ``fitted``; ``ratio``:
-    unit of its entries over that of all.
+    ``fitted``: of the entries so far, with as many components and the offsets of now; ``data``: of
+    all entries; ``labels``: of the rows and columns of ``fitted``; ``ratio``: unit of its entries
+    over that of all.
     """
-    now = (data.observed.row_labels, data.observed.column_labels)
-    start = model.prior.sides(data.shape, model.network, torch.zeros(1, dtype=torch.float64))
-    means, covs, held = [], [], list[RowLaw]()
-    sides = fitted.rows, fitted.columns
-    for side, prior, law, old, new, free in zip(
-        sides, start, fitted.laws, labels, now, model.network.sides, strict=True
-    ):
+    order, n_new, observed = list[Tensor](), list[int](), data.observed
+    for old, new in zip(labels, (observed.row_labels, observed.column_labels), strict=True):
         assert new is not None  # entries that are added to others have labels
-        mean = torch.full((len(new), model.network.n_coordinates), free.pin).double()
-        cov = torch.zeros(*mean.shape, mean.shape[1], dtype=torch.float64)
-        place = torch.tensor(free.free)
-        mean[:, place], cov[:, place.unsqueeze(-1), place] = prior.means(law), law_cov(law)
-        known = torch.as_tensor(np.searchsorted(new, old))
-        mean[known], cov[known] = side
-        means.append(mean)
-        covs.append(cov)
-        held.append(RowLaw(law.precision.to(data.device), law.coefficients.to(data.device)))
-    mean, cov = (torch.cat(parts).to(data.device, data.dtype) for parts in (means, covs))
+        place = np.full(len(new), -1)
+        place[np.searchsorted(new, old)] = np.arange(len(old))
+        is_new = place < 0
+        place[is_new] = len(old) + np.arange(np.count_nonzero(is_new))
+        order.append(torch.as_tensor(place))
+        n_new.append(int(np.count_nonzero(is_new)))
+    wider = fitted.with_unknown(*n_new)
+    sides = [
+        [part[places].to(data.device, data.dtype) for part in side]
+        for side, places in zip((wider.rows, wider.columns), order, strict=True)
+    ]
+    mean, cov = (torch.cat(parts) for parts in zip(*sides, strict=True))
+    first, second = (
+        RowLaw(law.precision.to(data.device), law.coefficients.to(data.device))
+        for law in fitted.laws
+    )
     likelihood, scale = fitted.likelihood, fitted.likelihood.noise_scale
     if len(scale):
         likelihood = with_scale(likelihood, float(scale[0]) * ratio)
-    return FactorState(mean, cov, likelihood, (held[0], held[1]))
+    return FactorState(mean, cov, likelihood, (first, second))

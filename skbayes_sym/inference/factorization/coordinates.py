@@ -21,14 +21,6 @@ class Free(NamedTuple):
     pinned: tuple[int, ...]  # known to be `pin`: where the other side keeps its offset
     pin: float
 
-    @property
-    def runs(self) -> tuple[tuple[slice, slice], ...]:
-        """Slices of the free coordinates, and where they are among all: copies without an index."""
-        free, n = self.free, len(self.free)
-        begins = [i for i in range(n) if i == 0 or free[i] != free[i - 1] + 1]
-        pairs = zip(begins, [*begins[1:], n], strict=True)
-        return tuple((slice(i, j), slice(free[i], free[j - 1] + 1)) for i, j in pairs)
-
 
 @dataclass(frozen=True)
 class Coordinates:
@@ -87,21 +79,14 @@ def free_part(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
     """Means and covariances of the free coordinates, (n, d) and (n, d, d)."""
     if not side.pinned:
         return mean, cov
-    d = len(side.free)
-    free_mean, free_cov = mean.new_empty(len(mean), d), cov.new_empty(len(cov), d, d)
-    for i, place in side.runs:
-        free_mean[:, i] = mean[:, place]
-        for j, beside in side.runs:
-            free_cov[:, i, j] = cov[:, place, beside]
-    return free_mean, free_cov
+    free = positions(side.free, mean)
+    return mean[:, free], cov[:, free.unsqueeze(-1), free]
 
 
 def put_free(mean: Tensor, cov: Tensor, part: tuple[Tensor, Tensor], side: Free) -> None:
     """Set the free coordinates of means (n, D) and covariances (n, D, D), in place."""
-    for i, place in side.runs:
-        mean[:, place] = part[0][:, i]
-        for j, beside in side.runs:
-            cov[:, place, beside] = part[1][:, i, j]
+    free = positions(side.free, mean)
+    mean[:, free], cov[:, free.unsqueeze(-1), free] = part
 
 
 def with_pinned(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:

@@ -94,8 +94,8 @@ def _draw_side(
         # With P = L L': mean L'^-1 (L^-1 target), noise L'^-1 z.
         half = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
         drawn = torch.linalg.solve_triangular(factor.mT, half + normal.unsqueeze(-1), upper=True)
-        for i, place in free.runs:
-            values[side.own.start + begin : side.own.start + end, place] = drawn[:, i, 0]
+        place = slice(side.own.start + begin, side.own.start + end)
+        values[place, positions(free.free, values)] = drawn[..., 0]
     return state._replace(laws=(laws[0], laws[1]))
 
 

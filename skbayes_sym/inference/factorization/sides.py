@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.coordinates import ToExplain, given_pinned, put_free
-from skbayes_sym.inference.factorization.covariance import CovarianceFamily, project_free
+from skbayes_sym.inference.factorization.covariance import CovarianceFamily
 from skbayes_sym.inference.factorization.factor_elbo import side_moments
 from skbayes_sym.inference.factorization.factor_model import FactorProblem, FactorState
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SideMoments, SidePrior
@@ -172,7 +172,7 @@ def update_side(
             explained.sums, law, prior_means[begin:end], noise, terms
         )
         best = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
-        projected = project_free(family, precision, factor, k)
+        projected = family.project_free(precision, factor, k)
         put_free(mean[rows], cov[rows], (best, projected), free)
         totals.log_det_precision += log_det(factor).sum()
         if added is not None and terms is not None and problem.model.prior.learns_scales:

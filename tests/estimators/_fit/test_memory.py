@@ -7,12 +7,11 @@ import time
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from fits import FITS, IMAGES, LABELS, MATRIX, NUMBERS, X, fitted
+from fits import FITS, IMAGES, LABELS, NUMBERS, X, fitted
 from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.estimators.base import is_fitted_name
-from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.numerics import memory
 
 # Too few steps to converge on purpose.
@@ -82,10 +81,6 @@ ABSURD = {
     ),
     "lila": (sk.LILAClassifier((10**6,), image_shape=(6, 6)), IMAGES, LABELS, "curvature='diag'"),
     "factors": (sk.SymVIMatrixFactorization(3000), SPARSE, None, "n_components"),
-    "factors-gibbs": (
-        sk.SymVIMatrixFactorization(2, solver=Gibbs(10**12), max_iter=10**13),
-        MATRIX, None, "n_draws",
-    ),
     "linear": (
         sk.BayesianLinearClassifier("multinomial"), np.random.default_rng(0).random((900, 900)),
         np.arange(900) // 2, "Use fewer",

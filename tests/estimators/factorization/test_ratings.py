@@ -320,12 +320,13 @@ def test_new_rows_are_known_as_well_as_their_entries_allow(fitted):
 
 
 def test_new_columns_are_predicted_from_the_entries_they_have():
-    """As a matrix and as a list by label, whose unknown rows are told of."""
+    """As lists by number and by label, whose unknown rows are told of."""
     model, new = clone(MODEL).fit(X[:, 5:]), X[:, :5]
     i, j = np.nonzero(~np.isnan(new))
-    mean, std = model.with_new_columns(new).predict_entries(*np.nonzero(np.isnan(new)) + np.array(
-        [[0], [35]]), return_std=True)  # fmt: skip
-    off = mean - SIGNAL[:, :5][np.isnan(new)]
+    hidden = np.nonzero(np.isnan(new))
+    wider = model.with_new_columns((i, j, new[i, j]))
+    mean, std = wider.predict_entries(hidden[0], 35 + hidden[1], return_std=True)
+    off = mean - SIGNAL[:, :5][hidden]
     assert np.sqrt(np.mean(off**2)) < 0.6 * SIGNAL[:, :5].std()
     assert np.mean(np.abs(off) < 1.645 * std) > 0.9
     rows, columns = np.nonzero(~np.isnan(X[:, 5:]))
@@ -334,10 +335,9 @@ def test_new_columns_are_predicted_from_the_entries_they_have():
     more = (np.append(names[i], "nobody"), np.append(j, 0), np.append(new[i, j], 3.0))
     with pytest.warns(UserWarning, match="1 rows were not there in fit"):
         listed = listed.with_new_columns(more)
-    i, j = np.nonzero(np.isnan(new))
-    again = listed.predict_entries(names[i], j, return_std=True)
+    again = listed.predict_entries(names[hidden[0]], hidden[1], return_std=True)
     np.testing.assert_allclose([mean, std], again)
-    with pytest.raises(ValueError, match="column 3 was there in fit: partial_fit takes more"):
+    with pytest.raises(ValueError, match=r"columns that are new need labels of their own.*\[3\]"):
         listed.with_new_columns((["u03"], [3], [1.0]))
 
 

@@ -6,24 +6,14 @@ import pytest
 import torch
 
 from skbayes_sym.inference.factorization.coordinates import Coordinates
-from skbayes_sym.inference.factorization.covariance import (
-    DiagonalCovariance,
-    FullCovariance,
-    IsotropicCovariance,
-    RowCovariance,
-)
+from skbayes_sym.inference.factorization.covariance import CovarianceFamily
 from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
 from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.vi import fit_factors
 from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 
-FAMILIES = {
-    "isotropic": IsotropicCovariance(),
-    "row": RowCovariance(),
-    "diag": DiagonalCovariance(),
-    "full": FullCovariance(),
-}
+FAMILIES = {kind: CovarianceFamily(kind) for kind in ("isotropic", "row", "diag", "full")}
 
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 

@@ -6,11 +6,7 @@ from inference.factorization.factorization_problems import FAMILIES, every_famil
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.covariance import (
-    PointMass,
-    project_free,
-    row_entropy,
-)
+from skbayes_sym.inference.factorization.covariance import CovarianceFamily, row_entropy
 
 
 def precisions(generator, n=5, k=3):
@@ -60,9 +56,9 @@ def test_the_entropy_of_rows(generator):
 
 
 def test_a_point_mass_has_neither_spread_nor_entropy(generator):
-    cov = projected(PointMass(), precisions(generator))
+    cov = projected(CovarianceFamily("none"), precisions(generator))
     assert_close(cov, torch.zeros_like(cov), rtol=0, atol=0)
-    assert PointMass().entropy(cov.diagonal(dim1=-2, dim2=-1), 0.0) == 0.0
+    assert CovarianceFamily("none").entropy(cov.diagonal(dim1=-2, dim2=-1), 0.0) == 0.0
 
 
 @every_family
@@ -78,7 +74,7 @@ def test_an_offset_beside_the_factors(family, generator):
     """Full: one matrix. Else: an offset's variance is its own, whatever that of the factors."""
     precision = precisions(generator, k=4)
     root = torch.linalg.cholesky(precision)
-    cov = project_free(family, precision, root, 3)
+    cov = family.project_free(precision, root, 3)
     if not family.is_elementwise:
         assert_close(cov, torch.linalg.inv(precision))
         return

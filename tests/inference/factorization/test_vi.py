@@ -20,7 +20,7 @@ from inference.factorization.factorization_problems import (
 from thin import some
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.covariance import FullCovariance, PointMass, row_entropy
+from skbayes_sym.inference.factorization.covariance import CovarianceFamily, row_entropy
 from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
 from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.incidence import entries
@@ -97,7 +97,7 @@ def test_rows_given_columns_are_bayesian_regression(generator):
     problem = problem_of(data, k, prior=1.5, noise=0.3, max_iter=1)
     cov = 1e-14 * torch.eye(k, dtype=torch.float64).repeat(23, 1, 1)
     known = problem.start._replace(mean=mean, cov=cov)
-    after = swept(problem, FullCovariance(), start=known).posterior
+    after = swept(problem, FAMILIES["full"], start=known).posterior
     for i in range(14):
         mine = slice(int(data.by_row.start[i]), int(data.by_row.start[i + 1]))
         design, r = v[data.by_row.other[mine]] / sqrt(k), data.by_row.value[mine]
@@ -110,7 +110,8 @@ def test_rows_given_columns_are_bayesian_regression(generator):
 @pytest.mark.parametrize("noise", [0.5, 4.0])
 def test_map_soft_thresholds_the_singular_values(noise):
     matrix, k = noisy_matrices()[0, :, :30].contiguous(), 8
-    fitted = fit(complete(matrix), k, PointMass(), None, noise=noise, max_iter=4000, tol=1e-9)
+    points = CovarianceFamily("none")
+    fitted = fit(complete(matrix), k, points, None, noise=noise, max_iter=4000, tol=1e-9)
     u, g, vt = torch.linalg.svd(matrix, full_matrices=False)
     shrunk = (g[:k] - noise * sqrt(k)).clamp(min=0.0)
     product = fitted.posterior.mean[:40] @ fitted.posterior.mean[40:].T / sqrt(k)
@@ -262,7 +263,7 @@ def test_finite_groups_raise_the_bound(permute, family, generator):
 def test_callbacks_stop_and_interrupts_keep_the_state(generator):
     problem = problem_of(incomplete(generator), 3, max_iter=50, tol=-1.0)
     counts = iter(range(1, 99)), iter(range(1, 99))
-    stopped = swept(problem, FullCovariance(), on_sweep=lambda *told: next(counts[0]) == 3)
+    stopped = swept(problem, FAMILIES["full"], on_sweep=lambda *told: next(counts[0]) == 3)
     assert (stopped.n_iter, stopped.stopped) == (3, "callback")
 
     def interrupt(posterior, elbo):
@@ -270,5 +271,5 @@ def test_callbacks_stop_and_interrupts_keep_the_state(generator):
             raise KeyboardInterrupt
         return False
 
-    broken = swept(problem, FullCovariance(), on_sweep=interrupt)
+    broken = swept(problem, FAMILIES["full"], on_sweep=interrupt)
     assert (broken.n_iter, broken.stopped) == (4, "interrupted")
