@@ -39,11 +39,11 @@ def list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> list[
         if missing:
             raise ValueError(f"columns={tuple(wanted)!r} names {missing}, X has {names}.")
         return wanted[: 4 if valued else 2]
-    found = [_column_of(names, role) for role in ("row", "column", "value", "weight")]
-    if None in found[: 3 if valued else 2]:
+    by_role = [_column_of(names, role) for role in ("row", "column", "value", "weight")]
+    if None in by_role[: 3 if valued else 2]:
         _require_matrix(X, names)
         return None
-    return [name for name in found[: 4 if valued else 2] if name is not None]
+    return [name for name in by_role[: 4 if valued else 2] if name is not None]
 
 
 def is_listed(X: Any, columns: Any = "auto", *, valued: bool = True) -> bool:
@@ -54,12 +54,12 @@ def is_listed(X: Any, columns: Any = "auto", *, valued: bool = True) -> bool:
 def _column_of(names: Sequence[Hashable], role: str) -> Hashable | None:
     """The column of that role: the one so called, else the one that begins so."""
     for pattern in (f"({_STEMS[role]}){_END}", f"({_STEMS[role]}).*"):
-        found = [name for name in names if re.fullmatch(pattern, str(name), re.IGNORECASE)]
-        if len(found) == 1:
-            return found[0]
-        if len(found) > 1 and pattern.endswith(_END):
+        matching = [name for name in names if re.fullmatch(pattern, str(name), re.IGNORECASE)]
+        if len(matching) == 1:
+            return matching[0]
+        if len(matching) > 1 and pattern.endswith(_END):
             raise ValueError(
-                f"{found} of X may all be the {role}s of a list of entries: say which, by "
+                f"{matching} of X may all be the {role}s of a list of entries: say which, by "
                 "columns=(rows, columns, values)."
             )
     return None

@@ -491,8 +491,8 @@ def places(raw: Any, n: int, name: str, labels: Array | None) -> tuple[Array, in
         )
     order = np.argsort(labels)
     place = np.searchsorted(labels, array, sorter=order).clip(max=len(labels) - 1)
-    found = order[place] if array.size else np.zeros(0, dtype=np.int64)
-    is_new = labels[found] != array
+    chosen = order[place] if array.size else np.zeros(0, dtype=np.int64)
+    is_new = labels[chosen] != array
     new, which = np.unique(array[is_new], return_inverse=True)
-    found[is_new] = n + which
-    return found.astype(np.int64), len(new)
+    chosen[is_new] = n + which
+    return chosen.astype(np.int64), len(new)

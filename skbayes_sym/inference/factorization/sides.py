@@ -114,11 +114,11 @@ def rescaled(
     A Newton step, shortened until it rises. O(k^3), whatever the number of rows.
     """
     k, d = noise.n_components, len(sums.first)
-    own, value = prior.learned(moments, law)
-    stay = Rescaled(None, moments, own, value)
+    best, value = prior.learned(moments, law)
+    stay = Rescaled(None, moments, best, value)
     # H s / (k s2) = b / (sqrt(k) s2) + c, the rest's slope c at s = 1; offsets stay.
     slope = (sums.first / k**0.5 - sums.second[:, k:].sum(1) / k)[:k]
-    slope = slope + noise.variance * (prior.growth(own)[:k] + sums.gap)
+    slope = slope + noise.variance * (prior.growth(best)[:k] + sums.gap)
     wanted, _ = torch.linalg.solve_ex(sums.second[:k, :k] / k, slope)
     step = wanted.clamp(_LEAST, _MOST).log()
     if not float(step.abs().max()) >= _WORTH:
