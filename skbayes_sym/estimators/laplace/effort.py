@@ -55,6 +55,7 @@ class ModesEffort:
     usual_width: int = 20
     wide: int = 40
     most_noise: float = 0.2
+    pilot_rows: int = 2000  # that two modes judge the noise by, at most
     rows_a_weight: int = 4
     other_work: float = 4e11
 
@@ -80,7 +81,7 @@ class ModesEffort:
     folds: int = 5
     fewest_rows: int = 10
     most_rows_asked: int = 20  # numbers to learn from a weight
-    rough_steps: int = 60  # enough to compare widths, at half the cost
+    rough_steps: int = 40  # enough to compare widths, and to go on from
     rough_tol: float = 1e-3  # nats per unit of weight
 
     # Labels. Beyond 1,000 weights fewer steps do, and each costs much more; beyond four modes

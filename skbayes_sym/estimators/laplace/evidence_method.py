@@ -56,7 +56,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.inference.laplace.search.refine import RefinedModes, refine
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
-from skbayes_sym.models.model import Model
+from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import UnboundPrior
 from skbayes_sym.numerics.memory import Part, require_memory
@@ -192,6 +192,7 @@ class Widths(NamedTuple):
     chosen: int
     scores: dict[int, float]  # nats per unit of weight, by number of units
     ended: NumbersFit | None = None  # what there was when it was stopped
+    begun: NumbersFit | None = None  # modes of the chosen one, each without a fold
 
 
 def choose_width(
@@ -203,7 +204,7 @@ def choose_width(
     targets (N, T) unexplained.
     """
     scores: dict[int, float] = {}
-    chosen, best = effort.widths[0], None
+    chosen, best, begun = effort.widths[0], None, None
     for width in effort.widths:
         if not effort.validates(network_of(network, width), y.numel()):
             break
@@ -212,12 +213,12 @@ def choose_width(
             return Widths(width, scores, fit)
         scores[width] = float(weight @ rows.log_density / weight.sum())
         if best is None:
-            best = rows
+            best, begun = rows, fit
         elif is_better(rows.log_density, best.log_density, weight):
-            chosen, best = width, rows
+            chosen, best, begun = width, rows, fit
             if unexplained_share(rows.mean, y, weight) <= effort.most_unexplained:
                 return Widths(effort.usual_width, scores)
-    return Widths(chosen, scores)
+    return Widths(chosen, scores, begun=begun)
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +252,7 @@ class EvidenceLaplace:
         most = self.max_iter
         if isinstance(most, str):
             most = (1 + effort.more) * effort.steps
-        widths = fit = None
+        widths = fit = begun = None
         run.begin((n_parts + len(effort.widths) * asks) * most, lambda: searches.so_far[-1]())
         with torch.no_grad():
             if asks:
@@ -261,16 +262,17 @@ class EvidenceLaplace:
 
                 _, y, weight = data.double_data
                 widths = choose_width(validate, network, y, weight, effort)
-                fit = widths.ended
+                fit, begun = widths.ended, widths.begun
                 if fit is None and widths.chosen < effort.usual_width:
-                    fit = searches.search(self._resized(model, widths.chosen, LayerScales()))
+                    narrow = self._resized(model, widths.chosen, LayerScales())
+                    fit = searches.search(narrow, begun)
             if fit is None and wide is not None:
                 pilot = searches.pilot(model)
                 if pilot.search.has_ended:
                     fit = pilot
                 elif noise_share(pilot.modes, data.double_data.y.cpu()) <= effort.most_noise:
-                    model = self._resized(model, wide.hidden_layer_sizes[0], ARD())
-            fit = fit or searches.search(model)
+                    model, begun = self._resized(model, wide.hidden_layer_sizes[0], ARD()), None
+            fit = fit or searches.search(model, begun)
             if widths is not None:
                 unit = data.log_jacobian / data.total_weight
                 scores = {width: score + unit for width, score in widths.scores.items()}
@@ -301,17 +303,22 @@ class _Searches(NamedTuple):
         )  # fmt: skip
 
     def pilot(self, model: Model) -> NumbersFit:
-        """Two modes, one begun in each way, by which the noise is judged."""
+        """Two modes of some of the rows, one begun in each way, by which the noise is judged."""
         problem, theta = self.problem(model), self._draw(model, 2)
+        n_rows = min(self.data.n_rows, self.method.effort.pilot_rows)
+        rows = torch.linspace(0, self.data.n_rows - 1, n_rows).round().long().to(theta.device)
+        problem = replace(problem, data=Data(*(t[rows] for t in problem.data)))
         how = replace(self._how(model), max_more=0)
         doubted = alternating(2, theta)
         return self._fit(model, how.search(problem, theta, doubted, self._on_step(model)))
 
-    def search(self, model: Model) -> NumbersFit:
-        """All modes."""
+    def search(self, model: Model, begun: NumbersFit | None = None) -> NumbersFit:
+        """All modes; ``begun``: those that leave out a fold each, to go on from."""
         n, draw = self.require_memory(model), partial(self._draw, model)
         how, on_step = self._how(model), self._on_step(model)
-        return self._fit(model, search_numbers(how, self.problem(model), draw, n, on_step))
+        modes = None if begun is None else begun.search.modes
+        search = search_numbers(how, self.problem(model), draw, n, on_step, modes)
+        return self._fit(model, search)
 
     def validate(self, model: Model) -> tuple[NumbersFit, HeldOutFold | None]:
         """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""

@@ -7,6 +7,7 @@ from sklearn.base import clone
 
 from skbayes_sym import EvidenceAdam, GaussNewton, LaplaceClassifier, LaplaceRegressor, Updates
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
+from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales
 
@@ -126,6 +127,17 @@ def test_what_is_given_stays():
         optimizer=EvidenceAdam(updates=Updates(n=1)), max_iter=2, random_state=0
     )
     assert adam.fit(*rows(1001)).network_.hidden_layer_sizes == (20,)
+
+
+def test_the_noise_is_judged_by_some_of_the_rows(monkeypatch):
+    seen, search = [], EvidenceSearch.search
+    monkeypatch.setattr(
+        EvidenceSearch, "search",
+        lambda how, problem, *rest: seen.append(len(problem.data.x)) or search(how, problem, *rest),
+    )  # fmt: skip
+    monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(pilot_rows=500))
+    clone(AUTO).set_params(max_iter=2).fit(*rows(1700))
+    assert seen == [500, 1700]
 
 
 def test_an_end_during_the_pilot_leaves_its_modes():

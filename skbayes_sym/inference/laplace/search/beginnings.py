@@ -29,6 +29,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     OnSearch,
     Search,
     joined,
+    mapped,
 )
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models.learned_scales import ScalesByGroup
@@ -49,11 +50,15 @@ def search_numbers(
     draw: Callable[[int], Tensor],
     n: int,
     on_step: OnSearch | None = None,
+    begun: Modes | None = None,
 ) -> Search:
-    """``n`` modes or fewer from points that ``draw(n)`` (n, P) gives, begun in both ways."""
+    """``n`` modes or fewer from points that ``draw(n)`` (n, P) gives, begun in both ways.
+
+    ``begun``: modes of parts of the rows, begun in both ways, to go on from instead.
+    """
     if not begins_both_ways(problem):
         return how.search(problem, draw(n), on_step=on_step)
-    search = search_both_ways(how, problem, draw(2 * n), on_step)
+    search = search_both_ways(how, problem, draw(2 * n), on_step, begun)
     if search.has_ended:
         return search
     value = search.modes.score
@@ -75,7 +80,11 @@ def noise_share(modes: Modes, y: Tensor) -> float:
 
 
 def search_both_ways(
-    how: EvidenceSearch, problem: NumbersEvidence, theta: Tensor, on_step: OnSearch | None = None
+    how: EvidenceSearch,
+    problem: NumbersEvidence,
+    theta: Tensor,
+    on_step: OnSearch | None = None,
+    begun: Modes | None = None,
 ) -> Search:
     """R modes from starting points (2R, P), of which those of too low an evidence use the second R.
 
@@ -84,7 +93,10 @@ def search_both_ways(
     n = len(theta) // 2
     n_first = max(n, 2)  # a single mode is the better of two
     doubted = alternating(n_first, theta)
-    first = how.search(problem, theta[:n_first], doubted, on_step)
+    if begun is not None and len(begun.theta) >= n_first:
+        first = how.resumed(problem, mapped(lambda t: t[:n_first], begun), on_step)
+    else:
+        first = how.search(problem, theta[:n_first], doubted, on_step)
     as_found = first.of(torch.arange(n, device=theta.device))
     if first.has_ended:
         return as_found
@@ -94,8 +106,8 @@ def search_both_ways(
         return first.of(kept)
     n_done = int(first.modes.n_iter.max())
     again = on_step and (lambda step, _: on_step(n_done + step, lambda: as_found))
-    begun = doubted[kept[:1]].expand(missing)
-    second = how.search(problem, theta[n : n + missing], begun, again)
+    better = doubted[kept[:1]].expand(missing)
+    second = how.search(problem, theta[n : n + missing], better, again)
     if second.has_ended:
         return as_found.ended_by(second.stop_reason)
     return joined([first.of(kept), second])

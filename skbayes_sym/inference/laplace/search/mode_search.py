@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.search.evidence_problem import (
+    Begun,
     EvidenceProblem,
     SearchHyper,
     SearchRows,
@@ -160,26 +161,45 @@ class EvidenceSearch:
         if doubted is None:
             doubted = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
         if problem.schedule.is_batch:
-            return self._batch(problem, theta, doubted, on_step)
+            return self._batch(problem, problem.begin(doubted), theta, doubted, on_step)
         searches: list[Search] = []
         for start, is_doubted in zip(theta.split(1), doubted.split(1), strict=True):
-            told = on_step and partial(_told_on, on_step, tuple(searches))
-            searches.append(self._batch(problem, start, is_doubted, told))
+            told, begun = (
+                on_step and partial(_told_on, on_step, tuple(searches)),
+                problem.begin(is_doubted),
+            )
+            searches.append(self._batch(problem, begun, start, is_doubted, told))
             if searches[-1].has_ended:
                 break
         return joined(searches)
 
-    def _batch(
-        self, problem: EvidenceProblem, theta: Tensor, doubted: Tensor, on_step: OnSearch | None
+    def resumed(
+        self, problem: EvidenceProblem, modes: Modes, on_step: OnSearch | None = None
     ) -> Search:
-        at_first, hyper = problem.begin(doubted)
+        """Modes from those of nearly the same problem, with their scales and noise; one batch."""
+        hyper, sure = SearchHyper(modes.hyper, modes.noise_precision), modes.n_iter < 0
+        return self._batch(problem, Begun(problem, hyper), modes.theta, sure, on_step, resumes=True)
+
+    def _batch(
+        self,
+        problem: EvidenceProblem,
+        begun: Begun,
+        theta: Tensor,
+        doubted: Tensor,
+        on_step: OnSearch | None,
+        *,
+        resumes: bool = False,
+    ) -> Search:
+        at_first, hyper = begun
         state, rows = _start(theta, hyper), at_first.expansion(theta)
+        n_before = problem.schedule.best_start if resumes else 0  # steps made elsewhere
         curve: list[Tensor] = []  # of scores and log evidences, (2, R) each
         ended = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
         moving, alive = list(range(len(theta))), torch.arange(len(theta), device=theta.device)
         loop = Loop()
         with loop:
-            for i in loop.steps(range(self.max_iter + self.max_more)):
+            for n_done in loop.steps(range(self.max_iter + self.max_more)):
+                i = n_before + n_done
                 now = (at_first if i < HYPER_START else problem).of(alive)
                 part = state if len(moving) == len(theta) else _of(state, alive)
                 if i == HYPER_START and at_first is not problem:
@@ -193,13 +213,13 @@ class EvidenceSearch:
                     curve.append(torch.where(ended, nan, values))
                 ended = ended | self._settled(problem, curve, state.n_without)
                 settled = ended
-                if i + 1 >= self.max_iter:
+                if n_done + 1 >= self.max_iter:
                     ended = ended | ~_rises(curve, problem.total_weight, ended)
                 before, (moving, n_settled) = moving, _moving(ended, settled)
                 loop.stop_if("tol", n_settled == len(theta))
                 if on_step is not None:
                     search = partial(_search, problem, state, curve, "interrupted")
-                    loop.stop_if("callback", on_step(i + 1, search))
+                    loop.stop_if("callback", on_step(n_done + 1, search))
                 if not moving:
                     break
                 if len(moving) < len(before):

@@ -144,8 +144,13 @@ class NumbersEvidence(EvidenceProblem):
         if self.noise_precision is not None:
             return updated
         assert isinstance(rows, ResidualSums)
-        # What each target's rows determine; it adds up to what the groups have of it.
-        undetermined = self.total_weight.unsqueeze(1) - rows.determined(hyper, system)
+        # What each target's rows determine adds up to what the groups have of it.
+        if self.data.y.shape[1] == 1:
+            held = (hyper.log_precision.exp()[:, self.prior.group] * system.variance).sum(1)
+            taken = (theta.shape[1] - held).unsqueeze(1)
+        else:
+            taken = rows.determined(hyper, system)
+        undetermined = self.total_weight.unsqueeze(1) - taken
         goal = (undetermined.clamp_min(0.0) + 2.0 * _NOISE_SHAPE) / (
             rows.squares + 2.0 * _NOISE_RATE
         )

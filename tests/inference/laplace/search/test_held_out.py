@@ -13,7 +13,7 @@ from skbayes_sym.inference.laplace.search.held_out import (
     is_better,
     unexplained_share,
 )
-from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch
+from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales
@@ -54,6 +54,26 @@ def test_rows_held_out_are_predicted_by_modes_of_the_others():
         density = stats.norm(mean, variance.sqrt()).pdf(data.y[own]).prod(-1).mean(0)
         np.testing.assert_allclose(found.rows.log_density[own], np.log(density), rtol=1e-6)
         np.testing.assert_allclose(found.rows.mean[own], mean.mean(0), rtol=1e-6, atol=1e-9)
+
+
+def test_a_search_goes_on_from_modes_that_leave_out_a_fold():
+    """Farther in a dozen steps than one of its own; the scales and the noise come along."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (120, 2))
+    y = np.sin(2 * x[:, :1]) + 0.1 * rng.standard_normal((120, 1))
+    data = Data(*(torch.as_tensor(a) for a in (x, y, np.ones(120))))
+    network = MLP(2, (8,), 1, TANH)
+    problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
+    start = starting_points(network, 10, generator=torch.Generator().manual_seed(0))
+    fold = folds(120, 5, generator=torch.Generator().manual_seed(1))
+    begun = cross_validated(EvidenceSearch(40, 1e-3), problem, start, fold).search.modes
+    how = EvidenceSearch(12, None)
+    cold, warm = how.search(problem, start).modes, how.resumed(problem, begun).modes
+    assert warm.log_evidence.median() > cold.log_evidence.median() + 10.0
+    whole = EvidenceSearch(60, None).search(problem, start).modes
+    assert warm.log_evidence.median() > whole.log_evidence.median() - 10.0
+    still = EvidenceSearch(1, None).resumed(problem, begun).modes
+    torch.testing.assert_close(still.noise_precision, begun.noise_precision, rtol=0.3, atol=0.0)
 
 
 def test_a_stopped_validation_says_nothing():
