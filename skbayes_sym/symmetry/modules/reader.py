@@ -234,7 +234,8 @@ class Reader:
         """An axis of one tensor is summed against an axis of another.
 
         Signs and scales of the two cancel. What is summed may be permuted by the place of the batch
-        only; what is kept can't be by the place of what is summed.
+        only; what is kept can't be by the place of what is summed, though the result may have such
+        an axis again.
         """
         atoms = self.atoms
         first, second = atoms.unify_axes(first, second)

@@ -169,7 +169,6 @@ def _reduced(r: Reader, x: Label, dims: Any, keepdim: bool, powers: Powers) -> L
     dims = range(len(x)) if dims is None or dims == [] else dims
     chosen = [d % len(x) for d in ([dims] if isinstance(dims, int) else dims)]
     r.trivial([x[d] for d in chosen])
-    r.mix(x, chosen)
     result = r.raised(x, powers)
     kept = (i for i in range(len(x)) if keepdim or i not in chosen)
     return [ONE if i in chosen else result[i] for i in kept]

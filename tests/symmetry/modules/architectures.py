@@ -107,6 +107,19 @@ class DeepSets(nn.Module):
         return self.rho(self.phi(x).sum(1))
 
 
+class Mixer(nn.Module):
+    """Mixes the rows of a matrix of units with symmetric weights that have them on both axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 12), nn.Linear(12, 2)
+        self.mix = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        v = F.gelu(self.first(x)).unflatten(1, (4, 3))
+        return self.last(F.gelu(v + (v.mT @ (self.mix + self.mix.T)).mT).flatten(1))
+
+
 class Sorted(nn.Module):
     """An operation without a rule, and fixed weights that tell units apart."""
 
@@ -231,6 +244,7 @@ CASES = {
     "lstm": Case(lambda: Recurrent("LSTM"), torch.zeros(2, 4, 3), units(6, 1)),
     "two lstms": Case(lambda: Recurrent("LSTM", 2), torch.zeros(2, 4, 3), 2 * units(6, 1)),
     "sets": Case(DeepSets, torch.zeros(4, 5, 3), units(9, 1) + units(6, 1) + units(8)),
+    "mixer": Case(Mixer, ROWS, units(4) + units(3)),
     "gate": Case(GateForm, ROWS, units(6, 2)),
     "two layers, norm first": Case(
         pre_norm, torch.zeros(2, 5, 3), units(8, 4) + 2 * (units(12) + units(2) + 4 * units(4, 1))
