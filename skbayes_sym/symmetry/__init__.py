@@ -29,6 +29,7 @@ from skbayes_sym.symmetry.group import (
     SymmetryGroup,
     Trivial,
     check_invariant,
+    invariant_subgroup,
 )
 from skbayes_sym.symmetry.modules.found import ModuleSymmetry, symmetry_of
 from skbayes_sym.symmetry.orthogonal import Orthogonal
@@ -62,6 +63,7 @@ __all__ = [
     "Units",
     "Wreath",
     "check_invariant",
+    "invariant_subgroup",
     "symmetry_of",
     "unit_layers",
 ]

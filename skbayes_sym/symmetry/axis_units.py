@@ -108,9 +108,7 @@ class AxisUnits(SignedPermutations):
         return tuple(Units(table, self.permute, flip) for table in index)
 
     def subgroup(self, *, permute: bool, signs: Sequence[int]) -> "AxisUnits":
-        """Subgroup without exchanges, or with some of the signs only."""
         entries = (replace(e, flips=tuple(e.flips[k] for k in signs)) for e in self.entries)
-        permute = permute and self.permute
         return replace(self, entries=tuple(entries), n_signs=len(signs), permute=permute)
 
     def act(self, g: SignedPermutation, theta: Tensor) -> Tensor:

@@ -50,6 +50,9 @@ class SymmetryGroup(Protocol):
     def generators(self) -> list[tuple[str, Any]]:
         """Elements that generate the group, each with a name for error messages."""
 
+    def restricted(self, keeps: "Callable[[SymmetryGroup], bool]") -> "SymmetryGroup":
+        """Subgroup of what ``keeps`` accepts: factors, and of units exchanges and signs."""
+
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """Which entries of ``theta`` the group exchanges or mixes, int64 (n_params,), on the CPU.
 
@@ -70,6 +73,10 @@ class SimpleGroup:
     @property
     def factors(self) -> tuple[Any, ...]:
         return (self,)
+
+    def restricted(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+        group: Any = self
+        return group if keeps(group) else Trivial()
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,11 @@ class Product:
                 named.append((f"layer {i + 1}: {name}", element))
         return named
 
+    def restricted(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+        parts = [factor.restricted(keeps) for factor in self.factors]
+        kept = tuple(part for part in parts if part.factors)
+        return Product(kept) if kept else Trivial()
+
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """The union of the factors' orbits: entries are one where a chain of factors joins them."""
         partitions = [factor.coordinate_orbits(n_params) for factor in self.factors]
@@ -163,8 +175,8 @@ def check_invariant(
 ) -> None:  # fmt: skip
     """Raise unless ``log_prob`` is the same at ``theta`` and at ``g.theta``.
 
-    Every generator of the group is tried on one fixed probe vector per named parameter (all other
-    parameters at 0), so the error can name the parameter that breaks the symmetry.
+    Every generator of the group is tried on a fixed probe vector, and where that changes on one per
+    named parameter (all others at 0), so that the error can name what breaks the symmetry.
 
     Parameters
     ----------
@@ -179,19 +191,49 @@ def check_invariant(
     NotInvariantError
         A `ValueError` with the parameter, the generator and the remedy.
     """
-    probe = torch.linspace(0.3, 1.7, max(layout.n_params, 1), dtype=torch.float64)
-    probe = probe[: layout.n_params]
+    probe = _probe(layout.n_params)
+    changing = next(
+        (named for named in group.generators() if _changes(group, named[1], log_prob, probe)), None
+    )
+    if changing is None:
+        return
+    name, g = changing
     blocks = torch.zeros(len(layout.shapes), layout.n_params, dtype=torch.float64)
     for row, where in zip(blocks, layout.slices.values(), strict=True):
         row[where] = probe[where]
-    before = log_prob(blocks)
-    for name, g in group.generators():
-        moved = torch.stack([group.act(g, row) for row in blocks])
-        change = (log_prob(moved) - before).abs()
-        broken = change > 1e-9 * (1.0 + before.abs())
-        if bool(broken.any()):
-            parameters = [n for n, bad in zip(layout.shapes, broken.tolist(), strict=True) if bad]
-            raise NotInvariantError(
-                f"the {what} is not invariant under the symmetry ({name}): it tells the units "
-                f"apart in {', '.join(parameters)}. {remedy}".rstrip()
-            )
+    broken = (_changes(group, g, log_prob, row) for row in blocks)
+    parameters = [n for n, bad in zip(layout.shapes, broken, strict=True) if bad]
+    raise NotInvariantError(
+        f"the {what} is not invariant under the symmetry ({name}): it tells the units apart in "
+        f"{', '.join(parameters) or 'several parameters at once'}. {remedy}".rstrip()
+    )
+
+
+def invariant_subgroup(
+    group: SymmetryGroup, log_prob: Callable[[Tensor], Tensor], layout: ParamLayout
+) -> SymmetryGroup:
+    """The part of a group that leaves ``log_prob`` unchanged too.
+
+    Factors, and within them exchanges and each sign, are tried apart: a prior with means other than
+    zero keeps the exchanges and loses the flips.
+
+    ``log_prob`` (*B, P) -> (*B,), of parameters as ``layout`` has them.
+    """
+    probe = _probe(layout.n_params)
+
+    def keeps(part: SymmetryGroup) -> bool:
+        return not any(_changes(part, g, log_prob, probe) for _, g in part.generators())
+
+    return group.restricted(keeps)
+
+
+def _probe(n: int) -> Tensor:
+    return torch.linspace(0.3, 1.7, max(n, 1), dtype=torch.float64)[:n]
+
+
+def _changes(
+    group: SymmetryGroup, g: Any, log_prob: Callable[[Tensor], Tensor], theta: Tensor
+) -> bool:
+    """Whether the density is another at ``g.theta`` (P,)."""
+    before, after = log_prob(torch.stack([theta, group.act(g, theta)])).tolist()
+    return not abs(after - before) <= 1e-9 * (1.0 + abs(before))

@@ -1,10 +1,10 @@
 """Exchange and sign flips of whole units: hidden units, components of a factorisation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import lgamma, log, prod
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -96,6 +96,25 @@ class SignedPermutations(SimpleGroup):
                 named.append((f"sign{which} of unit {i} flipped{where}", g))
         return named
 
+    def subgroup(self, *, permute: bool, signs: Sequence[int]) -> "SignedPermutations":
+        """Subgroup with or without exchanges, and with some of the signs."""
+        raise NotImplementedError
+
+    def kept(self, keeps: Callable[[SymmetryGroup], bool]) -> "SignedPermutations":
+        """`subgroup` of what ``keeps`` accepts; without exchanges and signs it is trivial."""
+
+        def has(*, permute: bool, signs: Sequence[int]) -> bool:
+            part: Any = self.subgroup(permute=permute, signs=signs)
+            return keeps(part)
+
+        signs = [k for k in range(self.n_signs) if has(permute=False, signs=(k,))]
+        permute = self.permute and has(permute=True, signs=())
+        return self.subgroup(permute=permute, signs=signs)
+
+    def restricted(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+        group: Any = self.kept(keeps)
+        return group if group.permute or group.n_signs else Trivial()
+
     def inverse(self, g: SignedPermutation) -> SignedPermutation:
         permutation = g.permutation.argsort(dim=-1)
         return SignedPermutation(permutation, take(g.sign, permutation, permutation.ndim - 1))
@@ -159,6 +178,9 @@ class Units(SignedPermutations):
     def n_signs(self) -> int:  # type: ignore[override]
         """1 with flips, else 0."""
         return int(self.flip)
+
+    def subgroup(self, *, permute: bool, signs: Sequence[int]) -> "Units":
+        return replace(self, permute=permute, flip=len(signs) > 0)
 
     def on(self, index: Tensor) -> "Units":
         """Group acting on other entries, int64 (d, p'): of some of its columns, say."""

@@ -1,14 +1,15 @@
 """Units inside units: heads that can be exchanged, and the dimensions inside each head."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from skbayes_sym.symmetry.axis_units import AxisUnits, Tables, is_nearer, is_odd
-from skbayes_sym.symmetry.group import Product, SimpleGroup
+from skbayes_sym.symmetry.group import Product, SimpleGroup, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.units import SignedPermutation
 
 Element = tuple[SignedPermutation, ...]
@@ -95,6 +96,11 @@ class Wreath(SimpleGroup):
 
     def generators(self) -> list[tuple[str, Element]]:
         return [(name.replace("layer", "level"), g) for name, g in Product(self.parts).generators()]
+
+    def restricted(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+        parts: Any = tuple(part.kept(keeps) for part in self.parts)
+        group = replace(self, parts=parts)
+        return group if any(part.permute or part.n_signs for part in parts) else Trivial()
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
         return Product(self.parts).coordinate_orbits(n_params)

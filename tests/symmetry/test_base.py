@@ -1,10 +1,13 @@
+from math import log
+
 import pytest
 import torch
+from cases import GROUPS
 
 from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
-from skbayes_sym.symmetry.group import NotInvariantError, check_invariant
+from skbayes_sym.symmetry.group import NotInvariantError, check_invariant, invariant_subgroup
 
 
 def scales(network, **changes):
@@ -46,3 +49,36 @@ def test_a_prior_with_a_mean_breaks_flips_only():
     check_invariant(network.symmetry(signed=False), log_prob, network.layout)
     with pytest.raises(NotInvariantError, match="sign of unit 0 flipped"):
         check_invariant(network.symmetry(), log_prob, network.layout)
+
+
+@pytest.mark.parametrize("case", GROUPS.values(), ids=GROUPS)
+def test_a_prior_keeps_all_of_a_group_or_what_it_does_not_see(case):
+    """With equal scales all; with means exchanges; with a scale for each entry flips."""
+    layout, group = case.network.layout, case.group
+    n = layout.n_params
+
+    def kept(log_prob):
+        return invariant_subgroup(group, log_prob, layout)
+
+    everything = kept(lambda theta: -theta.square().sum(-1))
+    assert everything.log_order == group.log_order
+    exchanges = kept(lambda theta: -(theta - 0.3).square().sum(-1))
+    check_invariant(exchanges, lambda theta: -(theta - 0.3).square().sum(-1), layout)
+    flips = kept(lambda theta: -(torch.arange(1.0, n + 1) * theta.square()).sum(-1))
+    assert torch.equal(flips.coordinate_orbits(n), torch.arange(n))
+    assert kept(lambda theta: (torch.arange(1.0, n + 1) * theta).sum(-1)).log_order == 0.0
+
+
+def test_orders_of_what_a_prior_keeps():
+    group, network = GROUPS["wreath"]
+
+    def shifted(theta):
+        return -(theta - 0.3).square().sum(-1)
+
+    kept = invariant_subgroup(group, shifted, network.layout)
+    assert kept.log_order == pytest.approx(3 * log(2))  # two heads, and two units inside each
+    gate, network = GROUPS["two-signs"]
+    means = torch.zeros(network.layout.n_params).double()
+    means[:6] = 0.3  # of a: the sign that negates a and c goes
+    kept = invariant_subgroup(gate, lambda t: -(t - means).square().sum(-1), network.layout)
+    assert kept.log_order == pytest.approx(log(6) + 3 * log(2))

@@ -14,6 +14,7 @@ from skbayes_sym.models.networks.network import BaseNetwork
 from skbayes_sym.models.networks.recording import Convolution, Dense, Recording, differentiable
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import float64_normal
+from skbayes_sym.symmetry.modules.found import ModuleSymmetry, symmetry_of
 
 
 class UnsupportedModuleError(ValueError):
@@ -114,6 +115,17 @@ class ModuleNetwork(BaseNetwork):
             mean, scale = self.initial[name]
             values.mul_(scale).add_(mean)
         return theta
+
+    def symmetry(self) -> ModuleSymmetry:
+        """The group that the module's trace shows (`symmetry_of`)."""
+        return self._found_symmetry
+
+    @cached_property
+    def _found_symmetry(self) -> ModuleSymmetry:
+        module = copy.deepcopy(self.module).to_empty(device="cpu")
+        theta = self.init(1, generator=torch.Generator().manual_seed(0))[0]
+        nn.utils.vector_to_parameters(theta.float(), module.parameters())
+        return symmetry_of(module, torch.zeros(2, *self.input_shape))
 
     def forward(self, theta: Tensor, x: Tensor) -> Tensor:
         """Outputs (*B, N, O) at ``theta`` (*B, P) and ``x`` (N, *I)."""
