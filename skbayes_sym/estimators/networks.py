@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from skbayes_sym.estimators._fit.building import GivenPrior, bound_prior, layer_sizes
@@ -27,7 +28,7 @@ from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import HalfNormal, Prior, UnboundPrior
 from skbayes_sym.numerics.memory import require_memory
-from skbayes_sym.symmetry.group import SymmetryGroup, Trivial
+from skbayes_sym.symmetry.group import SymmetryGroup, Trivial, invariant_subgroup
 
 # Of the parameters that take objects, for estimators that have them.
 OBJECT_CONSTRAINTS: dict[str, list[Any]] = {
@@ -110,6 +111,13 @@ class NetworkEstimator(RowEstimator):
         bound = bound_prior(self.prior, self._learned_scales(network), network)
         ANY_PRIOR.require(bound, "prior")
         return bound
+
+    @property
+    def symmetry_(self) -> SymmetryGroup:
+        """The part of the network's group that the prior keeps."""
+        check_is_fitted(self)
+        network = self.network_
+        return invariant_subgroup(network.symmetry(), self._prior(network).log_prob, network.layout)
 
     def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
         """The symmetry that the method uses."""
