@@ -1,5 +1,6 @@
-"""Barrier of the loss between two draws of a network, before and after alignment."""
+"""Barrier of the loss between two networks, before and after alignment."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -7,13 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from torch import Tensor
+from torch import Tensor, nn
 
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.numerics.arguments import check_count
+from skbayes_sym.symmetry.modules.merging import aligned, between, vector
 
 _LEAST_POINTS = 3
 
@@ -57,23 +59,27 @@ class LossBarrier:
 
 
 def loss_barrier(
-    model: BaseEstimator, a: tuple[int, int], b: tuple[int, int], *, n_points: int = 21
-) -> LossBarrier:
-    """The loss on the way between two draws, before and after alignment.
+    model: BaseEstimator | Callable[[nn.Module], float], a: Any, b: Any, *, n_points: int = 21,
+    example_input: Any = None,
+) -> LossBarrier:  # fmt: skip
+    """The loss on the way between two networks, before and after alignment.
 
-    The loss is minus the mean log density of the training targets, given one network. Where draws
-    of two chains are symmetric copies of one mode, aligning the second with the first takes the
-    barrier away (Ainsworth et al. 2023; Rossi et al. 2023). Where it stays, they are other
-    functions, or the alignment, a local optimum, missed the right labels.
+    Of draws the loss is minus the mean log density of the training targets, given one network.
+    Where draws of two chains are symmetric copies of one mode, aligning the second with the first
+    takes the barrier away (Ainsworth et al. 2023; Rossi et al. 2023). Where it stays, they are
+    other functions, or the alignment, a local optimum, missed the right labels.
 
     Parameters
     ----------
-    model : MCMCRegressor or MCMCClassifier
-        Fitted, alone or at the end of a pipeline or search.
-    a, b : (int, int)
-        Chain and draw in ``samples_``.
+    model : MCMCRegressor, MCMCClassifier or callable
+        Fitted, alone or at the end of a pipeline or search; or the loss of a module, a number.
+    a, b : (int, int) or torch.nn.Module
+        Chain and draw in ``samples_``; or two modules of one architecture, whose symmetry
+        `skbayes_sym.symmetry.symmetry_of` finds.
     n_points : int, default=21
         Of the path, at least 3.
+    example_input : Tensor or tuple of Tensor, optional
+        Arguments of one call of the modules, which need it.
 
     Returns
     -------
@@ -83,7 +89,7 @@ def loss_barrier(
     Raises
     ------
     TypeError
-        If the model has no draws of a network.
+        If the model has no draws of a network, or modules come without an example input.
     ValueError
         If there is no such draw.
 
@@ -103,9 +109,11 @@ def loss_barrier(
     >>> barrier.distance_after <= barrier.distance_before
     True
     """
+    check_count("n_points", n_points, _LEAST_POINTS)
+    if not isinstance(model, BaseEstimator):
+        return _of_modules(model, a, b, n_points, example_input)
     inner = fitted_model(model).model
     require(inner, ["_reference_posterior", "samples_"], "loss_barrier", "draws of a network")
-    check_count("n_points", n_points, _LEAST_POINTS)
     places = [_place(name, at, inner.samples_) for name, at in {"a": a, "b": b}.items()]
     with one_thread(), torch.no_grad():
         posterior, positions = inner._reference_posterior(), inner._positions()
@@ -124,6 +132,27 @@ def loss_barrier(
             np.linspace(0.0, 1.0, n_points), loss(end), loss(aligned),
             float((end - start).norm()), float((aligned - start).norm()),
         )  # fmt: skip
+
+
+def _of_modules(
+    loss: Callable[[nn.Module], float], a: Any, b: Any, n_points: int, example_input: Any
+) -> LossBarrier:
+    if not (isinstance(a, nn.Module) and isinstance(b, nn.Module) and callable(loss)):
+        raise TypeError(
+            "loss_barrier takes an estimator and two draws (chain, draw), or a loss and two "
+            "modules."
+        )
+    if example_input is None:
+        raise TypeError("loss_barrier of modules needs example_input, the arguments of one call.")
+    shares = np.linspace(0.0, 1.0, n_points)
+    _, moved = aligned([a, b], example_input)
+
+    def along(end: nn.Module) -> Array:
+        with torch.no_grad():
+            return np.array([float(loss(between(a, end, share))) for share in shares])
+
+    distances = (float((vector(end) - vector(a)).norm()) for end in (b, moved))
+    return LossBarrier(shares, along(b), along(moved), *distances)
 
 
 def _place(name: str, place: Any, samples: Array) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ from skbayes_sym.symmetry.group import (
     invariant_subgroup,
 )
 from skbayes_sym.symmetry.modules.found import ModuleSymmetry, symmetry_of
+from skbayes_sym.symmetry.modules.merging import aligned, merge
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, Units, unit_layers
@@ -62,8 +63,10 @@ __all__ = [
     "UnitGroup",
     "Units",
     "Wreath",
+    "aligned",
     "check_invariant",
     "invariant_subgroup",
+    "merge",
     "symmetry_of",
     "unit_layers",
 ]

@@ -50,9 +50,6 @@ class SymmetryGroup(Protocol):
     def generators(self) -> list[tuple[str, Any]]:
         """Elements that generate the group, each with a name for error messages."""
 
-    def restricted(self, keeps: "Callable[[SymmetryGroup], bool]") -> "SymmetryGroup":
-        """Subgroup of what ``keeps`` accepts: factors, and of units exchanges and signs."""
-
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """Which entries of ``theta`` the group exchanges or mixes, int64 (n_params,), on the CPU.
 
@@ -75,6 +72,7 @@ class SimpleGroup:
         return (self,)
 
     def restricted(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
+        """Subgroup of what ``keeps`` accepts."""
         group: Any = self
         return group if keeps(group) else Trivial()
 
@@ -143,9 +141,13 @@ class Product:
         return named
 
     def restricted(self, keeps: Callable[[SymmetryGroup], bool]) -> SymmetryGroup:
-        parts = [factor.restricted(keeps) for factor in self.factors]
-        kept = tuple(part for part in parts if part.factors)
-        return Product(kept) if kept else Trivial()
+        kept: list[SymmetryGroup] = []
+        for factor in self.factors:
+            if isinstance(factor, SimpleGroup):
+                kept += factor.restricted(keeps).factors
+            elif keeps(factor):  # a group of one's own, as a whole
+                kept.append(factor)
+        return Product(tuple(kept)) if kept else Trivial()
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """The union of the factors' orbits: entries are one where a chain of factors joins them."""
@@ -224,7 +226,7 @@ def invariant_subgroup(
     def keeps(part: SymmetryGroup) -> bool:
         return not any(_changes(part, g, log_prob, probe) for _, g in part.generators())
 
-    return group.restricted(keeps)
+    return Product(group.factors).restricted(keeps)
 
 
 def _probe(n: int) -> Tensor:

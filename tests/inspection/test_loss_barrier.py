@@ -65,3 +65,27 @@ def test_what_has_no_draws_is_refused(model):
         sk.loss_barrier(ensemble, (0, 0), (1, 0))
     with pytest.raises(ValueError, match="n_points must be an int of at least 3, got 2"):
         sk.loss_barrier(model, (0, 0), (1, 0), n_points=2)
+
+
+def test_two_modules_that_compute_the_same():
+    """The second has its units in another order: the barrier is all theirs."""
+    torch.manual_seed(0)
+    first = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    second, order = deepcopy(first), torch.randperm(16)
+    x, y = torch.randn(50, 2), torch.randn(50, 1)
+    with torch.no_grad():
+        second[0].weight.copy_(-first[0].weight[order])
+        second[0].bias.copy_(-first[0].bias[order])
+        second[2].weight.copy_(-first[2].weight[:, order])
+
+    def loss(module):
+        return torch.nn.functional.mse_loss(module(x), y)
+
+    found = sk.loss_barrier(loss, first, second, n_points=5, example_input=x)
+    assert found.barrier_before > 1e-3 > 1e-6 > found.barrier_after
+    assert found.distance_before > 1.0 > 1e-6 > found.distance_after
+    np.testing.assert_allclose(found.before[[0, -1]], float(loss(first)), rtol=1e-5)
+    with pytest.raises(TypeError, match="needs example_input"):
+        sk.loss_barrier(loss, first, second)
+    with pytest.raises(TypeError, match="an estimator and two draws"):
+        sk.loss_barrier(loss, (0, 0), (1, 0), example_input=x)

@@ -2,5 +2,5 @@
 
 Reading order: `trace` (the module as a list of operations), `atoms` (what is known about axes),
 `reader` (labels for all tensors), `rules` (one for each operation), `found` (the group, in words
-too), `verification` (a check in numbers).
+too), `verification` (a check in numbers); `merging` (trained copies on one another).
 """

@@ -1,0 +1,117 @@
+"""Trained copies of one module brought onto one another, and their average."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.symmetry.modules.found import symmetry_of
+
+_MAX_SWEEPS = 50  # over the modules; each lowers the sum of squared distances, so they end
+
+
+def merge(modules: Sequence[nn.Module], example_input: Any) -> nn.Module:
+    """Average of modules of one architecture after their units are aligned.
+
+    Parameters
+    ----------
+    modules : sequence of torch.nn.Module
+        Trained apart, from different starts say; not changed.
+    example_input : Tensor or tuple of Tensor
+        Arguments of one call.
+
+    Returns
+    -------
+    torch.nn.Module
+        A copy of the first whose parameters and buffers are the means of `aligned`.
+
+    Notes
+    -----
+    Averaged networks have smaller activations than their parts (Jordan et al. 2023): after merging,
+    let a batch norm see the data again in train mode.
+
+    References
+    ----------
+    Ainsworth et al. (2023), "Git Re-Basin: merging models modulo permutation symmetries".
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skbayes_sym.symmetry import merge
+    >>> net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    >>> turned = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    >>> for ours, theirs in zip(turned.parameters(), net.parameters()):
+    ...     ours.data = theirs.data.flip(-1) if ours.shape == (1, 8) else theirs.data.flip(0)
+    >>> x = torch.randn(5, 3)
+    >>> torch.allclose(merge([net, turned], x)(x), net(x), atol=1e-6)
+    True
+    """
+    copies = aligned(modules, example_input)
+    return _loaded(copies[0], torch.stack([vector(m) for m in copies]).mean(dim=0))
+
+
+def between(first: nn.Module, second: nn.Module, share: float) -> nn.Module:
+    """Copy of the first module, moved a share of the straight way to the second."""
+    return _loaded(first, torch.lerp(vector(first), vector(second), share))
+
+
+def vector(module: nn.Module) -> Tensor:
+    """Parameters and buffers of a module, (P,), float64."""
+    return torch.cat([t.detach().cpu().double().flatten() for t in _tensors(module).values()])
+
+
+def aligned(modules: Sequence[nn.Module], example_input: Any) -> list[nn.Module]:
+    """Copies of modules that compute the same, their units in the order of the first's.
+
+    All are moved onto one place, so going from one to another by way of a third is going straight
+    (cycle consistency): each in turn is aligned with the mean of the others until none moves
+    (Ainsworth et al. 2023, Algorithm 3). Batch norms' running moments move along.
+
+    Parameters
+    ----------
+    modules, example_input : object
+        As for `merge`.
+
+    Returns
+    -------
+    list of torch.nn.Module
+
+    Raises
+    ------
+    ValueError
+        If their parameters have different names or shapes.
+    """
+    layout = _layout(modules[0])
+    if any(_layout(module).shapes != layout.shapes for module in modules):
+        raise ValueError("modules must have parameters of the same names and shapes.")
+    group = symmetry_of(copy.deepcopy(modules[0]).eval(), example_input, buffers=True)
+    theta = torch.stack([vector(module) for module in modules])
+    theta = torch.cat([theta[:1], group.align(theta[1:], theta[0])[0]])
+    for _ in range(_MAX_SWEEPS if len(modules) > 2 else 0):
+        before = theta.clone()
+        for i in range(1, len(modules)):
+            others = (theta.sum(dim=0) - theta[i]) / (len(modules) - 1)
+            theta[i] = group.align(theta[i], others)[0]
+        if torch.equal(before, theta):
+            break
+    return [_loaded(module, moved) for module, moved in zip(modules, theta, strict=True)]
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+def _layout(module: nn.Module) -> ParamLayout:
+    return ParamLayout({name: tuple(t.shape) for name, t in _tensors(module).items()})
+
+
+def _loaded(module: nn.Module, theta: Tensor) -> nn.Module:
+    """A copy with these parameters and buffers."""
+    module, values = copy.deepcopy(module), _layout(module).unflatten(theta)
+    with torch.no_grad():
+        for name, tensor in _tensors(module).items():
+            tensor.copy_(values[name])
+    return module
