@@ -35,6 +35,10 @@ if TYPE_CHECKING:
         VariationalAdam,
     )
     from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
+    from skbayes_sym.estimators.stacking.stacks import (
+        PredictiveStackingClassifier,
+        PredictiveStackingRegressor,
+    )
     from skbayes_sym.estimators.vi.gaps import Symmetrized
     from skbayes_sym.estimators.vi.symmetrized_vi import (
         SymmetrizedVIClassifier,
@@ -72,6 +76,8 @@ __all__ = [
     "MCMCClassifier",
     "MCMCRegressor",
     "ModeWeights",
+    "PredictiveStackingClassifier",
+    "PredictiveStackingRegressor",
     "SymVIMatrixFactorization",
     "Symmetrized",
     "SymmetrizedVIClassifier",
@@ -107,6 +113,9 @@ _PLACES = {
     ),
     "estimators.distributions": ("predictive",),
     "estimators.samplers": ("SMC", "Chains", "ModeWeights"),
+    "estimators.stacking.stacks": (
+        "PredictiveStackingClassifier", "PredictiveStackingRegressor",
+    ),
     "estimators.vi.symmetrized_vi": ("SymmetrizedVIClassifier", "SymmetrizedVIRegressor"),
     "estimators.vi.gaps": ("Symmetrized",),
     "inference.sampling.annealing": ("Annealing",),

@@ -26,7 +26,12 @@ from skbayes_sym.saving.classes import class_name, is_ufunc_name, named, rebuilt
 # Nouns a file may hold, by module. Their names and fields are part of the file's format; they are
 # imported when a file is written or read.
 NOUNS = {
+    "estimators._fit.columns": "Column Columns",
     "estimators.mcmc.allocate": "Mode",
+    "estimators.stacking.parts": (
+        "CalibratedPart OfEstimator OfGiven OfProcess OfTrees ShapedPart"
+    ),
+    "inference.gaussian_process": "GaussianProcess",
     "inference.laplace.member_refit": "RefittedMembers",
     "inference.laplace.mode_mixture": "ModeMixture",
     "inference.laplace.laplace_posterior": "LaplacePosterior",
@@ -38,6 +43,7 @@ NOUNS = {
     "inference.gaussian_vi.global_inducing": "InducingHidden InducingLast",
     "inference.gaussian_vi.layerwise_posterior": "LayerwisePosterior",
     "inference.linear.low_rank": "LowRankGaussian",
+    "inference.pooling.calibration": "Calibration",
     "inference.pooling.noise_shape": "NoiseShape",
     "inference.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
     "inference.sampling.annealing": "Annealing",
@@ -47,6 +53,7 @@ NOUNS = {
     "inference.sampling.kernels.kernel": "State DiagonalPreconditioner DensePreconditioner",
     "inference.sampling.kronecker": "KroneckerPreconditioner LayerCurvature",
     "inference.solvers": "VI MAP Gibbs",
+    "inference.trees": "Trees",
     "models.augmentations.affine": "Affine AffineBasis",
     "models.augmentations.augmentation": "Identity Composed InRescaledUnits",
     "models.augmentations.invariances": "Invariances Augerino",

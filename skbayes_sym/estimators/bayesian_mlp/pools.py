@@ -14,6 +14,7 @@ from skbayes_sym.estimators._fit.building import (
     layer_sizes,
     prior_object,
 )
+from skbayes_sym.estimators._fit.columns import TakesTables
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
@@ -63,13 +64,14 @@ class PoolOfNetworks(NetworkEstimator):
     linear_posterior_: ModeMixture
     noise_shape_: NoiseShape | None = None
     _weights_: dict[str, float]  # of the parts that were found and count
+    _left_out_log_density_: Array | None  # (n_samples,) nats; None where no row was left out
 
     _parameter_constraints: dict[str, list[Any]] = {
         **RUN_CONSTRAINTS,
         "hidden_layer_sizes": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["hidden_layer_sizes"]],
         "prior": NETWORK_CONSTRAINTS["prior"],
         "n_modes": [Interval(Integral, 0, None, closed="left")],
-        "n_members": [Interval(Integral, 1, None, closed="left")],
+        "n_members": [Interval(Integral, 0, None, closed="left")],
         "standardize": ["boolean"],
         "random_state": ["random_state"],
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
@@ -105,7 +107,7 @@ class PoolOfNetworks(NetworkEstimator):
         return self._cached(f"pool on {like.device}", make)
 
 
-class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
+class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     r"""Bayesian neural network regression with nothing to tune.
 
     A mixture of two kinds of networks and a linear model: modes of a small tanh network, whose
@@ -308,7 +310,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         return Gaussian(torch.as_tensor(noise_std / self.y_scale_).log().unsqueeze(1).to(like))
 
 
-class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
+class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks):
     r"""Bayesian neural network classification with nothing to tune.
 
     Pools two kinds of networks and a linear model: modes of a small tanh network whose prior scales
