@@ -48,7 +48,7 @@ class ProcessEffort:
     n_features: int = 1000  # cosines that stand for the prior where functions are drawn
 
 
-class Kernel(NamedTuple):
+class TableKernel(NamedTuple):
     """The kernel's scales and the noise; ``position``: their logarithms, (d + 3,)."""
 
     length: Tensor  # (d,)
@@ -57,7 +57,7 @@ class Kernel(NamedTuple):
     noise: Tensor  # standard deviation
 
     @classmethod
-    def at(cls, position: Tensor) -> "Kernel":
+    def at(cls, position: Tensor) -> "TableKernel":
         """Scales at a position; the noise has a floor."""
         scales = position.exp()
         noise = (scales[-1].square() + _LEAST_NOISE**2).sqrt()
@@ -84,7 +84,7 @@ def log_evidence(position: Tensor, data: Data) -> tuple[Tensor, Tensor]:
 
     O(N^3 + N^2 d), without a matrix for each column.
     """
-    (x, y, weight), kernel = data, Kernel.at(position)
+    (x, y, weight), kernel = data, TableKernel.at(position)
     r, matern = kernel.matern(x, x)
     linear = kernel.slope.square() / x.shape[1] * x @ x.mT
     noise = kernel.noise.square() / weight
@@ -142,16 +142,16 @@ class GaussianProcess(BasePredictor):
     centre: Array
 
     @property
-    def kernel(self) -> Kernel:
-        """Its scales."""
-        return Kernel.at(torch.as_tensor(self.position))
+    def kernel(self) -> TableKernel:
+        """The kernel at its scales."""
+        return TableKernel.at(torch.as_tensor(self.position))
 
     def _tensors(self, like: Tensor) -> list[Tensor]:
         arrays = (self.x, self.solved, self.factor, self.weight, self.centre)
         return [torch.as_tensor(a).to(like) for a in arrays]
 
-    def _kernel(self, like: Tensor) -> Kernel:
-        return Kernel(*(t.to(like) for t in self.kernel))
+    def _kernel(self, like: Tensor) -> TableKernel:
+        return TableKernel(*(t.to(like) for t in self.kernel))
 
     def law(self, x: Tensor) -> NormalMixture:
         rows, solved, factor, _, centre = self._tensors(x)
@@ -209,7 +209,7 @@ class GaussianProcess(BasePredictor):
 
 def condition(position: Tensor, data: Data) -> GaussianProcess:
     """Posterior at given scales, O(N^3)."""
-    (x, y, weight), kernel = data, Kernel.at(position)
+    (x, y, weight), kernel = data, TableKernel.at(position)
     centre = weight @ y / weight.sum()
     covariance = kernel(x, x)
     covariance.diagonal().add_(kernel.noise.square() / weight)

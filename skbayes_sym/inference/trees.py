@@ -42,5 +42,5 @@ class Trees:
         return node
 
     def values(self, x: Tensor) -> Tensor:
-        """What every tree says of every row, (N, n_trees, V), float64."""
+        """Values of the leaves of every row, (N, n_trees, V), float64."""
         return torch.as_tensor(self.value).to(x.device)[self.leaves(x)]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from skbayes_sym.estimators._fit.columns import TakesTables
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.base import RowEstimator, is_fitted_name
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
@@ -192,7 +193,8 @@ def _check_predictions(estimator: BaseEstimator) -> None:
             if not isinstance(trial, RowEstimator):
                 trial.predict_entries([0], [0], return_std=True)
                 return
-            row = trial.x_mean_[None].astype(trial.dtype_)
+            is_table = isinstance(trial, TakesTables)
+            row = trial._example() if is_table else trial.x_mean_[None].astype(trial.dtype_)
             trial.predict_uncertainty(row)
             if isinstance(trial, BayesianRegressorMixin):
                 trial.sample_y(row)

@@ -43,7 +43,7 @@ NOUNS = {
     "inference.gaussian_vi.global_inducing": "InducingHidden InducingLast",
     "inference.gaussian_vi.layerwise_posterior": "LayerwisePosterior",
     "inference.linear.low_rank": "LowRankGaussian",
-    "inference.pooling.calibration": "Calibration",
+    "inference.pooling.class_calibration": "Calibration",
     "inference.pooling.noise_shape": "NoiseShape",
     "inference.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
     "inference.sampling.annealing": "Annealing",

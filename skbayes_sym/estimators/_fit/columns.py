@@ -56,12 +56,13 @@ def table_of(X: Any) -> Table | None:
         names, columns = [f"{i}" for i in range(array.shape[1])], list(array.T)
     table = Table(names, columns)
     plain = all(c.dtype.kind in "fiubc" and not _missing(c).any() for c in columns)
-    is_words = any(_is_words(c, name) for name, c in zip(names, columns, strict=True))
-    return None if plain or not (is_words or any(_missing(c).any() for c in columns)) else table
+    words = [_is_words(c, name) for name, c in zip(names, columns, strict=True)]
+    has_gaps = any(_missing(c).any() for c in columns)
+    return table if not plain and (any(words) or has_gaps) else None
 
 
 def _missing(values: Array) -> Array:
-    """Where a column holds no value."""
+    """Mask of the rows in which a column holds no value."""
     if values.dtype.kind in "OT":
         return np.array([_is_missing(v) for v in values.tolist()], dtype=bool)
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
@@ -141,7 +142,7 @@ def _column(name: str, values: Array) -> Column:
 
 
 def _numbers(column: Column, values: Array) -> Array:
-    """One column as numbers, (n_rows, some)."""
+    """Numbers of one column, (n_rows, some)."""
     missing = _missing(values)
     indicator = [missing.astype(np.float64)] * column.tells_missing
     if not column.words:
@@ -172,6 +173,8 @@ class TakesTables:
     """
 
     columns_in_: Columns | None = None
+    x_mean_: Array
+    dtype_: str
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
@@ -197,6 +200,19 @@ class TakesTables:
         require_rows(X)
         validate_data(self, X, reset=False, skip_check_array=True)
         return self._with_given(self.columns_in_.encoded(_as_table(X, self.columns_in_)), X)
+
+    def _example(self) -> Any:
+        """One row as the estimator takes them: a frame where `fit` saw names."""
+        if self.columns_in_ is None:
+            row = self.x_mean_[None].astype(self.dtype_)
+        else:
+            values = [c.words[0] if c.words else c.middle for c in self.columns_in_.columns]
+            row = np.array([values], dtype=object)
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            return row
+        return DataFrame(row, columns=vars(self).get("feature_names_in_"))
 
     def _with_given(self, encoded: Array, X: Any) -> Any:
         """Rows of a question: as numbers, where nothing else is needed."""

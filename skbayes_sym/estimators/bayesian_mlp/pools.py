@@ -71,7 +71,7 @@ class PoolOfNetworks(NetworkEstimator):
         "hidden_layer_sizes": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["hidden_layer_sizes"]],
         "prior": NETWORK_CONSTRAINTS["prior"],
         "n_modes": [Interval(Integral, 0, None, closed="left")],
-        "n_members": [Interval(Integral, 0, None, closed="left")],
+        "n_members": [Interval(Integral, 1, None, closed="left")],
         "standardize": ["boolean"],
         "random_state": ["random_state"],
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
@@ -154,6 +154,8 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     ----------
     choice_ : str
         What was fitted to data of this size, in one line.
+    columns_in_ : Columns or None
+        How words and missing values become numbers; None where there were none.
     posterior_ : ModeMixture
         Laplace approximations of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
         ``.log_prob(theta)``. Only where modes were fitted, like the next six.
@@ -351,6 +353,8 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     ----------
     choice_ : str
         What was fitted to data of this size, in one line.
+    columns_in_ : Columns or None
+        How words and missing values become numbers; None where there were none.
     linear_share_, modes_share_, members_share_ : float
         Weights of the linear model, of all modes and of all members; they add up to 1.
     linear_posterior_ : ModeMixture

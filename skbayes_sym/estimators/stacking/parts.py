@@ -1,6 +1,5 @@
 """Parts of a stack: anyone's fitted model as a `Predictor` of rows, in the stack's units."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from skbayes_sym.estimators.distributions import (
     predicts_distribution,
 )
 from skbayes_sym.inference.gaussian_process import GaussianProcess
-from skbayes_sym.inference.pooling.calibration import Calibration
+from skbayes_sym.inference.pooling.class_calibration import Calibration
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
 from skbayes_sym.inference.predictor import BasePredictor, Predictor
 from skbayes_sym.inference.trees import Trees
@@ -33,37 +32,19 @@ class RowBlock:
     """Rows as a stack's parts take them: encoded and scaled, ``x`` (N, D), and as given."""
 
     x: Tensor
-    given: Any
+    as_given: Any
 
     def __len__(self) -> int:
         return len(self.x)
 
     @property
     def device(self) -> torch.device:
-        """Where predictions are made."""
+        """Device of predictions."""
         return self.x.device
 
     def take(self, rows: Array) -> "RowBlock":
         """Some of the rows, by their places."""
-        return RowBlock(self.x[torch.as_tensor(rows)], safe_indexing(self.given, rows))
-
-
-@dataclass(frozen=True, eq=False)
-class TableRows:
-    """All rows of a question, and how they come in blocks."""
-
-    x: Array
-    given: Any
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def blocks(self, size: int, device: torch.device) -> Iterator[RowBlock]:
-        """Consecutive rows."""
-        for start in range(0, len(self.x), size):
-            rows = np.arange(start, min(start + size, len(self.x)))
-            x = torch.as_tensor(self.x[rows], dtype=torch.float64).to(device)
-            yield RowBlock(x, safe_indexing(self.given, rows))
+        return RowBlock(self.x[torch.as_tensor(rows)], safe_indexing(self.as_given, rows))
 
 
 def of_components(law: NormalMixture, n: int, generator: torch.Generator) -> NormalMixture:
@@ -136,19 +117,19 @@ class OfGiven(BasePredictor):
 
     def law(self, rows: Any) -> Any:
         if self.is_of_points:
-            predicted = np.asarray(self.estimator.predict(rows.given), dtype=np.float64)
+            predicted = np.asarray(self.estimator.predict(rows.as_given), dtype=np.float64)
             scaled = (predicted - self.mean_of_y).reshape(1, -1, 1) / self.scale_of_y
             loc = torch.as_tensor(scaled)
             return NormalMixture(loc, loc.new_zeros(1, 1, 1), loc.new_ones(1, 1, 1))
         unit = torch.tensor([self.scale_of_y], dtype=torch.float64).reciprocal()
-        law = as_mixture(predictive(self.estimator, rows.given))
+        law = as_mixture(predictive(self.estimator, rows.as_given))
         return law.in_units(-self.mean_of_y * unit, unit)
 
     def mean(self, rows: Any) -> Tensor:
         """Expected targets (N, 1), or logarithms of probabilities (N, K), as scores."""
         if self.classes is None:
             return self.law(rows).mean()  # type: ignore[no-any-return]
-        law = predictive(self.estimator, rows.given)
+        law = predictive(self.estimator, rows.as_given)
         scores = np.full((len(rows), len(self.classes)), _LEAST_LOG)
         with np.errstate(divide="ignore"):
             log_probs = np.log(law.proba()).clip(_LEAST_LOG)

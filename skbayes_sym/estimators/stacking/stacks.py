@@ -12,6 +12,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.columns import TakesTables
+from skbayes_sym.estimators._fit.memory_parts import rows_part
 from skbayes_sym.estimators._fit.rows import Array, Scaling
 from skbayes_sym.estimators._fit.run import PREDICT_ROWS, RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import (
@@ -24,11 +25,27 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
-from skbayes_sym.estimators.stacking.fitting import StackFit, fit_stack
-from skbayes_sym.estimators.stacking.members import KINDS, Given, Member, StackEffort, Task
-from skbayes_sym.estimators.stacking.parts import OfEstimator, OfGiven, RowBlock, TableRows
+from skbayes_sym.estimators.stacking.combining import StackFit, fit_stack
+from skbayes_sym.estimators.stacking.kinds import (
+    KINDS,
+    Given,
+    Member,
+    StackEffort,
+    StackTask,
+)
+from skbayes_sym.estimators.stacking.parts import (
+    CalibratedPart,
+    OfEstimator,
+    OfGiven,
+    RowBlock,
+    ShapedPart,
+)
+from skbayes_sym.inference.gaussian_process import ProcessEffort
 from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.numerics.memory import Part, require_memory
+
+_DIGITS = 12  # of scaled targets, beyond which they differ by the rounding of their units
 
 
 class Stack(RowEstimator):
@@ -102,11 +119,12 @@ class Stack(RowEstimator):
             members = self._members()
             data = Training.open(self, X, y, sample_weight)
             task = self._task(data, X, y)
-            run = Run(data.begin, lambda found: self._stacked(data, task, found))
+            require_memory([rows_part(data), process_part(data.n_rows)], data.device)
+            run = Run(data.begin, lambda stack: self._stacked(data, task, stack))
             with self._keeping(run):
                 by_folds = self.cv is not None
-                found = fit_stack(members, task, run, by_folds=by_folds, n_jobs=self.n_jobs)
-                self._replace_fit(self._stacked(data, task, found))
+                stack = fit_stack(members, task, run, by_folds=by_folds, n_jobs=self.n_jobs)
+                self._replace_fit(self._stacked(data, task, stack))
         return self
 
     def _members(self) -> dict[str, Member]:
@@ -141,15 +159,17 @@ class Stack(RowEstimator):
             raise ValueError(f"estimators: {name!r} must be a {kind}, got {estimator!r}.")
         return Given(estimator)
 
-    def _task(self, data: Training, X: Any, y: Any) -> Task:
+    def _task(self, data: Training, X: Any, y: Any) -> StackTask:
         """Distinct rows, encoded and as they were given, and the folds."""
+        labels, scaling, effort = data.labels, data.y_scaling, StackEffort()
         present = np.flatnonzero(data.origin >= 0)
         first = np.empty(data.n_rows, dtype=int)
         first[data.origin[present[::-1]]] = present[::-1]
         rows, targets, weight = (
             torch.as_tensor(np.ascontiguousarray(a)) for a in data._scaled(data.rows.X)
         )
-        labels, scaling, effort = data.labels, data.y_scaling, StackEffort()
+        if labels is None:  # the same trees whatever the units of y
+            targets = targets.round(decimals=_DIGITS)
         values = data.rows.y[:, 0] if labels is None else labels[data.rows.y]
         cv, seed = self.cv, data.seed
         if cv is None or isinstance(cv, Integral):
@@ -160,7 +180,7 @@ class Stack(RowEstimator):
         deadline = float("inf")
         if self.max_seconds is not None:
             deadline = time.monotonic() + self.max_seconds
-        return Task(
+        return StackTask(
             RowBlock(rows.double(), safe_indexing(X, first)), targets, weight, values, folds, seed,
             of_y=(0.0, 1.0) if scaling is None else (
                 float(scaling.mean[0]), float(scaling.scale[0])
@@ -197,25 +217,25 @@ class Stack(RowEstimator):
         places = [fold[first] == k for k in range(len(splits))]
         return [(np.flatnonzero(~here), np.flatnonzero(here)) for here in places if here.any()]
 
-    def _stacked(self, data: Training, task: Task, found: StackFit) -> dict[str, Any]:
+    def _stacked(self, data: Training, task: StackTask, stack: StackFit) -> dict[str, Any]:
         """Fitted attributes."""
         unit = float(np.log(task.of_y[1]))
-        scores = {name: (mean - unit, error) for name, (mean, error) in found.scores(task).items()}
+        scores = {name: (mean - unit, error) for name, (mean, error) in stack.scores(task).items()}
         what = f"{data.n_rows:,} distinct rows of {self.n_features_in_} columns"
         told = [
-            f"{name} {found.weights[name]:.0%} ({scores[name][0]:.3g} nats per row left out)"
-            for name in sorted(found.weights, key=lambda name: -found.weights[name])
+            f"{name} {stack.weights[name]:.0%} ({scores[name][0]:.3g} nats per row left out)"
+            for name in sorted(stack.weights, key=lambda name: -stack.weights[name])
         ]
         return {
             **data.attributes(),
-            "device_": "cpu",
+            "device_": "cpu" if self.device == "auto" else str(data.device),
             "dtype_": "float64",
-            "n_iter_": found.n_iter,
-            "stop_reason_": found.stop_reason,
-            "weights_": dict(found.weights),
+            "n_iter_": stack.n_iter,
+            "stop_reason_": stack.stop_reason,
+            "weights_": dict(stack.weights),
             "left_out_log_density_": scores,
-            "choice_": f"{what}: " + "; ".join([", ".join(told), *found.reasons]),
-            "_parts_": {name: member.part for name, member in found.members.items()},
+            "choice_": f"{what}: " + "; ".join([", ".join(told), *stack.reasons]),
+            "_parts_": {name: member.part for name, member in stack.members.items()},
         }
 
     @property
@@ -223,7 +243,7 @@ class Stack(RowEstimator):
         """Fitted members by name: estimators, or what predicts where there is none."""
         fitted = {}
         for name, part in self._parts_.items():
-            inner = getattr(part, "base", part)
+            inner = part.base if isinstance(part, ShapedPart | CalibratedPart) else part
             is_one = isinstance(inner, OfEstimator | OfGiven)
             fitted[name] = inner.estimator if is_one else inner
         return fitted
@@ -239,11 +259,18 @@ class Stack(RowEstimator):
         return torch.device("cpu")
 
     def _input_blocks(self, X: Any) -> Iterator[Any]:
-        yield from X.blocks(PREDICT_ROWS, self._predict_device())
+        for start in range(0, len(X), PREDICT_ROWS):
+            yield X.take(np.arange(start, min(start + PREDICT_ROWS, len(X))))
 
     def _predictor(self, like: Tensor) -> PooledPredictor:
         """The parts as one predictor."""
         return PooledPredictor(self._parts_, self.weights_)
+
+
+def process_part(n_rows: int) -> Part:
+    """Matrices of a Gaussian process."""
+    n = min(n_rows, ProcessEffort().most_rows)
+    return Part(f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them.")
 
 
 class StackTables(TakesTables):
@@ -252,8 +279,9 @@ class StackTables(TakesTables):
     x_mean_: Array
     x_scale_: Array
 
-    def _with_given(self, encoded: Array, X: Any) -> TableRows:
-        return TableRows(Scaling(self.x_mean_, self.x_scale_).apply(encoded), X)
+    def _with_given(self, encoded: Array, X: Any) -> RowBlock:
+        scaled = Scaling(self.x_mean_, self.x_scale_).apply(encoded)
+        return RowBlock(torch.as_tensor(scaled, dtype=torch.float64), X)
 
 
 class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
@@ -278,13 +306,14 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     cv : int, splitter or iterable, default=None
         Folds of every member's left-out rows. By default members leave rows out in closed form, out
         of bag or by approximation where they can, by five folds else.
-    n_jobs : int, default=None
-        Members fitted at once, networks aside; the numbers don't depend on it.
+    n_jobs : int or None, default=None
+        Processes that share the work (joblib): members at once, networks aside. The numbers don't
+        depend on it.
     max_seconds : float, default=None
         Time from which no other member is begun, and networks stop where they are. With it a fit
         can't be repeated to the bit.
     device : str, default="auto"
-        Of the networks: "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA where it pays.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness, and the seed of members whose own ``random_state`` is None.
     verbose : int, default=0
@@ -297,10 +326,10 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     estimators_ : dict of str to object
         Fitted members.
     left_out_log_density_ : dict of str to (float, float)
-        Mean log density of the rows that a member left out, nats per row in the units of ``y``, and
-        its standard error.
+        Mean log density of the rows that a member left out, nats per row, and its standard error;
+        in the units of ``y``.
     choice_ : str
-        Weights and left-out densities in one line, and which members are missing, and why.
+        What was fitted to data of this size, in one line.
     columns_in_ : Columns or None
         How words and missing values become numbers; None where there were none.
     n_iter_ : int
@@ -312,7 +341,7 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     y_mean_, y_scale_ : ndarray of shape (1,)
         Scaling of the targets.
     device_, dtype_ : str
-        Where and in which precision predictions are made.
+        Where and in which precision the model was fitted.
     n_features_in_ : int
         Number of features seen in `fit`.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -386,13 +415,14 @@ class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
     cv : int, splitter or iterable, default=None
         Folds of every member's left-out rows. By default members leave rows out in closed form, out
         of bag or by approximation where they can, by five folds else.
-    n_jobs : int, default=None
-        Members fitted at once, networks aside; the numbers don't depend on it.
+    n_jobs : int or None, default=None
+        Processes that share the work (joblib): members at once, networks aside. The numbers don't
+        depend on it.
     max_seconds : float, default=None
         Time from which no other member is begun, and networks stop where they are. With it a fit
         can't be repeated to the bit.
     device : str, default="auto"
-        Of the networks: "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA where it pays.
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness, and the seed of members whose own ``random_state`` is None.
     verbose : int, default=0
@@ -405,10 +435,9 @@ class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
     estimators_ : dict of str to object
         Fitted members.
     left_out_log_density_ : dict of str to (float, float)
-        Mean log probability of the rows that a member left out, nats per row, and its standard
-        error.
+        Mean log density of the rows that a member left out, nats per row, and its standard error.
     choice_ : str
-        Weights and left-out probabilities in one line, and which members are missing, and why.
+        What was fitted to data of this size, in one line.
     columns_in_ : Columns or None
         How words and missing values become numbers; None where there were none.
     classes_ : ndarray of shape (n_classes,)
@@ -420,7 +449,7 @@ class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
     x_mean_, x_scale_ : ndarray of shape (n_columns,)
         Standardisation of the inputs once they are numbers.
     device_, dtype_ : str
-        Where and in which precision predictions are made.
+        Where and in which precision the model was fitted.
     n_features_in_ : int
         Number of features seen in `fit`.
     feature_names_in_ : ndarray of shape (n_features,)

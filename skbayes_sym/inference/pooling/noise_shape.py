@@ -194,7 +194,7 @@ def _fitted(law: NormalMixture, y: Tensor, weight: Tensor, last_std: float) -> N
 
 
 def _tail_start(like: Tensor) -> Tensor:
-    """Where the search of share and ratio begins, and the centre of their prior."""
+    """Start of the search of share and ratio, and centre of their prior."""
     return like.new_tensor([-1.0, 1.0])
 
 

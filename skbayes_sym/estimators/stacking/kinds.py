@@ -1,8 +1,8 @@
 """Kinds of models that a stack is made of, each with the rows that it leaves out.
 
 A member is fitted to all rows and says of every row what it would say without it: in closed form,
-by the trees that haven't seen the row, by its own approximation, or by folds. `Task` are the rows,
-`Fit` is the answer.
+by the trees that haven't seen the row, by its own approximation, or by folds. `StackTask` are the
+rows, `Fit` is the answer.
 """
 
 import inspect
@@ -10,10 +10,11 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from sklearn import config_context
 from sklearn.base import clone
 from torch import Tensor
 
@@ -65,7 +66,7 @@ class StackEffort:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class StackTask:
     """Rows that members are fitted to: distinct ones, with their weights.
 
     ``y`` (N, 1) in scaled units, or codes (N,); ``targets`` (N,): numbers or labels as they were
@@ -104,7 +105,7 @@ class Task:
         x, y, weight = (t.numpy() for t in self.data)
         return x, y.reshape(-1), weight
 
-    def take(self, places: Array) -> "Task":
+    def take(self, places: Array) -> "StackTask":
         """Some of the rows."""
         chosen = torch.as_tensor(places)
         return replace(
@@ -137,21 +138,22 @@ class Fit:
 class Member(Protocol):
     """A kind of model."""
 
-    def fit(self, task: Task) -> Fit:
+    def fit(self, task: StackTask) -> Fit:
         """Fit to all rows of the task."""
 
 
 class Linear:
     """The Bayesian linear model, with left-out rows in closed form; of labels approximately."""
 
-    def fit(self, task: Task) -> Fit:
+    def fit(self, task: StackTask) -> Fit:
         x, y, weight = task.arrays
         if task.n_classes:
             seed = task.seed % 2**32
-            labels = BayesianMLPClassifier((), n_modes=1, n_members=0, random_state=seed)
-            labels.set_params(device="cpu").fit(x, task.targets, weight)
-            left = labels._left_out_log_density_
-            known = None if left is None else torch.as_tensor(left)
+            labels = BayesianMLPClassifier((), n_modes=1, device="cpu", random_state=seed)
+            with config_context(skip_parameter_validation=True):
+                labels.set_params(n_members=0).fit(x, task.targets, weight).set_params(n_members=1)
+            density = labels._left_out_log_density_
+            known = None if density is None else torch.as_tensor(density)
             return Fit(OfEstimator(labels), known, is_final=True)
         part = OfEstimator(BayesianLinearRegressor(device="cpu").fit(x, y, weight))
         return Fit(part, left_out(part.law(task.rows), task.y))
@@ -160,7 +162,7 @@ class Linear:
 class Process:
     """A Gaussian process, of labels by a regression of their one-hot codes."""
 
-    def fit(self, task: Task) -> Fit:
+    def fit(self, task: StackTask) -> Fit:
         effort, data = ProcessEffort(), task.data
         if task.n_classes:
             one_hot = torch.nn.functional.one_hot(data.y, task.n_classes).to(data.x)
@@ -177,7 +179,7 @@ class Process:
 class Forest:
     """Extremely randomised trees (Geurts et al. 2006) with out-of-bag rows."""
 
-    def fit(self, task: Task) -> Fit:
+    def fit(self, task: StackTask) -> Fit:
         from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
         (x, y, weight), effort = task.arrays, task.effort
@@ -235,11 +237,11 @@ def _joined(
     roots = np.cumsum([0, *(len(v) for v in values)])
     arrays: list[list[Array]] = [[], [], [], []]
     for root, (column, threshold, below, above) in zip(roots[:-1], parts, strict=True):
-        own, is_leaf = np.arange(len(column)), np.asarray(below) <= 0
+        itself, is_leaf = np.arange(len(column)), np.asarray(below) <= 0
         arrays[0].append(np.where(is_leaf, 0, column).astype(np.int64))
         arrays[1].append(np.asarray(threshold, dtype=np.float64))
         for place, child in ((2, below), (3, above)):
-            arrays[place].append((root + np.where(is_leaf, own, child)).astype(np.int64))
+            arrays[place].append((root + np.where(is_leaf, itself, child)).astype(np.int64))
     column, threshold, below, above = (np.concatenate(a) for a in arrays)
     return Trees(column, threshold, below, above, np.concatenate(values), roots[:-1], depth, rounds)
 
@@ -247,7 +249,7 @@ def _joined(
 class Boosting:
     """Histogram gradient boosting, of as many rounds as predict left-out rows best."""
 
-    def fit(self, task: Task) -> Fit:
+    def fit(self, task: StackTask) -> Fit:
         (x, y, weight), n_classes, effort = task.arrays, task.n_classes, task.effort
         most = effort.most_rounds
         if n_classes:
@@ -266,15 +268,15 @@ class Boosting:
             loss = (staged[..., 0] - y) ** 2 @ weight
         best = int(loss.argmin())
         model = self._model(task, best + 1).fit(x, y, weight)
-        left, said = torch.as_tensor(staged[best]), f"{best + 1} rounds"
+        without, said = torch.as_tensor(staged[best]), f"{best + 1} rounds"
         part = OfTrees(_of_boosting(model, n_classes), 0.0, _baseline(model, n_classes), 0.0)
         if n_classes:
-            return Fit(part, left, said=said, is_by_folds=True)
-        ones = left.new_ones(1, 1, 1)
-        law = NormalMixture(left.unsqueeze(0), 0.0 * ones, ones)
+            return Fit(part, without, said=said, is_by_folds=True)
+        ones = without.new_ones(1, 1, 1)
+        law = NormalMixture(without.unsqueeze(0), 0.0 * ones, ones)
         return Fit(part, law, is_of_points=True, said=said, is_by_folds=True)
 
-    def _model(self, task: Task, rounds: int) -> Any:
+    def _model(self, task: StackTask, rounds: int) -> Any:
         from sklearn.ensemble import (
             HistGradientBoostingClassifier,
             HistGradientBoostingRegressor,
@@ -319,30 +321,29 @@ def _of_boosting(model: Any, n_classes: int) -> Trees:
     return _joined(parts, values, depth, rounds=False)
 
 
-class Until:
+class Deadline(NamedTuple):
     """A callback that ends a fit when time is up."""
 
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
+    seconds: float  # of time.monotonic()
 
     def setup(self, estimator: Any, context: Any) -> None:
-        """Nothing to prepare."""
+        """Prepare nothing."""
 
     def teardown(self, estimator: Any, context: Any) -> None:
-        """Nothing to put away."""
+        """Put nothing away."""
 
     def on_fit_task_begin(self, estimator: Any, context: Any, **task: Any) -> None:
-        """Nothing to do before."""
+        """Begin nothing."""
 
     def on_fit_task_end(self, estimator: Any, context: Any, **task: Any) -> bool:
-        """Whether time is up."""
-        return time.monotonic() > self.deadline
+        """Say whether time is up."""
+        return time.monotonic() > self.seconds
 
 
 class Networks:
     """The pool of networks, with its approximate left-out rows."""
 
-    def fit(self, task: Task) -> Fit:
+    def fit(self, task: StackTask) -> Fit:
         model = self._fitted(task, {})
         part, density = OfEstimator(model), model._left_out_log_density_
         if not task.folds:
@@ -355,10 +356,10 @@ class Networks:
         if n_weights > task.effort.most_weights_a_row * len(task) and np.isfinite(density).all():
             test, refit = self._refit(task, model)
             optimism = max(0.0, float(np.average(density[test] - refit)))
-        left = torch.as_tensor(density)
-        return Fit(part, left, is_final=True, optimism=optimism, said=model.choice_)
+        known = torch.as_tensor(density)
+        return Fit(part, known, is_final=True, optimism=optimism, said=model.choice_)
 
-    def probe(self, task: Task, enough: float) -> float:
+    def probe(self, task: StackTask, enough: float) -> float:
         """Score of two modes by their left-out rows, nats per row: of few units, or of many.
 
         Many are tried where few score less than ``enough``.
@@ -375,7 +376,7 @@ class Networks:
                 break
         return most
 
-    def _refit(self, task: Task, model: Any) -> tuple[Array, Array]:
+    def _refit(self, task: StackTask, model: Any) -> tuple[Array, Array]:
         """Places of a fold, and log densities of its rows by networks that were fitted without."""
         train, test = task.folds[0]
         settings: dict[str, Any] = {}
@@ -387,14 +388,14 @@ class Networks:
         y = task.targets[test] if task.n_classes else task.y[test].numpy()
         return test, refit.log_predictive_density(x, y)
 
-    def _fitted(self, task: Task, settings: dict[str, Any]) -> Any:
+    def _fitted(self, task: StackTask, settings: dict[str, Any]) -> Any:
         kind: Any = BayesianMLPClassifier if task.n_classes else BayesianMLPRegressor
         model = kind(**settings, random_state=task.seed % 2**32, device=task.device)
         if task.deadline < float("inf"):
-            model.set_callbacks(Until(task.deadline))
+            model.set_callbacks(Deadline(task.deadline))
         x, y, weight = task.arrays
-        with warnings.catch_warnings():  # of parts that no one can reach
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(), config_context(skip_parameter_validation=True):
+            warnings.simplefilter("ignore")  # of parts that no one can reach
             model.fit(x, task.targets if task.n_classes else y, weight)
         model.device_ = "cpu"  # where the other members predict
         return model
@@ -406,21 +407,21 @@ class Given:
 
     estimator: Any
 
-    def fit(self, task: Task) -> Fit:
+    def fit(self, task: StackTask) -> Fit:
         unset = {
             name: task.seed % 2**32
             for name, value in self.estimator.get_params(deep=True).items()
             if value is None and name.rpartition("__")[2] == "random_state"
         }
         model = clone(self.estimator).set_params(**unset)
-        weight, X, y = task.weight.numpy(), task.rows.given, task.targets
+        weight, X, y = task.weight.numpy(), task.rows.as_given, task.targets
         if (weight == 1.0).all():
             model.fit(X, y)
         elif "sample_weight" in inspect.signature(model.fit).parameters:
             model.fit(X, y, sample_weight=weight)
         elif (weight == weight.round()).all():
             places = np.repeat(np.arange(len(weight)), weight.astype(int))
-            model.fit(task.rows.take(places).given, y[places])
+            model.fit(task.rows.take(places).as_given, y[places])
         else:
             raise TypeError("its fit takes no sample_weight, and those given aren't whole numbers.")
         part = OfGiven(model, *task.of_y, task.classes)

@@ -17,9 +17,9 @@ from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.stacking.members import Fit, Given, Member, Networks, Task
+from skbayes_sym.estimators.stacking.kinds import Fit, Given, Member, Networks, StackTask
 from skbayes_sym.estimators.stacking.parts import CalibratedPart, ShapedPart
-from skbayes_sym.inference.pooling.calibration import fit_calibration
+from skbayes_sym.inference.pooling.class_calibration import fit_calibration
 from skbayes_sym.inference.pooling.noise_shape import fit_free_shape
 from skbayes_sym.inference.pooling.weights import stacking_weights
 from skbayes_sym.models.predictive_mixtures import NormalMixture
@@ -50,12 +50,12 @@ class StackFit:
         """Number of members."""
         return len(self.members)
 
-    def scores(self, task: Task) -> dict[str, tuple[float, float]]:
+    def scores(self, task: StackTask) -> dict[str, tuple[float, float]]:
         """Mean log density of left-out rows and its standard error by member, scaled units."""
         return {name: _score(m.log_density, task) for name, m in self.members.items()}
 
 
-def _score(density: Array, task: Task) -> tuple[float, float]:
+def _score(density: Array, task: StackTask) -> tuple[float, float]:
     known = np.isfinite(density)
     weight = task.weight.numpy()[known]
     share = weight / weight.sum()
@@ -64,7 +64,7 @@ def _score(density: Array, task: Task) -> tuple[float, float]:
     return mean, (variance / max(1.0, weight.sum() - 1.0)) ** 0.5
 
 
-def weighed(members: Mapping[str, Judged], task: Task) -> StackFit:
+def weighed(members: Mapping[str, Judged], task: StackTask) -> StackFit:
     """The stack of these members, with weights by the rows that all of them leave out."""
     density = torch.as_tensor(np.stack([m.log_density for m in members.values()]))
     known = ~density.isnan().any(0)
@@ -76,7 +76,7 @@ def weighed(members: Mapping[str, Judged], task: Task) -> StackFit:
 
 
 def fit_stack(
-    members: Mapping[str, Member], task: Task, run: Run, *, by_folds: bool, n_jobs: int | None
+    members: Mapping[str, Member], task: StackTask, run: Run, *, by_folds: bool, n_jobs: int | None
 ) -> StackFit:
     """Fit cheap members first; networks that start far behind the best of them aren't finished.
 
@@ -134,7 +134,7 @@ def fit_stack(
     return stack
 
 
-def _behind(member: Member, judged: Mapping[str, Judged], task: Task) -> float | None:
+def _behind(member: Member, judged: Mapping[str, Judged], task: StackTask) -> float | None:
     """How far behind the best of the others networks begin, where they are out of the race."""
     if not judged or not isinstance(member, Networks):
         return None
@@ -146,7 +146,7 @@ def _behind(member: Member, judged: Mapping[str, Judged], task: Task) -> float |
     return gap if gap > task.effort.race else None
 
 
-def attempt(member: Member, task: Task, by_folds: bool) -> Judged | str:
+def attempt(member: Member, task: StackTask, by_folds: bool) -> Judged | str:
     """Fit and judge a member; what went wrong where it fails."""
     try:
         with one_thread(), warnings.catch_warnings():
@@ -157,21 +157,21 @@ def attempt(member: Member, task: Task, by_folds: bool) -> Judged | str:
         return f"{type(error).__name__}: {error}"
 
 
-def judge(member: Member, task: Task, by_folds: bool) -> Judged:
+def judge(member: Member, task: StackTask, by_folds: bool) -> Judged:
     """Fit a member; give its predictions noise, or calibrate them, by the rows it leaves out."""
     fit = member.fit(task)
-    left = fit.left_out
-    if left is None or (by_folds and not fit.is_by_folds):
-        left = _by_folds(member, task, fit)
+    without = fit.left_out
+    if without is None or (by_folds and not fit.is_by_folds):
+        without = _by_folds(member, task, fit)
     if task.n_classes and not fit.is_final:
-        assert isinstance(left, Tensor)
-        calibration = fit_calibration(left, task.y, task.weight)
-        density = calibration.log_probs(left)[torch.arange(len(task)), task.y]
+        assert isinstance(without, Tensor)
+        calibration = fit_calibration(without, task.y, task.weight)
+        density = calibration.log_probs(without)[torch.arange(len(task)), task.y]
         part: Any = CalibratedPart(fit.part, calibration)
-    elif isinstance(left, NormalMixture):
-        part, density = _shaped(fit, left, task)
+    elif isinstance(without, NormalMixture):
+        part, density = _shaped(fit, without, task)
     else:
-        part, density = fit.part, left
+        part, density = fit.part, without
         if not task.n_classes:
             part = ShapedPart(fit.part, None, resolution(task))
     if bool(density.isposinf().any() | density.isnan().all()):
@@ -179,7 +179,7 @@ def judge(member: Member, task: Task, by_folds: bool) -> Judged:
     return Judged(part, density.numpy() - fit.optimism, fit.said)
 
 
-def _shaped(fit: Fit, law: NormalMixture, task: Task) -> tuple[ShapedPart, Tensor]:
+def _shaped(fit: Fit, law: NormalMixture, task: StackTask) -> tuple[ShapedPart, Tensor]:
     """A part of numbers with noise as its left-out rows ask for."""
     base, weight, log_unit = law, task.weight, 0.0
     if fit.is_of_points:
@@ -195,7 +195,7 @@ def _shaped(fit: Fit, law: NormalMixture, task: Task) -> tuple[ShapedPart, Tenso
     return part, part.shaped(law).log_prob(task.y)
 
 
-def _by_folds(member: Member, task: Task, fit: Fit) -> NormalMixture | Tensor:
+def _by_folds(member: Member, task: StackTask, fit: Fit) -> NormalMixture | Tensor:
     """Left-out rows of every fold: a law or scores, or log densities of what is final."""
     places, answers = [], []
     for train, test in task.folds:
@@ -216,7 +216,7 @@ def _by_folds(member: Member, task: Task, fit: Fit) -> NormalMixture | Tensor:
     return NormalMixture(*(torch.cat(parts, 1)[:, order] for parts in zip(*wide, strict=True)))
 
 
-def resolution(task: Task) -> float:
+def resolution(task: StackTask) -> float:
     r"""Standard deviation of rounding to the targets' grid, scaled units; 0 of labels.
 
     A log score rewards ever narrower spikes at values that targets take again and again: no
