@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from sklearn import config_context
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
@@ -326,16 +326,16 @@ class Deadline(NamedTuple):
 
     seconds: float  # of time.monotonic()
 
-    def setup(self, estimator: Any, context: Any) -> None:
+    def setup(self, estimator: BaseEstimator, context: Any) -> None:
         """Prepare nothing."""
 
-    def teardown(self, estimator: Any, context: Any) -> None:
+    def teardown(self, estimator: BaseEstimator, context: Any) -> None:
         """Put nothing away."""
 
-    def on_fit_task_begin(self, estimator: Any, context: Any, **task: Any) -> None:
+    def on_fit_task_begin(self, estimator: BaseEstimator, context: Any, **task: Any) -> None:
         """Begin nothing."""
 
-    def on_fit_task_end(self, estimator: Any, context: Any, **task: Any) -> bool:
+    def on_fit_task_end(self, estimator: BaseEstimator, context: Any, **task: Any) -> bool:
         """Say whether time is up."""
         return time.monotonic() > self.seconds
 

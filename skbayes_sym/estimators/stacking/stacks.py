@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import is_classifier, is_regressor
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from torch import Tensor
 
@@ -144,7 +144,7 @@ class Stack(RowEstimator):
             members[name] = self._member(name, estimator)
         return members
 
-    def _member(self, name: str, estimator: Any) -> Member:
+    def _member(self, name: str, estimator: str | BaseEstimator) -> Member:
         if isinstance(estimator, str):
             if estimator not in KINDS:
                 known = ", ".join(map(repr, KINDS))
