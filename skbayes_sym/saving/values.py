@@ -28,9 +28,7 @@ from skbayes_sym.saving.classes import class_name, is_ufunc_name, named, rebuilt
 NOUNS = {
     "estimators._fit.columns": "Column Columns",
     "estimators.mcmc.allocate": "Mode",
-    "estimators.stacking.parts": (
-        "CalibratedPart OfEstimator OfGiven OfProcess OfTrees ShapedPart"
-    ),
+    "estimators.stacking.parts": "CalibratedPredictor OfEstimator OfGiven OfTrees Part",
     "inference.gaussian_process": "GaussianProcess",
     "inference.laplace.member_refit": "RefittedMembers",
     "inference.laplace.mode_mixture": "ModeMixture",
@@ -45,6 +43,7 @@ NOUNS = {
     "inference.linear.low_rank": "LowRankGaussian",
     "inference.pooling.class_calibration": "Calibration",
     "inference.pooling.noise_shape": "NoiseShape",
+    "inference.pooling.pooled_predictor": "ShapedPredictor",
     "inference.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
     "inference.sampling.annealing": "Annealing",
     "inference.sampling.kernels.hmc": "HMC",

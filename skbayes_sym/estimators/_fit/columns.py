@@ -199,7 +199,11 @@ class TakesTables:
             return self._with_given(super()._check_inputs(X), X)  # type: ignore[misc]
         require_rows(X)
         validate_data(self, X, reset=False, skip_check_array=True)
-        return self._with_given(self.columns_in_.encoded(_as_table(X, self.columns_in_)), X)
+        table = table_of(X)
+        if table is None:
+            array = check_array(X, dtype=None, ensure_all_finite=False)
+            table = Table([c.name for c in self.columns_in_.columns], list(array.T))
+        return self._with_given(self.columns_in_.encoded(table), X)
 
     def _example(self) -> Any:
         """One row as the estimator takes them: a frame where `fit` saw names."""
@@ -217,12 +221,3 @@ class TakesTables:
     def _with_given(self, encoded: Array, X: Any) -> Any:
         """Rows of a question: as numbers, where nothing else is needed."""
         return encoded
-
-
-def _as_table(X: Any, columns: Columns) -> Table:
-    """The columns of new rows, words or not."""
-    table = table_of(X)
-    if table is not None:
-        return table
-    array = check_array(X, dtype=None, ensure_all_finite=False)
-    return Table([c.name for c in columns.columns], list(np.asarray(array).T))

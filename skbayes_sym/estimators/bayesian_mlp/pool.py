@@ -467,8 +467,9 @@ class Labels:
         baseline, weight = density.pop("linear", None), data.double_data.weight
         inner = dict.fromkeys(density, 1.0)
         if len(density) == 2:
-            share = stacking.expected_share(density["modes"], density["members"], weight)
-            inner = {"modes": share, "members": 1.0 - share}
+            # A few rows leave each near a half.
+            p = stacking.stacking_weights(torch.stack([*density.values()]), weight, concentration=2)
+            inner = dict(zip(density, p.tolist(), strict=True))
         share = stacking.baseline_share(baseline, density, inner, weight)
         # The best mode without its copies: most units are pruned under this prior, so they overlap.
         weights = _floored(Weights.of(share, inner), pooled.parts, data)

@@ -35,7 +35,7 @@ from skbayes_sym.inference.laplace.predictors import (
     RefittedPredictor,
 )
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
-from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor
+from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor, ShapedPredictor
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -97,12 +97,14 @@ class PoolOfNetworks(NetworkEstimator):
             posterior = self.linear_posterior_
         return LinearisedModes(network, *(t.to(like.device) for t in posterior.tensors))
 
-    def _predictor(self, like: Tensor) -> PooledPredictor:
+    def _predictor(self, like: Tensor) -> Predictor:
         """The parts that count as one predictor on the device of ``like``, made once."""
 
-        def make() -> PooledPredictor:
+        def make() -> Predictor:
             parts = {name: self._make_part(name, like) for name in self._weights_}
-            return PooledPredictor(parts, self._weights_, self.noise_shape_)
+            pool = PooledPredictor(parts, self._weights_)
+            shape = self.noise_shape_
+            return pool if shape is None else ShapedPredictor(pool, shape)
 
         return self._cached(f"pool on {like.device}", make)
 

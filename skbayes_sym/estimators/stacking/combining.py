@@ -18,9 +18,10 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.stacking.kinds import Fit, Given, Member, Networks, StackTask
-from skbayes_sym.estimators.stacking.parts import CalibratedPart, ShapedPart
+from skbayes_sym.estimators.stacking.parts import CalibratedPredictor, Part
 from skbayes_sym.inference.pooling.class_calibration import fit_calibration
-from skbayes_sym.inference.pooling.noise_shape import fit_free_shape
+from skbayes_sym.inference.pooling.noise_shape import fit_noise_shape
+from skbayes_sym.inference.pooling.pooled_predictor import ShapedPredictor
 from skbayes_sym.inference.pooling.weights import stacking_weights
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 
@@ -167,19 +168,20 @@ def judge(member: Member, task: StackTask, by_folds: bool) -> Judged:
         assert isinstance(without, Tensor)
         calibration = fit_calibration(without, task.y, task.weight)
         density = calibration.log_probs(without)[torch.arange(len(task)), task.y]
-        part: Any = CalibratedPart(fit.part, calibration)
+        base: Any = CalibratedPredictor(fit.part, calibration)
     elif isinstance(without, NormalMixture):
-        part, density = _shaped(fit, without, task)
+        base, density = _shaped(fit, without, task)
     else:
-        part, density = fit.part, without
+        base, density = fit.part, without
         if not task.n_classes:
-            part = ShapedPart(fit.part, None, resolution(task))
+            base = ShapedPredictor(fit.part, None, resolution(task))
     if bool(density.isposinf().any() | density.isnan().all()):
         raise ValueError("the log densities of its left-out rows are no numbers.")
+    part = Part(base, reads_given=isinstance(member, Given))
     return Judged(part, density.numpy() - fit.optimism, fit.said)
 
 
-def _shaped(fit: Fit, law: NormalMixture, task: StackTask) -> tuple[ShapedPart, Tensor]:
+def _shaped(fit: Fit, law: NormalMixture, task: StackTask) -> tuple[ShapedPredictor, Tensor]:
     """A part of numbers with noise as its left-out rows ask for."""
     base, weight, log_unit = law, task.weight, 0.0
     if fit.is_of_points:
@@ -187,11 +189,12 @@ def _shaped(fit: Fit, law: NormalMixture, task: StackTask) -> tuple[ShapedPart, 
         square = square.clamp_min(torch.finfo(square.dtype).tiny ** 0.5)
         log_unit = 0.5 * float(square.log())
         base = replace(law, noise_variance=law.noise_variance * square)
-    shape = fit_free_shape(base, task.y, weight)
+    shape = fit_noise_shape(base, task.y, weight, is_free=True)
+    assert shape is not None
     shape = replace(
         shape, offset=shape.offset + log_unit, mean_square=shape.mean_square * exp(2.0 * log_unit)
     )
-    part = ShapedPart(fit.part, shape, resolution(task))
+    part = ShapedPredictor(fit.part, shape, resolution(task))
     return part, part.shaped(law).log_prob(task.y)
 
 
@@ -199,7 +202,8 @@ def _by_folds(member: Member, task: StackTask, fit: Fit) -> NormalMixture | Tens
     """Left-out rows of every fold: a law or scores, or log densities of what is final."""
     places, answers = [], []
     for train, test in task.folds:
-        part, rows = member.fit(task.take(train)).part, task.take(test)
+        rows = task.take(test)
+        part = Part(member.fit(task.take(train)).part, isinstance(member, Given))
         places.append(torch.as_tensor(test))
         if fit.is_final:
             law = part.law(rows.rows)

@@ -25,7 +25,6 @@ from skbayes_sym.estimators.linear.linear_regressor import BayesianLinearRegress
 from skbayes_sym.estimators.stacking.parts import (
     OfEstimator,
     OfGiven,
-    OfProcess,
     OfTrees,
     RowBlock,
 )
@@ -156,7 +155,7 @@ class Linear:
             known = None if density is None else torch.as_tensor(density)
             return Fit(OfEstimator(labels), known, is_final=True)
         part = OfEstimator(BayesianLinearRegressor(device="cpu").fit(x, y, weight))
-        return Fit(part, left_out(part.law(task.rows), task.y))
+        return Fit(part, left_out(part.law(task.rows.x), task.y))
 
 
 class Process:
@@ -170,10 +169,10 @@ class Process:
         std = effort.scale_std_of_labels if task.n_classes else effort.scale_std
         process, law = fit_process(data, task.seed, std, effort)
         if task.n_classes:
-            return Fit(OfProcess(process), law.loc[0])
+            return Fit(process, law.loc[0])
         # Every scale that was fitted has seen the rows (Akaike's criterion).
         optimism = len(process.position) / len(task)
-        return Fit(OfProcess(process), law, optimism=optimism)
+        return Fit(process, law, optimism=optimism)
 
 
 class Forest:

@@ -1,6 +1,6 @@
 """Parts of a stack: anyone's fitted model as a `Predictor` of rows, in the stack's units."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,19 +9,17 @@ from sklearn.base import is_classifier
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
+from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.estimators.distributions import (
     PredictiveDistribution,
     predictive,
     predicts_distribution,
 )
-from skbayes_sym.inference.gaussian_process import GaussianProcess
 from skbayes_sym.inference.pooling.class_calibration import Calibration
-from skbayes_sym.inference.pooling.noise_shape import NoiseShape
+from skbayes_sym.inference.pooling.pooled_predictor import ShapedPredictor
 from skbayes_sym.inference.predictor import BasePredictor, Predictor
 from skbayes_sym.inference.trees import Trees
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
-from skbayes_sym.numerics.random import generator_from
 
 _N_QUANTILES = 50  # that a distribution without normal components is made of
 _LEAST_LOG = -30.0  # of a probability
@@ -75,24 +73,21 @@ class OfEstimator(BasePredictor):
 
     estimator: Any
 
-    def _inner(self, rows: RowBlock) -> tuple[Tensor, Predictor]:
-        x = torch.cat(list(self.estimator._input_blocks(rows.x.cpu().numpy())))
-        return x, self.estimator._predictor(x)
+    def _inner(self, x: Tensor) -> tuple[Tensor, Predictor]:
+        scaled = torch.cat(list(self.estimator._input_blocks(x.numpy())))
+        return scaled, self.estimator._predictor(scaled)
 
     def _in_units(self, law: NormalMixture) -> NormalMixture:
         units = self.estimator.y_mean_, self.estimator.y_scale_
         return law.in_units(*(torch.as_tensor(u).to(law.loc) for u in units))
 
-    def law(self, rows: Any) -> Any:
-        x, inner = self._inner(rows)
+    def law(self, x: Any) -> Any:
+        x, inner = self._inner(x)
         law: Any = inner.law(x)
         return law if is_classifier(self.estimator) else self._in_units(law)
 
-    def mean(self, rows: Any) -> Tensor:
-        return self.law(rows).mean()  # type: ignore[no-any-return]
-
-    def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
-        x, inner = self._inner(rows)
+    def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
+        x, inner = self._inner(x)
         law: Any = inner.drawn(x, n, generator=generator)
         return law if is_classifier(self.estimator) else self._in_units(law)
 
@@ -117,20 +112,20 @@ class OfGiven(BasePredictor):
 
     def law(self, rows: Any) -> Any:
         if self.is_of_points:
-            predicted = np.asarray(self.estimator.predict(rows.as_given), dtype=np.float64)
+            predicted = np.asarray(self.estimator.predict(rows), dtype=np.float64)
             scaled = (predicted - self.mean_of_y).reshape(1, -1, 1) / self.scale_of_y
             loc = torch.as_tensor(scaled)
             return NormalMixture(loc, loc.new_zeros(1, 1, 1), loc.new_ones(1, 1, 1))
         unit = torch.tensor([self.scale_of_y], dtype=torch.float64).reciprocal()
-        law = as_mixture(predictive(self.estimator, rows.as_given))
+        law = as_mixture(predictive(self.estimator, rows))
         return law.in_units(-self.mean_of_y * unit, unit)
 
     def mean(self, rows: Any) -> Tensor:
         """Expected targets (N, 1), or logarithms of probabilities (N, K), as scores."""
         if self.classes is None:
             return self.law(rows).mean()  # type: ignore[no-any-return]
-        law = predictive(self.estimator, rows.as_given)
-        scores = np.full((len(rows), len(self.classes)), _LEAST_LOG)
+        law = predictive(self.estimator, rows)
+        scores = np.full((num_samples(rows), len(self.classes)), _LEAST_LOG)
         with np.errstate(divide="ignore"):
             log_probs = np.log(law.proba()).clip(_LEAST_LOG)
         scores[:, np.searchsorted(self.classes, law.classes)] = log_probs
@@ -138,22 +133,6 @@ class OfGiven(BasePredictor):
 
     def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> NormalMixture:
         return of_components(self.law(rows), n, generator)
-
-
-@dataclass(frozen=True, eq=False)
-class OfProcess(BasePredictor):
-    """A Gaussian process of encoded rows: of numbers, or of one-hot labels as scores."""
-
-    process: GaussianProcess
-
-    def law(self, rows: Any) -> NormalMixture:
-        return self.process.law(rows.x)
-
-    def mean(self, rows: Any) -> Tensor:
-        return self.process.mean(rows.x)
-
-    def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> NormalMixture:
-        return self.process.drawn(rows.x, n, generator=generator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,8 +150,8 @@ class OfTrees(BasePredictor):
     offset: Array
     least: float
 
-    def mean(self, rows: Any) -> Tensor:
-        return self.of_values(self.trees.values(rows.x))
+    def mean(self, x: Tensor) -> Tensor:
+        return self.of_values(self.trees.values(x))
 
     def of_values(self, values: Tensor) -> Tensor:
         """Means (N, 1) or scores (N, K) of what trees say, (N, n_trees, V)."""
@@ -181,8 +160,8 @@ class OfTrees(BasePredictor):
             return (values.mean(1) + self.least * offset).log()
         return values.mean(1)[:, :1] if self.spread else values.sum(1) + offset
 
-    def law(self, rows: Any) -> NormalMixture:
-        return self.of_averages(self.trees.values(rows.x))
+    def law(self, x: Tensor) -> NormalMixture:
+        return self.of_averages(self.trees.values(x))
 
     def of_averages(self, values: Tensor) -> NormalMixture:
         """The distribution of a row by what trees say of it."""
@@ -193,52 +172,43 @@ class OfTrees(BasePredictor):
             noise = (square - loc.square()).clamp_min(0.0) + self.spread
         return NormalMixture(loc, 0.0 * loc[:, :1], noise)
 
-    def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> NormalMixture:
-        return of_components(self.law(rows), n, generator)
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+        return of_components(self.law(x), n, generator)
 
 
 @dataclass(frozen=True, eq=False)
-class ShapedPart(BasePredictor):
-    """A part of numbers with noise by left-out rows, nowhere narrower than ``floor``."""
+class CalibratedPredictor(BasePredictor):
+    """Probabilities of the scores that a base has for labels."""
 
-    base: Any
-    noise: NoiseShape | None
-    floor: float
-
-    def law(self, rows: Any) -> NormalMixture:
-        return self.shaped(self.base.law(rows))
-
-    def shaped(self, law: NormalMixture) -> NormalMixture:
-        """A law of the base with this noise."""
-        law = law if self.noise is None else self.noise.shaped(law)
-        noise = law.noise_variance.clamp_min(self.floor**2)
-        return replace(law, noise_variance=noise)
-
-    def mean(self, rows: Any) -> Tensor:
-        return self.base.mean(rows)  # type: ignore[no-any-return]
-
-    def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> NormalMixture:
-        # The state of a row's noise has a stream of its own: functions don't depend on the rows.
-        states = generator_from(int(torch.randint(2**62, (), generator=generator)))
-        law = self.base.drawn(rows, n, generator=generator)
-        if self.noise is not None:
-            variance, share = self.noise.states
-            is_wide = torch.rand((n, len(rows), 1), generator=states) < float(share[1])
-            factor = self.noise.factor(self.base.mean(rows)).square()
-            state = torch.where(is_wide, variance[1], variance[0]).to(factor)
-            law = replace(law, noise_variance=law.noise_variance * factor * state)
-        return replace(law, noise_variance=law.noise_variance.clamp_min(self.floor**2))
-
-
-@dataclass(frozen=True, eq=False)
-class CalibratedPart(BasePredictor):
-    """A part of labels: probabilities of its scores."""
-
-    base: Any
+    base: Predictor
     calibration: Calibration
 
-    def law(self, rows: Any) -> CategoricalMixture:
-        return CategoricalMixture(self.calibration.log_probs(self.base.mean(rows)).unsqueeze(0))
+    def law(self, x: Any) -> CategoricalMixture:
+        return CategoricalMixture(self.calibration.log_probs(self.base.mean(x)).unsqueeze(0))
 
-    def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> CategoricalMixture:
-        return CategoricalMixture(self.law(rows).log_probs.expand(n, -1, -1))
+
+@dataclass(frozen=True, eq=False)
+class Part(BasePredictor):
+    """A member's predictor as the stack asks it: ``base`` reads encoded rows, or those given."""
+
+    base: Any
+    reads_given: bool = False
+
+    def _read(self, rows: Any) -> Any:
+        return rows.as_given if self.reads_given else rows.x
+
+    def law(self, rows: Any) -> Any:
+        return self.base.law(self._read(rows))
+
+    def mean(self, rows: Any) -> Tensor:
+        return self.base.mean(self._read(rows))  # type: ignore[no-any-return]
+
+    def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
+        return self.base.drawn(self._read(rows), n, generator=generator)
+
+    @property
+    def inner(self) -> Any:
+        """What was fitted: an estimator, or what predicts where there is none."""
+        is_wrapped = isinstance(self.base, ShapedPredictor | CalibratedPredictor)
+        base: Any = self.base.base if is_wrapped else self.base
+        return base.estimator if isinstance(base, OfEstimator | OfGiven) else base

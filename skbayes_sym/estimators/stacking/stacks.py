@@ -33,13 +33,7 @@ from skbayes_sym.estimators.stacking.kinds import (
     StackEffort,
     StackTask,
 )
-from skbayes_sym.estimators.stacking.parts import (
-    CalibratedPart,
-    OfEstimator,
-    OfGiven,
-    RowBlock,
-    ShapedPart,
-)
+from skbayes_sym.estimators.stacking.parts import RowBlock
 from skbayes_sym.inference.gaussian_process import ProcessEffort
 from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -241,12 +235,7 @@ class Stack(RowEstimator):
     @property
     def estimators_(self) -> dict[str, Any]:
         """Fitted members by name: estimators, or what predicts where there is none."""
-        fitted = {}
-        for name, part in self._parts_.items():
-            inner = part.base if isinstance(part, ShapedPart | CalibratedPart) else part
-            is_one = isinstance(inner, OfEstimator | OfGiven)
-            fitted[name] = inner.estimator if is_one else inner
-        return fitted
+        return {name: part.inner for name, part in self._parts_.items()}
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_parts_")

@@ -89,27 +89,6 @@ class NoiseShape:
         """The distribution with this noise in place of noise of one width: two states a draw."""
         return _widened(law, self.factor(law.mean()), *self.states)
 
-    def drawn(self, law: NormalMixture, mean: Tensor) -> "ShapedDraws":
-        """Draws of functions with this noise, where the mean of all predictions is (N, T)."""
-        noise = law.noise_variance * self.factor(mean).square()
-        return ShapedDraws(law.loc, law.variance, noise, shape=self)
-
-
-@dataclass(frozen=True, eq=False)
-class ShapedDraws(NormalMixture):
-    """Draws of functions whose noise, of variance ``noise_variance``, is of two normals."""
-
-    shape: NoiseShape | None = None
-
-    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
-        """Draw a data set of every draw, every row's noise in a state of its own, (S, N, T)."""
-        assert self.shape is not None
-        (narrow, wide), (_, share) = self.shape.states
-        is_wide = torch.as_tensor(rng.random((*self.loc.shape[:2], 1)) < float(share))
-        variance = self.noise_variance * torch.where(is_wide, wide, narrow).to(self.loc)
-        noise = torch.as_tensor(rng.standard_normal(self.loc.shape)).to(self.loc)
-        return self.loc + variance.sqrt() * noise
-
 
 def _states(share: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
     variances = torch.stack([torch.ones_like(ratio), ratio]) / (1.0 + share * (ratio - 1.0))
@@ -134,27 +113,18 @@ def _widened(
     )
 
 
-def fit_noise_shape(law: NormalMixture, y: Tensor, weight: Tensor) -> NoiseShape | None:
+def fit_noise_shape(
+    law: NormalMixture, y: Tensor, weight: Tensor, *, is_free: bool = False
+) -> NoiseShape | None:
     """The shape that left-out rows like best; None where one noise does as well.
 
     ``law``: of every row given all others: S models, N rows, T targets; ``y`` (N, T); ``weight``
-    (N,).
+    (N,); ``is_free``: whether the law's noise is a guess: its level is free then, and the shape is
+    never None.
 
     O(S N T) an evaluation, some hundred of them.
     """
-    return _fitted(law, y, weight, _OFFSET_STD)
-
-
-def fit_free_shape(law: NormalMixture, y: Tensor, weight: Tensor) -> NoiseShape:
-    """The same for predictions whose noise is a guess: its level is free, its shape kept."""
-    shape = _fitted(law, y, weight, _FREE)
-    assert shape is not None
-    return shape
-
-
-def _fitted(law: NormalMixture, y: Tensor, weight: Tensor, last_std: float) -> NoiseShape | None:
-    """The shape under a prior of the offset of this width; never None where the offset is free."""
-    is_free, total, mean, n = last_std == _FREE, float(weight.sum()), law.mean(), y.shape[1]
+    total, mean, n = float(weight.sum()), law.mean(), y.shape[1]
     centre = weight @ mean / total
     spread = (weight @ (mean - centre).square() / total).sqrt()
     if not bool((spread > 0.0).all()):
@@ -184,7 +154,7 @@ def _fitted(law: NormalMixture, y: Tensor, weight: Tensor, last_std: float) -> N
     if not is_free:
         if float(loss(plain, _FREE) - loss(free, _FREE)) < 0.5 * (n + 2) * log(max(total, 1.0)):
             return None
-        free = lowest(free, last_std)
+        free = lowest(free, _OFFSET_STD)
     offset, slope, tails = free.tensor_split([n, 2 * n])
     share, ratio = (float(t) for t in _tails(tails))
     mean_square = weight @ (2.0 * (offset + slope * level)).exp() / total

@@ -79,7 +79,7 @@ def test_dates_are_refused_by_name(dates):
 def test_objects_and_words_for_numbers_are_refused_by_name():
     with pytest.raises(TypeError, match="column 'size' of X holds a dict"):
         table_of(FRAME.assign(size=[{}] * 6))
-    with pytest.raises(ValueError, match="numbers in column 'size', as it did in fit, .* 'big'"):
+    with pytest.raises(ValueError, match=r"numbers in column 'size', as it did in fit, .* 'big'"):
         encoded(FRAME, FRAME.assign(size="big"))
     with pytest.raises(ValueError, match="contains infinity, in column 'size'"):
         encoded(FRAME, FRAME.assign(size=np.inf))

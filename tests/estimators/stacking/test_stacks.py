@@ -103,7 +103,7 @@ def test_trees_as_arrays_predict_numbers_as_scikit_learn_does(kind, sklearn_kind
     fit = KINDS[kind]().fit(NUMBERS)
     new = NUMBERS.rows.x[:20] + 0.3
     expected = fits[-1].predict(new.numpy())
-    np.testing.assert_allclose(fit.part.mean(RowBlock(new, None))[:, 0].numpy(), expected)
+    np.testing.assert_allclose(fit.part.mean(new)[:, 0].numpy(), expected)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -118,7 +118,7 @@ def test_trees_as_arrays_predict_labels_as_scikit_learn_does(
     monkeypatch.setattr(sklearn_kind, "fit", lambda s, *a: fits.append(s) or original(s, *a))
     task = task_of(FLOWERS, np.minimum(SPECIES, n_classes - 1), np.arange(n_classes))
     fit = KINDS[kind]().fit(task)
-    scores = fit.part.mean(RowBlock(task.rows.x + 0.2, None))
+    scores = fit.part.mean(task.rows.x + 0.2)
     expected = fits[-1].predict_proba(task.rows.x.numpy() + 0.2)
     atol = 2.0 / StackEffort().n_trees if kind == "forest" else 1e-12
     np.testing.assert_allclose(scores.softmax(1).numpy(), expected, atol=atol)
@@ -127,7 +127,7 @@ def test_trees_as_arrays_predict_labels_as_scikit_learn_does(
 def test_leaves_hold_means_and_mean_squares():
     """Left-out rows of a forest are those of the trees that haven't seen them."""
     fit = KINDS["forest"]().fit(NUMBERS)
-    law = fit.part.law(NUMBERS.rows)
+    law = fit.part.law(NUMBERS.rows.x)
     assert float(law.noise_variance.min()) >= fit.part.spread * (1.0 - 1e-9)
     residual = (law.mean() - NUMBERS.y).square().mean()
     without = (fit.left_out.mean() - NUMBERS.y).square().mean()
