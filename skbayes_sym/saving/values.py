@@ -28,7 +28,7 @@ from skbayes_sym.saving.classes import class_name, is_ufunc_name, named, rebuilt
 NOUNS = {
     "estimators._fit.columns": "Column Columns",
     "estimators.mcmc.allocate": "Mode",
-    "estimators.stacking.parts": "CalibratedPredictor OfEstimator OfGiven OfTrees Part",
+    "estimators.stacking.parts": "CalibratedPredictor OfEstimator OfGiven OfTrees StackPart",
     "inference.gaussian_process": "GaussianProcess",
     "inference.laplace.member_refit": "RefittedMembers",
     "inference.laplace.mode_mixture": "ModeMixture",

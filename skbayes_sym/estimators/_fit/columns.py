@@ -206,7 +206,7 @@ class TakesTables:
         return self._with_given(self.columns_in_.encoded(table), X)
 
     def _example(self) -> Any:
-        """One row as the estimator takes them: a frame where `fit` saw names."""
+        """Row that the estimator takes, a frame where `fit` saw names."""
         if self.columns_in_ is None:
             row = self.x_mean_[None].astype(self.dtype_)
         else:

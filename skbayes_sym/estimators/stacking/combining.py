@@ -18,7 +18,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.stacking.kinds import Fit, Given, Member, Networks, StackTask
-from skbayes_sym.estimators.stacking.parts import CalibratedPredictor, Part
+from skbayes_sym.estimators.stacking.parts import CalibratedPredictor, StackPart
 from skbayes_sym.inference.pooling.class_calibration import fit_calibration
 from skbayes_sym.inference.pooling.noise_shape import fit_noise_shape
 from skbayes_sym.inference.pooling.pooled_predictor import ShapedPredictor
@@ -29,7 +29,7 @@ _LEAST_WEIGHT = 1e-3  # of a member that is asked for predictions
 _LEAST_GAP = 1e-9  # between targets, of their range; less is rounding
 
 
-class Judged(NamedTuple):
+class JudgedMember(NamedTuple):
     """A member that was fitted: what predicts, and log densities (N,) of left-out rows, nats."""
 
     part: Any
@@ -41,7 +41,7 @@ class Judged(NamedTuple):
 class StackFit:
     """Members and their weights (so far), and why others aren't among them."""
 
-    members: Mapping[str, Judged]
+    members: Mapping[str, JudgedMember]
     weights: Mapping[str, float]
     reasons: tuple[str, ...] = ()
     stop_reason: str = "tol"
@@ -65,7 +65,7 @@ def _score(density: Array, task: StackTask) -> tuple[float, float]:
     return mean, (variance / max(1.0, weight.sum() - 1.0)) ** 0.5
 
 
-def weighed(members: Mapping[str, Judged], task: StackTask) -> StackFit:
+def weighed(members: Mapping[str, JudgedMember], task: StackTask) -> StackFit:
     """The stack of these members, with weights by the rows that all of them leave out."""
     density = torch.as_tensor(np.stack([m.log_density for m in members.values()]))
     known = ~density.isnan().any(0)
@@ -84,14 +84,14 @@ def fit_stack(
     ``by_folds``: whether every member's left-out rows are those of the folds.
     """
     run.begin(len(members), lambda: weighed(judged, task))
-    judged: dict[str, Judged] = {}
+    judged: dict[str, JudgedMember] = {}
     reasons: list[str] = []
     failed: dict[str, str] = {}
     stop = False
     late = {name: m for name, m in members.items() if isinstance(m, Networks)}
     early = {name: m for name, m in members.items() if name not in late}
 
-    def keep(name: str, answer: Judged | str) -> None:
+    def keep(name: str, answer: JudgedMember | str) -> None:
         nonlocal stop
         if isinstance(answer, str):
             failed[name] = answer
@@ -135,7 +135,7 @@ def fit_stack(
     return stack
 
 
-def _behind(member: Member, judged: Mapping[str, Judged], task: StackTask) -> float | None:
+def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask) -> float | None:
     """How far behind the best of the others networks begin, where they are out of the race."""
     if not judged or not isinstance(member, Networks):
         return None
@@ -147,7 +147,7 @@ def _behind(member: Member, judged: Mapping[str, Judged], task: StackTask) -> fl
     return gap if gap > task.effort.race else None
 
 
-def attempt(member: Member, task: StackTask, by_folds: bool) -> Judged | str:
+def attempt(member: Member, task: StackTask, by_folds: bool) -> JudgedMember | str:
     """Fit and judge a member; what went wrong where it fails."""
     try:
         with one_thread(), warnings.catch_warnings():
@@ -158,7 +158,7 @@ def attempt(member: Member, task: StackTask, by_folds: bool) -> Judged | str:
         return f"{type(error).__name__}: {error}"
 
 
-def judge(member: Member, task: StackTask, by_folds: bool) -> Judged:
+def judge(member: Member, task: StackTask, by_folds: bool) -> JudgedMember:
     """Fit a member; give its predictions noise, or calibrate them, by the rows it leaves out."""
     fit = member.fit(task)
     without = fit.left_out
@@ -177,8 +177,8 @@ def judge(member: Member, task: StackTask, by_folds: bool) -> Judged:
             base = ShapedPredictor(fit.part, None, resolution(task))
     if bool(density.isposinf().any() | density.isnan().all()):
         raise ValueError("the log densities of its left-out rows are no numbers.")
-    part = Part(base, reads_given=isinstance(member, Given))
-    return Judged(part, density.numpy() - fit.optimism, fit.said)
+    part = StackPart(base, reads_given=isinstance(member, Given))
+    return JudgedMember(part, density.numpy() - fit.optimism, fit.said)
 
 
 def _shaped(fit: Fit, law: NormalMixture, task: StackTask) -> tuple[ShapedPredictor, Tensor]:
@@ -203,7 +203,7 @@ def _by_folds(member: Member, task: StackTask, fit: Fit) -> NormalMixture | Tens
     places, answers = [], []
     for train, test in task.folds:
         rows = task.take(test)
-        part = Part(member.fit(task.take(train)).part, isinstance(member, Given))
+        part = StackPart(member.fit(task.take(train)).part, isinstance(member, Given))
         places.append(torch.as_tensor(test))
         if fit.is_final:
             law = part.law(rows.rows)

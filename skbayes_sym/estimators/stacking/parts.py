@@ -188,7 +188,7 @@ class CalibratedPredictor(BasePredictor):
 
 
 @dataclass(frozen=True, eq=False)
-class Part(BasePredictor):
+class StackPart(BasePredictor):
     """A member's predictor as the stack asks it: ``base`` reads encoded rows, or those given."""
 
     base: Any
@@ -208,7 +208,7 @@ class Part(BasePredictor):
 
     @property
     def inner(self) -> Any:
-        """What was fitted: an estimator, or what predicts where there is none."""
+        """The fitted estimator, or what predicts where there is none."""
         is_wrapped = isinstance(self.base, ShapedPredictor | CalibratedPredictor)
         base: Any = self.base.base if is_wrapped else self.base
         return base.estimator if isinstance(base, OfEstimator | OfGiven) else base
