@@ -121,7 +121,7 @@ FITS: dict[str, FitCase] = {
     ),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(
-        sk.MCMCClassifier(**{**_CHAINS, "sampler": sk.Chains(sk.NUTS(3), n_warmup=12)}), X, LABELS
+        sk.MCMCClassifier(**_CHAINS | {"sampler": sk.Chains(sk.HMC(1.0), n_warmup=12)}), X, LABELS
     ),
     "mcmc-annealed": FitCase(
         sk.MCMCRegressor(

@@ -47,7 +47,6 @@ NOUNS = {
     "inference.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
     "inference.sampling.annealing": "Annealing",
     "inference.sampling.kernels.hmc": "HMC",
-    "inference.sampling.kernels.nuts": "NUTS",
     "inference.sampling.blocks": "Block",
     "inference.sampling.kernels.kernel": "State DiagonalPreconditioner DensePreconditioner",
     "inference.sampling.kronecker": "KroneckerPreconditioner LayerCurvature",
