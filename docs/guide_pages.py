@@ -1,6 +1,7 @@
 """The page of the guide that explains a public name; its own page links there."""
 
 _NAMES_OF_PAGES = {
+    "stacking": "PredictiveStackingRegressor PredictiveStackingClassifier",
     "which_estimator": "BayesianMLPRegressor BayesianMLPClassifier DeepEnsembleRegressor "
     "DeepEnsembleClassifier",
     "symmetrized_vi": "SymmetrizedVIRegressor SymmetrizedVIClassifier",

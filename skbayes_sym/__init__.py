@@ -35,6 +35,10 @@ if TYPE_CHECKING:
         VariationalAdam,
     )
     from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
+    from skbayes_sym.estimators.stacking.stacks import (
+        PredictiveStackingClassifier,
+        PredictiveStackingRegressor,
+    )
     from skbayes_sym.estimators.vi.gaps import Symmetrized
     from skbayes_sym.estimators.vi.symmetrized_vi import (
         SymmetrizedVIClassifier,
@@ -43,7 +47,6 @@ if TYPE_CHECKING:
     from skbayes_sym.inference.sampling.annealing import Annealing
     from skbayes_sym.inference.sampling.chain_count import n_chains_required
     from skbayes_sym.inference.sampling.kernels.hmc import HMC
-    from skbayes_sym.inference.sampling.kernels.nuts import NUTS
     from skbayes_sym.inspection.invariance_gap import invariance_gap
     from skbayes_sym.inspection.loss_barrier import loss_barrier
     from skbayes_sym.inspection.symmetry_removal import remove_symmetries
@@ -51,7 +54,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HMC",
-    "NUTS",
     "SMC",
     "Adam",
     "Annealing",
@@ -72,6 +74,8 @@ __all__ = [
     "MCMCClassifier",
     "MCMCRegressor",
     "ModeWeights",
+    "PredictiveStackingClassifier",
+    "PredictiveStackingRegressor",
     "SymVIMatrixFactorization",
     "Symmetrized",
     "SymmetrizedVIClassifier",
@@ -107,12 +111,14 @@ _PLACES = {
     ),
     "estimators.distributions": ("predictive",),
     "estimators.samplers": ("SMC", "Chains", "ModeWeights"),
+    "estimators.stacking.stacks": (
+        "PredictiveStackingClassifier", "PredictiveStackingRegressor",
+    ),
     "estimators.vi.symmetrized_vi": ("SymmetrizedVIClassifier", "SymmetrizedVIRegressor"),
     "estimators.vi.gaps": ("Symmetrized",),
     "inference.sampling.annealing": ("Annealing",),
     "inference.sampling.chain_count": ("n_chains_required",),
     "inference.sampling.kernels.hmc": ("HMC",),
-    "inference.sampling.kernels.nuts": ("NUTS",),
     "inspection.invariance_gap": ("invariance_gap",),
     "inspection.loss_barrier": ("loss_barrier",),
     "inspection.symmetry_removal": ("remove_symmetries",),

@@ -18,7 +18,6 @@ from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture
 from skbayes_sym.models.augmentations.augmentation import (
     Augmentation,
@@ -450,7 +449,6 @@ KERNELS: dict[str, Any] = {
     "aligned": HMC(
         domain=FundamentalDomain(Trivial(), DiagonalReference(torch.zeros(1), torch.ones(1)))
     ),  # the whole space
-    "nuts": NUTS(skip_finished=False),  # calibration has a data set a chain
 }
 
 _SPREAD = torch.tensor([[0.8, 0.0], [0.3, 0.5]], dtype=torch.float64)

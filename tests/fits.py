@@ -55,6 +55,9 @@ LABELS = np.array(["low", "high"])[(NUMBERS + _rng.standard_normal(24) > 0).asty
 THREE = np.digitize(NUMBERS + _rng.standard_normal(24), [-0.5, 0.5])
 IMAGES = _rng.random((24, 36))
 MATRIX = np.where(_rng.random((24, 8)) < 0.8, _rng.standard_normal((24, 8)), np.nan)
+TABLE = X.astype(object)  # words, and numbers that are missing
+TABLE[:, 1] = np.array(["red", "green", "blue"], dtype=object)[np.digitize(X[:, 1], [-0.5, 0.5])]
+TABLE[::5, 2] = None
 GROWING = 2.0 * X[:, 0] + 0.2 * np.exp(2.0 * X[:, 0]) * _rng.standard_normal(24)
 
 
@@ -118,7 +121,7 @@ FITS: dict[str, FitCase] = {
     ),
     "mcmc-regressor": FitCase(sk.MCMCRegressor(**_CHAINS), X, NUMBERS),
     "mcmc-classifier": FitCase(
-        sk.MCMCClassifier(**{**_CHAINS, "sampler": sk.Chains(sk.NUTS(3), n_warmup=12)}), X, LABELS
+        sk.MCMCClassifier(**_CHAINS | {"sampler": sk.Chains(sk.HMC(1.0), n_warmup=12)}), X, LABELS
     ),
     "mcmc-annealed": FitCase(
         sk.MCMCRegressor(
@@ -209,6 +212,24 @@ FITS: dict[str, FitCase] = {
     ),
     "factors-gibbs": FitCase(
         sk.SymVIMatrixFactorization(**{**_FACTORS, "tol": None}, solver=Gibbs(5)), MATRIX, None
+    ),
+    "stack-numbers": FitCase(
+        sk.PredictiveStackingRegressor(
+            [("line", "linear"), ("trees", "forest"), ("boosted", "boosting"),
+             ("smooth", "process"), ("points", sk.BayesianLinearRegressor())],
+            random_state=0,
+        ),
+        X, NUMBERS,
+    ),
+    "stack-labels": FitCase(
+        sk.PredictiveStackingClassifier(
+            [("line", "linear"), ("boosted", "boosting"), ("smooth", "process")], random_state=0
+        ),
+        X, THREE,
+    ),
+    "stack-table": FitCase(
+        sk.PredictiveStackingRegressor([("line", "linear"), ("trees", "forest")], random_state=0),
+        TABLE, NUMBERS,
     ),
     "linear-gaussian": FitCase(sk.BayesianLinearRegressor(**_AS_GIVEN), X, NUMBERS),
     "linear-many-features": FitCase(

@@ -180,7 +180,7 @@ BY_NAME: dict[str, list[Any]] = {
     "n_components": [1, 2, 3, 50, "auto"],
     "sampler": [sk.SMC(4), sk.SMC(HUGE), *(
         sk.Chains(kernel, init="prior", n_warmup=n, thinning=t, warm_start=w)
-        for kernel in ("hmc", "nuts", sk.HMC(), sk.NUTS()) for n in (0, 1, 4) for t in (1, 2)
+        for kernel in ("hmc", sk.HMC()) for n in (0, 1, 4) for t in (1, 2)
         for w in (False, True)
     )],
     "solver": ["vi", "map", "gibbs", MAP(), VI("diag"), Gibbs(2),

@@ -37,7 +37,6 @@ ADDED: dict[str, tuple[str, set[str]]] = {
         },
     ),
     "network": ("models.networks.convolutional", {"estimators/laplace/architectures.py"}),
-    "sampler": ("inference.sampling.kernels.nuts", {"estimators/mcmc/sampling.py"}),
     "gap": ("symmetry.gaps.translations", {"inspection/invariance_gap.py"}),
     "estimator": ("estimators.layerwise.layerwise_vi", set()),
     "estimator of the first edition": ("estimators.vi.symmetrized_vi", set()),

@@ -6,7 +6,8 @@ of networks, and of weighted draws, share), `distributions` (one predictive dist
 fitted model), `optimizers` and `samplers` (objects for ``optimizer=`` and ``sampler=``). Then
 ``_fit`` (rows, model, run: what all fits share) and a folder a method, the shortest being
 `ensemble`; `bayesian_mlp`, `vi`, `layerwise`, `mcmc`, `laplace`, `linear` and `factorization` have
-the same parts.
+the same parts. `stacking` stands above all of them: members of any kind, weighed by the rows that
+each leaves out.
 
 In: arrays and constructor parameters. Out: fitted attributes, NumPy and small objects.
 """

@@ -24,7 +24,11 @@ class PredictiveDistribution:
 
     Shapes are those of scikit-learn: ``(n_samples,)``, or ``(n_samples, n_targets)`` where the
     model was fitted to a two-dimensional ``y``; what is asked for several times comes last.
+
+    ``has_normal_components``: whether it is a mixture of the normals that `components` gives.
     """
+
+    has_normal_components = False
 
     def mean(self) -> Array:
         """Expected target."""
@@ -87,6 +91,10 @@ class PosteriorPredictive(PredictiveDistribution):
     def __init__(self, model: BayesianRegressorMixin, X: Any) -> None:
         self._model, self._X = model, X
 
+    @property
+    def has_normal_components(self) -> bool:  # type: ignore[override]
+        return bool(self._model._observation.kind == "normal")
+
     def __repr__(self) -> str:
         n_components = len(self._model._components(self._X[:1])[0])
         parts = f"mixture of {n_components:,} {self._model._observation.kind} components"
@@ -123,6 +131,8 @@ class PosteriorPredictive(PredictiveDistribution):
 
 class NormalPredictive(PredictiveDistribution):
     """Predictions of a regressor that returns mean and standard deviation: independent normals."""
+
+    has_normal_components = True
 
     def __init__(self, mean: Array, std: Array) -> None:
         self._mean, self._std = np.asarray(mean, dtype=float), np.asarray(std, dtype=float)

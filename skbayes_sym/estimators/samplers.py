@@ -1,6 +1,6 @@
 """Objects of ``sampler=`` and ``remove_symmetries=``: the search for modes, and their weights.
 
-`HMC` and `NUTS` move chains, and so does any other `Kernel`
+`HMC` moves chains, and so does any other `Kernel`
 (`skbayes_sym.inference.sampling.kernels.kernel`), which makes a `State` and an `Info`.
 """
 
@@ -21,11 +21,10 @@ class Chains(BaseEstimator):
 
     Parameters
     ----------
-    kernel : {"auto", "hmc", "nuts"} or Kernel, default="auto"
+    kernel : {"auto", "hmc"} or Kernel, default="auto"
         What moves them. "hmc" is `HMC` with its defaults: jittered Hamiltonian Monte Carlo, all
-        chains as one batch; "auto" the same, with the length that goes with ``init``. "nuts":
-        `NUTS`, the No-U-Turn sampler, for reference; slower here. Or one of these with other
-        settings, or a kernel of your own.
+        chains as one batch; "auto" the same, with the length that goes with ``init``. Or
+        `HMC` with other settings, or a kernel of your own.
     init : {"auto", "prior", "laplace", "ensemble"} or Annealing, default="auto"
         Where chains start. "prior": at draws of the prior, learned scales at their reference.
         "laplace": at modes found by Gauss-Newton steps and the evidence, at most 16 (of classes 4),
@@ -48,7 +47,7 @@ class Chains(BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "kernel": [StrOptions({"auto", "hmc", "nuts"}), HasMethods("step")],
+        "kernel": [StrOptions({"auto", "hmc"}), HasMethods("step")],
         "init": [StrOptions({"auto", "prior", "laplace", "ensemble"}), Annealing],
         "n_warmup": [Interval(Integral, 0, None, closed="left"), None],
         "thinning": [Interval(Integral, 1, None, closed="left")],

@@ -7,6 +7,7 @@ modes), `member_scales` (the same where the prior learns its scales). Then a fol
 draws have, what each weighs, chains in one), `laplace_starts` (where chains may start),
 `diagnostics`, `effective_noise`; `pooling` (several distributions as one, by the rows that each
 leaves out).
+`gaussian_process` and `trees` predict without a network.
 `solvers` are what a user gives to an estimator.
 
 In: `skbayes_sym.models`, groups and gaps. Out: posteriors, and bounds or evidences in nats.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from skbayes_sym.estimators._fit.columns import TakesTables
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.base import RowEstimator, is_fitted_name
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
@@ -30,6 +31,7 @@ ESTIMATORS = {
     "linear.linear_classifier": "BayesianLinearClassifier",
     "linear.linear_regressor": "BayesianLinearRegressor",
     "mcmc.mcmc": "MCMCClassifier MCMCRegressor",
+    "stacking.stacks": "PredictiveStackingClassifier PredictiveStackingRegressor",
     "vi.symmetrized_vi": "SymmetrizedVIClassifier SymmetrizedVIRegressor",
 }
 
@@ -170,8 +172,10 @@ def _check_forms(estimator: BaseEstimator, attributes: dict[str, Any]) -> None:
     missing = [name for name in (*_PRESENT, *of_rows) if name not in attributes]
     if missing:
         raise ValueError(f"no {missing[0]}")
+    n_features, columns = attributes["n_features_in_"], attributes.get("columns_in_")
     for name, is_right in _FORMS.items():
-        if name in attributes and not is_right(attributes[name], attributes["n_features_in_"]):
+        n = columns.n_outputs if columns is not None and name in of_rows else n_features
+        if name in attributes and not is_right(attributes[name], n):
             raise ValueError(f"an impossible {name}")
     scales: list[Array] = [attributes[k] for k in ("y_mean_", "y_scale_") if k in attributes]
     if len({len(scale) for scale in scales}) > 1:
@@ -189,7 +193,8 @@ def _check_predictions(estimator: BaseEstimator) -> None:
             if not isinstance(trial, RowEstimator):
                 trial.predict_entries([0], [0], return_std=True)
                 return
-            row = trial.x_mean_[None].astype(trial.dtype_)
+            is_table = isinstance(trial, TakesTables)
+            row = trial._example() if is_table else trial.x_mean_[None].astype(trial.dtype_)
             trial.predict_uncertainty(row)
             if isinstance(trial, BayesianRegressorMixin):
                 trial.sample_y(row)

@@ -65,6 +65,8 @@ def test_draws_and_covariances_beyond_numbers_are_announced():
 @pytest.mark.parametrize("name", [n for n in FITS if hasattr(FITS[n].estimator, "predict")])
 def test_rows_far_away_are_numbers_or_named(name):
     model, case = fitted(name), FITS[name]
+    if case.X.dtype == object:
+        pytest.skip("words are never far")
     far = np.repeat(case.X[:2], 2, 0)
     far[2] *= 1e200
     with warnings.catch_warnings(record=True) as caught:

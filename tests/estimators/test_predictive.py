@@ -21,7 +21,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 Q = [0.1, 0.5, 0.8]
 REGRESSORS = [n for n, case in FITS.items() if hasattr(case.estimator, "sample_y")]
-NETWORKS = {type(FITS[n].estimator).__name__ for n in REGRESSORS} - {"BayesianLinearRegressor"}
+NETWORKS = {type(FITS[n].estimator).__name__ for n in REGRESSORS} - {
+    "BayesianLinearRegressor", "PredictiveStackingRegressor"  # of one target
+}  # fmt: skip
 CLASSIFIERS = [n for n, case in FITS.items() if hasattr(case.estimator, "predict_proba")]
 
 
@@ -88,7 +90,7 @@ def test_units_of_targets_carry_through(name):
     np.testing.assert_allclose(found, gained, atol=1e-6)
     bounds = {"elbo_", "elbo_curve_", "log_evidence_", "log_evidence_curve_",
               "log_posterior_samples_", "log_posterior_curve_"} & set(vars(plain))  # fmt: skip
-    assert bounds
+    assert bounds or name.startswith("stack")  # which has none
     for bound in bounds:
         found, expected = getattr(scaled, bound), getattr(plain, bound) - y.size * np.log(10.0)
         np.testing.assert_allclose(found, expected, rtol=rtol, err_msg=bound)

@@ -117,7 +117,9 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     ],
 }
 # All its parameters apply whatever the others are.
-NOTHING_TO_REFUSE = {sk.BayesianLinearClassifier}
+NOTHING_TO_REFUSE = {
+    sk.BayesianLinearClassifier, sk.PredictiveStackingRegressor, sk.PredictiveStackingClassifier
+}  # fmt: skip
 CASES: list[Case] = [(kind, *case) for kind, cases in REFUSED.items() for case in cases]
 
 

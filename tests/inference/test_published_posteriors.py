@@ -27,18 +27,12 @@ from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling.blocks import Sampler
 from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
 from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.nuts import NUTS
 from skbayes_sym.inference.sampling.smc import SMCSettings, smc
 from skbayes_sym.inference.sampling.warmup import PooledDiagonal
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.relabelling import relabel
 from skbayes_sym.symmetry.units import Units
 
-# A thousand rows a step: few of them where the posterior is nearly normal.
-MIXING = [
-    HMC(max_leapfrog=12),
-    pytest.param(NUTS(), marks=pytest.mark.slow),
-]
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6, in some thirty comparisons a kernel
 
 
@@ -183,19 +177,11 @@ def test_published_schools_are_those_of_quadrature():
 
 
 @pytest.mark.long
-@pytest.mark.kept("schools_of_posteriordb-kernel0")
-@pytest.mark.parametrize(
-    ("schools", "kernel"),
-    [
-        (schools_of_posteriordb, HMC(max_leapfrog=32)),
-        (schools_of_the_gym, HMC(max_leapfrog=32)),
-        pytest.param(schools_of_posteriordb, NUTS(), marks=pytest.mark.slow),
-        pytest.param(schools_of_the_gym, NUTS(), marks=pytest.mark.slow),
-    ],
-)
-def test_eight_schools(schools, kernel):
+@pytest.mark.kept("schools_of_posteriordb")
+@pytest.mark.parametrize("schools", [schools_of_posteriordb, schools_of_the_gym])
+def test_eight_schools(schools):
     posterior, published = schools()
-    draws = torch.as_tensor(chains(posterior, kernel))
+    draws = torch.as_tensor(chains(posterior, HMC(max_leapfrog=32)))
     check(published, published.functions(draws).numpy())
 
 
@@ -291,10 +277,9 @@ def test_the_stream_of_r():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kernel", MIXING, ids=lambda k: type(k).__name__)
-def test_labels_of_a_mixture(kernel):
+def test_labels_of_a_mixture():
     """Chains end at either labelling; what removal of the symmetry leaves is Stan's ordered one."""
-    draws = chains(mixture(), kernel, group=COMPONENTS, n_chains=8, n_draws=100)
+    draws = chains(mixture(), HMC(max_leapfrog=12), group=COMPONENTS, n_chains=8, n_draws=100)
     switched = draws[:, :, 0].mean(1) > draws[:, :, 1].mean(1)
     assert 0 < switched.sum() < len(switched)
     values = labelled(draws)

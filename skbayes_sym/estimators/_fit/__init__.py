@@ -1,6 +1,7 @@
 """Parts that every fit shares, one noun a file.
 
-Reading order: `training` (checked, scaled rows on the device; made of `rows`), `building`
+Reading order: `columns` (tables as they are read become numbers), `training` (checked, scaled rows
+on the device; made of `rows`), `building`
 (constructor parameters as network, likelihood, prior and group), `compatibility` (what finds a
 posterior, and what of a model it asks for; what doesn't apply is refused), `run` (its blocks for
 callbacks, its log, why it stopped); then `warnings`, `device`, `memory_parts`, `unwrap` (the model

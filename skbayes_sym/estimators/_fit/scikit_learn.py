@@ -4,6 +4,7 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 from sklearn.base import _fit_context as fit_context
+from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions, validate_params
 from sklearn.utils.metaestimators import _safe_split as safe_split
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
@@ -46,6 +47,7 @@ __all__ = [
     "check_sample_weight",
     "fit_context",
     "num_samples",
+    "safe_indexing",
     "safe_split",
     "validate_params",
 ]

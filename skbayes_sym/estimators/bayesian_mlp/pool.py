@@ -7,6 +7,7 @@ and what its left-out rows are.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import log
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -147,6 +148,7 @@ class PoolFit:
     weights: Weights
     members_model: Model
     noise: NoiseShape | None = None
+    left_out: Tensor | None = None  # (N,), log densities of rows left out, nats; nan where unknown
     choice: str = "what had been found when the fit was interrupted"
 
     @property
@@ -159,7 +161,11 @@ class PoolFit:
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         weights, (modes, members, linear) = self.weights._asdict(), self.parts
-        attributes: dict[str, Any] = {"choice_": self.choice}
+        attributes: dict[str, Any] = {"choice_": self.choice, "_left_out_log_density_": None}
+        if self.left_out is not None:
+            of_rows = np.append(self.left_out.cpu().numpy(), np.nan)[data.origin]
+            jacobian = data.log_jacobian / data.total_weight
+            attributes["_left_out_log_density_"] = of_rows + jacobian
         attributes |= {f"{part}_share_": weight for part, weight in weights.items()}
         parts = [part for part, fit in self.parts._asdict().items() if fit is not None]
         attributes["_weights_"] = {part: weights[part] for part in parts if weights[part]}
@@ -284,7 +290,9 @@ class Numbers:
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
         if parts.modes is None:
-            return self.effort.ensemble(self.n_members)
+            return self.effort.ensemble(max(1, self.n_members))
+        if not self.n_members:
+            return None
         if noise_share(parts.modes.modes, data.double_data.y.cpu()) > self.effort.modes.most_noise:
             return None
         # As many members as modes: neither kind outvotes the other. The noise and the left-out rows
@@ -318,15 +326,21 @@ class Numbers:
         share = stacking.baseline_share(baseline, density, inner, rows.weight)
         copies = 0.0 if parts.modes is None else parts.modes.network.symmetry().log_order
         weights = _floored(Weights.of(share, inner), parts, data, copies)
-        if not self.shapes_noise:
-            return replace(pooled, weights=weights)
         counting = {kind: share for kind, share in weights._asdict().items() if share}
+        law = mixture([laws[kind] for kind in counting], list(counting.values()))
+        without = law.log_prob(rows.y)
+        if not self.shapes_noise:
+            return replace(pooled, weights=weights, left_out=_spread(without, data, parts))
         if "modes" in counting:
             # Left-out rows of members are the more favourable: all of their many units saw them.
             counting.pop("members", None)
-        law = mixture([laws[kind] for kind in counting], list(counting.values()))
-        noise = fit_noise_shape(law, rows.y, rows.weight)
-        return replace(pooled, weights=weights, noise=noise)
+        judged = mixture([laws[kind] for kind in counting], list(counting.values()))
+        noise = fit_noise_shape(judged, rows.y, rows.weight)
+        if noise is not None:
+            without = noise.shaped(law).log_prob(rows.y)
+        return replace(
+            pooled, weights=weights, noise=noise, left_out=_spread(without, data, parts)
+        )
 
     def told(self, parts: Parts) -> tuple[str, str]:
         """Words for the scale of modes, and for the members."""
@@ -346,6 +360,15 @@ class Numbers:
         if n_sought < self.n_modes:
             reasons.append(f"{self.n_modes} modes would take too long")
         return reasons if pooled.noise is None else [*reasons, str(pooled.noise)]
+
+
+def _spread(density: Tensor, data: Training, parts: Parts) -> Tensor:
+    """Log densities of the rows that were judged among those of all, nan elsewhere."""
+    if parts.members is None:
+        return density
+    everywhere = density.new_full((data.n_rows,), torch.nan)
+    everywhere[chosen_rows(data.n_rows).to(density.device)] = density
+    return everywhere
 
 
 def _left_out(pooled: PoolFit, data: Training) -> tuple[dict[str, NormalMixture], Data]:
@@ -400,12 +423,14 @@ class Labels:
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
         refitting, modes = Refitting("loo", is_optional=True), parts.modes
+        if modes is not None and not self.n_members:
+            return None
         if modes is not None:
             is_due = refitting.is_due(self.n_members, data, model)
             is_due = is_due or self._is_explained(modes.left_out, data.double_data)
             if self._has_many_columns(data) or not is_due:
                 return None
-        return self.effort.ensemble(self.n_members, refitting)
+        return self.effort.ensemble(max(1, self.n_members), refitting)
 
     def _has_many_columns(self, data: Training) -> bool:
         return data.n_rows < self.effort.least_rows_a_column * data.n_features
@@ -442,11 +467,16 @@ class Labels:
         baseline, weight = density.pop("linear", None), data.double_data.weight
         inner = dict.fromkeys(density, 1.0)
         if len(density) == 2:
-            share = stacking.expected_share(density["modes"], density["members"], weight)
-            inner = {"modes": share, "members": 1.0 - share}
+            # A few rows leave each near a half.
+            p = stacking.stacking_weights(torch.stack([*density.values()]), weight, concentration=2)
+            inner = dict(zip(density, p.tolist(), strict=True))
         share = stacking.baseline_share(baseline, density, inner, weight)
         # The best mode without its copies: most units are pruned under this prior, so they overlap.
-        return replace(pooled, weights=_floored(Weights.of(share, inner), pooled.parts, data))
+        weights = _floored(Weights.of(share, inner), pooled.parts, data)
+        density = density if baseline is None else {**density, "linear": baseline}
+        shares = weights._asdict()
+        judged = [rows + log(shares[kind]) for kind, rows in density.items() if shares[kind]]
+        return replace(pooled, weights=weights, left_out=torch.stack(judged).logsumexp(0))
 
     def told(self, parts: Parts) -> tuple[str, str]:
         """Words for the scale of modes, and for the members."""

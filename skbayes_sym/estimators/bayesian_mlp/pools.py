@@ -14,6 +14,7 @@ from skbayes_sym.estimators._fit.building import (
     layer_sizes,
     prior_object,
 )
+from skbayes_sym.estimators._fit.columns import TakesTables
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
@@ -34,7 +35,7 @@ from skbayes_sym.inference.laplace.predictors import (
     RefittedPredictor,
 )
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
-from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor
+from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor, ShapedPredictor
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -63,6 +64,7 @@ class PoolOfNetworks(NetworkEstimator):
     linear_posterior_: ModeMixture
     noise_shape_: NoiseShape | None = None
     _weights_: dict[str, float]  # of the parts that were found and count
+    _left_out_log_density_: Array | None  # (n_samples,) nats; None where no row was left out
 
     _parameter_constraints: dict[str, list[Any]] = {
         **RUN_CONSTRAINTS,
@@ -95,17 +97,19 @@ class PoolOfNetworks(NetworkEstimator):
             posterior = self.linear_posterior_
         return LinearisedModes(network, *(t.to(like.device) for t in posterior.tensors))
 
-    def _predictor(self, like: Tensor) -> PooledPredictor:
+    def _predictor(self, like: Tensor) -> Predictor:
         """The parts that count as one predictor on the device of ``like``, made once."""
 
-        def make() -> PooledPredictor:
+        def make() -> Predictor:
             parts = {name: self._make_part(name, like) for name in self._weights_}
-            return PooledPredictor(parts, self._weights_, self.noise_shape_)
+            pool = PooledPredictor(parts, self._weights_)
+            shape = self.noise_shape_
+            return pool if shape is None else ShapedPredictor(pool, shape)
 
         return self._cached(f"pool on {like.device}", make)
 
 
-class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
+class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     r"""Bayesian neural network regression with nothing to tune.
 
     A mixture of two kinds of networks and a linear model: modes of a small tanh network, whose
@@ -152,6 +156,8 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
     ----------
     choice_ : str
         What was fitted to data of this size, in one line.
+    columns_in_ : Columns or None
+        How words and missing values become numbers; None where there were none.
     posterior_ : ModeMixture
         Laplace approximations of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
         ``.log_prob(theta)``. Only where modes were fitted, like the next six.
@@ -308,7 +314,7 @@ class BayesianMLPRegressor(BayesianRegressorMixin, PoolOfNetworks):
         return Gaussian(torch.as_tensor(noise_std / self.y_scale_).log().unsqueeze(1).to(like))
 
 
-class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
+class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks):
     r"""Bayesian neural network classification with nothing to tune.
 
     Pools two kinds of networks and a linear model: modes of a small tanh network whose prior scales
@@ -349,6 +355,8 @@ class BayesianMLPClassifier(BayesianClassifierMixin, PoolOfNetworks):
     ----------
     choice_ : str
         What was fitted to data of this size, in one line.
+    columns_in_ : Columns or None
+        How words and missing values become numbers; None where there were none.
     linear_share_, modes_share_, members_share_ : float
         Weights of the linear model, of all modes and of all members; they add up to 1.
     linear_posterior_ : ModeMixture

@@ -46,7 +46,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
     **OBJECT_CONSTRAINTS,
-    "sampler": [StrOptions({"auto", "hmc", "nuts", "smc"}), Chains, SMC, HasMethods("step")],
+    "sampler": [StrOptions({"auto", "hmc", "smc"}), Chains, SMC, HasMethods("step")],
     "prior": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["prior"]],
     "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left"), None],
     "n_draws": [Interval(Integral, 1, None, closed="left"), None],
@@ -182,7 +182,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
-    sampler : {"auto", "hmc", "nuts", "smc"}, Chains, Kernel or SMC, default="auto"
+    sampler : {"auto", "hmc", "smc"}, Chains, Kernel or SMC, default="auto"
         Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
         Carlo, "nuts" by the No-U-Turn sampler; a kernel of your own works too. `Chains` sets where
         chains start and how they warm up: ``Chains("nuts", n_warmup=200)``. With "smc", `SMC`,
@@ -424,7 +424,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         Widths of the hidden layers; ``()`` is a linear model.
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
         Activation of the hidden layers.
-    sampler : {"auto", "hmc", "nuts", "smc"}, Chains, Kernel or SMC, default="auto"
+    sampler : {"auto", "hmc", "smc"}, Chains, Kernel or SMC, default="auto"
         Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
         Carlo, "nuts" by the No-U-Turn sampler; a kernel of your own works too. `Chains` sets where
         chains start and how they warm up: ``Chains("nuts", n_warmup=200)``. With "smc", `SMC`,

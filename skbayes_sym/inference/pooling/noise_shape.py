@@ -13,6 +13,9 @@ where the two variances average to :math:`\sigma^2` (the contaminated normal of 
 o, slope g, share p and ratio :math:`v_1 / v_0` are those of the highest density of the left-out
 rows under priors, and kept only where the Bayesian information criterion (Schwarz 1978) prefers
 them to one noise of any level. The weights of the networks are left as they are.
+
+Predictions of points have no noise of their own: any width for all rows may stand for it, whose
+level is free then, and the shape is always kept.
 """
 
 from dataclasses import dataclass, replace
@@ -34,6 +37,7 @@ Array = npt.NDArray[np.float64]
 # left-out rows of linearised networks are too favourable to ask them. Whether there is a shape is
 # decided beside a level that is free, or tails would stand in for it.
 _SLOPE_STD, _OFFSET_STD, _FREE = 0.5, 0.1, 1.0
+_TAILS_STD = 3.0  # of the shape of point predictions
 _MOST_WIDE = 0.5  # of the rows; beyond, the other state would be called the wide one
 # Bounds of the logit of the share (of `_MOST_WIDE`) and of the logarithm of ratio - 1.
 _LOGIT, _LOG_RATIO = (-6.0, 6.0), (-3.0, 5.0)
@@ -85,27 +89,6 @@ class NoiseShape:
         """The distribution with this noise in place of noise of one width: two states a draw."""
         return _widened(law, self.factor(law.mean()), *self.states)
 
-    def drawn(self, law: NormalMixture, mean: Tensor) -> "ShapedDraws":
-        """Draws of functions with this noise, where the mean of all predictions is (N, T)."""
-        noise = law.noise_variance * self.factor(mean).square()
-        return ShapedDraws(law.loc, law.variance, noise, shape=self)
-
-
-@dataclass(frozen=True, eq=False)
-class ShapedDraws(NormalMixture):
-    """Draws of functions whose noise, of variance ``noise_variance``, is of two normals."""
-
-    shape: NoiseShape | None = None
-
-    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
-        """Draw a data set of every draw, every row's noise in a state of its own, (S, N, T)."""
-        assert self.shape is not None
-        (narrow, wide), (_, share) = self.shape.states
-        is_wide = torch.as_tensor(rng.random((*self.loc.shape[:2], 1)) < float(share))
-        variance = self.noise_variance * torch.where(is_wide, wide, narrow).to(self.loc)
-        noise = torch.as_tensor(rng.standard_normal(self.loc.shape)).to(self.loc)
-        return self.loc + variance.sqrt() * noise
-
 
 def _states(share: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
     variances = torch.stack([torch.ones_like(ratio), ratio]) / (1.0 + share * (ratio - 1.0))
@@ -116,7 +99,7 @@ def _widened(
     law: NormalMixture, factor: Tensor, variances: Tensor, shares: Tensor
 ) -> NormalMixture:
     """Every draw once for each state, its noise widened by ``factor`` (N, T)."""
-    n, noise = len(shares), law.noise_variance * factor.square()
+    n, noise = len(shares), (law.noise_variance * factor.square()).expand_as(law.loc)
     log_weights = law.log_weights
     if log_weights is None:
         log_weights = noise.new_full((len(law.loc),), -log(len(law.loc)))
@@ -130,11 +113,14 @@ def _widened(
     )
 
 
-def fit_noise_shape(law: NormalMixture, y: Tensor, weight: Tensor) -> NoiseShape | None:
+def fit_noise_shape(
+    law: NormalMixture, y: Tensor, weight: Tensor, *, is_free: bool = False
+) -> NoiseShape | None:
     """The shape that left-out rows like best; None where one noise does as well.
 
     ``law``: of every row given all others: S models, N rows, T targets; ``y`` (N, T); ``weight``
-    (N,).
+    (N,); ``is_free``: whether the law's noise is a guess: its level is free then, and the shape is
+    never None.
 
     O(S N T) an evaluation, some hundred of them.
     """
@@ -142,7 +128,9 @@ def fit_noise_shape(law: NormalMixture, y: Tensor, weight: Tensor) -> NoiseShape
     centre = weight @ mean / total
     spread = (weight @ (mean - centre).square() / total).sqrt()
     if not bool((spread > 0.0).all()):
-        return None
+        if not is_free:
+            return None
+        spread = torch.where(spread > 0.0, spread, 1.0)
     level = (mean - centre) / spread
 
     def loss(position: Tensor, offset_std: float) -> Tensor:
@@ -152,6 +140,8 @@ def fit_noise_shape(law: NormalMixture, y: Tensor, weight: Tensor) -> NoiseShape
         if len(slope):
             log_factor, states = offset + slope * level, _states(*_tails(tails))
         squares = (offset / offset_std).square().sum() + (slope / _SLOPE_STD).square().sum()
+        if is_free and len(slope):
+            squares = squares + ((tails - _tail_start(tails)) / _TAILS_STD).square().sum()
         return 0.5 * squares - weight @ _widened(law, log_factor.exp(), *states).log_prob(y)
 
     def lowest(start: Tensor, offset_std: float) -> Tensor:
@@ -160,15 +150,22 @@ def fit_noise_shape(law: NormalMixture, y: Tensor, weight: Tensor) -> NoiseShape
         return lbfgs(of_std, start, max_iter=_MAX_ITER, bounds=bounds)
 
     plain = lowest(level.new_zeros(n), _FREE)
-    free = lowest(torch.cat([plain, plain.new_zeros(n), plain.new_tensor([-1.0, 1.0])]), _FREE)
-    if float(loss(plain, _FREE) - loss(free, _FREE)) < 0.5 * (n + 2) * log(max(total, 1.0)):
-        return None
-    offset, slope, tails = lowest(free, _OFFSET_STD).tensor_split([n, 2 * n])
+    free = lowest(torch.cat([plain, plain.new_zeros(n), _tail_start(plain)]), _FREE)
+    if not is_free:
+        if float(loss(plain, _FREE) - loss(free, _FREE)) < 0.5 * (n + 2) * log(max(total, 1.0)):
+            return None
+        free = lowest(free, _OFFSET_STD)
+    offset, slope, tails = free.tensor_split([n, 2 * n])
     share, ratio = (float(t) for t in _tails(tails))
     mean_square = weight @ (2.0 * (offset + slope * level)).exp() / total
     columns = (offset, slope, centre, spread, level.amin(0), level.amax(0), mean_square)
     *shape, square = (np.asarray(t.double().cpu().numpy()) for t in columns)
     return NoiseShape(*shape, share, ratio, square)  # type: ignore[call-arg, arg-type]
+
+
+def _tail_start(like: Tensor) -> Tensor:
+    """Start of the search of share and ratio, and centre of their prior."""
+    return like.new_tensor([-1.0, 1.0])
 
 
 def _tails(position: Tensor) -> tuple[Tensor, Tensor]:

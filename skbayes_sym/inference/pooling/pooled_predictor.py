@@ -1,7 +1,7 @@
 """The parts of a pool as one predictor."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
 from skbayes_sym.inference.predictor import BasePredictor, Predictor
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
+from skbayes_sym.numerics.random import generator_from
 
 Law = TypeVar("Law", NormalMixture, CategoricalMixture)
 
@@ -21,14 +22,9 @@ class PooledPredictor(BasePredictor):
 
     parts: Mapping[str, Predictor]
     weights: Mapping[str, float]  # by the names of the parts, adding up to 1
-    noise: NoiseShape | None = None  # how the noise changes with the level of the mixture's mean
 
     def law(self, x: Tensor) -> Any:
         """Distribution of targets at rows (N, ...)."""
-        law = self._one_noise(x)
-        return law if self.noise is None else self.noise.shaped(law)
-
-    def _one_noise(self, x: Tensor) -> Any:
         counting = [name for name in self.parts if self.weights[name]]
         laws: list[Any] = [self.parts[name].law(x) for name in counting]
         return mixture(laws, [self.weights[name] for name in counting])
@@ -48,8 +44,41 @@ class PooledPredictor(BasePredictor):
         order = which.argsort(stable=True).argsort().to(x.device)
         loc = torch.cat([law.loc for law in laws])[order]
         noise = torch.cat([law.noise_variance.expand_as(law.loc) for law in laws])[order]
-        law = NormalMixture(loc, torch.zeros_like(loc[:, :1]), noise)
-        return law if self.noise is None else self.noise.drawn(law, self.mean(x))
+        return NormalMixture(loc, torch.zeros_like(loc[:, :1]), noise)
+
+
+@dataclass(frozen=True, eq=False)
+class ShapedPredictor(BasePredictor):
+    """Numbers with noise by left-out rows, nowhere narrower than ``floor``."""
+
+    base: Predictor
+    noise: NoiseShape | None
+    floor: float = 0.0
+
+    def law(self, x: Tensor) -> NormalMixture:
+        law: Any = self.base.law(x)
+        return self.shaped(law)
+
+    def shaped(self, law: NormalMixture) -> NormalMixture:
+        """A law of the base with this noise."""
+        law = law if self.noise is None else self.noise.shaped(law)
+        return replace(law, noise_variance=law.noise_variance.clamp_min(self.floor**2))
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.base.mean(x)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+        """Distribution given each of ``n`` functions: every row's noise is in one of its states."""
+        # States have a stream of their own: functions don't depend on the rows that are asked for.
+        stream = generator_from(int(torch.randint(2**62, (), generator=generator)))
+        law: Any = self.base.drawn(x, n, generator=generator)
+        noise = law.noise_variance
+        if self.noise is not None:
+            (narrow, wide), (_, share) = self.noise.states
+            is_wide = torch.rand((n, len(x), 1), generator=stream) < float(share)
+            state = torch.where(is_wide, wide, narrow).to(noise)
+            noise = noise * self.noise.factor(self.base.mean(x)).square() * state
+        return replace(law, noise_variance=noise.clamp_min(self.floor**2))
 
 
 def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:

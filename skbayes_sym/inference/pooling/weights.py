@@ -11,7 +11,6 @@ It is concave in p. A part may be anything that has a log density of every row.
 from collections.abc import Mapping
 from math import isnan, log
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +18,6 @@ _HALVINGS = 60
 _MOST_EXCHANGES = 100  # a part
 _TOL = 1e-10  # nats per unit of weight, by which no other weights score more
 _LOWEST = -500.0  # nats below the best part of a row
-_NODES = 64  # of a share's expectation; denser towards 0 and 1
 
 
 def stacking_weights(log_density: Tensor, weight: Tensor, *, concentration: float = 1.0) -> Tensor:
@@ -67,26 +65,6 @@ def _exchanged(
         middle = 0.5 * (low + high)
         low, high = (middle, high) if rises(middle) else (low, middle)
     return 0.5 * (low + high)
-
-
-def expected_share(first: Tensor, second: Tensor, weight: Tensor) -> float:
-    r"""Share p of the first of two parts that is expected after the left-out rows.
-
-    .. math:: \frac{\int_0^1 p\, L(p)\, dp}{\int_0^1 L(p)\, dp}, \quad
-              L(p) = \prod_n \big(p\, e^{a_n} + (1 - p)\, e^{b_n}\big)^{w_n}
-
-    The mean of what `stacking_weights` maximises, under a flat prior: a few rows leave it near 1/2,
-    many take it to the stacking weight. By 64 Gauss-Legendre nodes, whose distance (at most .025)
-    is what the share is known to.
-
-    ``first``, ``second`` (N,): log densities a and b of left-out rows, nats; ``weight`` (N,).
-    """
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    p = torch.as_tensor((nodes + 1.0) / 2.0).to(first)
-    log_p, log_rest = p.log().unsqueeze(1), (1.0 - p).log().unsqueeze(1)
-    log_likelihood = (log_p + first).logaddexp(log_rest + second) @ weight
-    posterior = torch.softmax(log_likelihood + torch.as_tensor(weights).to(first).log(), 0)
-    return float(posterior @ p)
 
 
 def gaining(

@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape
-from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor, mixture
+from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor, ShapedPredictor, mixture
 from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
 
@@ -46,7 +46,7 @@ def test_the_law_is_that_of_the_parts_by_their_weights():
 
 @pytest.mark.parametrize("noise", [None, SHAPE])
 def test_draws_have_the_moments_of_the_law(noise):
-    pool, n = PooledPredictor(PARTS, WEIGHTS, noise), 20_000
+    pool, n = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), noise), 20_000
     drawn, law = pool.drawn(X, n, generator=torch.Generator().manual_seed(0)), pool.law(X)
     _, epistemic, aleatoric = law.uncertainty()
     assert_close(pool.mean(X), law.mean())
@@ -56,7 +56,7 @@ def test_draws_have_the_moments_of_the_law(noise):
 
 
 def test_targets_of_draws_have_the_law_of_the_pool():
-    pool, n = PooledPredictor(PARTS, WEIGHTS, SHAPE), 20_000
+    pool, n = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), SHAPE), 20_000
     drawn = pool.drawn(X, n, generator=torch.Generator().manual_seed(0))
     targets, law = drawn.sample_of_draws(np.random.default_rng(0)), pool.law(X)
     for probability in (0.02, 0.5, 0.98):
@@ -66,10 +66,9 @@ def test_targets_of_draws_have_the_law_of_the_pool():
 
 
 def test_functions_are_the_same_for_other_rows():
-    pool = PooledPredictor(PARTS, WEIGHTS, SHAPE)
+    pool = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), SHAPE)
     whole, half = (pool.drawn(x, 9, generator=torch.Generator().manual_seed(3)) for x in (X, X[:4]))
     assert_close(whole.loc[:, :4], half.loc)
-    assert_close(whole.noise_variance[:, :4], half.noise_variance)
 
 
 def test_classes_are_mixed_by_the_parts_weights():

@@ -8,7 +8,6 @@ from torch.testing import assert_close
 from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.inference.pooling.weights import (
     baseline_share,
-    expected_share,
     gaining,
     stacking_weights,
 )
@@ -28,24 +27,6 @@ def test_share_is_the_best_of_a_grid(generator):
     grid = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:, None]
     score = (weight * (grid * first.exp() + (1 - grid) * second.exp()).log()).sum(1)
     assert abs(share - float(grid[score.argmax()])) < 2e-4
-
-
-@pytest.mark.parametrize("n", [5, 500])
-def test_expected_share_is_a_flat_priors_posterior_mean(n, generator):
-    first, second = torch.randn(2, n, generator=generator, dtype=torch.float64)
-    weight = torch.rand(n, generator=generator, dtype=torch.float64)
-    grid = (torch.arange(20_000, dtype=torch.float64)[:, None] + 0.5) / 20_000
-    posterior = ((grid * first.exp() + (1 - grid) * second.exp()).log() @ weight).softmax(0)
-    found = expected_share(first, second, weight)
-    assert found == pytest.approx(float(posterior @ grid[:, 0]), abs=1e-6)
-
-
-def test_expected_share_of_many_rows_is_the_stacking_weight(generator):
-    first, second = 0.5 * torch.randn(2, 4000, generator=generator, dtype=torch.float64)
-    weight = torch.ones(4000, dtype=torch.float64)
-    share = share_of(first, second, weight)
-    assert 0.0 < share < 1.0
-    assert expected_share(first, second, weight) == pytest.approx(share, abs=0.02)
 
 
 @pytest.mark.parametrize(("gain", "share"), [(0.1, 1.0), (-0.1, 0.0), (800.0, 1.0), (-800.0, 0.0)])

@@ -1,0 +1,53 @@
+"""
+A stack on a table with words
+=============================
+
+Prices of used cars, made up: words, a missing value here and there, a curve and a jump. The stack
+takes the frame as it is, weighs its members by the rows that each leaves out, and says what it
+chose.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from skbayes_sym import PredictiveStackingRegressor
+
+rng = np.random.default_rng(0)
+n = 400
+cars = pd.DataFrame(
+    {
+        "age": rng.uniform(0, 12, n),
+        "fuel": rng.choice(["petrol", "diesel", "electric"], n),
+        "owners": rng.choice([1.0, 2.0, 3.0, np.nan], n),
+        "garage": rng.choice([True, False], n),
+    }
+)
+level = 30 * np.exp(-cars["age"] / 5) + 4 * (cars["fuel"] == "electric") - 3 * (cars["age"] > 8)
+price = level + (0.4 + 0.08 * level) * rng.standard_normal(n)
+
+members = [("linear", "linear"), ("forest", "forest"), ("process", "process")]
+stack = PredictiveStackingRegressor(members, random_state=0).fit(cars[:300], price[:300])
+print(stack.choice_)
+
+# %%
+# The weights, and what every member would predict of a row that it hasn't seen.
+
+names = list(stack.weights_)
+scores, errors = np.transpose([stack.left_out_log_density_[name] for name in names])
+ages = pd.DataFrame({"age": np.linspace(0, 12, 200), "fuel": "diesel"})
+ages = ages.assign(owners=1.0, garage=True)
+low, middle, high = stack.predict_quantiles(ages).T
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), width_ratios=[1, 2])
+left.errorbar(scores, names, xerr=errors, fmt="o")
+for name, score in zip(names, scores, strict=True):
+    left.annotate(f"{stack.weights_[name]:.0%}", (score, name), (0, 8), textcoords="offset points")
+left.set(xlabel="nats per row left out", ylim=(-0.5, len(names) - 0.3))
+right.fill_between(ages["age"], low, high, alpha=0.3, label="90 % of diesels")
+right.plot(ages["age"], middle)
+diesel = cars["fuel"] == "diesel"
+right.plot(cars["age"][diesel], price[diesel], ".", ms=3, c="0.4")
+right.set(xlabel="age, years", ylabel="price")
+right.legend()
+figure.tight_layout()

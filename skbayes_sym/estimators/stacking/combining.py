@@ -1,0 +1,233 @@
+"""How a stack is fitted: members one after the other, then their weights by left-out rows."""
+
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import exp
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from sklearn.exceptions import FitFailedWarning
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.device import one_thread
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators.stacking.kinds import Fit, Given, Member, Networks, StackTask
+from skbayes_sym.estimators.stacking.parts import CalibratedPredictor, StackPart
+from skbayes_sym.inference.pooling.class_calibration import fit_calibration
+from skbayes_sym.inference.pooling.noise_shape import fit_noise_shape
+from skbayes_sym.inference.pooling.pooled_predictor import ShapedPredictor
+from skbayes_sym.inference.pooling.weights import stacking_weights
+from skbayes_sym.models.predictive_mixtures import NormalMixture
+
+_LEAST_WEIGHT = 1e-3  # of a member that is asked for predictions
+_LEAST_GAP = 1e-9  # between targets, of their range; less is rounding
+
+
+class JudgedMember(NamedTuple):
+    """A member that was fitted: what predicts, and log densities (N,) of left-out rows, nats."""
+
+    part: Any
+    log_density: Array
+    said: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class StackFit:
+    """Members and their weights (so far), and why others aren't among them."""
+
+    members: Mapping[str, JudgedMember]
+    weights: Mapping[str, float]
+    reasons: tuple[str, ...] = ()
+    stop_reason: str = "tol"
+
+    @property
+    def n_iter(self) -> int:
+        """Number of members."""
+        return len(self.members)
+
+    def scores(self, task: StackTask) -> dict[str, tuple[float, float]]:
+        """Mean log density of left-out rows and its standard error by member, scaled units."""
+        return {name: _score(m.log_density, task) for name, m in self.members.items()}
+
+
+def _score(density: Array, task: StackTask) -> tuple[float, float]:
+    known = np.isfinite(density)
+    weight = task.weight.numpy()[known]
+    share = weight / weight.sum()
+    mean = float(share @ density[known])
+    variance = float(share @ (density[known] - mean) ** 2)
+    return mean, (variance / max(1.0, weight.sum() - 1.0)) ** 0.5
+
+
+def weighed(members: Mapping[str, JudgedMember], task: StackTask) -> StackFit:
+    """The stack of these members, with weights by the rows that all of them leave out."""
+    density = torch.as_tensor(np.stack([m.log_density for m in members.values()]))
+    known = ~density.isnan().any(0)
+    p = stacking_weights(
+        density[:, known], task.weight[known], concentration=task.effort.concentration
+    )
+    p = torch.where(p < _LEAST_WEIGHT, 0.0, p)
+    return StackFit(members, dict(zip(members, (p / p.sum()).tolist(), strict=True)))
+
+
+def fit_stack(
+    members: Mapping[str, Member], task: StackTask, run: Run, *, by_folds: bool, n_jobs: int | None
+) -> StackFit:
+    """Fit cheap members first; networks that start far behind the best of them aren't finished.
+
+    ``by_folds``: whether every member's left-out rows are those of the folds.
+    """
+    run.begin(len(members), lambda: weighed(judged, task))
+    judged: dict[str, JudgedMember] = {}
+    reasons: list[str] = []
+    failed: dict[str, str] = {}
+    stop = False
+    late = {name: m for name, m in members.items() if isinstance(m, Networks)}
+    early = {name: m for name, m in members.items() if name not in late}
+
+    def keep(name: str, answer: JudgedMember | str) -> None:
+        nonlocal stop
+        if isinstance(answer, str):
+            failed[name] = answer
+            warn_user(f"member {name!r} failed and is left out: {answer}", FitFailedWarning)
+            return
+        judged[name] = answer
+        mean, error = _score(answer.log_density, task)
+        logger.info("%s: %.4g +- %.2g nats per left-out row, scaled", name, mean, error)
+        stop = run.end_block()
+
+    if n_jobs in (None, 1):
+        for name, member in early.items():
+            if stop or (judged and time.monotonic() > task.deadline):
+                break
+            keep(name, attempt(member, task, by_folds))
+    else:
+        jobs = (delayed(attempt)(member, task, by_folds) for member in early.values())
+        for name, answer in zip(early, Parallel(n_jobs=n_jobs)(jobs), strict=True):
+            if not stop:
+                keep(name, answer)
+    for name, member in late.items():
+        if stop or (judged and time.monotonic() > task.deadline):
+            break
+        behind = _behind(member, judged, task)
+        if behind is not None:
+            reasons.append(f"{name} began {behind:.2f} nats per row behind and weren't finished")
+            continue
+        keep(name, attempt(member, task, by_folds))
+    if not judged:
+        told = "; ".join(f"{name}: {error}" for name, error in failed.items())
+        raise ValueError(f"no member of the stack could be fitted. {told}")
+    reasons += [f"{name} failed" for name in failed]
+    missing = [n for n in members if n not in judged and n not in failed]
+    is_late = time.monotonic() > task.deadline
+    if is_late and not stop:
+        reasons += [f"no time was left for {name}" for name in missing if name not in late]
+    stack = replace(weighed(judged, task), reasons=tuple(reasons))
+    if stop or is_late:
+        stack = replace(stack, stop_reason="callback" if stop else "max_seconds")
+    run.end(stack)
+    return stack
+
+
+def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask) -> float | None:
+    """How far behind the best of the others networks begin, where they are out of the race."""
+    if not judged or not isinstance(member, Networks):
+        return None
+    best = max(_score(m.log_density, task)[0] for m in judged.values())
+    try:
+        gap = best - member.probe(task, best - task.effort.race)
+    except (ArithmeticError, RuntimeError, ValueError):
+        return None  # the fit itself says what is wrong
+    return gap if gap > task.effort.race else None
+
+
+def attempt(member: Member, task: StackTask, by_folds: bool) -> JudgedMember | str:
+    """Fit and judge a member; what went wrong where it fails."""
+    try:
+        with one_thread(), warnings.catch_warnings():
+            if not isinstance(member, Given):
+                warnings.simplefilter("ignore")  # of parts that no one can reach
+            return judge(member, task, by_folds)
+    except Exception as error:  # whatever anyone's model raises
+        return f"{type(error).__name__}: {error}"
+
+
+def judge(member: Member, task: StackTask, by_folds: bool) -> JudgedMember:
+    """Fit a member; give its predictions noise, or calibrate them, by the rows it leaves out."""
+    fit = member.fit(task)
+    without = fit.left_out
+    if without is None or (by_folds and not fit.is_by_folds):
+        without = _by_folds(member, task, fit)
+    if task.n_classes and not fit.is_final:
+        assert isinstance(without, Tensor)
+        calibration = fit_calibration(without, task.y, task.weight)
+        density = calibration.log_probs(without)[torch.arange(len(task)), task.y]
+        base: Any = CalibratedPredictor(fit.part, calibration)
+    elif isinstance(without, NormalMixture):
+        base, density = _shaped(fit, without, task)
+    else:
+        base, density = fit.part, without
+        if not task.n_classes:
+            base = ShapedPredictor(fit.part, None, resolution(task))
+    if bool(density.isposinf().any() | density.isnan().all()):
+        raise ValueError("the log densities of its left-out rows are no numbers.")
+    part = StackPart(base, reads_given=isinstance(member, Given))
+    return JudgedMember(part, density.numpy() - fit.optimism, fit.said)
+
+
+def _shaped(fit: Fit, law: NormalMixture, task: StackTask) -> tuple[ShapedPredictor, Tensor]:
+    """A part of numbers with noise as its left-out rows ask for."""
+    base, weight, log_unit = law, task.weight, 0.0
+    if fit.is_of_points:
+        square = weight @ (task.y - law.mean()).square() / weight.sum()
+        square = square.clamp_min(torch.finfo(square.dtype).tiny ** 0.5)
+        log_unit = 0.5 * float(square.log())
+        base = replace(law, noise_variance=law.noise_variance * square)
+    shape = fit_noise_shape(base, task.y, weight, is_free=True)
+    assert shape is not None
+    shape = replace(
+        shape, offset=shape.offset + log_unit, mean_square=shape.mean_square * exp(2.0 * log_unit)
+    )
+    part = ShapedPredictor(fit.part, shape, resolution(task))
+    return part, part.shaped(law).log_prob(task.y)
+
+
+def _by_folds(member: Member, task: StackTask, fit: Fit) -> NormalMixture | Tensor:
+    """Left-out rows of every fold: a law or scores, or log densities of what is final."""
+    places, answers = [], []
+    for train, test in task.folds:
+        rows = task.take(test)
+        part = StackPart(member.fit(task.take(train)).part, isinstance(member, Given))
+        places.append(torch.as_tensor(test))
+        if fit.is_final:
+            law = part.law(rows.rows)
+            answers.append(law.log_prob(rows.y))
+        else:
+            answers.append(part.mean(rows.rows) if task.n_classes else part.law(rows.rows))
+    order = torch.cat(places).argsort()
+    if fit.is_final or task.n_classes:
+        return torch.cat(answers)[order]
+    wide = [
+        (law.loc, law.variance.expand_as(law.loc), law.noise_variance.expand_as(law.loc))
+        for law in answers
+    ]
+    return NormalMixture(*(torch.cat(parts, 1)[:, order] for parts in zip(*wide, strict=True)))
+
+
+def resolution(task: StackTask) -> float:
+    r"""Standard deviation of rounding to the targets' grid, scaled units; 0 of labels.
+
+    A log score rewards ever narrower spikes at values that targets take again and again: no
+    predicted width is less than :math:`\delta / \sqrt{12}`, with the least difference
+    :math:`\delta` of two targets.
+    """
+    y = task.y.unique()
+    gaps = y.diff()
+    gaps = gaps[gaps > _LEAST_GAP * (y[-1] - y[0])]
+    return float(gaps.min()) / 12.0**0.5 if len(gaps) and not task.n_classes else 0.0

@@ -1,0 +1,439 @@
+"""Kinds of models that a stack is made of, each with the rows that it leaves out.
+
+A member is fitted to all rows and says of every row what it would say without it: in closed form,
+by the trees that haven't seen the row, by its own approximation, or by folds. `StackTask` are the
+rows, `Fit` is the answer.
+"""
+
+import inspect
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from sklearn import config_context
+from sklearn.base import BaseEstimator, clone
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators.bayesian_mlp.pools import BayesianMLPClassifier, BayesianMLPRegressor
+from skbayes_sym.estimators.laplace.effort import ModesEffort
+from skbayes_sym.estimators.linear.linear_regressor import BayesianLinearRegressor
+from skbayes_sym.estimators.stacking.parts import (
+    OfEstimator,
+    OfGiven,
+    OfTrees,
+    RowBlock,
+)
+from skbayes_sym.inference.gaussian_process import ProcessEffort, fit_process
+from skbayes_sym.inference.pooling.left_out import left_out
+from skbayes_sym.inference.trees import Trees
+from skbayes_sym.models.model import Data
+from skbayes_sym.models.predictive_mixtures import NormalMixture
+
+_ROWS_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class StackEffort:
+    """Numbers behind a stack."""
+
+    folds: int = 5
+    # Dirichlet(1 + 1): a prior of no member's absence. Without it the pool is .004 worse in the
+    # mean of 22 tables and .07 at worst, with 10 in place of the second 1 .03 in the mean.
+    concentration: float = 2.0
+    # Networks that two modes, of three units or of the usual width, leave this far behind the best
+    # of the others, nats per row, add nothing: in 12 tables of 22, and they were three quarters of
+    # the time.
+    race: float = 0.1
+    n_probes: int = 2
+    # Networks with more weights than this share of the rows are judged by a refit that leaves a
+    # fold out: of 1,261 weights and 1,000 rows the left-out rows promised +.21 and kept -4.63.
+    most_weights_a_row: float = 0.5
+    n_trees: int = 200
+    leaf_share: float = 0.1  # of the out-of-bag mean square, added to the leaves' variance
+    most_rounds: int = 150  # of boosting; as many as predict left-out rows best
+    rounds_of_labels: int = 120
+    trees_of_labels: int = 600  # of all classes together
+    fewest_rounds: int = 30
+    learning_rate: float = 0.1
+    leaves: int = 15
+    rows_a_leaf: int = 10
+
+
+@dataclass(frozen=True, eq=False)
+class StackTask:
+    """Rows that members are fitted to: distinct ones, with their weights.
+
+    ``y`` (N, 1) in scaled units, or codes (N,); ``targets`` (N,): numbers or labels as they were
+    given; ``folds``: training and left-out rows; ``of_y``: mean and scale of the targets;
+    ``classes``: of labels.
+    """
+
+    rows: RowBlock
+    y: Tensor
+    weight: Tensor
+    targets: Array
+    folds: Sequence[tuple[Array, Array]]
+    seed: int
+    of_y: tuple[float, float] = (0.0, 1.0)
+    classes: Array | None = None
+    device: str = "auto"  # of networks
+    deadline: float = float("inf")  # of time.monotonic()
+    effort: StackEffort = StackEffort()
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    @property
+    def data(self) -> Data:
+        """Encoded rows, scaled targets or codes, weights."""
+        return Data(self.rows.x, self.y, self.weight)
+
+    @property
+    def n_classes(self) -> int:
+        """0 of numbers."""
+        return 0 if self.classes is None else len(self.classes)
+
+    @property
+    def arrays(self) -> tuple[Array, Array, Array]:
+        """The same for scikit-learn: `data` in NumPy, targets with one axis."""
+        x, y, weight = (t.numpy() for t in self.data)
+        return x, y.reshape(-1), weight
+
+    def take(self, places: Array) -> "StackTask":
+        """Some of the rows."""
+        chosen = torch.as_tensor(places)
+        return replace(
+            self, rows=self.rows.take(places), y=self.y[chosen], weight=self.weight[chosen],
+            targets=self.targets[places], folds=(),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A fitted member, in the stack's units.
+
+    ``left_out``: a law of numbers (S, N, 1), scores of labels (N, K), or the log density (N,)
+    itself, nan of rows that it doesn't know of; None asks for folds, ``is_by_folds`` says that they
+    were made. ``is_final``: whether the part
+    is to be taken as it is, without a noise shape or a calibration; ``is_of_points``: whether its
+    noise is 1 for lack of another; ``optimism``: nats per row that left-out rows promise too much;
+    ``said``: what there is to know.
+    """
+
+    part: Any
+    left_out: NormalMixture | Tensor | None = None
+    is_final: bool = False
+    is_of_points: bool = False
+    optimism: float = 0.0
+    said: str = ""
+    is_by_folds: bool = False
+
+
+class Member(Protocol):
+    """A kind of model."""
+
+    def fit(self, task: StackTask) -> Fit:
+        """Fit to all rows of the task."""
+
+
+class Linear:
+    """The Bayesian linear model, with left-out rows in closed form; of labels approximately."""
+
+    def fit(self, task: StackTask) -> Fit:
+        x, y, weight = task.arrays
+        if task.n_classes:
+            seed = task.seed % 2**32
+            labels = BayesianMLPClassifier((), n_modes=1, device="cpu", random_state=seed)
+            with config_context(skip_parameter_validation=True):
+                labels.set_params(n_members=0).fit(x, task.targets, weight).set_params(n_members=1)
+            density = labels._left_out_log_density_
+            known = None if density is None else torch.as_tensor(density)
+            return Fit(OfEstimator(labels), known, is_final=True)
+        part = OfEstimator(BayesianLinearRegressor(device="cpu").fit(x, y, weight))
+        return Fit(part, left_out(part.law(task.rows.x), task.y))
+
+
+class Process:
+    """A Gaussian process, of labels by a regression of their one-hot codes."""
+
+    def fit(self, task: StackTask) -> Fit:
+        effort, data = ProcessEffort(), task.data
+        if task.n_classes:
+            one_hot = torch.nn.functional.one_hot(data.y, task.n_classes).to(data.x)
+            data = data._replace(y=one_hot)
+        std = effort.scale_std_of_labels if task.n_classes else effort.scale_std
+        process, law = fit_process(data, task.seed, std, effort)
+        if task.n_classes:
+            return Fit(process, law.loc[0])
+        # Every scale that was fitted has seen the rows (Akaike's criterion).
+        optimism = len(process.position) / len(task)
+        return Fit(process, law, optimism=optimism)
+
+
+class Forest:
+    """Extremely randomised trees (Geurts et al. 2006) with out-of-bag rows."""
+
+    def fit(self, task: StackTask) -> Fit:
+        from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+
+        (x, y, weight), effort = task.arrays, task.effort
+        kind = ExtraTreesClassifier if task.n_classes else ExtraTreesRegressor
+        forest = kind(effort.n_trees, bootstrap=True, random_state=task.seed % 2**32)
+        forest.fit(x, y, weight)
+        values = [_forest_values(tree, task.n_classes) for tree in forest.estimators_]
+        trees = _of_sklearn(forest.estimators_, values)
+        bagged = np.stack([np.bincount(s, minlength=len(y)) for s in forest.estimators_samples_], 1)
+        out = torch.as_tensor(bagged == 0)
+        average = torch.cat([
+            _average(trees.values(task.rows.x[rows]), out[rows])
+            for rows in torch.arange(len(y)).split(_ROWS_AT_ONCE)
+        ]).unsqueeze(1)  # fmt: skip
+        if task.n_classes:
+            counts = np.bincount(y, weight, task.n_classes) + 0.5
+            part = OfTrees(trees, 0.0, counts / counts.sum(), 0.5 / effort.n_trees)
+            return Fit(part, part.of_values(average))
+        off = (task.y - average[:, 0, :1]).square()[:, 0]
+        spread = effort.leaf_share * float(task.weight @ off / task.weight.sum())
+        spread = max(spread, float(np.finfo(np.float64).tiny) ** 0.5)
+        part = OfTrees(trees, spread, np.zeros(1), 0.0)
+        return Fit(part, part.of_averages(average))
+
+
+def _average(values: Tensor, out: Tensor) -> Tensor:
+    """Average (N, V) over the trees that haven't seen a row, over all where every one has."""
+    share = torch.where(out.any(1, keepdim=True), out, True).to(values)
+    return torch.einsum("nt,ntv->nv", share / share.sum(1, keepdim=True), values)
+
+
+def _forest_values(tree: Any, n_classes: int) -> Array:
+    """Class frequencies of every node, or the mean and mean square of its targets."""
+    value = tree.tree_.value[:, 0]
+    if n_classes:
+        full = np.zeros((len(value), n_classes))
+        full[:, tree.classes_.astype(int)] = value / value.sum(axis=1, keepdims=True)
+        return full
+    return np.column_stack([value[:, 0], tree.tree_.impurity + value[:, 0] ** 2])
+
+
+def _of_sklearn(forest: Sequence[Any], values: Sequence[Array]) -> Trees:
+    """Trees of one forest."""
+    parts = [
+        (t.tree_.feature, t.tree_.threshold, t.tree_.children_left, t.tree_.children_right)
+        for t in forest
+    ]
+    return _joined(parts, values, max(t.tree_.max_depth for t in forest), rounds=True)
+
+
+def _joined(
+    parts: Sequence[tuple[Array, ...]], values: Sequence[Array], depth: int, *, rounds: bool
+) -> Trees:
+    """Nodes one after the other; children of leaves, which are negative or 0, are themselves."""
+    roots = np.cumsum([0, *(len(v) for v in values)])
+    arrays: list[list[Array]] = [[], [], [], []]
+    for root, (column, threshold, below, above) in zip(roots[:-1], parts, strict=True):
+        itself, is_leaf = np.arange(len(column)), np.asarray(below) <= 0
+        arrays[0].append(np.where(is_leaf, 0, column).astype(np.int64))
+        arrays[1].append(np.asarray(threshold, dtype=np.float64))
+        for place, child in ((2, below), (3, above)):
+            arrays[place].append((root + np.where(is_leaf, itself, child)).astype(np.int64))
+    column, threshold, below, above = (np.concatenate(a) for a in arrays)
+    return Trees(column, threshold, below, above, np.concatenate(values), roots[:-1], depth, rounds)
+
+
+class Boosting:
+    """Histogram gradient boosting, of as many rounds as predict left-out rows best."""
+
+    def fit(self, task: StackTask) -> Fit:
+        (x, y, weight), n_classes, effort = task.arrays, task.n_classes, task.effort
+        most = effort.most_rounds
+        if n_classes:
+            few = effort.trees_of_labels // (n_classes if n_classes > 2 else 1)
+            most = max(effort.fewest_rounds, min(effort.rounds_of_labels, few))
+        staged = np.zeros((most, len(y), max(n_classes, 1)))
+        for train, test in task.folds:
+            model = self._model(task, most).fit(x[train], y[train], weight[train])
+            stages = model.staged_predict_proba if n_classes else model.staged_predict
+            for k, stage in enumerate(stages(x[test])):
+                staged[k, test] = _filled(stage, model, n_classes)
+        if n_classes:
+            loss = -np.log(staged[:, np.arange(len(y)), y]) @ weight
+            staged = np.log(staged)
+        else:
+            loss = (staged[..., 0] - y) ** 2 @ weight
+        best = int(loss.argmin())
+        model = self._model(task, best + 1).fit(x, y, weight)
+        without, said = torch.as_tensor(staged[best]), f"{best + 1} rounds"
+        part = OfTrees(_of_boosting(model, n_classes), 0.0, _baseline(model, n_classes), 0.0)
+        if n_classes:
+            return Fit(part, without, said=said, is_by_folds=True)
+        ones = without.new_ones(1, 1, 1)
+        law = NormalMixture(without.unsqueeze(0), 0.0 * ones, ones)
+        return Fit(part, law, is_of_points=True, said=said, is_by_folds=True)
+
+    def _model(self, task: StackTask, rounds: int) -> Any:
+        from sklearn.ensemble import (
+            HistGradientBoostingClassifier,
+            HistGradientBoostingRegressor,
+        )
+
+        kind = HistGradientBoostingClassifier if task.n_classes else HistGradientBoostingRegressor
+        effort = task.effort
+        return kind(
+            max_iter=rounds, learning_rate=effort.learning_rate, max_leaf_nodes=effort.leaves,
+            min_samples_leaf=effort.rows_a_leaf, early_stopping=False,
+            random_state=task.seed % 2**32,
+        )  # fmt: skip
+
+
+def _filled(stage: Array, model: Any, n_classes: int) -> Array:
+    """Probabilities of all classes, of those missing from the training rows hardly any."""
+    if not n_classes:
+        return stage[:, None]
+    full = np.full((len(stage), n_classes), 1e-9)
+    full[:, model.classes_.astype(int)] = stage.clip(1e-9)
+    return full
+
+
+def _baseline(model: Any, n_classes: int) -> Array:
+    value = np.asarray(model._baseline_prediction, dtype=np.float64).reshape(-1)
+    return np.array([0.0, *value]) if n_classes == 2 else value
+
+
+def _of_boosting(model: Any, n_classes: int) -> Trees:
+    """Trees of all rounds; of two classes their values are the second's score."""
+    parts, values, depth = [], [], 1
+    for of_round in model._predictors:
+        for k, tree in enumerate(of_round):
+            nodes = tree.nodes
+            parts.append(
+                (nodes["feature_idx"], nodes["num_threshold"], nodes["left"], nodes["right"])
+            )
+            value = np.zeros((len(nodes), max(n_classes, 1)))
+            value[:, 1 if n_classes == 2 else k] = nodes["value"]
+            values.append(value)
+            depth = max(depth, int(nodes["depth"].max()))
+    return _joined(parts, values, depth, rounds=False)
+
+
+class Deadline(NamedTuple):
+    """A callback that ends a fit when time is up."""
+
+    seconds: float  # of time.monotonic()
+
+    def setup(self, estimator: BaseEstimator, context: Any) -> None:
+        """Prepare nothing."""
+
+    def teardown(self, estimator: BaseEstimator, context: Any) -> None:
+        """Put nothing away."""
+
+    def on_fit_task_begin(self, estimator: BaseEstimator, context: Any, **task: Any) -> None:
+        """Begin nothing."""
+
+    def on_fit_task_end(self, estimator: BaseEstimator, context: Any, **task: Any) -> bool:
+        """Say whether time is up."""
+        return time.monotonic() > self.seconds
+
+
+class Networks:
+    """The pool of networks, with its approximate left-out rows."""
+
+    def fit(self, task: StackTask) -> Fit:
+        model = self._fitted(task, {})
+        part, density = OfEstimator(model), model._left_out_log_density_
+        if not task.folds:
+            return Fit(part, is_final=True)
+        if density is None:
+            density = np.full(len(task), np.nan)
+            test, refit = self._refit(task, model)
+            density[test] = refit
+        optimism, n_weights = 0.0, model.network_.layout.n_params
+        if n_weights > task.effort.most_weights_a_row * len(task) and np.isfinite(density).all():
+            test, refit = self._refit(task, model)
+            optimism = max(0.0, float(np.average(density[test] - refit)))
+        known = torch.as_tensor(density)
+        return Fit(part, known, is_final=True, optimism=optimism, said=model.choice_)
+
+    def probe(self, task: StackTask, enough: float) -> float:
+        """Score of two modes by their left-out rows, nats per row: of few units, or of many.
+
+        Many are tried where few score less than ``enough``.
+        """
+        effort, most = ModesEffort(), -np.inf
+        usual = effort.units_of_numbers(len(task), task.rows.x.shape[1], max(1, task.n_classes))
+        for width in (effort.widths[0], usual):
+            few: dict[str, Any] = {"hidden_layer_sizes": width, "n_modes": task.effort.n_probes}
+            density = self._fitted(task, {**few, "n_members": 0})._left_out_log_density_
+            if density is None:
+                return np.inf  # so many rows that none was left out
+            most = max(most, float(np.average(density, weights=task.weight.numpy())))
+            if most >= enough:
+                break
+        return most
+
+    def _refit(self, task: StackTask, model: Any) -> tuple[Array, Array]:
+        """Places of a fold, and log densities of its rows by networks that were fitted without."""
+        train, test = task.folds[0]
+        settings: dict[str, Any] = {}
+        if model.n_modes:
+            settings = {"n_modes": task.effort.n_probes, "n_members": 0}
+            settings["hidden_layer_sizes"] = model.network_.hidden_layer_sizes
+        refit = self._fitted(task.take(train), settings)
+        x, _, _ = task.take(test).arrays
+        y = task.targets[test] if task.n_classes else task.y[test].numpy()
+        return test, refit.log_predictive_density(x, y)
+
+    def _fitted(self, task: StackTask, settings: dict[str, Any]) -> Any:
+        kind: Any = BayesianMLPClassifier if task.n_classes else BayesianMLPRegressor
+        model = kind(**settings, random_state=task.seed % 2**32, device=task.device)
+        if task.deadline < float("inf"):
+            model.set_callbacks(Deadline(task.deadline))
+        x, y, weight = task.arrays
+        with warnings.catch_warnings(), config_context(skip_parameter_validation=True):
+            warnings.simplefilter("ignore")  # of parts that no one can reach
+            model.fit(x, task.targets if task.n_classes else y, weight)
+        model.device_ = "cpu"  # where the other members predict
+        return model
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Anyone's estimator, cloned and fitted to rows as they were given; folds leave rows out."""
+
+    estimator: Any
+
+    def fit(self, task: StackTask) -> Fit:
+        unset = {
+            name: task.seed % 2**32
+            for name, value in self.estimator.get_params(deep=True).items()
+            if value is None and name.rpartition("__")[2] == "random_state"
+        }
+        model = clone(self.estimator).set_params(**unset)
+        weight, X, y = task.weight.numpy(), task.rows.as_given, task.targets
+        if (weight == 1.0).all():
+            model.fit(X, y)
+        elif "sample_weight" in inspect.signature(model.fit).parameters:
+            model.fit(X, y, sample_weight=weight)
+        elif (weight == weight.round()).all():
+            places = np.repeat(np.arange(len(weight)), weight.astype(int))
+            model.fit(task.rows.take(places).as_given, y[places])
+        else:
+            raise TypeError("its fit takes no sample_weight, and those given aren't whole numbers.")
+        part = OfGiven(model, *task.of_y, task.classes)
+        is_of_points = part.is_of_points
+        is_final = not task.n_classes and not is_of_points
+        return Fit(part, is_final=is_final, is_of_points=is_of_points)
+
+
+# Cheap ones first; the networks begin when the others are judged.
+KINDS: dict[str, Callable[[], Member]] = {
+    "linear": Linear,
+    "forest": Forest,
+    "boosting": Boosting,
+    "process": Process,
+    "networks": Networks,
+}

@@ -1,0 +1,214 @@
+"""Parts of a stack: anyone's fitted model as a `Predictor` of rows, in the stack's units."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import is_classifier
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing
+from skbayes_sym.estimators.distributions import (
+    PredictiveDistribution,
+    predictive,
+    predicts_distribution,
+)
+from skbayes_sym.inference.pooling.class_calibration import Calibration
+from skbayes_sym.inference.pooling.pooled_predictor import ShapedPredictor
+from skbayes_sym.inference.predictor import BasePredictor, Predictor
+from skbayes_sym.inference.trees import Trees
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
+
+_N_QUANTILES = 50  # that a distribution without normal components is made of
+_LEAST_LOG = -30.0  # of a probability
+
+
+@dataclass(frozen=True, eq=False)
+class RowBlock:
+    """Rows as a stack's parts take them: encoded and scaled, ``x`` (N, D), and as given."""
+
+    x: Tensor
+    as_given: Any
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of predictions."""
+        return self.x.device
+
+    def take(self, rows: Array) -> "RowBlock":
+        """Some of the rows, by their places."""
+        return RowBlock(self.x[torch.as_tensor(rows)], safe_indexing(self.as_given, rows))
+
+
+def of_components(law: NormalMixture, n: int, generator: torch.Generator) -> NormalMixture:
+    """Draws that each take one component of a mixture for all rows; its variance is noise."""
+    which = torch.multinomial(law.weights.double().cpu(), n, replacement=True, generator=generator)
+    total = (law.variance + law.noise_variance).expand_as(law.loc)
+    loc = law.loc[which]
+    return NormalMixture(loc, 0.0 * loc[:, :1], total[which])
+
+
+def as_mixture(law: PredictiveDistribution) -> NormalMixture:
+    """A distribution of numbers as a mixture of normals: its own, or narrow ones at quantiles."""
+    if law.has_normal_components:
+        weights, *both = law.components()
+        with np.errstate(divide="ignore"):
+            log_weights = torch.as_tensor(np.log(weights))
+    else:
+        middles = (np.arange(_N_QUANTILES) + 0.5) / _N_QUANTILES
+        quantiles = np.moveaxis(law.quantile(middles), -1, 0)
+        both, log_weights = [quantiles, np.gradient(quantiles, axis=0)], None
+    loc, scale = (torch.as_tensor(a.copy()).reshape(len(a), -1, 1) for a in both)
+    return NormalMixture(loc, torch.zeros_like(loc), scale.square(), log_weights)
+
+
+@dataclass(frozen=True, eq=False)
+class OfEstimator(BasePredictor):
+    """A model of this package that was fitted to encoded rows and scaled targets."""
+
+    estimator: Any
+
+    def _inner(self, x: Tensor) -> tuple[Tensor, Predictor]:
+        scaled = torch.cat(list(self.estimator._input_blocks(x.numpy())))
+        return scaled, self.estimator._predictor(scaled)
+
+    def _in_units(self, law: NormalMixture) -> NormalMixture:
+        units = self.estimator.y_mean_, self.estimator.y_scale_
+        return law.in_units(*(torch.as_tensor(u).to(law.loc) for u in units))
+
+    def law(self, x: Any) -> Any:
+        x, inner = self._inner(x)
+        law: Any = inner.law(x)
+        return law if is_classifier(self.estimator) else self._in_units(law)
+
+    def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
+        x, inner = self._inner(x)
+        law: Any = inner.drawn(x, n, generator=generator)
+        return law if is_classifier(self.estimator) else self._in_units(law)
+
+
+@dataclass(frozen=True, eq=False)
+class OfGiven(BasePredictor):
+    """Anyone's model, fitted to rows as they were given.
+
+    ``mean_of_y``, ``scale_of_y``: of the stack's targets, in the model's; ``classes``: those of
+    labels. A model of points has noise of width 1, for a `NoiseShape` to replace.
+    """
+
+    estimator: Any
+    mean_of_y: float = 0.0
+    scale_of_y: float = 1.0
+    classes: Array | None = None
+
+    @property
+    def is_of_points(self) -> bool:
+        """Whether it predicts numbers without a distribution."""
+        return self.classes is None and not predicts_distribution(self.estimator)
+
+    def law(self, rows: Any) -> Any:
+        if self.is_of_points:
+            predicted = np.asarray(self.estimator.predict(rows), dtype=np.float64)
+            scaled = (predicted - self.mean_of_y).reshape(1, -1, 1) / self.scale_of_y
+            loc = torch.as_tensor(scaled)
+            return NormalMixture(loc, loc.new_zeros(1, 1, 1), loc.new_ones(1, 1, 1))
+        unit = torch.tensor([self.scale_of_y], dtype=torch.float64).reciprocal()
+        law = as_mixture(predictive(self.estimator, rows))
+        return law.in_units(-self.mean_of_y * unit, unit)
+
+    def mean(self, rows: Any) -> Tensor:
+        """Expected targets (N, 1), or logarithms of probabilities (N, K), as scores."""
+        if self.classes is None:
+            return self.law(rows).mean()  # type: ignore[no-any-return]
+        law = predictive(self.estimator, rows)
+        scores = np.full((num_samples(rows), len(self.classes)), _LEAST_LOG)
+        with np.errstate(divide="ignore"):
+            log_probs = np.log(law.proba()).clip(_LEAST_LOG)
+        scores[:, np.searchsorted(self.classes, law.classes)] = log_probs
+        return torch.as_tensor(scores)
+
+    def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> NormalMixture:
+        return of_components(self.law(rows), n, generator)
+
+
+@dataclass(frozen=True, eq=False)
+class OfTrees(BasePredictor):
+    """Trees of encoded rows.
+
+    ``spread``: variance that is added to that of the leaves, where these hold means and mean
+    squares of targets; 0 of trees whose values add up, to numbers of noise 1 or to scores.
+    ``offset`` (V,): what values are added to; ``least``: probability that is added to averages of
+    frequencies, whose logarithms are scores; 0 of sums.
+    """
+
+    trees: Trees
+    spread: float
+    offset: Array
+    least: float
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.of_values(self.trees.values(x))
+
+    def of_values(self, values: Tensor) -> Tensor:
+        """Means (N, 1) or scores (N, K) of what trees say, (N, n_trees, V)."""
+        offset = torch.as_tensor(self.offset).to(values)
+        if self.least:
+            return (values.mean(1) + self.least * offset).log()
+        return values.mean(1)[:, :1] if self.spread else values.sum(1) + offset
+
+    def law(self, x: Tensor) -> NormalMixture:
+        return self.of_averages(self.trees.values(x))
+
+    def of_averages(self, values: Tensor) -> NormalMixture:
+        """The distribution of a row by what trees say of it."""
+        loc = self.of_values(values).unsqueeze(0)
+        noise = torch.ones_like(loc)
+        if self.spread:
+            square = values[..., 1].mean(1).reshape(1, -1, 1)
+            noise = (square - loc.square()).clamp_min(0.0) + self.spread
+        return NormalMixture(loc, 0.0 * loc[:, :1], noise)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+        return of_components(self.law(x), n, generator)
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedPredictor(BasePredictor):
+    """Probabilities of the scores that a base has for labels."""
+
+    base: Predictor
+    calibration: Calibration
+
+    def law(self, x: Any) -> CategoricalMixture:
+        return CategoricalMixture(self.calibration.log_probs(self.base.mean(x)).unsqueeze(0))
+
+
+@dataclass(frozen=True, eq=False)
+class StackPart(BasePredictor):
+    """A member's predictor as the stack asks it: ``base`` reads encoded rows, or those given."""
+
+    base: Any
+    reads_given: bool = False
+
+    def _read(self, rows: Any) -> Any:
+        return rows.as_given if self.reads_given else rows.x
+
+    def law(self, rows: Any) -> Any:
+        return self.base.law(self._read(rows))
+
+    def mean(self, rows: Any) -> Tensor:
+        return self.base.mean(self._read(rows))  # type: ignore[no-any-return]
+
+    def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
+        return self.base.drawn(self._read(rows), n, generator=generator)
+
+    @property
+    def inner(self) -> Any:
+        """The fitted estimator, or what predicts where there is none."""
+        is_wrapped = isinstance(self.base, ShapedPredictor | CalibratedPredictor)
+        base: Any = self.base.base if is_wrapped else self.base
+        return base.estimator if isinstance(base, OfEstimator | OfGiven) else base

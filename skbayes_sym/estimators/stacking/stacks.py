@@ -1,0 +1,478 @@
+"""Bayesian stacking of predictive distributions, as scikit-learn estimators."""
+
+import time
+from collections.abc import Iterator, Mapping
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.model_selection import KFold, StratifiedKFold, check_cv
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.columns import TakesTables
+from skbayes_sym.estimators._fit.memory_parts import rows_part
+from skbayes_sym.estimators._fit.rows import Array, Scaling
+from skbayes_sym.estimators._fit.run import PREDICT_ROWS, RUN_CONSTRAINTS, Run
+from skbayes_sym.estimators._fit.scikit_learn import (
+    Interval,
+    fit_context,
+    num_samples,
+    safe_indexing,
+)
+from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators.base import RowEstimator
+from skbayes_sym.estimators.classifier import BayesianClassifierMixin
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin
+from skbayes_sym.estimators.stacking.combining import StackFit, fit_stack
+from skbayes_sym.estimators.stacking.kinds import (
+    KINDS,
+    Given,
+    Member,
+    StackEffort,
+    StackTask,
+)
+from skbayes_sym.estimators.stacking.parts import RowBlock
+from skbayes_sym.inference.gaussian_process import ProcessEffort
+from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.numerics.memory import Part, require_memory
+
+_DIGITS = 12  # of scaled targets, beyond which they differ by the rounding of their units
+
+
+class Stack(RowEstimator):
+    """A fitted stack: its parts by name, and what they count for."""
+
+    standardize: bool | str = True
+    _named_likelihoods: ClassVar[Mapping[str, Likelihood]]
+    _parts_: dict[str, Any]
+    weights_: dict[str, float]
+    choice_: str
+
+    estimators: Any
+    cv: Any
+    n_jobs: int | None
+    max_seconds: float | None
+    device: str
+    random_state: Any
+
+    _parameter_constraints: dict[str, list[Any]] = {
+        **RUN_CONSTRAINTS,
+        "estimators": [list, None],
+        "cv": ["cv_object"],
+        "n_jobs": [Integral, None],
+        "max_seconds": [Interval(Real, 0, None, closed="neither"), None],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        estimators: list[tuple[str, Any]] | None = None,
+        *,
+        cv: Any = None,
+        n_jobs: int | None = None,
+        max_seconds: float | None = None,
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: Any = 0,
+    ) -> None:
+        self.estimators = estimators
+        self.cv = cv
+        self.n_jobs = n_jobs
+        self.max_seconds = max_seconds
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit all members, and their weights by the rows that each of them leaves out.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training inputs, or a data frame with words, booleans and missing values.
+        y : array-like of shape (n_samples,)
+            Targets, or class labels.
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative multiplicities: a weight of 2 is the row given twice, exactly.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If no member could be fitted: what each of them said.
+        """
+        with self._fitting():
+            members = self._members()
+            data = Training.open(self, X, y, sample_weight)
+            task = self._task(data, X, y)
+            require_memory([rows_part(data), process_part(data.n_rows)], data.device)
+            run = Run(data.begin, lambda stack: self._stacked(data, task, stack))
+            with self._keeping(run):
+                by_folds = self.cv is not None
+                stack = fit_stack(members, task, run, by_folds=by_folds, n_jobs=self.n_jobs)
+                self._replace_fit(self._stacked(data, task, stack))
+        return self
+
+    def _members(self) -> dict[str, Member]:
+        """Members by name; those that are names themselves are of the default list."""
+        pairs = list(KINDS.items()) if self.estimators is None else self.estimators
+        if self.estimators is None:
+            return {name: kind() for name, kind in KINDS.items()}
+        members: dict[str, Member] = {}
+        if not pairs:
+            raise ValueError("estimators must name at least one (name, estimator), got [].")
+        for pair in pairs:
+            if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+                raise ValueError(f"estimators must hold pairs (name, estimator), got {pair!r}.")
+            name, estimator = pair
+            if name in members:
+                raise ValueError(f"estimators must have names of their own, got {name!r} twice.")
+            members[name] = self._member(name, estimator)
+        return members
+
+    def _member(self, name: str, estimator: str | BaseEstimator) -> Member:
+        if isinstance(estimator, str):
+            if estimator not in KINDS:
+                known = ", ".join(map(repr, KINDS))
+                raise ValueError(
+                    f"estimators: {name!r} is {estimator!r}, which is no member of the default "
+                    f"list: take one of {known}, or an estimator."
+                )
+            return KINDS[estimator]()
+        is_right = is_classifier if is_classifier(self) else is_regressor
+        if isinstance(estimator, type) or not is_right(estimator):
+            kind = "classifier" if is_classifier(self) else "regressor"
+            raise ValueError(f"estimators: {name!r} must be a {kind}, got {estimator!r}.")
+        return Given(estimator)
+
+    def _task(self, data: Training, X: Any, y: Any) -> StackTask:
+        """Distinct rows, encoded and as they were given, and the folds."""
+        labels, scaling, effort = data.labels, data.y_scaling, StackEffort()
+        present = np.flatnonzero(data.origin >= 0)
+        first = np.empty(data.n_rows, dtype=int)
+        first[data.origin[present[::-1]]] = present[::-1]
+        rows, targets, weight = (
+            torch.as_tensor(np.ascontiguousarray(a)) for a in data._scaled(data.rows.X)
+        )
+        if labels is None:  # the same trees whatever the units of y
+            targets = targets.round(decimals=_DIGITS)
+        values = data.rows.y[:, 0] if labels is None else labels[data.rows.y]
+        cv, seed = self.cv, data.seed
+        if cv is None or isinstance(cv, Integral):
+            n_folds = effort.folds if cv is None else int(cv)
+            folds = self._folds(values, n_folds, seed)
+        else:
+            folds = self._given_folds(X, y, first)
+        deadline = float("inf")
+        if self.max_seconds is not None:
+            deadline = time.monotonic() + self.max_seconds
+        return StackTask(
+            RowBlock(rows.double(), safe_indexing(X, first)), targets, weight, values, folds, seed,
+            of_y=(0.0, 1.0) if scaling is None else (
+                float(scaling.mean[0]), float(scaling.scale[0])
+            ),
+            classes=labels, device=self.device, deadline=deadline, effort=effort,
+        )  # fmt: skip
+
+    def _folds(self, targets: Array, n_folds: int, seed: int) -> list[tuple[Array, Array]]:
+        """Training and left-out rows of shuffled folds, stratified by class where that goes."""
+        n, kind = len(targets), KFold
+        if n < 2:
+            return [(np.arange(n), np.arange(n))]
+        n_folds = min(n_folds, n)
+        if is_classifier(self):
+            _, counts = np.unique(targets, return_counts=True)
+            if counts.min() >= n_folds:
+                kind = StratifiedKFold
+        splitter = kind(n_folds, shuffle=True, random_state=seed % 2**32)
+        return list(splitter.split(targets, targets))
+
+    def _given_folds(self, X: Any, y: Any, first: Array) -> list[tuple[Array, Array]]:
+        """Training and left-out distinct rows, where ``cv`` splits the rows as they were given."""
+        splits = list(check_cv(self.cv, y, classifier=is_classifier(self)).split(X, y))
+        fold = np.full(num_samples(X), -1)
+        for k, (_, test) in enumerate(splits):
+            fold[test] = k
+        n_tests = np.bincount(np.concatenate([test for _, test in splits]), minlength=len(fold))
+        wrong = first[n_tests[first] != 1]
+        if len(wrong):
+            raise ValueError(
+                f"cv must leave out every row once, but row {wrong[0]} is left out "
+                f"{n_tests[wrong[0]]} times: use KFold, for example."
+            )
+        places = [fold[first] == k for k in range(len(splits))]
+        return [(np.flatnonzero(~here), np.flatnonzero(here)) for here in places if here.any()]
+
+    def _stacked(self, data: Training, task: StackTask, stack: StackFit) -> dict[str, Any]:
+        """Fitted attributes."""
+        unit = float(np.log(task.of_y[1]))
+        scores = {name: (mean - unit, error) for name, (mean, error) in stack.scores(task).items()}
+        what = f"{data.n_rows:,} distinct rows of {self.n_features_in_} columns"
+        told = [
+            f"{name} {stack.weights[name]:.0%} ({scores[name][0]:.3g} nats per row left out)"
+            for name in sorted(stack.weights, key=lambda name: -stack.weights[name])
+        ]
+        return {
+            **data.attributes(),
+            "device_": "cpu" if self.device == "auto" else str(data.device),
+            "dtype_": "float64",
+            "n_iter_": stack.n_iter,
+            "stop_reason_": stack.stop_reason,
+            "weights_": dict(stack.weights),
+            "left_out_log_density_": scores,
+            "choice_": f"{what}: " + "; ".join([", ".join(told), *stack.reasons]),
+            "_parts_": {name: member.part for name, member in stack.members.items()},
+        }
+
+    @property
+    def estimators_(self) -> dict[str, Any]:
+        """Fitted members by name: estimators, or what predicts where there is none."""
+        return {name: part.inner for name, part in self._parts_.items()}
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_parts_")
+
+    @property
+    def _chosen_likelihood(self) -> Likelihood:
+        return self._named_likelihoods["auto"]
+
+    def _predict_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def _input_blocks(self, X: Any) -> Iterator[Any]:
+        for start in range(0, len(X), PREDICT_ROWS):
+            yield X.take(np.arange(start, min(start + PREDICT_ROWS, len(X))))
+
+    def _predictor(self, like: Tensor) -> PooledPredictor:
+        """The parts as one predictor."""
+        return PooledPredictor(self._parts_, self.weights_)
+
+
+def process_part(n_rows: int) -> Part:
+    """Matrices of a Gaussian process."""
+    n = min(n_rows, ProcessEffort().most_rows)
+    return Part(f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them.")
+
+
+class StackTables(TakesTables):
+    """Rows of a question to a stack, encoded and as they were given."""
+
+    x_mean_: Array
+    x_scale_: Array
+
+    def _with_given(self, encoded: Array, X: Any) -> RowBlock:
+        scaled = Scaling(self.x_mean_, self.x_scale_).apply(encoded)
+        return RowBlock(torch.as_tensor(scaled, dtype=torch.float64), X)
+
+
+class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
+    r"""Regression by a stack of predictive distributions, with nothing to tune.
+
+    A new target's distribution is the mixture of several models' with the weights that maximise the
+    log score of left-out rows under a Dirichlet prior (Yao, Vehtari, Simpson & Gelman 2018, eq. 8),
+
+    .. math:: \max_{w \in \Delta} \sum_n \log \sum_k w_k\, p_k(y_n \mid x_n, y_{-n})
+              + \sum_k \log w_k .
+
+    By default the models are a Bayesian linear model, extremely randomised trees, gradient
+    boosting, a Gaussian process and `BayesianMLPRegressor`, on any table as it is read.
+
+    Parameters
+    ----------
+    estimators : list of (str, estimator or str), default=None
+        Members and their names: anything that `predictive` understands, and regressors of points,
+        whose left-out residuals give them noise. They are cloned and fitted to ``X`` as it is
+        given. "linear", "forest", "boosting", "process" and "networks" stand for the members of
+        the default list, which are all of these.
+    cv : int, splitter or iterable, default=None
+        Folds of every member's left-out rows. By default members leave rows out in closed form, out
+        of bag or by approximation where they can, by five folds else.
+    n_jobs : int or None, default=None
+        Processes that share the work (joblib): members at once, networks aside. The numbers don't
+        depend on it.
+    max_seconds : float, default=None
+        Time from which no other member is begun, and networks stop where they are. With it a fit
+        can't be repeated to the bit.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
+    random_state : int, RandomState instance or None, default=None
+        Source of all randomness, and the seed of members whose own ``random_state`` is None.
+    verbose : int, default=0
+        1 logs a summary to stderr, 2 also the progress.
+
+    Attributes
+    ----------
+    weights_ : dict of str to float
+        Weights of the members, which add up to 1; below .001 they are 0.
+    estimators_ : dict of str to object
+        Fitted members.
+    left_out_log_density_ : dict of str to (float, float)
+        Mean log density of the rows that a member left out, nats per row, and its standard error;
+        in the units of ``y``.
+    choice_ : str
+        What was fitted to data of this size, in one line.
+    columns_in_ : Columns or None
+        How words and missing values become numbers; None where there were none.
+    n_iter_ : int
+        Members fitted.
+    stop_reason_ : {"tol", "max_seconds", "callback", "interrupted"}
+        Why no other was fitted; "tol": there was none.
+    x_mean_, x_scale_ : ndarray of shape (n_columns,)
+        Standardisation of the inputs once they are numbers.
+    y_mean_, y_scale_ : ndarray of shape (1,)
+        Scaling of the targets.
+    device_, dtype_ : str
+        Where and in which precision the model was fitted.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, if ``X`` had string column names.
+
+    See Also
+    --------
+    PredictiveStackingClassifier : The same for class labels.
+    BayesianMLPRegressor : The pool of networks alone.
+    compare_models : Several models on the same folds.
+
+    Notes
+    -----
+    The process costs O(min(n, 2000)^3) and its scales O(min(n, 500)^3) a step, trees
+    O(n log n); networks take most of the time and are fitted last. Where two modes of them stay .1
+    nat per row behind the best other member, they are left out: then they add nothing. Networks of
+    more weights than half the rows are judged by a refit without a fold.
+
+    Members of the default list get noise from left-out rows: two normals whose width changes with
+    the predicted level, of the forest over the spread of the targets in its leaves. No width is
+    below the rounding of ``y``.
+
+    Words of up to 30 are one-hot; of more the frequent ones are, and the place in alphabetical
+    order is a column. A missing number is the median, with an indicator if 2 % are missing.
+
+    References
+    ----------
+    Yao, Vehtari, Simpson & Gelman (2018). Using stacking to average Bayesian predictive
+    distributions.
+
+    Rasmussen & Williams (2006). Gaussian processes for machine learning, chapter 5.
+
+    Geurts, Ernst & Wehenkel (2006). Extremely randomized trees.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skbayes_sym import PredictiveStackingRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> members = [("line", "linear"), ("trees", "forest")]
+    >>> reg = PredictiveStackingRegressor(members, random_state=0).fit(X, y)
+    >>> mean, std = reg.predict(X[:3], return_std=True)
+    >>> mean.shape, round(sum(reg.weights_.values()), 6), sorted(reg.weights_)
+    ((3,), 1.0, ['line', 'trees'])
+    """
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = False
+        return tags
+
+    @property
+    def _observation(self) -> Likelihood:
+        return self._chosen_likelihood
+
+
+class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
+    r"""Classification by a stack of predictive distributions, with nothing to tune.
+
+    A row's class probabilities are the mixture of several models' with the weights that maximise
+    the log probability of left-out rows under a Dirichlet prior (Yao, Vehtari, Simpson & Gelman
+    2018, eq. 8). By default the models are a Bayesian linear model, extremely randomised trees,
+    gradient boosting, a Gaussian process and `BayesianMLPClassifier`, on any table as it is read.
+
+    Parameters
+    ----------
+    estimators : list of (str, estimator or str), default=None
+        Members and their names: classifiers with ``predict_proba``. They are cloned and fitted to
+        ``X`` as it is given. "linear", "forest", "boosting", "process" and "networks" stand for the
+        members of the default list, which are all of these.
+    cv : int, splitter or iterable, default=None
+        Folds of every member's left-out rows. By default members leave rows out in closed form, out
+        of bag or by approximation where they can, by five folds else.
+    n_jobs : int or None, default=None
+        Processes that share the work (joblib): members at once, networks aside. The numbers don't
+        depend on it.
+    max_seconds : float, default=None
+        Time from which no other member is begun, and networks stop where they are. With it a fit
+        can't be repeated to the bit.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
+    random_state : int, RandomState instance or None, default=None
+        Source of all randomness, and the seed of members whose own ``random_state`` is None.
+    verbose : int, default=0
+        1 logs a summary to stderr, 2 also the progress.
+
+    Attributes
+    ----------
+    weights_ : dict of str to float
+        Weights of the members, which add up to 1; below .001 they are 0.
+    estimators_ : dict of str to object
+        Fitted members.
+    left_out_log_density_ : dict of str to (float, float)
+        Mean log density of the rows that a member left out, nats per row, and its standard error.
+    choice_ : str
+        What was fitted to data of this size, in one line.
+    columns_in_ : Columns or None
+        How words and missing values become numbers; None where there were none.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    n_iter_ : int
+        Members fitted.
+    stop_reason_ : {"tol", "max_seconds", "callback", "interrupted"}
+        Why no other was fitted; "tol": there was none.
+    x_mean_, x_scale_ : ndarray of shape (n_columns,)
+        Standardisation of the inputs once they are numbers.
+    device_, dtype_ : str
+        Where and in which precision the model was fitted.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Their names, if ``X`` had string column names.
+
+    See Also
+    --------
+    PredictiveStackingRegressor : The same for numbers.
+    BayesianMLPClassifier : The pool of networks alone.
+
+    Notes
+    -----
+    Every member's scores are calibrated by left-out rows, the networks' aside: a temperature, and a
+    share of the class frequencies. The Gaussian process is a regression of one-hot labels with one
+    kernel for all classes, whose length scales are kept close to each other.
+
+    Costs, words and missing values are as in `PredictiveStackingRegressor`.
+
+    References
+    ----------
+    Yao, Vehtari, Simpson & Gelman (2018). Using stacking to average Bayesian predictive
+    distributions.
+
+    Guo, Pleiss, Sun & Weinberger (2017). On calibration of modern neural networks.
+
+    Geurts, Ernst & Wehenkel (2006). Extremely randomized trees.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skbayes_sym import PredictiveStackingClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> members = [("trees", "forest"), ("smooth", "process")]
+    >>> clf = PredictiveStackingClassifier(members, random_state=0).fit(X, y)
+    >>> clf.predict_proba(X[:2]).shape
+    (2, 3)
+    """

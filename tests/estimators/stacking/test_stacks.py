@@ -1,0 +1,283 @@
+"""Stacks: their members, weights and left-out rows against others' arithmetic, and what fails."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+)
+from sklearn.exceptions import FitFailedWarning
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, PredefinedSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skbayes_sym import (
+    BayesianLinearRegressor,
+    PredictiveStackingClassifier,
+    PredictiveStackingRegressor,
+    predictive,
+)
+from skbayes_sym.estimators.stacking import kinds
+from skbayes_sym.estimators.stacking.combining import judge, resolution
+from skbayes_sym.estimators.stacking.kinds import KINDS, Fit, Networks, StackEffort, StackTask
+from skbayes_sym.estimators.stacking.parts import RowBlock
+
+X, Y = (a[:120] for a in load_diabetes(return_X_y=True))
+FLOWERS, SPECIES = (
+    a[np.random.default_rng(0).permutation(150)[:90]] for a in load_iris(return_X_y=True)
+)
+CHEAP = [("line", "linear"), ("trees", "forest"), ("boosted", "boosting"), ("smooth", "process")]
+REG = PredictiveStackingRegressor(CHEAP, random_state=0)
+CLF = PredictiveStackingClassifier(CHEAP, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def reg():
+    return clone(REG).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def clf():
+    return clone(CLF).fit(FLOWERS, SPECIES)
+
+
+def task_of(x, y, classes=None, **settings):
+    x, y = torch.as_tensor(x), torch.as_tensor(y)
+    folds = list(KFold(5, shuffle=True, random_state=0).split(x))
+    targets = y.numpy().ravel() if classes is None else classes[y.numpy()]
+    y = y.reshape(-1, 1) if classes is None else y
+    weight = torch.ones(len(x), dtype=torch.float64)
+    return StackTask(
+        RowBlock(x, x.numpy()), y, weight, targets, folds, 0, classes=classes, **settings
+    )
+
+
+SCALED = (X - X.mean(0)) / X.std(0), (Y - Y.mean()) / Y.std()
+NUMBERS, LABELS = task_of(*SCALED), task_of(FLOWERS, SPECIES, np.arange(3))
+
+
+def test_the_law_is_the_mixture_of_the_members_by_their_weights(reg):
+    densities = []
+    for name in reg.weights_:
+        alone = clone(REG).fit(X, Y)
+        alone.weights_ = {k: float(k == name) for k in reg.weights_}
+        densities.append(alone.log_predictive_density(X[:9], Y[:9]))
+    weights = np.log(list(reg.weights_.values()))
+    expected = np.logaddexp.reduce(weights[:, None] + densities, axis=0)
+    np.testing.assert_allclose(reg.log_predictive_density(X[:9], Y[:9]), expected)
+    assert sum(reg.weights_.values()) == pytest.approx(1.0)
+    assert "normal components" in repr(predictive(reg, X[:9]))
+
+
+def test_draws_have_the_law_that_is_predicted(reg):
+    draws = reg.sample_y(X[:4], 4000, random_state=0)
+    u = reg.predictive_cdf(np.repeat(X[:4], 4000, axis=0), draws.reshape(-1)).reshape(4, 4000)
+    np.testing.assert_allclose(u.mean(axis=1), 0.5, atol=4.5 * (1.0 / 12 / 4000) ** 0.5 + 0.01)
+    np.testing.assert_allclose(u.var(axis=1), 1.0 / 12.0, rtol=0.1)
+
+
+@pytest.mark.parametrize("kind", ["linear", "process"])
+def test_closed_forms_are_near_refits(kind):
+    """Their scales are those of all rows, so that they promise a little more."""
+    closed = judge(KINDS[kind](), NUMBERS, by_folds=False).log_density
+    folds = judge(KINDS[kind](), NUMBERS, by_folds=True).log_density
+    assert abs(closed.mean() - folds.mean()) < 0.2
+    assert np.corrcoef(closed, folds)[0, 1] > 0.7
+
+
+@pytest.mark.parametrize(("kind", "sklearn_kind"), [
+    ("forest", ExtraTreesRegressor), ("boosting", HistGradientBoostingRegressor),
+])  # fmt: skip
+def test_trees_as_arrays_predict_numbers_as_scikit_learn_does(kind, sklearn_kind, monkeypatch):
+    fits = []
+    original = sklearn_kind.fit
+    monkeypatch.setattr(sklearn_kind, "fit", lambda s, *a: fits.append(s) or original(s, *a))
+    fit = KINDS[kind]().fit(NUMBERS)
+    new = NUMBERS.rows.x[:20] + 0.3
+    expected = fits[-1].predict(new.numpy())
+    np.testing.assert_allclose(fit.part.mean(new)[:, 0].numpy(), expected)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize(("kind", "sklearn_kind"), [
+    ("forest", ExtraTreesClassifier), ("boosting", HistGradientBoostingClassifier),
+])  # fmt: skip
+def test_trees_as_arrays_predict_labels_as_scikit_learn_does(
+    kind, sklearn_kind, n_classes, monkeypatch
+):
+    fits = []
+    original = sklearn_kind.fit
+    monkeypatch.setattr(sklearn_kind, "fit", lambda s, *a: fits.append(s) or original(s, *a))
+    task = task_of(FLOWERS, np.minimum(SPECIES, n_classes - 1), np.arange(n_classes))
+    fit = KINDS[kind]().fit(task)
+    scores = fit.part.mean(task.rows.x + 0.2)
+    expected = fits[-1].predict_proba(task.rows.x.numpy() + 0.2)
+    atol = 2.0 / StackEffort().n_trees if kind == "forest" else 1e-12
+    np.testing.assert_allclose(scores.softmax(1).numpy(), expected, atol=atol)
+
+
+def test_leaves_hold_means_and_mean_squares():
+    """Left-out rows of a forest are those of the trees that haven't seen them."""
+    fit = KINDS["forest"]().fit(NUMBERS)
+    law = fit.part.law(NUMBERS.rows.x)
+    assert float(law.noise_variance.min()) >= fit.part.spread * (1.0 - 1e-9)
+    residual = (law.mean() - NUMBERS.y).square().mean()
+    without = (fit.left_out.mean() - NUMBERS.y).square().mean()
+    assert float(without) > 2.0 * float(residual)
+    assert fit.part.spread == pytest.approx(0.1 * float(without), rel=1e-6)
+
+
+def test_no_width_is_below_the_rounding_of_the_targets():
+    y = np.round(3.0 * X[:, 2] * 10.0) / 10.0
+    found = clone(REG).set_params(estimators=[("smooth", "process")]).fit(X, y)
+    _, std = found.predict(X, return_std=True)
+    assert std.min() >= 0.1 / 12.0**0.5 * (1.0 - 1e-6)
+    assert resolution(task_of(X, np.arange(120.0))) == pytest.approx(1.0 / 12.0**0.5)
+
+
+class Fails(RegressorMixin, BaseEstimator):
+    def fit(self, X, y):
+        raise ArithmeticError("out of luck")
+
+
+def test_members_of_anyone_are_pooled_and_one_that_fails_is_named():
+    members = [
+        ("ridge", make_pipeline(StandardScaler(), BayesianRidge())),
+        ("process", GaussianProcessRegressor(alpha=0.5, normalize_y=True)),
+        ("points", LinearRegression()),
+        ("ours", BayesianLinearRegressor()),
+        ("unlucky", Fails()),
+    ]
+    stack = PredictiveStackingRegressor(members, random_state=0)
+    with pytest.warns(FitFailedWarning, match="'unlucky' failed .*: ArithmeticError: out of luck"):
+        stack.fit(X, Y)
+    assert list(stack.weights_) == ["ridge", "process", "points", "ours"]
+    assert isinstance(stack.estimators_["points"], LinearRegression)
+    assert "unlucky failed" in stack.choice_
+    with pytest.warns(FitFailedWarning), pytest.raises(ValueError, match=r"no member .* unlucky: "):
+        clone(stack).set_params(estimators=[("unlucky", Fails())]).fit(X, Y)
+
+
+def test_a_single_member_of_normals_is_that_member_and_folds_leave_its_rows_out():
+    ridge = BayesianRidge()
+    stack = PredictiveStackingRegressor([("ridge", ridge)], cv=KFold(4)).fit(X, Y)
+    mean, std = ridge.fit(X, Y).predict(X, return_std=True)
+    np.testing.assert_allclose(stack.log_predictive_density(X, Y), norm(mean, std).logpdf(Y))
+    expected = []
+    for train, test in KFold(4).split(X):
+        mean, std = clone(ridge).fit(X[train], Y[train]).predict(X[test], return_std=True)
+        expected.append(norm(mean, std).logpdf(Y[test]).sum())
+    score, error = stack.left_out_log_density_["ridge"]
+    assert score == pytest.approx(sum(expected) / 120)
+    assert 0.0 < error < 0.2
+
+
+def test_labels_are_mixed_and_calibrated(clf):
+    proba = clf.predict_proba(FLOWERS)
+    np.testing.assert_allclose(proba.sum(axis=1), 1.0)
+    assert clf.score(FLOWERS, SPECIES) > 0.9
+    names = np.array(["setosa", "versicolor", "virginica"])[SPECIES]
+    members = [("logit", LogisticRegression(max_iter=500)), ("trees", ExtraTreesClassifier(50))]
+    theirs = PredictiveStackingClassifier(members, random_state=0).fit(FLOWERS, names)
+    assert set(theirs.predict(FLOWERS)) == set(names)
+    score, _ = theirs.left_out_log_density_["logit"]
+    assert -0.3 < score < 0.0
+
+
+@pytest.mark.long
+def test_two_processes_give_the_same_bits_inside_and_outside(reg):
+    """Members at once, and a search over stacks."""
+    two = clone(REG).set_params(n_jobs=2).fit(X, Y)
+    np.testing.assert_array_equal(two.predict(X), reg.predict(X))
+    grid = {"estimators": [[("a", "linear")], [("a", "linear"), ("b", "process")]]}
+    searches = [
+        GridSearchCV(PredictiveStackingRegressor(random_state=0), grid, cv=2, n_jobs=n).fit(X, Y)
+        for n in (None, 2)
+    ]
+    np.testing.assert_array_equal(*(s.cv_results_["mean_test_score"] for s in searches))
+
+
+def test_weights_are_repetitions_bit_for_bit():
+    weight = np.arange(120) % 3
+    one = clone(REG).fit(X, Y, sample_weight=weight)
+    two = clone(REG).fit(np.repeat(X, weight, axis=0), np.repeat(Y, weight))
+    np.testing.assert_array_equal(one.predict(X), two.predict(X))
+    points = PredictiveStackingRegressor([("p", LinearRegression()), ("r", BayesianRidge())])
+    assert points.fit(X, Y, sample_weight=weight).score(X, Y) > 0.3
+
+
+def test_groups_stay_together_and_folds_that_miss_rows_are_refused():
+    groups = np.arange(120) // 6
+    splits = list(GroupKFold(5).split(X, Y, groups))
+    stack = clone(REG).set_params(cv=splits, estimators=CHEAP[:2]).fit(X, Y)
+    assert stack.score(X, Y) > 0.3
+    missing = PredefinedSplit(np.r_[-1, np.arange(119) % 3])
+    with pytest.raises(ValueError, match="row 0 is left out 0 times"):
+        clone(stack).set_params(cv=missing).fit(X, Y)
+
+
+@pytest.mark.parametrize(("estimators", "words"), [
+    ([], "at least one"),
+    ([("a", "tree")], "'a' is 'tree', which is no member of the default list"),
+    ([("a", "linear"), ("a", "forest")], "names of their own, got 'a' twice"),
+    (["linear"], "must hold pairs"),
+    ([("a", LogisticRegression())], "'a' must be a regressor"),
+    ([("a", LinearRegression)], "'a' must be a regressor"),
+])  # fmt: skip
+def test_members_are_named_estimators(estimators, words):
+    with pytest.raises(ValueError, match=words):
+        PredictiveStackingRegressor(estimators).fit(X, Y)
+
+
+class Slow(Networks):
+    """Networks whose two modes score as told."""
+
+    def __init__(self, score):
+        self.score, self.is_fitted = score, False
+
+    def probe(self, task, enough):
+        return self.score
+
+    def fit(self, task):
+        self.is_fitted = True
+        fit = KINDS["linear"]().fit(task)
+        return Fit(fit.part, fit.left_out)
+
+
+@pytest.mark.parametrize(("score", "is_fitted"), [(-9.0, False), (9.0, True)])
+def test_networks_that_begin_far_behind_are_not_finished(score, is_fitted, monkeypatch):
+    slow = Slow(score)
+    monkeypatch.setitem(kinds.KINDS, "networks", lambda: slow)
+    members = [("trees", "forest"), ("networks", "networks")]
+    stack = PredictiveStackingRegressor(members, random_state=0).fit(X, Y)
+    assert slow.is_fitted is is_fitted
+    assert ("networks" in stack.weights_) is is_fitted
+    assert ("weren't finished" in stack.choice_) is not is_fitted
+
+
+def test_no_member_is_begun_when_time_is_up():
+    stack = clone(REG).set_params(max_seconds=1e-9).fit(X, Y)
+    assert list(stack.weights_) == ["line"]
+    assert stack.stop_reason_ == "max_seconds"
+    assert "no time was left for trees" in stack.choice_
+
+
+@pytest.mark.long
+def test_networks_of_more_weights_than_rows_are_judged_by_a_refit():
+    """Targets are noise: left-out rows of such networks promise what new ones don't keep."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((60, 12)), rng.standard_normal(60)
+    task = task_of(x, y)
+    model = Networks()._fitted(task, {"hidden_layer_sizes": 8, "n_modes": 2, "n_members": 0})
+    assert model.network_.layout.n_params > 60
+    test, refit = Networks()._refit(task, model)
+    assert len(test) == 12
+    assert refit.shape == (12,)

@@ -1,0 +1,98 @@
+"""The process against dense normals, its gradient, refits without a row, and its own moments."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from skbayes_sym.inference.gaussian_process import (
+    ProcessEffort,
+    TableKernel,
+    condition,
+    fit_process,
+    log_evidence,
+)
+from skbayes_sym.models.model import Data
+
+POSITION = torch.tensor([0.3, 0.5, -0.2, 0.1, 0.2, -0.5, -0.7], dtype=torch.float64)
+
+
+@pytest.fixture
+def rows(generator):
+    x, y = (torch.randn(30, n, generator=generator, dtype=torch.float64) for n in (4, 2))
+    return Data(x, y, 0.5 + torch.rand(30, generator=generator, dtype=torch.float64))
+
+
+def test_evidence_is_the_dense_normals_and_its_gradient_is_right(rows):
+    kernel = TableKernel.at(POSITION)
+    covariance = kernel(rows.x, rows.x) + torch.diag(kernel.noise.square() / rows.weight)
+    normal = torch.distributions.MultivariateNormal(torch.zeros(30).double(), covariance)
+    value, gradient = log_evidence(POSITION, rows)
+    assert_close(value, normal.log_prob(rows.y.T).sum())
+    steps = 1e-6 * torch.eye(7, dtype=torch.float64)
+    slopes = [
+        (log_evidence(POSITION + s, rows)[0] - log_evidence(POSITION - s, rows)[0]) / 2e-6
+        for s in steps
+    ]
+    assert_close(gradient, torch.stack(slopes), rtol=1e-5, atol=1e-5)
+
+
+def test_kernel_is_matern_and_linear():
+    x = torch.tensor([[0.0], [2.0]], dtype=torch.float64)
+    r = 5.0**0.5 * 2.0 / 3.0
+    kernel = TableKernel(*(torch.tensor(v, dtype=torch.float64) for v in ([3.0], 0.7, 0.2, 1.0)))
+    expected = 0.49 * (1.0 + r + r * r / 3.0) * np.exp(-r)
+    assert float(kernel(x, x)[0, 1]) == pytest.approx(expected)
+    assert_close(kernel(x, x).diagonal(), kernel.variance(x))
+    assert float(kernel.variance(x)[1]) == pytest.approx(0.49 + 0.04 * 4.0)
+
+
+def test_left_out_rows_are_those_of_refits(rows):
+    """At the same scales and the same centre."""
+    y = rows.y - rows.weight @ rows.y / rows.weight.sum()
+    law = condition(POSITION, rows._replace(y=y)).left_out()
+    kernel = TableKernel.at(POSITION)
+    for n in (0, 7, 29):
+        rest = torch.arange(30) != n
+        noise = torch.diag(kernel.noise.square() / rows.weight[rest])
+        covariance = kernel(rows.x[rest], rows.x[rest]) + noise
+        across = kernel(rows.x[n : n + 1], rows.x[rest])
+        assert_close(law.loc[0, n], (across @ torch.linalg.solve(covariance, y[rest]))[0])
+        explained = across @ torch.linalg.solve(covariance, across.T)
+        assert_close(law.variance[0, n], kernel.variance(rows.x[n : n + 1]) - explained[0])
+
+
+def test_drawn_functions_have_the_moments_of_the_law_and_are_the_same_for_other_rows(rows):
+    process, x = condition(POSITION, rows), rows.x[:6] + 0.4
+    drawn = partial(process.drawn, n=4000)
+    functions = drawn(x, generator=torch.Generator().manual_seed(0)).loc
+    law = process.law(x)
+    error = (law.variance / 4000).sqrt()
+    # The prior is a sum of 1,000 cosines: its variance is right to some per cent.
+    assert bool(((functions.mean(0) - law.loc[0]).abs() < 5.0 * error[0] + 0.02).all())
+    assert_close(functions.var(0), law.variance[0].expand(-1, 2), rtol=0.2, atol=0.01)
+    again = drawn(x[2:], generator=torch.Generator().manual_seed(0)).loc
+    assert_close(again, functions[:, 2:])
+
+
+def test_columns_that_say_nothing_are_switched_off(generator):
+    x = torch.randn(200, 6, generator=generator, dtype=torch.float64)
+    y = torch.sin(2.0 * x[:, :1]) + 0.05 * torch.randn(200, 1, generator=generator).double()
+    process, law = fit_process(Data(x, y, torch.ones(200).double()), 0, 1.5)
+    length = process.kernel.length
+    assert float(length[1:].min()) > 5.0 * float(length[0])
+    assert float(process.kernel.noise) == pytest.approx(0.05, rel=0.4)
+    assert float((law.loc[0] - y).std()) < 0.1
+
+
+def test_rows_beyond_the_most_are_predicted_by_the_others(generator):
+    x = torch.randn(60, 2, generator=generator, dtype=torch.float64)
+    y = x[:, :1] + 0.1 * torch.randn(60, 1, generator=generator).double()
+    effort = ProcessEffort(rows_of_scales=30, most_rows=40)
+    process, law = fit_process(Data(x, y, torch.ones(60).double()), 0, 1.5, effort)
+    assert process.x.shape == (40, 2)
+    beyond = [n for n in range(60) if not (process.x == x[n].numpy()).all(axis=1).any()]
+    assert len(beyond) == 20
+    assert_close(law.loc[:, beyond], process.law(x[beyond]).loc)
