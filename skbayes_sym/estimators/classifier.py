@@ -86,8 +86,9 @@ class BayesianClassifierMixin(ClassifierMixin):
         ndarray of shape (n_samples_X, n_classes, n_samples)
         """
         n, seed = check_count("n_samples", n_samples), seed_of(random_state)
-        X = self._check_inputs(X)
-        require_memory([draws_part(n, len(X), len(self.classes_))], _HOST, task="sample_f")
+        check_is_fitted(self)
+        parts = [draws_part(n, num_samples(X), len(self.classes_))]
+        require_memory(parts, _HOST, task="sample_f")
 
         def functions(x: Tensor, rows: slice) -> list[Tensor]:
             drawn = self._predictor(x).functions(x, n, generator=generator_from(seed))

@@ -353,7 +353,7 @@ class BayesianRegressorMixin(RegressorMixin):
         self, X: Any, n: Any, seed: int,
         draw: Callable[[Tensor, int, torch.Generator], Tensor], task: str,
     ) -> Array:  # fmt: skip
-        """What ``draw(x, n, generator)`` (n, N, T) makes of blocks of rows, in target units."""
+        """Join draws ``draw(x, n, generator)`` (n, N, T) of blocks of rows, in target units."""
         X, n = self._check_inputs(X), check_count("n_samples", n)
         require_memory([draws_part(n, len(X), len(self.y_scale_))], _HOST, task=task)
         values, start = np.empty((n, len(X), len(self.y_scale_))), 0
