@@ -160,6 +160,13 @@ MUTANTS = [
            "models/test_crps.py"),
     Mutant("models/crps.py", "(1.0 - law.cdf(x)).square(), y, high)",
            "law.cdf(x).square(), y, high)", "models/test_crps.py"),
+    # Draws of functions.
+    Mutant("inference/laplace/member_refit.py", "(noise @ left * shrunk) @ left.mT +",
+           "(noise @ left * shrunk) @ left.mT -", "estimators/test_functions.py"),
+    Mutant("inference/laplace/predictors.py", "symmetric_root(scale * covariance)",
+           "symmetric_root(covariance)", "estimators/test_functions.py"),
+    Mutant("estimators/regressor.py", "law.uncertainty().epistemic.sqrt() if",
+           "law.uncertainty().epistemic if", "estimators/test_functions.py"),
     # Files.
     Mutant("saving/values.py", 'self._arrays.pop(e["name"])', 'self._arrays[e["name"]]',
            "saving/test_damage.py"),

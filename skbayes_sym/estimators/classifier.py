@@ -11,6 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.memory_parts import draws_part
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, Rows, Scaling, numbers_due, require_rows
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
@@ -19,7 +20,11 @@ from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.named import OF_CLASSES
 from skbayes_sym.models.predictive_mixtures import Predictive
-from skbayes_sym.numerics.arguments import labels_of, shown
+from skbayes_sym.numerics.arguments import check_count, labels_of, seed_of, shown
+from skbayes_sym.numerics.memory import require_memory
+from skbayes_sym.numerics.random import generator_from
+
+_HOST = torch.device("cpu")
 
 
 class BayesianClassifierMixin(ClassifierMixin):
@@ -70,6 +75,26 @@ class BayesianClassifierMixin(ClassifierMixin):
         """Logarithm of `predict_proba`."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
+
+    def sample_f(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw functions from the posterior: class probabilities, joint over rows.
+
+        One seed means the same functions, whatever rows are asked for.
+
+        Returns
+        -------
+        ndarray of shape (n_samples_X, n_classes, n_samples)
+        """
+        n, seed = check_count("n_samples", n_samples), seed_of(random_state)
+        check_is_fitted(self)
+        parts = [draws_part(n, num_samples(X), len(self.classes_))]
+        require_memory(parts, _HOST, task="sample_f")
+
+        def functions(x: Tensor, rows: slice) -> list[Tensor]:
+            drawn = self._predictor(x).functions(x, n, generator=generator_from(seed))
+            return [drawn.movedim(0, -1)]
+
+        return self._by_block(X, functions)[0]
 
     def predict_uncertainty(self, X: Any) -> Bunch:
         """Entropy of the predicted class in nats, split by its source.

@@ -56,9 +56,31 @@ class PredictiveDistribution:
         """Draws, ``(n_samples, n)`` or ``(n_samples, n_targets, n)``."""
         raise NotImplementedError
 
+    def functions(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Noise-free draws, joint over rows: shaped as those of `sample`.
+
+        The same functions for other rows and the same seed.
+        """
+        raise TypeError(
+            f"{self!r} doesn't say how rows vary together: functions() takes models of this "
+            "package."
+        )
+
     def log_prob(self, y: Any) -> Array:
         """Log density of observed targets, ``(n_samples,)`` nats, joint over a row's targets."""
         raise NotImplementedError
+
+    def logpdf(self, y: Any) -> Array:
+        """`log_prob`, by the name that scipy has for it."""
+        return self.log_prob(y)
+
+    def pdf(self, y: Any) -> Array:
+        """Density of observed targets."""
+        return np.asarray(np.exp(self.log_prob(y)))
+
+    def ppf(self, q: Any) -> Array:
+        """`quantile`, by the name that scipy has for it."""
+        return self.quantile(q)
 
     def cdf(self, y: Any) -> Array:
         """Probability of a target at or below the observed one, each by itself."""
@@ -115,6 +137,9 @@ class PosteriorPredictive(PredictiveDistribution):
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
         return self._model.sample_y(self._X, n, random_state)
+
+    def functions(self, n: int = 1, random_state: Any = 0) -> Array:
+        return self._model.sample_f(self._X, n, random_state)
 
     def log_prob(self, y: Any) -> Array:
         return self._model.log_predictive_density(self._X, y)
@@ -242,6 +267,9 @@ class TransformedPredictive(PredictiveDistribution):
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
         return self._outward(self._inner.sample(n, random_state))
 
+    def functions(self, n: int = 1, random_state: Any = 0) -> Array:
+        return self._outward(self._inner.functions(n, random_state))
+
     def cdf(self, y: Any) -> Array:
         below = self._inner.cdf(self._inward(self._observed(y)))
         return 1.0 - below if self._falls else below
@@ -296,6 +324,12 @@ class ClassPredictive:
         """(n_samples, n_classes)."""
         return np.asarray(self._model.predict_proba(self._X), dtype=float)
 
+    def functions(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Probabilities given draws of functions, (n_samples, n_classes, n), joint over rows."""
+        if not isinstance(self._model, BayesianClassifierMixin):
+            raise TypeError(f"{self!r} draws no functions: that takes models of this package.")
+        return self._model.sample_f(self._X, n, random_state)
+
     def log_prob(self, y: Any) -> Array:
         """Log probability of observed labels, (n_samples,) nats; -inf of one never seen."""
         if isinstance(self._model, BayesianClassifierMixin):
@@ -334,8 +368,9 @@ def predictive(model: Any, X: Any) -> Any:
     -------
     PredictiveDistribution or ClassPredictive
         Of regressors: ``.mean() .std() .var() .quantile(q) .interval(coverage)
-        .sample(n, random_state) .log_prob(y) .cdf(y) .crps(y) .uncertainty() .components()``, in
-        the units of ``y``. Of classifiers: ``.classes .proba() .log_prob(y) .uncertainty()``.
+        .sample(n, random_state) .functions(n, random_state) .log_prob(y) .cdf(y) .crps(y)
+        .uncertainty() .components()``, in the units of ``y``, and scipy's names ``.pdf .logpdf
+        .ppf``. Of classifiers: ``.classes .proba() .functions(n) .log_prob(y) .uncertainty()``.
 
     Raises
     ------

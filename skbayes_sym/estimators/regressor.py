@@ -158,14 +158,15 @@ class BayesianRegressorMixin(RegressorMixin):
     def _n_outputs(self, data: Training) -> int:
         return int(data.rows.y.shape[1])
 
-    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+    def predict(self, X: Any, return_std: bool | str = False, return_cov: bool = False) -> Any:
         """Mean of the posterior predictive.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-        return_std : bool, default=False
-            Whether to return the standard deviation of a new target too.
+        return_std : bool or "function", default=False
+            Whether to return the standard deviation of a new target too; "function" leaves the
+            observation noise out.
         return_cov : bool, default=False
             Whether to return the joint covariance of new targets at the rows of ``X`` instead; for
             models whose posterior of functions is normal.
@@ -174,7 +175,7 @@ class BayesianRegressorMixin(RegressorMixin):
         -------
         mean : ndarray of shape (n_samples,) or (n_samples, n_targets)
         std : ndarray of the same shape
-            Observation noise included; only if ``return_std``.
+            Observation noise included, but for "function"; only if ``return_std``.
         cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_targets)
             Observation noise included, on the diagonal, which is that of ``std ** 2``; only if
             ``return_cov``.
@@ -188,7 +189,14 @@ class BayesianRegressorMixin(RegressorMixin):
             return self._mean_and_covariance(X)
         if not return_std:
             return self._shaped(self._means(X))
-        mean, std = self._reduce(X, lambda p: [p.mean(), p.std()])
+        if isinstance(return_std, str) and return_std != "function":
+            raise ValueError(f"return_std must be True, False or 'function', got {return_std!r}.")
+
+        def moments(law: TargetPredictive) -> list[Tensor]:
+            std = law.uncertainty().epistemic.sqrt() if return_std == "function" else law.std()
+            return [law.mean(), std]
+
+        mean, std = self._reduce(X, moments)
         return self._shaped(mean), self._shaped(std)
 
     def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Array:
@@ -308,19 +316,51 @@ class BayesianRegressorMixin(RegressorMixin):
         MemoryError
             Before anything is drawn, if the draws can't fit.
         """
-        X = self._check_inputs(X)
-        n_samples = check_count("n_samples", n_samples)
         seed = seed_of(random_state)
-        require_memory([draws_part(n_samples, len(X), len(self.y_scale_))], _HOST, task="sample_y")
-        values = np.empty((n_samples, len(X), len(self.y_scale_)))
         # The noise has a stream of its own.
         rng = np.random.default_rng(np.random.SeedSequence(seed).generate_state(1)[0])
-        start = 0
+
+        def targets(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+            return self._predictor(x).drawn(x, n, generator=generator).sample_of_draws(rng)
+
+        return self._of_functions(X, n_samples, seed, targets, "sample_y")
+
+    def sample_f(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw functions from the posterior: expected targets, without observation noise.
+
+        One seed means the same functions, whatever rows are asked for; `sample_y` adds noise to
+        them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+        n_samples : int, default=1
+            Draws, at least one.
+        random_state : int, RandomState instance or None, default=0
+
+        Returns
+        -------
+        ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
+            Joint over rows and targets, in the units of ``y``.
+        """
+
+        def functions(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
+            return self._predictor(x).functions(x, n, generator=generator)
+
+        return self._of_functions(X, n_samples, seed_of(random_state), functions, "sample_f")
+
+    def _of_functions(
+        self, X: Any, n: Any, seed: int,
+        draw: Callable[[Tensor, int, torch.Generator], Tensor], task: str,
+    ) -> Array:  # fmt: skip
+        """Join draws ``draw(x, n, generator)`` (n, N, T) of blocks of rows, in target units."""
+        X, n = self._check_inputs(X), check_count("n_samples", n)
+        require_memory([draws_part(n, len(X), len(self.y_scale_))], _HOST, task=task)
+        values, start = np.empty((n, len(X), len(self.y_scale_))), 0
         with prediction():
             for x in self._input_blocks(X):
-                drawn = self._predictor(x).drawn(x, n_samples, generator=generator_from(seed))
-                targets = drawn.sample_of_draws(rng)
-                values[:, start : start + len(x)] = targets.cpu().numpy()
+                drawn = draw(x, n, generator_from(seed))
+                values[:, start : start + len(x)] = drawn.cpu().numpy()
                 start += len(x)
         values *= self.y_scale_
         values += self.y_mean_

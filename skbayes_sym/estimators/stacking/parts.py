@@ -186,6 +186,10 @@ class CalibratedPredictor(BasePredictor):
     def law(self, x: Any) -> CategoricalMixture:
         return CategoricalMixture(self.calibration.log_probs(self.base.mean(x)).unsqueeze(0))
 
+    def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> CategoricalMixture:
+        """The same probabilities every time: a calibrated score knows of one function."""
+        return CategoricalMixture(self.law(x).log_probs.expand(n, -1, -1))
+
 
 @dataclass(frozen=True, eq=False)
 class StackPart(BasePredictor):

@@ -187,6 +187,21 @@ def refitted_logits(
     return LinearisedLogits(torch.cat(means), torch.cat(covariances))
 
 
+def drawn_logits(
+    network: MLP, member: RefittedMember, scale: Tensor, x: Tensor, noise: Tensor
+) -> Tensor:
+    """Logits (m, N, K) of functions drawn from a refitted member, from normals (m, P).
+
+    A root of the whitened covariance ``I - U U'``, with ``U = Q s V'``, is
+    ``I - Q (1 - sqrt(1 - s^2)) Q'``: O(P r^2 + m N K P).
+    """
+    logits, rows = _logits_and_rows(network, member.theta, scale, x)
+    left, sizes, _ = torch.linalg.svd(member.root / scale.unsqueeze(1), full_matrices=False)
+    shrunk = 1.0 - (1.0 - sizes.square()).clamp_min(0.0).sqrt()
+    moved = noise - (noise @ left * shrunk) @ left.mT + (member.loc - member.theta) / scale
+    return logits + torch.einsum("nkp,mp->mnk", rows, moved)
+
+
 def _logits_and_rows(
     network: MLP, theta: Tensor, scale: Tensor, x: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -12,13 +12,18 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     moderated_mixture,
 )
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedNetwork, LinearisedOutputs
-from skbayes_sym.inference.laplace.member_refit import RefittedMember, refitted_mixture
+from skbayes_sym.inference.laplace.member_refit import (
+    RefittedMember,
+    drawn_logits,
+    refitted_mixture,
+)
 from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
-from skbayes_sym.inference.laplace.search.labels import symmetric_root
+from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
 from skbayes_sym.inference.predictor import BasePredictor, of_draws
 from skbayes_sym.models.likelihoods.expectations import N_NODES
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.numerics.random import generator_from
@@ -100,13 +105,49 @@ class ModesPredictor(BasePredictor):
 
 
 @dataclass(frozen=True, eq=False)
-class LabelsPredictor(BasePredictor):
-    """Labels, by networks linearised at modes that count alike."""
+class JointLabels(BasePredictor):
+    """Labels, by several laws of the weights of a linearised network that count alike."""
 
     network: MLP
+
+    def logits(self, which: int, x: Tensor, noise: Tensor) -> Tensor:
+        """Logits (m, N, K) of a law, from standard normals (m, P); rows are in float64."""
+        raise NotImplementedError
+
+    @property
+    def n_laws(self) -> int:
+        raise NotImplementedError
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> CategoricalMixture:
+        chosen = torch.randint(self.n_laws, (n,), generator=generator)
+        shape = (n, self.network.layout.n_params)
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(x.device)
+        order, laws = chosen.argsort(stable=True), []
+        for which in chosen.unique().tolist():
+            logits = self.logits(which, x.double(), noise[chosen == which])
+            law = LabelTerms(logits.flatten(0, 1)).log_probabilities()[..., 0]
+            laws.append(law.unflatten(0, logits.shape[:2]).to(x))
+        return CategoricalMixture(torch.cat(laws)[order.argsort()])
+
+
+@dataclass(frozen=True, eq=False)
+class LabelsPredictor(JointLabels):
+    """Labels, by networks linearised at modes that count alike."""
+
     posteriors: Posteriors
     variance_scale: float  # 0: of the modes alone
     integral: str = "sampling"
+
+    @property
+    def n_laws(self) -> int:
+        return len(self.posteriors.theta)
+
+    def logits(self, which: int, x: Tensor, noise: Tensor) -> Tensor:
+        theta, covariance = (part[which] for part in self.posteriors)
+        outputs, jacobian = outputs_and_jacobian(self.network, theta.unsqueeze(0), x)
+        scale = 0.0 if self.integral == "plugin" else self.variance_scale
+        moved = noise @ symmetric_root(scale * covariance)
+        return outputs + torch.einsum("nkp,mp->mnk", jacobian[0], moved)
 
     def law(self, x: Tensor) -> CategoricalMixture:
         mixture = moderated_mixture if self.integral == "probit" else labels_mixture
@@ -115,12 +156,19 @@ class LabelsPredictor(BasePredictor):
 
 
 @dataclass(frozen=True, eq=False)
-class RefittedPredictor(BasePredictor):
+class RefittedPredictor(JointLabels):
     """Labels, by members refitted as linearised networks."""
 
-    network: MLP
     members: tuple[list[RefittedMember], Tensor]
     variance_scale: float
+
+    @property
+    def n_laws(self) -> int:
+        return len(self.members[0])
+
+    def logits(self, which: int, x: Tensor, noise: Tensor) -> Tensor:
+        member, scale = self.members[0][which], self.members[1][which]
+        return drawn_logits(self.network, member, scale, x, self.variance_scale**0.5 * noise)
 
     def law(self, x: Tensor) -> CategoricalMixture:
         law = refitted_mixture(self.network, self.members, x.double(), self.variance_scale)

@@ -33,7 +33,7 @@ class PooledPredictor(BasePredictor):
         means = [w * self.parts[name].mean(x) for name, w in self.weights.items() if w]
         return torch.stack(means).sum(0)
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Any:
         """Distribution of targets given each of ``n`` joint draws of functions, of chosen parts."""
         weights = torch.tensor([self.weights[name] for name in self.parts], dtype=torch.float64)
         which = torch.multinomial(weights, n, replacement=True, generator=generator)
@@ -42,6 +42,8 @@ class PooledPredictor(BasePredictor):
             parts[k].drawn(x, m, generator=generator) for k, m in enumerate(counts) if m
         ]
         order = which.argsort(stable=True).argsort().to(x.device)
+        if isinstance(laws[0], CategoricalMixture):
+            return CategoricalMixture(torch.cat([law.log_probs for law in laws])[order])
         loc = torch.cat([law.loc for law in laws])[order]
         noise = torch.cat([law.noise_variance.expand_as(law.loc) for law in laws])[order]
         return NormalMixture(loc, torch.zeros_like(loc[:, :1]), noise)
