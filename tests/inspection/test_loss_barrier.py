@@ -84,7 +84,7 @@ def test_two_modules_that_compute_the_same():
     found = sk.loss_barrier(loss, first, second, n_points=5, example_input=x)
     assert found.barrier_before > 1e-3 > 1e-6 > found.barrier_after
     assert found.distance_before > 1.0 > 1e-6 > found.distance_after
-    np.testing.assert_allclose(found.before[[0, -1]], float(loss(first)), rtol=1e-5)
+    np.testing.assert_allclose(found.before[[0, -1]], loss(first).item(), rtol=1e-5)
     with pytest.raises(TypeError, match="needs example_input"):
         sk.loss_barrier(loss, first, second)
     with pytest.raises(TypeError, match="an estimator and two draws"):
