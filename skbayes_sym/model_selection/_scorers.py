@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.metrics import mean_pinball_loss
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.scikit_learn import num_samples
+from skbayes_sym.estimators._fit.scikit_learn import BaseScorer, check_sample_weight, num_samples
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute, innermost
 from skbayes_sym.estimators.distributions import (
     PredictiveDistribution,
@@ -102,7 +101,9 @@ def evidence_scorer(estimator: BaseEstimator, X: Any = None, y: Any = None) -> f
     raise ValueError(f"{name} has neither log_evidence_ nor elbo_. {remedy}")
 
 
-def log_predictive_density_scorer(estimator: BaseEstimator, X: Any, y: Any) -> float:
+def log_predictive_density_scorer(
+    estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any = None
+) -> float:
     """Mean log predictive density of observed targets; for ``scoring=``.
 
     Parameters
@@ -114,6 +115,8 @@ def log_predictive_density_scorer(estimator: BaseEstimator, X: Any, y: Any) -> f
         of a normal distribution.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_targets)
+    sample_weight : array-like of shape (n_samples,), optional
+        Weights of the rows in the mean. ``get_scorer("log_density")`` gets them by routing.
 
     Returns
     -------
@@ -141,12 +144,7 @@ def log_predictive_density_scorer(estimator: BaseEstimator, X: Any, y: Any) -> f
     >>> cross_val_score(BayesianRidge(), X, y, scoring=log_predictive_density_scorer).round(2)
     array([-5.39, -5.43, -5.45, -5.42, -5.42])
     """
-    if not predicts_distribution(estimator):
-        raise ValueError(
-            f"{type(innermost(estimator).model).__name__} predicts no distribution: it has no "
-            "log_predictive_density, predict_proba or predict(X, return_std=True)."
-        )
-    return float(np.mean(predictive(estimator, X).log_prob(y)))
+    return _weighed(_log_densities(estimator, X, y), y, sample_weight)
 
 
 class NoSplit:
@@ -197,7 +195,16 @@ class NoSplit:
         return "NoSplit()"
 
 
-Scorer = Callable[[BaseEstimator, Any, Any], float]
+Rows = Callable[[BaseEstimator, Any, Any], Array]
+
+
+def _log_densities(estimator: BaseEstimator, X: Any, y: Any) -> Array:
+    if not predicts_distribution(estimator):
+        raise ValueError(
+            f"{type(innermost(estimator).model).__name__} predicts no distribution: it has no "
+            "log_predictive_density, predict_proba or predict(X, return_std=True)."
+        )
+    return np.asarray(predictive(estimator, X).log_prob(y))
 
 
 def _of_numbers(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
@@ -210,33 +217,51 @@ def _of_numbers(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
     return law
 
 
-def _neg_crps(estimator: BaseEstimator, X: Any, y: Any) -> float:
-    return -float(np.mean(_of_numbers(estimator, X).crps(y)))
+def _neg_crps(estimator: BaseEstimator, X: Any, y: Any) -> Array:
+    return -_of_numbers(estimator, X).crps(y)
 
 
 @dataclass(frozen=True)
 class _NegPinball:
-    """Minus the mean pinball loss of one predicted quantile."""
+    """Minus the pinball loss of one predicted quantile."""
 
     quantile: float
 
-    def __post_init__(self) -> None:
-        if not 0.0 < self.quantile < 1.0:
-            raise ValueError(f"quantile must lie strictly between 0 and 1, got {self.quantile!r}.")
-
-    def __call__(self, estimator: BaseEstimator, X: Any, y: Any) -> float:
-        predicted = _of_numbers(estimator, X).quantile(self.quantile)
-        return -float(mean_pinball_loss(y, predicted, alpha=self.quantile))
+    def __call__(self, estimator: BaseEstimator, X: Any, y: Any) -> Array:
+        off = np.asarray(y, dtype=float) - _of_numbers(estimator, X).quantile(self.quantile)
+        return -np.maximum(self.quantile * off, (self.quantile - 1.0) * off)
 
 
-_SCORERS: dict[str, Scorer] = {
-    "evidence": evidence_scorer,
-    "log_density": log_predictive_density_scorer,
-    "neg_crps": _neg_crps,
-}
+def _weighed(values: Array, y: Any, sample_weight: Any = None) -> float:
+    """Mean of what rows score, and their targets in equal shares."""
+    by_row = values.reshape(len(values), -1).mean(axis=1)
+    if sample_weight is None:
+        return float(by_row.mean())
+    weight = check_sample_weight(sample_weight, by_row[:, None], ensure_non_negative=True)
+    return float(np.average(by_row[weight > 0], weights=weight[weight > 0]))
 
 
-def get_scorer(scoring: str, *, quantile: float | None = None) -> Scorer:
+class LawScorer(BaseScorer):
+    """A mean over rows of what their predictive distributions score.
+
+    It is one of scikit-learn's: ``set_score_request(sample_weight=True)`` has searches weigh
+    held-out rows.
+    """
+
+    def __init__(self, name: str, of_rows: Rows) -> None:
+        super().__init__(score_func=_weighed, sign=1, kwargs={})
+        self._name, self._of_rows = name, of_rows
+
+    def _score(
+        self, method_caller: Any, estimator: BaseEstimator, X: Any, y_true: Any, **routed: Any
+    ) -> float:
+        return _weighed(self._of_rows(estimator, X, y_true), y_true, **routed)
+
+    def __repr__(self) -> str:
+        return f'get_scorer("{self._name}")'
+
+
+def get_scorer(scoring: str, *, quantile: float | None = None) -> LawScorer | Callable[..., float]:
     r"""A scorer of predictive distributions by its name, for ``scoring=``.
 
     Parameters
@@ -257,7 +282,8 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> Scorer:
 
     Returns
     -------
-    callable (estimator, X, y) -> float
+    callable (estimator, X, y, *, sample_weight=None) -> float
+        One of scikit-learn's, with ``set_score_request``, but for "evidence", which asks no rows.
         For estimators of this package, pipelines, searches and `TransformedTargetRegressor` around
         them, and scikit-learn's own models with ``return_std`` or ``predict_proba``. Can be
         pickled.
@@ -291,13 +317,15 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> Scorer:
     if scoring == "neg_pinball":
         if quantile is None:
             raise ValueError('get_scorer("neg_pinball") needs quantile, such as quantile=0.9.')
-        return _NegPinball(quantile)
-    if scoring not in _SCORERS:
-        names = ", ".join(sorted([*_SCORERS, "neg_pinball"]))
+        if not 0.0 < quantile < 1.0:
+            raise ValueError(f"quantile must lie strictly between 0 and 1, got {quantile!r}.")
+        return LawScorer(scoring, _NegPinball(quantile))
+    of_rows = {"log_density": _log_densities, "neg_crps": _neg_crps}
+    if scoring != "evidence" and scoring not in of_rows:
         raise ValueError(
-            f"{scoring!r} is no scorer of this package: {names}. scikit-learn's own come by "
-            "sklearn.metrics.get_scorer."
+            f"{scoring!r} is no scorer of this package: evidence, log_density, neg_crps, "
+            "neg_pinball. scikit-learn's own come by sklearn.metrics.get_scorer."
         )
     if quantile is not None:
         raise ValueError(f"quantile is of neg_pinball: {scoring!r} has none.")
-    return _SCORERS[scoring]
+    return evidence_scorer if scoring == "evidence" else LawScorer(scoring, of_rows[scoring])

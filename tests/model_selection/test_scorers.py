@@ -5,13 +5,14 @@ import pickle
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.metrics import mean_pinball_loss
-from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -181,6 +182,23 @@ def test_a_search_by_a_named_scorer_takes_the_right_noise():
     search = GridSearchCV(LINEAR, {"noise_std": [5.0, 60.0, 600.0]}, scoring=get_scorer("neg_crps"))
     assert search.fit(X, y - y.mean()).best_params_["noise_std"] == 60.0
     assert get_scorer("evidence") is evidence_scorer
+
+
+def test_held_out_rows_are_weighed_by_routing():
+    """Weights that leave rows out are the score without them; a search asks for them."""
+    model, weight = clone(LINEAR).fit(X, y), (np.arange(80) % 2).astype(float)
+    for scorer in (get_scorer("neg_crps"), get_scorer("neg_pinball", quantile=0.9)):
+        half = scorer(model, X[1::2], y[1::2])
+        assert scorer(model, X, y, sample_weight=weight) == pytest.approx(half)
+    with config_context(enable_metadata_routing=True):
+        scorer = get_scorer("log_density").set_score_request(sample_weight=True)
+        linear = clone(LINEAR).set_fit_request(sample_weight=True)
+        found = cross_validate(linear, X, y, scoring=scorer, cv=2, params={"sample_weight": weight})
+        assert not get_scorer("log_density").get_metadata_routing().score.requests["sample_weight"]
+    for (train, test), score in zip(KFold(2).split(X), found["test_score"], strict=True):
+        fold = clone(LINEAR).fit(X[train], y[train], sample_weight=weight[train])
+        mean = np.average(fold.log_predictive_density(X[test], y[test]), weights=weight[test])
+        assert score == pytest.approx(mean)
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,10 @@ class FitTask:
 
     def end_block(self, reconstruct: Reconstruct | None) -> bool:
         """Report a finished block; True if a callback asks to stop."""
-        given = {**self._given, "reconstruction_attributes": reconstruct}
-        stop, self._block = self._block.call_on_fit_task_end(**given), None
+        stop = self._block.call_on_fit_task_end(
+            **self._given, reconstruction_attributes=reconstruct
+        )
+        self._block = None
         self._tell_time()
         if not stop and self._left > 0:
             self._begin_block()

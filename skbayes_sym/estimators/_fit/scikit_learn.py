@@ -4,6 +4,7 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 from sklearn.base import _fit_context as fit_context
+from sklearn.metrics._scorer import _BaseScorer as BaseScorer
 from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions, validate_params
 from sklearn.utils.metaestimators import _safe_split as safe_split
@@ -39,6 +40,7 @@ def callback_context(estimator: BaseEstimator, n_blocks: int) -> Any:
 
 
 __all__ = [
+    "BaseScorer",
     "CallbackSupportMixin",
     "HasMethods",
     "Interval",
