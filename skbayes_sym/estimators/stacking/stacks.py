@@ -198,15 +198,16 @@ class Stack(RowEstimator):
     def _given_folds(self, X: Any, y: Any, first: Array) -> list[tuple[Array, Array]]:
         """Training and left-out distinct rows, where ``cv`` splits the rows as they were given."""
         splits = list(check_cv(self.cv, y, classifier=is_classifier(self)).split(X, y))
-        fold = np.full(num_samples(X), -1)
+        fold, n_tests = np.full(num_samples(X), -1), np.zeros(num_samples(X), dtype=int)
         for k, (_, test) in enumerate(splits):
             fold[test] = k
-        n_tests = np.bincount(np.concatenate([test for _, test in splits]), minlength=len(fold))
+            n_tests[test] += 1
         wrong = first[n_tests[first] != 1]
         if len(wrong):
+            row = wrong.min()
             raise ValueError(
-                f"cv must leave out every row once, but row {wrong[0]} is left out "
-                f"{n_tests[wrong[0]]} times: use KFold, for example."
+                f"cv must leave out every row once, but row {row} is left out {n_tests[row]} "
+                "times: use KFold, for example."
             )
         places = [fold[first] == k for k in range(len(splits))]
         return [(np.flatnonzero(~here), np.flatnonzero(here)) for here in places if here.any()]
