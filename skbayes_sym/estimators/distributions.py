@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators._fit.unwrap import innermost
+from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin, quantile_levels
 from skbayes_sym.numerics.arguments import check_random_state
@@ -175,7 +176,7 @@ class NormalPredictive(PredictiveDistribution):
         return self._std
 
     def quantile(self, q: Any) -> Array:
-        levels = _checked_levels(q)
+        levels = checked_levels(q)
         values = self._mean[..., None] + self._std[..., None] * norm.ppf(levels)
         return values if np.ndim(q) else values[..., 0]
 
@@ -260,7 +261,7 @@ class TransformedPredictive(PredictiveDistribution):
         return np.moveaxis(out, -1, 1) if several else out
 
     def quantile(self, q: Any) -> Array:
-        levels = _checked_levels(q)
+        levels = checked_levels(q)
         values = self._outward(self._inner.quantile(1.0 - levels if self._falls else levels))
         return values if np.ndim(q) else values[..., 0]
 
@@ -362,7 +363,8 @@ def predictive(model: Any, X: Any) -> Any:
         `TransformedTargetRegressor` around one, or any other scikit-learn regressor that takes
         ``return_std`` (its targets are taken for normal) or classifier with ``predict_proba``.
     X : array-like of shape (n_samples, n_features)
-        Rows as the model takes them: a pipeline's own steps are applied.
+        Rows as the model takes them: a pipeline's own steps are applied. Of a matrix factorisation
+        a list of entries, with or without values.
 
     Returns
     -------
@@ -402,6 +404,9 @@ def predictive(model: Any, X: Any) -> Any:
     inner, prepare = innermost(model)
     check_is_fitted(inner)
     X = prepare(X)
+    law = inner._predictive(X) if isinstance(inner, BayesianEstimator) else None
+    if law is not None:
+        return law
     if _is_transformed(inner):
         return _transformed(inner, X)
     if is_classifier(inner) and hasattr(inner, "predict_proba"):
@@ -440,7 +445,8 @@ def _transformed(model: BaseEstimator, X: Any) -> TransformedPredictive:
     )
 
 
-def _checked_levels(q: Any) -> Array:
+def checked_levels(q: Any) -> Array:
+    """Levels of quantiles; ValueError unless strictly between 0 and 1."""
     levels = quantile_levels(q)
     if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
         raise ValueError(f"quantiles must lie strictly between 0 and 1, got {q!r}.")
