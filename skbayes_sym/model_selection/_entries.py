@@ -113,9 +113,9 @@ class EntryKFold:
         n = int(dealt.max()) + 1
         if n < k:
             raise ValueError(f"n_splits={k} is more than the {n} {self.by} that have entries.")
-        order = check_random_state(self.random_state).permutation(n) if self.shuffle else range(n)
-        folds = np.empty(n, dtype=np.int64)
-        folds[order] = np.arange(n) % k
+        folds = np.arange(n) % k
+        if self.shuffle:
+            folds[check_random_state(self.random_state).permutation(n)] = np.arange(n) % k
         for i in range(k):
             yield place[folds[dealt] != i], place[folds[dealt] == i]
 
@@ -135,7 +135,7 @@ def _entries_of(X: Any, columns: Any) -> _Entries:
         return _Entries(*seen[:3], np.arange(len(seen.values)))
     listed = listed_parts(X, columns)
     place = np.flatnonzero(~np.isnan(listed.values))
-    return _Entries(*(part[place] for part in listed[:3]), place)
+    return _Entries(listed.rows[place], listed.columns[place], listed.values[place], place)
 
 
 def _part(X: Any, columns: Any, place: Array) -> Any:
