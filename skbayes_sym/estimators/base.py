@@ -24,7 +24,11 @@ from skbayes_sym.estimators._fit.rows import (
     require_rows,
 )
 from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS, Run, logging_to_stderr
-from skbayes_sym.estimators._fit.scikit_learn import CallbackSupportMixin, fit_context
+from skbayes_sym.estimators._fit.scikit_learn import (
+    CallbackSupportMixin,
+    fit_context,
+    page_of_a_class,
+)
 from skbayes_sym.estimators._fit.training import Training, automatic_batch
 from skbayes_sym.estimators._fit.warnings import warn_user, warnings_name
 from skbayes_sym.estimators.optimizers import Adam
@@ -46,6 +50,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     # Figures that are computed once training has ended.
     _closing: ClassVar[tuple[str, ...]] = ()
+    _doc_link_module = "skbayes_sym"  # of the "?" in HTML
+    _doc_link_template = property(lambda _: page_of_a_class())
 
     device: str
     verbose: Any
