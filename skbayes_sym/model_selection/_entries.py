@@ -140,7 +140,7 @@ def _entries_of(X: Any, columns: Any) -> _Entries:
 
 
 def _part(X: Any, columns: Any, place: Array) -> Any:
-    """What a fit is given of these entries."""
+    """Some of the entries, as a fit takes them."""
     if isinstance(X, tuple):
         return tuple(safe_indexing(np.asarray(part), place) for part in X)
     return safe_indexing(X, place) if is_listed(X, columns) else with_entries(X, place)
