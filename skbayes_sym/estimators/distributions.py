@@ -337,7 +337,7 @@ class ClassPredictive:
 
 
 def checked_levels(q: Any) -> Array:
-    """Levels of quantiles, strictly between 0 and 1."""
+    """Levels of quantiles; ValueError unless strictly between 0 and 1."""
     levels = quantile_levels(q)
     if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
         raise ValueError(f"quantiles must lie strictly between 0 and 1, got {q!r}.")

@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import innermost
+from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.distributions import (
     ClassPredictive,
     Components,
@@ -194,7 +195,8 @@ def predictive(model: Any, X: Any) -> Any:
         other scikit-learn regressor that takes ``return_std`` (its targets are taken for normal) or
         classifier with ``predict_proba``; skpro's regressors, NGBoost's and quantile-forest's.
     X : array-like of shape (n_samples, n_features)
-        Rows as the model takes them: a pipeline's own steps are applied.
+        Rows as the model takes them: a pipeline's own steps are applied. Of a matrix factorisation
+        a list of entries, with or without values.
 
     Returns
     -------
@@ -238,6 +240,9 @@ def predictive(model: Any, X: Any) -> Any:
     X = prepare(X)
     if (kind := _kind(inner)) is not None:
         return LAWS[kind](inner, X)
+    law = inner._predictive(X) if isinstance(inner, BayesianEstimator) else None
+    if law is not None:
+        return law
     if _is_transformed(inner):
         n_targets = 1 if inner._training_dim == 1 else inner.transformer_.n_features_in_
         law = predictive(inner.regressor_, X)

@@ -279,8 +279,9 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> LawScorer | Ca
 
     Returns
     -------
-    callable (estimator, X, y, *, sample_weight=None) -> float
-        One of scikit-learn's, with ``set_score_request``, but for "evidence", which asks no rows.
+    callable
+        ``(estimator, X, y, *, sample_weight=None) -> float``; one of scikit-learn's, with
+        ``set_score_request``, but for "evidence", which asks no rows.
         For estimators of this package, pipelines, searches and `TransformedTargetRegressor` around
         them, and scikit-learn's own models with ``return_std`` or ``predict_proba``. Can be
         pickled.
