@@ -111,6 +111,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         """Whether a fit starts where the one before ended."""
         return self.warm_start and self.__sklearn_is_fitted__()
 
+    def _predictive(self, X: Any) -> Any:
+        """The law at ``X`` of a model that is neither of rows' targets nor of their classes."""
+        return None
+
     def _predict_device(self) -> torch.device:
         """The fit's device if it is here, else the CPU (a model may move between machines)."""
         device = torch.device(self.device_)
