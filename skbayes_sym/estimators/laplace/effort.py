@@ -34,18 +34,18 @@ class ModesEffort:
     # Work that "auto" takes Gauss-Newton steps for, some twenty seconds; where there is a choice,
     # three to six; and to choose the width.
     most_work: float = 1e12
-    usual_work: float = 8e10
-    validation_work: float = 1e11
+    usual_work: float = 4e10
+    validation_work: float = 5e10
     fewest_modes: int = 3  # worth finding at all
     most_modes: int = 10
 
-    # Of a restart in regression. Small systems make all steps (concrete: -2.86 nats per row after
-    # 50, -2.85 after 100, -3.00 after 30); large ones fewer, and predict as well (an arm of eight
-    # links and a ship's sixteen columns, 1,000 to 2,000 rows: .01 better after 50). Twice as many
-    # again while the evidence rises steeply: where there is hardly any noise.
-    steps: int = 100
-    fewest_steps: int = 50
-    more: int = 2
+    # Of a restart in regression. Then scales drift and evidences fall, by .05 nats per row over the
+    # next fifty on small tables, and as many predict worse as better (twenty tables of 110 to 300
+    # rows: .006 nats better in the mean after twenty steps from a cross-validation's modes than
+    # after eighty). Where there is hardly any noise the evidence still rises steeply: as many
+    # again, and again.
+    steps: int = 50
+    more: int = 4
 
     # hidden_layer_sizes="auto", prior="learn": beyond so many rows a scale a column predicts better
     # than a scale a layer, wherever at most this share of the targets' variance is noise; and forty
@@ -81,7 +81,7 @@ class ModesEffort:
     folds: int = 5
     fewest_rows: int = 10
     most_rows_asked: int = 20  # numbers to learn from a weight
-    rough_steps: int = 40  # enough to compare widths, and to go on from
+    rough_steps: int = 25  # enough to compare widths, and to go on from
     rough_tol: float = 1e-3  # nats per unit of weight
 
     # Labels. Beyond 1,000 weights fewer steps do, and each costs much more; beyond four modes
@@ -89,6 +89,9 @@ class ModesEffort:
     # seconds of one core, of which noisy labels take 2.5 times as much.
     labels_steps: int = 60
     labels_steps_of_many: int = 30
+    labels_last_steps: int = 40  # of all rows, after a search of some, whose first count
+    fewest_labels_rows: int = 2000  # that are searched first,
+    labels_rows_a_weight: int = 4  # and a weight
     many_weights: int = 1000
     most_labels_modes: int = 4
     labels_work: float = 4e11
@@ -138,15 +141,9 @@ class ModesEffort:
         most = self.most_modes if most is None else most
         return self.affordable_modes(most, n_rows, network) or min(self.fewest_modes, most)
 
-    def steps_of_mode(self, n_rows: int, network: MLP) -> int:
-        """Gauss-Newton steps of a mode of regression."""
-        n_numbers, n_params = n_rows * network.n_outputs, network.layout.n_params
-        few = work(self.fewest_modes, 1, n_numbers, n_params)
-        return min(self.steps, max(self.fewest_steps, int(self.usual_work / few)))
-
     def work_of_mode(self, n_rows: int, network: MLP) -> float:
         n_numbers, n_params = n_rows * network.n_outputs, network.layout.n_params
-        return work(1, self.steps_of_mode(n_rows, network), n_numbers, n_params)
+        return work(1, self.steps, n_numbers, n_params)
 
     def richer(self, n_rows: int, network: MLP) -> MLP | None:
         """The network that many rows deserve under a scale a column, if there is time for it."""
@@ -179,6 +176,10 @@ class ModesEffort:
     def steps_of_labels(self, n_params: int) -> int:
         """Gauss-Newton steps of a mode of classification."""
         return self.labels_steps if n_params <= self.many_weights else self.labels_steps_of_many
+
+    def labels_rows(self, n_params: int) -> int:
+        """Rows whose modes a search of more begins with."""
+        return max(self.fewest_labels_rows, self.labels_rows_a_weight * n_params)
 
     def affordable_labels(self, most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
         """Modes that some seconds of one core are enough for, and whether for tries too.

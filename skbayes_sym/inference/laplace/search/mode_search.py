@@ -176,7 +176,10 @@ class EvidenceSearch:
     def resumed(
         self, problem: EvidenceProblem, modes: Modes, on_step: OnSearch | None = None
     ) -> Search:
-        """Modes from those of nearly the same problem, with their scales and noise; one batch."""
+        """Modes from those of nearly the same problem, with their scales and noise; one batch.
+
+        Steps that count as made there aren't made again.
+        """
         hyper, sure = SearchHyper(modes.hyper, modes.noise_precision), modes.n_iter < 0
         return self._batch(problem, Begun(problem, hyper), modes.theta, sure, on_step, resumes=True)
 
@@ -192,14 +195,13 @@ class EvidenceSearch:
     ) -> Search:
         at_first, hyper = begun
         state, rows = _start(theta, hyper), at_first.expansion(theta)
-        n_before = problem.schedule.best_start if resumes else 0  # steps made elsewhere
+        n_before = min(problem.schedule.best_start, self.max_iter - 1) if resumes else 0
         curve: list[Tensor] = []  # of scores and log evidences, (2, R) each
         ended = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
         moving, alive = list(range(len(theta))), torch.arange(len(theta), device=theta.device)
         loop = Loop()
         with loop:
-            for n_done in loop.steps(range(self.max_iter + self.max_more)):
-                i = n_before + n_done
+            for i in loop.steps(range(n_before, self.max_iter + self.max_more)):
                 now = (at_first if i < HYPER_START else problem).of(alive)
                 part = state if len(moving) == len(theta) else _of(state, alive)
                 if i == HYPER_START and at_first is not problem:
@@ -213,13 +215,13 @@ class EvidenceSearch:
                     curve.append(torch.where(ended, nan, values))
                 ended = ended | self._settled(problem, curve, state.n_without)
                 settled = ended
-                if n_done + 1 >= self.max_iter:
+                if i + 1 >= self.max_iter:
                     ended = ended | ~_rises(curve, problem.total_weight, ended)
                 before, (moving, n_settled) = moving, _moving(ended, settled)
                 loop.stop_if("tol", n_settled == len(theta))
                 if on_step is not None:
                     search = partial(_search, problem, state, curve, "interrupted")
-                    loop.stop_if("callback", on_step(n_done + 1, search))
+                    loop.stop_if("callback", on_step(i + 1 - n_before, search))
                 if not moving:
                     break
                 if len(moving) < len(before):
