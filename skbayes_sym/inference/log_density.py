@@ -57,6 +57,12 @@ def gradient_of(log_density: LogDensity) -> Callable[[Tensor], Tensor]:
     return gradient or (lambda position: log_density.evaluate(position).gradient)
 
 
+def scale_directions_of(log_density: LogDensity) -> Tensor | None:
+    """Signs (K, D) of coordinates whose scales vary widely together, where a density knows any."""
+    directions: Tensor | None = getattr(log_density, "scale_directions", None)
+    return directions
+
+
 @dataclass(frozen=True, eq=False)
 class RoughGradients:
     """A density whose gradients are those of another, in less precision: a `LogDensity`.
