@@ -10,11 +10,8 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import BaseScorer, check_sample_weight, num_samples
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute, innermost
-from skbayes_sym.estimators.distributions import (
-    PredictiveDistribution,
-    predictive,
-    predicts_distribution,
-)
+from skbayes_sym.estimators.distributions import PredictiveDistribution
+from skbayes_sym.estimators.predictive import predictive, predicts_distribution
 
 
 class ReportedEvidence(NamedTuple):
