@@ -8,7 +8,7 @@ position is the evidence.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -51,16 +51,19 @@ class LogPosterior(LogDensity, Protocol):
         """The same at another inverse temperature."""
 
 
+@runtime_checkable
+class VariesInScale(Protocol):
+    """A density of coordinates that may be a hundred times larger in one draw than in the next."""
+
+    @property
+    def scale_directions(self) -> Tensor | None:
+        """Signs (K, D) of coordinates that grow or shrink together; None if none vary so."""
+
+
 def gradient_of(log_density: LogDensity) -> Callable[[Tensor], Tensor]:
     """(C, D) -> (C, D), without the value: a density's own ``gradient``, if it has one."""
     gradient: Callable[[Tensor], Tensor] | None = getattr(log_density, "gradient", None)
     return gradient or (lambda position: log_density.evaluate(position).gradient)
-
-
-def scale_directions_of(log_density: LogDensity) -> Tensor | None:
-    """Signs (K, D) of coordinates whose scales vary widely together, where a density knows any."""
-    directions: Tensor | None = getattr(log_density, "scale_directions", None)
-    return directions
 
 
 @dataclass(frozen=True, eq=False)

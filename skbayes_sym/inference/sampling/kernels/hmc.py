@@ -15,7 +15,7 @@ from math import ceil, pi
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import LogDensity, gradient_of, scale_directions_of
+from skbayes_sym.inference.log_density import LogDensity, VariesInScale, gradient_of
 from skbayes_sym.inference.sampling.kernels.kernel import (
     MAX_ENERGY_ERROR,
     Info,
@@ -98,9 +98,10 @@ class HMC:
         state, info = metropolis(
             state, proposal, error, n_gradients=n_steps, generator=generator, allowed=allowed
         )
-        directions = scale_directions_of(log_density)
+        if not isinstance(log_density, VariesInScale):
+            return state, info
+        directions, domain = log_density.scale_directions, self.domain
         if directions is not None:
-            domain = self.domain
             state = rescale(state, log_density, directions, generator=generator, domain=domain)
             info = info._replace(n_gradients=info.n_gradients + 2)  # four values are about one
         return state, info
