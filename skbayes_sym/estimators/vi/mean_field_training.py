@@ -38,7 +38,7 @@ from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.numerics.convergence import last_tenth_gain
 from skbayes_sym.numerics.optimise import DivergenceError, OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
-from skbayes_sym.symmetry.gaps.unit_gap import SETTLED
+from skbayes_sym.symmetry.gaps.unit_gap import settled_within
 
 
 class Bounds(NamedTuple):
@@ -145,7 +145,6 @@ SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter f
 _LOG_VARIANCE_RANGE = (-30.0, 10.0)
 _EVALUATION_DRAWS = 128  # of the bounds reported after training, fewer where there are many rows:
 _EVALUATION_ROWS = 1 << 20  # rows times draws; the rows' noise is independent and averages out
-_EVALUATION_ENTRIES = 1 << 17  # of the units' matrices: draws of the gap times width squared
 
 
 class _Seeds(NamedTuple):
@@ -185,7 +184,9 @@ class MeanFieldVI:
         if symmetry_gap.group.log_order > 0.0:
             trained = symmetry_gap.trained(self.steps.n_weight_samples)
             generator = generator_from(seeds.gap, data.device)
-            gap = GatedGap(trained, symmetry_gap.certificate, generator=generator)
+            gap = GatedGap(
+                trained, symmetry_gap.certificate, generator=generator, hold=symmetry_gap.hold
+            )
         with torch.no_grad():
             objective = SymmetrizedElbo(
                 known,
@@ -309,11 +310,11 @@ def _gap_bounds(
     if log_order == 0.0:
         return Estimate(0.0, 0.0), Estimate(0.0, 0.0)
     below, above = symmetry_gap.reported
-    n_draws = max(16, min(_EVALUATION_DRAWS, _EVALUATION_ENTRIES // symmetry_gap.n_entries))
+    n_draws = symmetry_gap.n_draws
     lower = below.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
     if log_order - lower.value < 1e-6:  # nothing is left above
         return lower, lower
-    if above is None or log_order - lower.value < SETTLED:
+    if above is None or log_order - lower.value < settled_within(log_order):
         return lower, Estimate(log_order, 0.0)
     return lower, above.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
 
