@@ -39,7 +39,12 @@ def random_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
 
 
 def laplace_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
-    """A mode, with the variances that maximise Laplace's bound among independent normals."""
+    """A mode, with the variances that maximise Laplace's bound among independent normals.
+
+    The noise is at least the targets' spread. At a mode of few rows it is that of an interpolation,
+    which an ascent never leaves: on 50 rows of diabetes it ended 244 nats below one from random
+    weights.
+    """
     network, likelihood, rows = model.network, model.likelihood, data.double_data
     p = network.layout.n_params
     systems = Part(
@@ -54,7 +59,10 @@ def laplace_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
     else:
         starts = regression_starts(network, likelihood, rows, prior, n=1, seed=seed)
     position, log_variance = starts.position[0].cpu(), 2.0 * starts.spread[0].log().cpu()
-    return torch.cat([position[:p], log_variance[:p], position[p:]])
+    noise = position[p:]
+    if likelihood.n_params:
+        noise = torch.maximum(noise, torch.as_tensor(data.target_spread).log())
+    return torch.cat([position[:p], log_variance[:p], noise])
 
 
 class Init(NamedTuple):
@@ -62,10 +70,29 @@ class Init(NamedTuple):
 
     needs: Needs
     position: Callable[[GaussianMLP, Training, int], Tensor]  # see `pack`
+    # Share of the steps over which the KL's weight rises to 1: means find the data before variances
+    # widen to the prior, which is how a fit from narrow random weights loses its units.
+    warm_up: float = 0.0
 
 
 # By the name that ``init=`` takes.
+_ANY = Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 INITS: dict[str, Init] = {
-    "random": Init(Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED), random_start),
+    "random": Init(_ANY, random_start),
+    "annealed": Init(_ANY, random_start, warm_up=0.4),
     "laplace": Init(Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), laplace_start),
 }
+
+
+def kinds_of(init: str, model: GaussianMLP) -> list[str]:
+    """Names in `INITS` of the starts that ``init`` stands for.
+
+    Each alone fails somewhere: on folds of a noisy sine the first loses all units in five of five,
+    on bodyfat the second keeps too many. Of classes a mode gains nothing, and beyond a thousand
+    weights its search costs more than the ascent.
+    """
+    if init != "auto":
+        return [init]
+    learns_noise = model.likelihood.kind == "normal" and model.likelihood.n_params > 0
+    is_searched = learns_noise and model.network.layout.n_params <= 1000
+    return ["random", "annealed", "laplace"] if is_searched else ["random", "annealed"]
