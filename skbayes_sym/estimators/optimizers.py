@@ -92,7 +92,7 @@ class VariationalAdam(Adam):
         weight of the KL rises from 0 to 1 over the first 40 % of the steps. "laplace": at a mode
         found by Gauss-Newton steps, as wide as its curvature lets independent weights be, with a
         noise of at least the targets' spread; of normal noise and the softmax only. "auto" takes
-        the three in turn; of classes, of noise that isn't learned and of more than 1000 weights the
+        the three in turn; of classes, of noise that isn't learned and of more than 300 weights the
         first two. `LayerwiseVIRegressor` has starts of its own.
     n_starts : int or "auto", default="auto"
         Starts that are trained, ``max_iter`` steps each. The highest `elbo_` is kept; of those that
