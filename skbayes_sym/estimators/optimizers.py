@@ -76,7 +76,7 @@ class VariationalAdam(Adam):
     Parameters
     ----------
     learning_rate : float or "auto", default="auto"
-        Step size of the means. "auto" is 0.02 on full batches and 0.006 on minibatches, and 0.03 of
+        Step size of the means. "auto" is 0.02 on full batches and 0.01 on minibatches, and 0.03 of
         `LayerwiseVIRegressor`, where it falls like a half cosine.
     batch_size : int or "auto", default="auto"
         Rows per step. "auto" is all of them up to 1000 distinct rows, 200 beyond; all of them with

@@ -134,7 +134,7 @@ def noise_excess(
     return model.likelihood.at(log_noise).noise_scale.to(rms) / rms
 
 
-FULL_BATCH_RATE, MINIBATCH_RATE = 2e-2, 6e-3  # learning_rate="auto"
+FULL_BATCH_RATE, MINIBATCH_RATE = 2e-2, 1e-2  # learning_rate="auto"
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
 
 _LOG_VARIANCE_RANGE = (-30.0, 10.0)
@@ -242,7 +242,7 @@ class MeanFieldVI:
         return [kinds[i % len(kinds)] for i in range(n)]
 
     def _climb(self, problem: _Problem, init: str, seed: int, run: Run) -> _Ascent:
-        """One start: all its steps and its closing bounds."""
+        """Train one start, and close with its bounds."""
         data, model, _, batch_size, seeds = problem
         max_iter = self.steps.max_iter
         gap = problem.gated(self.steps.n_weight_samples)

@@ -1,4 +1,4 @@
-"""Where an ascent of the symmetrised ELBO may start."""
+"""Starts of an ascent of the symmetrised ELBO."""
 
 from collections.abc import Callable
 from math import log
