@@ -240,8 +240,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     def _method(self) -> LayerwiseVI:
         adam = as_adam(self.optimizer, VariationalAdam)
-        for name in ("init", "n_starts"):
-            value = getattr(adam, name)
+        for name, value in {"init": adam.init, "n_starts": adam.n_starts}.items():
             if value != "auto":
                 raise ValueError(f"{name}={value!r} is not for LayerwiseVIRegressor.")
         steps = Steps.of(adam, self.max_iter, self.tol, n_draws=_N_DRAWS)
