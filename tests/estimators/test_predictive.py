@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 Q = [0.1, 0.5, 0.8]
 REGRESSORS = [n for n, case in FITS.items() if hasattr(case.estimator, "sample_y")]
 NETWORKS = {type(FITS[n].estimator).__name__ for n in REGRESSORS} - {
-    "BayesianLinearRegressor", "PredictiveStackingRegressor"  # of one target
+    "PredictiveStackingRegressor"  # of one target
 }  # fmt: skip
 CLASSIFIERS = [n for n, case in FITS.items() if hasattr(case.estimator, "predict_proba")]
 

@@ -249,8 +249,8 @@ class EvidenceLaplace:
     tol: float | str | None  # nats per unit of sample weight
     says_unconverged: bool = False  # warns of a best mode that still moved at the end
     widens: bool = False
-    # Of other widths; by default ``ARD()`` of many rows, else that or ``LayerScales()`` by rows held
-    # out.
+    # Of other widths; by default ``ARD()`` of many rows, else that or ``LayerScales()``, as rows
+    # held out say.
     wide_prior: UnboundPrior | None = None
     most: int | None = None
     effort: ModesEffort = field(default=ModesEffort(), kw_only=True)
