@@ -26,15 +26,17 @@ from skbayes_sym.estimators.factorization.lists import (
     listed_entries,
 )
 from skbayes_sym.estimators.factorization.side_features import FeatureCode, of_new_rows
-from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor
+from skbayes_sym.inference.factorization.entry_predictor import (
+    LAW_BLOCK,
+    EntryRows,
+    FactorPredictor,
+)
 from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of, shown
 from skbayes_sym.numerics.random import generator_from
-
-_AT_ONCE = 1 << 14  # entries whose distributions are held
 
 
 class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):
@@ -195,7 +197,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             Noise included; only if ``return_std``.
         """
         law = self._law(*self._asked(rows, columns))
-        return (law.mean(), law.std()) if return_std else law.mean()
+        return tuple(law.moments()) if return_std else law.mean()
 
     def entry_log_density(self, rows: Any, columns: Any, values: Any) -> Array:
         """Log density of new observations of entries, as given.
@@ -235,7 +237,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         if self._classes is None:
             raise ValueError("labels have probabilities with likelihood='ordinal' only.")
         with one_thread(), torch.no_grad():
-            laws = [predictor.law(places).mean() for places in x.split(_AT_ONCE)]
+            laws = [predictor.law(places).mean() for places in x.split(LAW_BLOCK)]
         return torch.cat(laws).numpy()
 
     def sample_entries(
