@@ -132,8 +132,8 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         column of ``X``: `relevance_`.
     n_modes : int, default=10
         Restarts of the small network; fewer, or none, where so many rows would take long. Modes
-        whose log evidence is more than a nat per row below the best are left out. Modes alone are
-        `LaplaceRegressor`'s.
+        whose evidence and left-out rows are behind the best by a quarter of a nat per row are left
+        out. Modes alone are `LaplaceRegressor`'s.
     n_members : int, default=10
         Members of the ensemble; not more than there are modes, if there are any, and none where
         the noise of the modes is a fifth of the targets' variance.
@@ -160,10 +160,12 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         How words and missing values become numbers; None where there were none.
     posterior_ : ModeMixture
         Laplace approximations of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
-        ``.log_prob(theta)``. Only where modes were fitted, like the next six.
+        ``.log_prob(theta)``. Only where modes were fitted, like the next seven.
     log_evidence_modes_ : ndarray of shape (n_modes,)
         Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences
         between modes, so these have equal weights.
+    n_modes_ : int
+        Number of distinct modes: the others are copies of these by the network's symmetry.
     log_evidence_ : float
         The largest of them: an estimate, no bound.
     log_evidence_curve_ : ndarray
@@ -367,12 +369,14 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
         Factor on the variance of its logits in predictions.
     posterior_ : ModeMixture
         Refined normal laws of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
-        ``.log_prob(theta)``. Only where modes were found, like the next eight.
+        ``.log_prob(theta)``. Only where modes were found, like the next nine.
     variance_scale_ : float
         Factor on the variance of the logits in predictions.
     log_evidence_modes_ : ndarray of shape (n_modes,)
         Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences
         between modes, so these have equal weights.
+    n_modes_ : int
+        Number of distinct modes: the others are copies of these by the network's symmetry.
     log_evidence_ : float
         The largest of them: an estimate, no bound.
     log_evidence_curve_ : ndarray

@@ -267,7 +267,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         bound; the largest of the modes'.
     log_evidence_modes_ : ndarray of shape (n_restarts,)
         Laplace's estimate of log p(y | X) of every mode, nats; after Gauss-Newton steps only, like
-        the next four. Its error exceeds the differences, so modes have equal weights.
+        the next five. Its error exceeds the differences, so modes have equal weights.
+    n_modes_ : int
+        Number of distinct modes: the others are copies of these by the network's symmetry.
     prior_scale_modes_ : ndarray of shape (n_restarts, n_groups)
         Of every mode; only where they are learned.
     prior_groups_ : ndarray of shape (n_groups,)
@@ -490,7 +492,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         bound; the largest of the modes'.
     log_evidence_modes_ : ndarray of shape (n_restarts,)
         Laplace's estimate of log p(y | X) of every mode, nats; after Gauss-Newton steps only, like
-        the next three. Its error exceeds the differences, so modes have equal weights.
+        the next four. Its error exceeds the differences, so modes have equal weights.
+    n_modes_ : int
+        Number of distinct modes: the others are copies of these by the network's symmetry.
     prior_scale_modes_ : ndarray of shape (n_restarts, n_groups)
         Of every mode; only where they are learned.
     prior_groups_ : ndarray of shape (n_groups,)

@@ -13,6 +13,7 @@ from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
 from skbayes_sym.numerics.gaussian import log_normal_multivariate
 from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.symmetry.group import SymmetryGroup
 
 _JACOBIAN_ENTRIES = 1 << 22  # of a block of modes
 
@@ -36,6 +37,19 @@ class ModeMixture:
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Modes and factors, float64 on the CPU."""
         return torch.as_tensor(self.loc), torch.as_tensor(self.factor)
+
+    def n_distinct(self, group: SymmetryGroup) -> int:
+        """Number of modes none of which is a copy of another.
+
+        A copy, aligned, lies within one standard deviation.
+        """
+        loc, factor = self.tensors
+        distinct: list[int] = []
+        for r, theta in enumerate(loc):
+            moves = [factor[k].mT @ (group.align(theta, loc[k])[0] - loc[k]) for k in distinct]
+            if all(float(move.norm()) > 1.0 for move in moves):
+                distinct.append(r)
+        return len(distinct)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P)."""

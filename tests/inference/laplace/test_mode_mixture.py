@@ -40,6 +40,17 @@ def test_draws_have_the_moments_of_the_mixture():
     np.testing.assert_allclose(draws.var(0), variance, rtol=0.05)
 
 
+def test_copies_of_a_mode_are_one_mode():
+    group, generator = NETWORK.symmetry(), torch.Generator().manual_seed(0)
+    loc, factor = mixture().tensors
+    assert ModeMixture(loc.numpy(), factor.numpy()).n_distinct(group) == len(loc)
+    copies = group.act(group.sample((5,), generator=generator), loc[0].expand(5, -1))
+    near = copies + 0.5 / factor[0].diagonal().max() / len(loc[0]) ** 0.5
+    factors = torch.cat([factor, factor[:1].expand(5, -1, -1)])
+    q = ModeMixture(torch.cat([loc, near]).numpy(), factors.numpy())
+    assert q.n_distinct(group) == len(loc)
+
+
 def test_functions_and_variances_are_those_of_the_linearised_network():
     q = mixture(scale=0.1)  # narrow: the network is linear over its draws
     loc, factor = q.tensors
