@@ -16,6 +16,7 @@ from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.factorization.entries import frame_labels, observed_entries
+from skbayes_sym.estimators.factorization.entry_law import EntryPredictive
 from skbayes_sym.estimators.factorization.fitting import stated
 from skbayes_sym.estimators.factorization.lists import (
     as_labels,
@@ -23,13 +24,12 @@ from skbayes_sym.estimators.factorization.lists import (
     list_columns,
     listed_entries,
 )
-from skbayes_sym.estimators.factorization.side_features import scaled
+from skbayes_sym.estimators.factorization.side_features import FeatureCode, of_new_rows
 from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of, shown
 from skbayes_sym.numerics.random import generator_from
 
@@ -51,7 +51,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     _predictor_: dict[str, Any]
     _was_list_: bool
     _seen_: tuple[Array, ...]  # rows and columns of the entries
-    _feature_scaling_: tuple[Array | None, Array | None]
+    _feature_codes_: tuple[FeatureCode | None, FeatureCode | None]
 
     def _fitted_likelihood(self) -> Likelihood:
         """The likelihood of the entries, at any parameters."""
@@ -104,8 +104,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         std : ndarray of shape (n_rows, n_components)
             Only if ``return_std``.
         """
-        data, _ = self._entries_of(X)
-        rows, k = self._new_rows(data, row_features), len(self.components_)
+        data, labels = self._entries_of(X)
+        rows, k = self._new_rows(data, labels, row_features), len(self.components_)
         dtype = self.components_.dtype
         mean = rows.mean[:, :k].numpy().astype(dtype, copy=False)
         if not return_std:
@@ -193,7 +193,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         std : ndarray of shape (n_entries,)
             Noise included; only if ``return_std``.
         """
-        return self._moments(*self._asked(rows, columns), return_std)
+        law = self._law(*self._asked(rows, columns))
+        return (law.mean(), law.std()) if return_std else law.mean()
 
     def entry_log_density(self, rows: Any, columns: Any, values: Any) -> Array:
         """Log density of new observations of entries, as given.
@@ -209,14 +210,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         ndarray of shape (n_entries,)
             Nats; of ordinal entries the log probability of the label.
         """
-        predictor, x = self._asked(rows, columns)
-        checked = check_arrays("entry_log_density", {"values": len(x)}, values=values)["values"]
-        if np.isnan(checked).any():
-            raise ValueError("values holds NaN: leave out the entries that aren't observed.")
-        y = torch.as_tensor(self._as_fitted(checked)).double()
-        with one_thread(), torch.no_grad():
-            density = predictor.log_density(x, as_targets(predictor.likelihood, y))
-        return (density - np.log(self.scale_)).numpy()
+        return self._law(*self._asked(rows, columns)).log_prob(values)
 
     def predict_entry_proba(self, rows: Any, columns: Any = None) -> Array:
         """Probabilities of the labels of ordinal entries, or of two classes.
@@ -327,9 +321,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             of_entries = self.entry_log_density(*listed.labelled, listed.values)
             is_empty = len(of_entries) == 0
             return 0.0 if is_empty else float(np.average(of_entries, weights=listed.weights))
-        data, _ = self._entries_of(X)
+        data, labels = self._entries_of(X)
         with one_thread(), torch.no_grad():
-            features = self._features(row_features, data.n_rows)
+            features = of_new_rows(row_features, self._feature_codes_[0], labels, data.n_rows, 0)
             density = self._predictor().log_density_of_rows(data, features)
         total = density - len(data.value) * float(np.log(self.scale_))
         return total / max(len(data.value), 1)
@@ -368,9 +362,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             observed = observed.transposed if side else observed
             n_other, labels = len(self.posterior_[1 - side].mean), observed.row_labels
             assert observed.column_labels is not None
-            j, n_unknown = places(
-                observed.column_labels, n_other, f"{other}s", self._labels(other)
-            )
+            j, n_unknown = places(observed.column_labels, n_other, f"{other}s", self._labels(other))
             if n_unknown:
                 warn_user(
                     f"{n_unknown} {other}s were not there in fit: their entries tell nothing.",
@@ -385,12 +377,15 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         observed = observed._replace(values=self._as_fitted(observed.values))
         return observed.tensors(torch.device("cpu"), torch.float64).by_row, labels
 
-    def _new_rows(self, data: Incidence, features: Any, side: int = 0) -> EntryRows:
+    def _new_rows(
+        self, data: Incidence, labels: Array | None, features: Any, side: int = 0
+    ) -> EntryRows:
         """Posterior of new rows, or of new columns as rows of the transposed matrix."""
         predictor = self._predictor()
         predictor = predictor.swapped if side else predictor
         with one_thread(), torch.no_grad():
-            known = self._features(features, data.n_rows, side)
+            code = self._feature_codes_[side]
+            known = of_new_rows(features, code, labels, data.n_rows, side)
             return predictor.row_posterior(data, predictor.prior_means(known))
 
     def _with_new(self, X: Any, features: Any, side: int) -> Self:
@@ -398,7 +393,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         name, n = ("row", "column")[side], len(self.posterior_[side].mean)
         old, predictor, model = self._labels(name), self._predictor(), copy(self)
         predictor = predictor.swapped if side else predictor
-        predictor = predictor.with_rows(self._new_rows(data, features, side))
+        predictor = predictor.with_rows(self._new_rows(data, labels, features, side))
         model.__dict__.update(stated(predictor.swapped if side else predictor, self.scale_))
         if old is not None:
             if labels is None or len(np.intersect1d(old, labels)):
@@ -412,10 +407,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         model._seen_ = tuple(np.concatenate(pair) for pair in pairs)
         model._cache = {}
         return model
-
-    def _features(self, features: Any, n: int, side: int = 0) -> Tensor:
-        name = ("row_features", "column_features")[side]
-        return scaled(features, self._feature_scaling_[side], n, name)
 
     def _as_fitted(self, values: Array) -> Array:
         """Values as the model has them: scaled, or positions among the classes.
@@ -435,25 +426,24 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             raise ValueError(f"{unknown[0]!r} is none of the labels {self._classes.tolist()}.")
         return place.astype(np.float64)
 
-    def _moments(self, predictor: FactorPredictor, x: Tensor, return_std: bool) -> Any:
-        """Means of new observations in the units of the matrix, and standard deviations."""
+    def _law(self, predictor: FactorPredictor, x: Tensor) -> EntryPredictive:
+        """Distribution of new observations of entries, in the units of the matrix."""
         is_scaled = predictor.likelihood.scales_targets
-        location, scale = (self.mean_, self.scale_) if is_scaled else (0.0, 1.0)
-        means, deviations = list[Tensor](), list[Tensor]()
-        with one_thread(), torch.no_grad():
-            if is_scaled and not return_std:
-                return (predictor.mean(x)[:, 0] * scale + location).numpy()
-            for law in map(predictor.law, x.split(_AT_ONCE)):
-                if isinstance(law, CategoricalMixture):
-                    labels = torch.as_tensor(np.asarray(self._classes, dtype=np.float64))
-                    mean, square = law.mean() @ labels, law.mean() @ labels.square()
-                    variance = (square - mean.square()).clamp(min=0.0)
-                else:
-                    mean, variance = law.mean()[:, 0], law.uncertainty().total[:, 0]
-                means.append(mean * scale + location)
-                deviations.append(variance.sqrt() * scale)
-        mean_of_all, std = torch.cat(means).numpy(), torch.cat(deviations).numpy()
-        return (mean_of_all, std) if return_std else mean_of_all
+        units = (self.mean_, self.scale_) if is_scaled else (0.0, 1.0)
+
+        def log_density(values: Any) -> Array:
+            checked = check_arrays("entries", {"values": len(x)}, values=values)["values"]
+            if np.isnan(checked).any():
+                raise ValueError("values holds NaN: leave out the entries that aren't observed.")
+            y = torch.tensor(self._as_fitted(checked), dtype=torch.float64)
+            with one_thread(), torch.no_grad():
+                density = predictor.log_density(x, as_targets(predictor.likelihood, y))
+            return (density - np.log(units[1])).numpy()
+
+        return EntryPredictive(predictor, x, *units, self._classes, log_density)
+
+    def _predictive(self, X: Any) -> EntryPredictive:
+        return self._law(*self._asked(X, None))
 
     def _draws(
         self, predictor: FactorPredictor, x: Tensor, n_draws: int, random_state: Any

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from torch import Tensor
 
@@ -24,6 +24,7 @@ from skbayes_sym.estimators._fit.scikit_learn import (
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
+from skbayes_sym.estimators.predictive import predicts_numbers
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.stacking.combining import StackFit, fit_stack
 from skbayes_sym.estimators.stacking.kinds import (
@@ -147,7 +148,7 @@ class Stack(RowEstimator):
                     f"list: take one of {known}, or an estimator."
                 )
             return KINDS[estimator]()
-        is_right = is_classifier if is_classifier(self) else is_regressor
+        is_right = is_classifier if is_classifier(self) else predicts_numbers
         if isinstance(estimator, type) or not is_right(estimator):
             kind = "classifier" if is_classifier(self) else "regressor"
             raise ValueError(f"estimators: {name!r} must be a {kind}, got {estimator!r}.")
