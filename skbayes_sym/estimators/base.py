@@ -69,7 +69,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             warnings_name(self), _unchanged_on_error(self), one_thread(),
             logging_to_stderr(self.verbose), memory_in_words(), decompositions_in_words(),
         ):  # fmt: skip
-            vars(self).pop("_fitted_with_", None)
+            self.__dict__.pop("_fitted_with_", None)
             yield
         if self.stop_reason_ == "interrupted":
             warn_user(
@@ -108,7 +108,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         """
         if self.__sklearn_is_fitted__():
             likelihood = {k: v for k, v in vars(self).items() if k == "likelihood"}
-            vars(self).setdefault("_fitted_with_", likelihood)
+            self.__dict__.setdefault("_fitted_with_", likelihood)
         return super().set_params(**params)
 
     @property
