@@ -50,6 +50,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     Modes,
     OnSearch,
     Search,
+    distinct,
     mapped,
     starting_points,
 )
@@ -102,7 +103,9 @@ class ModesFit:
         theta, factor = (t.cpu().contiguous().numpy() for t in (laws.theta, laws.factor))
         return {
             "network_": self.network,
-            "posterior_": ModeMixture(theta, factor),
+            "posterior_": ModeMixture(theta, factor, modes.shares.numpy()),
+            "n_modes_": len(theta),
+            "multiplicity_modes_": modes.n_restarts.numpy(),
             "log_evidence_modes_": evidence,
             "log_evidence_": float(evidence[best]),
             "log_evidence_curve_": self.search.curves[best].numpy() + data.log_jacobian,
@@ -115,13 +118,14 @@ class ModesFit:
         """Standard deviations of the weights of R modes: of groups, and of input columns."""
         if not self.prior.is_learned:
             return {"prior_scale_": self.prior.scale.numpy()}
-        return scale_attributes(self.prior, self.modes.hyper, "prior_scale_modes_")
+        modes, name = self.modes, "prior_scale_modes_"
+        return scale_attributes(self.prior, modes.hyper, name, modes.shares.numpy())
 
     def report(self, data: Training, tol: object, *, warns: bool) -> None:
         """Log what was found, and warn of a best mode that still moved at the end."""
         values = self.search.modes.log_evidence + data.log_jacobian
         logger.info(
-            "log evidence of %d modes from %.6g to %.6g, stopped: %s after %d steps",
+            "log evidence of %d distinct modes from %.6g to %.6g, stopped: %s after %d steps",
             len(values), values.min(), values.max(), self.stop_reason, self.n_iter,
         )  # fmt: skip
         if warns:
@@ -140,7 +144,8 @@ class NumbersFit(ModesFit):
         assert data.y_scaling is not None
         unit = data.y_scaling.scale
         scaled = self.modes.noise_precision.rsqrt().numpy()
-        overall = np.sqrt((scaled**2).mean(axis=0)) * unit
+        shares = self.modes.shares.numpy()
+        overall = np.sqrt(np.average(scaled**2, axis=0, weights=shares)) * unit
         attributes = super().attributes(data, model)
         attributes["noise_std_modes_"] = scaled * unit
         attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
@@ -318,7 +323,7 @@ class _Searches(NamedTuple):
         how, on_step = self._how(model), self._on_step(model)
         modes = None if begun is None else begun.search.modes
         search = search_numbers(how, self.problem(model), draw, n, on_step, modes)
-        return self._fit(model, search)
+        return self._fit(model, distinct(self.problem(model), search))
 
     def validate(self, model: Model) -> tuple[NumbersFit, HeldOutFold | None]:
         """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""
@@ -364,7 +369,7 @@ class _Searches(NamedTuple):
         """Ends a block after every step, and keeps what has been found by then."""
 
         def on_step(_: int, search: Callable[[], Search]) -> bool:
-            self.so_far[:] = [lambda: self._fit(model, search())]
+            self.so_far[:] = [lambda: self._fit(model, distinct(self.problem(model), search()))]
             return self.run.end_block()
 
         return on_step
@@ -401,20 +406,21 @@ class EvidenceLaplaceLabels:
         fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
 
         def unrefined(problem: LabelsEvidence, search: Search) -> LabelsFit:
+            search = distinct(problem, search)
             return LabelsFit(search, network, problem.prior, predict_seed, search.modes, fixed)
 
         run.begin()
         with torch.no_grad():
             start = _starts(problem, n_restarts, start_seed)
             problem, search = self._search(problem, start, run, unrefined)
-            run.keep(lambda: unrefined(problem, search))
-            refined, scale, left_out = refine(problem, search.modes), fixed, None
+            fit = unrefined(problem, search)
+            run.keep(lambda: fit)
+            modes, scale, left_out = fit.search.modes, fixed, None
+            refined = refine(problem, modes)
             if isinstance(self.variance_scale, str):
-                choice = choose_variance_scale(problem, refined)
+                choice = choose_variance_scale(problem, refined, modes.shares)
                 scale, left_out = choice.chosen, -choice.of_rows
-            fit = replace(
-                unrefined(problem, search), refined=refined, variance_scale=scale, left_out=left_out
-            )
+            fit = replace(fit, refined=refined, variance_scale=scale, left_out=left_out)
         run.end(fit)
         fit.report(data, self.tol, warns=self.says_unconverged)
         return fit
