@@ -52,7 +52,8 @@ def test_a_linear_model_is_bayesian_linear_regression():
     assert reg.optimizer_ == "gauss-newton"
     scale = np.full(4, 1.3)
     design, mean, covariance = linear_posterior(scale, 0.3)
-    np.testing.assert_allclose(reg.posterior_.loc, [mean, mean], atol=1e-9)
+    np.testing.assert_allclose(reg.posterior_.loc, [mean], atol=1e-9)
+    assert reg.multiplicity_modes_.tolist() == [2]
     expected = log_evidence(design, scale, 0.3)
     np.testing.assert_allclose(reg.log_evidence_modes_, expected, atol=1e-8)
     np.testing.assert_allclose(reg.prior_scale_, scale)

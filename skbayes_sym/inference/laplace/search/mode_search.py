@@ -381,9 +381,7 @@ def _with_copies(search: Callable[[], Search], source: Tensor) -> Search:
     each = search()
     while not torch.equal(source, source[source]):
         source = source[source]
-    modes, n_iter = each.of(source.to(each.modes.n_iter.device)).modes, each.modes.n_iter
-    curves = [each.curves[r] for r in source.tolist()]
-    return Search(modes._replace(n_iter=n_iter), curves, each.stopped)
+    return each.of(source.to(each.modes.theta.device))
 
 
 def _told_on(
