@@ -128,8 +128,8 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" is ``LayerScales()``, one learned scale
-        per layer, and for more than 1,000 distinct rows without much noise ``ARD()``, one per
-        column of ``X``: `relevance_`.
+        per layer, or ``ARD()``, one per column of ``X``, `relevance_`: as the rows prefer that
+        choose the width, and for more than 1,000 distinct rows without much noise.
     n_modes : int, default=10
         Restarts of the small network; fewer, or none, where so many rows would take long. Modes
         whose log evidence is more than a nat per row below the best are left out. Modes alone are

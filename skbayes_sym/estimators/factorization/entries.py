@@ -141,14 +141,15 @@ def _in_units(values: Array) -> tuple[Array, float]:
     return values / unit, unit
 
 
-def warn_of_empty(observed: Observed) -> None:
-    """Say how many rows and columns have nothing to learn from."""
-    n, m = observed.shape
-    empty_rows = n - np.count_nonzero(np.bincount(observed.rows, minlength=n))
-    empty_columns = m - np.count_nonzero(np.bincount(observed.columns, minlength=m))
-    if empty_rows or empty_columns:
+def warn_of_empty(observed: Observed, *, is_told: Sequence[bool]) -> None:
+    """Say how many rows and columns have nothing to learn from; ``is_told``: by their features."""
+    counts = [
+        0 if told else n - np.count_nonzero(np.bincount(places, minlength=n))
+        for places, n, told in zip(observed[:2], observed.shape, is_told, strict=True)
+    ]
+    if any(counts):
         warn_user(
-            f"{empty_rows} rows and {empty_columns} columns of X have no observed entry: their "
-            "factors stay at the prior.",
+            f"{counts[0]} rows and {counts[1]} columns of X have no observed entry: their factors "
+            "stay at the prior.",
             UserWarning,
         )

@@ -131,7 +131,7 @@ class Factorization:
     def fit(self, data: MatrixTraining, model: FactorModel, run: Run) -> FactorFit:
         self._require_memory(data, model)
         self.solver.group(model, sum(data.shape))  # may refuse it
-        warn_of_empty(data.observed)
+        warn_of_empty(data.observed, is_told=[side is not None for side in data.features])
         tol = -inf if self.tol is None else self.tol * max(1.0, data.total_weight)
         problem = FactorProblem(
             data.entries, data.double_entries, model, self.max_iter, tol, data.seed, self.warm

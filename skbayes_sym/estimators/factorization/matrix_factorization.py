@@ -294,8 +294,10 @@ class SymVIMatrixFactorization(Recommends):
         y : None
             Ignored.
         row_features : array-like, sparse matrix or DataFrame of shape (n_rows, n_features)
-            What else is known of the rows, in the order of `row_labels_`; enters their prior means
-            with learned, shrunken coefficients. Rows without entries are predicted by them.
+            What else is known of the rows; enters their prior means with learned, shrunken
+            coefficients. A frame is aligned by its index, or by a column such as "userId"; words
+            and gaps are encoded; an array is in the order of `row_labels_`. Rows without entries
+            are predicted by them: of a list the frame may have rows that it doesn't.
         column_features : array-like, sparse matrix or DataFrame of shape (n_columns, n_features)
             The same of the columns.
 
@@ -414,7 +416,8 @@ class SymVIMatrixFactorization(Recommends):
                     f"{low:g} and {high:g}: give it in the units of X, or use 'learn'."
                 )
         rows, columns = (
-            None if side is None else side.tensor(data.device) for side in data.features
+            None if side is None else torch.as_tensor(side[1], device=data.device)
+            for side in data.features
         )
         return FactorModel(
             Coordinates(k, *OFFSETS[self.offsets]),

@@ -24,7 +24,7 @@ from skbayes_sym.estimators.factorization.lists import (
     list_columns,
     listed_entries,
 )
-from skbayes_sym.estimators.factorization.side_features import scaled
+from skbayes_sym.estimators.factorization.side_features import FeatureCode, of_new_rows
 from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
@@ -51,7 +51,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     _predictor_: dict[str, Any]
     _was_list_: bool
     _seen_: tuple[Array, ...]  # rows and columns of the entries
-    _feature_scaling_: tuple[Array | None, Array | None]
+    _feature_codes_: tuple[FeatureCode | None, FeatureCode | None]
 
     def _fitted_likelihood(self) -> Likelihood:
         """The likelihood of the entries, at any parameters."""
@@ -104,8 +104,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         std : ndarray of shape (n_rows, n_components)
             Only if ``return_std``.
         """
-        data, _ = self._entries_of(X)
-        rows, k = self._new_rows(data, row_features), len(self.components_)
+        data, labels = self._entries_of(X)
+        rows, k = self._new_rows(data, labels, row_features), len(self.components_)
         dtype = self.components_.dtype
         mean = rows.mean[:, :k].numpy().astype(dtype, copy=False)
         if not return_std:
@@ -321,9 +321,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             of_entries = self.entry_log_density(*listed.labelled, listed.values)
             is_empty = len(of_entries) == 0
             return 0.0 if is_empty else float(np.average(of_entries, weights=listed.weights))
-        data, _ = self._entries_of(X)
+        data, labels = self._entries_of(X)
         with one_thread(), torch.no_grad():
-            features = self._features(row_features, data.n_rows)
+            features = of_new_rows(row_features, self._feature_codes_[0], labels, data.n_rows, 0)
             density = self._predictor().log_density_of_rows(data, features)
         total = density - len(data.value) * float(np.log(self.scale_))
         return total / max(len(data.value), 1)
@@ -377,12 +377,15 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         observed = observed._replace(values=self._as_fitted(observed.values))
         return observed.tensors(torch.device("cpu"), torch.float64).by_row, labels
 
-    def _new_rows(self, data: Incidence, features: Any, side: int = 0) -> EntryRows:
+    def _new_rows(
+        self, data: Incidence, labels: Array | None, features: Any, side: int = 0
+    ) -> EntryRows:
         """Posterior of new rows, or of new columns as rows of the transposed matrix."""
         predictor = self._predictor()
         predictor = predictor.swapped if side else predictor
         with one_thread(), torch.no_grad():
-            known = self._features(features, data.n_rows, side)
+            code = self._feature_codes_[side]
+            known = of_new_rows(features, code, labels, data.n_rows, side)
             return predictor.row_posterior(data, predictor.prior_means(known))
 
     def _with_new(self, X: Any, features: Any, side: int) -> Self:
@@ -390,7 +393,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         name, n = ("row", "column")[side], len(self.posterior_[side].mean)
         old, predictor, model = self._labels(name), self._predictor(), copy(self)
         predictor = predictor.swapped if side else predictor
-        predictor = predictor.with_rows(self._new_rows(data, features, side))
+        predictor = predictor.with_rows(self._new_rows(data, labels, features, side))
         model.__dict__.update(stated(predictor.swapped if side else predictor, self.scale_))
         if old is not None:
             if labels is None or len(np.intersect1d(old, labels)):
@@ -404,10 +407,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         model._seen_ = tuple(np.concatenate(pair) for pair in pairs)
         model._cache = {}
         return model
-
-    def _features(self, features: Any, n: int, side: int = 0) -> Tensor:
-        name = ("row_features", "column_features")[side]
-        return scaled(features, self._feature_scaling_[side], n, name)
 
     def _as_fitted(self, values: Array) -> Array:
         """Values as the model has them: scaled, or positions among the classes.

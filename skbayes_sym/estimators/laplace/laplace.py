@@ -235,9 +235,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" maximises the evidence over the scales:
-        ``LayerScales()``, one per layer's weights and per layer's biases, and for more than 1,000
-        rows without much noise ``ARD()``, one per column of ``X``: `relevance_`. By Adam one scale
-        a layer, from 3.0, or given normals.
+        ``LayerScales()``, one per layer's weights and per layer's biases, or ``ARD()``, one per
+        column of ``X``, `relevance_`: as the rows prefer that choose the width, and for more than
+        1,000 without much noise. By Adam one scale a layer, from 3.0, or given normals.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
