@@ -123,7 +123,8 @@ class Parts(NamedTuple):
 
     @property
     def n_modes(self) -> int:
-        return 0 if self.modes is None else len(self.modes.modes.theta)
+        """Restarts that ended in a mode that counts."""
+        return 0 if self.modes is None else int(self.modes.modes.n_restarts.sum())
 
     @property
     def n_members(self) -> int:
@@ -187,7 +188,9 @@ class PoolFit:
         variance = np.zeros(len(unit))
         for name, share in zip(("linear", "modes", "samples"), self.weights, strict=True):
             if f"noise_std_{name}_" in attributes:
-                variance += share * np.square(attributes[f"noise_std_{name}_"] / unit).mean(axis=0)
+                squares = np.square(attributes[f"noise_std_{name}_"] / unit)
+                weights = attributes["posterior_"].weight if name == "modes" else None
+                variance += share * np.average(squares, axis=0, weights=weights)
         return unit * np.sqrt(variance if self.noise is None else variance * self.noise.mean_square)
 
 
@@ -235,7 +238,8 @@ def _choice(kind: "Numbers | Labels", data: Training, pooled: PoolFit) -> str:
     parts, told, (scale, members) = pooled.parts, [], kind.told(pooled.parts)
     if parts.modes is not None:
         sizes = " x ".join(map(str, parts.modes.network.hidden_layer_sizes)) or "no"
-        text = f"{parts.n_modes} modes of {sizes} tanh units by the evidence{scale}"
+        n_modes = len(parts.modes.modes.theta)
+        text = f"{n_modes} modes of {sizes} tanh units by the evidence{scale}"
         told.append(f"{text}, {pooled.weights.modes:.0%}")
     if parts.members is not None:
         told.append(f"{parts.n_members} {members}, {pooled.weights.members:.0%}")

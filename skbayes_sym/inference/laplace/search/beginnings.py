@@ -7,9 +7,9 @@ count, a network may never find a bend that is there. Which of the two happens s
 evidence, by more than modes begun alike differ.
 
 Numbers are searched in a batch: half of the restarts begin in each way, and a half whose best
-evidence is below the other's median begins anew in the other's way. Labels are searched from one
-start after another: in both ways, and the mode of the higher evidence is kept; on separated classes
-both ways end in the same modes, and one is enough.
+evidence is a nat below the other's median begins anew in the other's way. Labels are searched from
+one start after another: in both ways, and the mode of the higher evidence is kept; on separated
+classes both ways end in the same modes, and one is enough.
 """
 
 from collections.abc import Callable
@@ -30,6 +30,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models.learned_scales import ScalesByGroup
 
+_DIFFERENT = 1.0  # nats: by less one beginning isn't better, where all restarts find one mode
 # Nats per row that a mode leaves unexplained, below which classes count as separated.
 SEPARATED = 0.05
 
@@ -47,7 +48,7 @@ def search_numbers(
     on_step: OnSearch | None = None,
     begun: Modes | None = None,
 ) -> Search:
-    """``n`` modes from points that ``draw(n)`` (n, P) gives, begun in both ways.
+    """``n`` modes or fewer from points that ``draw(n)`` (n, P) gives, begun in both ways.
 
     ``begun``: modes of parts of the rows, begun in both ways, to go on from instead.
     """
@@ -108,9 +109,9 @@ def _kept(score: Tensor, doubted: Tensor, n: int) -> Tensor:
     if n == 1:
         return score.argmax().unsqueeze(0)
     one, other = score[doubted], score[~doubted]
-    if one.max() < other.median():
+    if one.max() < other.median() - _DIFFERENT:
         return (~doubted).nonzero().flatten()
-    if other.max() < one.median():
+    if other.max() < one.median() - _DIFFERENT:
         return doubted.nonzero().flatten()
     return torch.arange(len(doubted), device=doubted.device)
 
