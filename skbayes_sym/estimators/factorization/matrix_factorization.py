@@ -386,9 +386,9 @@ class SymVIMatrixFactorization(Recommends):
             and not self.implicit  # whose directions change
             and (data.classes is None or np.array_equal(data.classes, self.classes_))
         )
-        if warm_from is not None and is_the_same:
+        unit = self.scale_ / data.scale if is_the_same else 0.0
+        if warm_from is not None and 1e-100 < unit < 1e100:
             labels = (np.unique(warm_from[0]), np.unique(warm_from[1]))
-            unit = self.scale_ / data.scale
             warm = warm_state(self._predictor(), data, labels, unit)
         method = Factorization(self._solver(), self.max_iter, self.tol, warm)
         run = Run(data.begin, lambda fitted: fitted.attributes(data, model))
