@@ -26,8 +26,9 @@ from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.laplace.effort import ModesEffort, network_of
+from skbayes_sym.inference.effective_noise import chosen_rows
 from skbayes_sym.inference.laplace.labels_predictive import choose_variance_scale
-from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
 from skbayes_sym.inference.laplace.search.beginnings import (
     alternating,
     begins_both_ways,
@@ -50,14 +51,17 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     Modes,
     OnSearch,
     Search,
+    distinct,
     mapped,
     starting_points,
 )
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.inference.laplace.search.refine import RefinedModes, refine
+from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import UnboundPrior
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
@@ -102,7 +106,9 @@ class ModesFit:
         theta, factor = (t.cpu().contiguous().numpy() for t in (laws.theta, laws.factor))
         return {
             "network_": self.network,
-            "posterior_": ModeMixture(theta, factor),
+            "posterior_": ModeMixture(theta, factor, modes.shares.numpy()),
+            "n_modes_": len(theta),
+            "multiplicity_modes_": modes.n_restarts.numpy(),
             "log_evidence_modes_": evidence,
             "log_evidence_": float(evidence[best]),
             "log_evidence_curve_": self.search.curves[best].numpy() + data.log_jacobian,
@@ -115,13 +121,14 @@ class ModesFit:
         """Standard deviations of the weights of R modes: of groups, and of input columns."""
         if not self.prior.is_learned:
             return {"prior_scale_": self.prior.scale.numpy()}
-        return scale_attributes(self.prior, self.modes.hyper, "prior_scale_modes_")
+        modes, name = self.modes, "prior_scale_modes_"
+        return scale_attributes(self.prior, modes.hyper, name, modes.shares.numpy())
 
     def report(self, data: Training, tol: object, *, warns: bool) -> None:
         """Log what was found, and warn of a best mode that still moved at the end."""
         values = self.search.modes.log_evidence + data.log_jacobian
         logger.info(
-            "log evidence of %d modes from %.6g to %.6g, stopped: %s after %d steps",
+            "log evidence of %d distinct modes from %.6g to %.6g, stopped: %s after %d steps",
             len(values), values.min(), values.max(), self.stop_reason, self.n_iter,
         )  # fmt: skip
         if warns:
@@ -136,11 +143,22 @@ class NumbersFit(ModesFit):
 
     width_scores: Mapping[int, float] | None = None  # nats per row held out, by number of units
 
+    def without_each(self, x: Tensor, y: Tensor) -> NormalMixture:
+        """Distributions of targets (N, T) by all other rows, a draw a mode."""
+        modes = self.search.modes
+        parts = (t.to(x) for t in (modes.theta, modes.factor, modes.shares))
+        networks = LinearisedModes(self.network, *parts)
+        mean, covariance = networks.outputs(x)
+        noise = modes.noise_precision.to(x).reciprocal().unsqueeze(1)
+        variance, log_weights = covariance.diagonal(dim1=-2, dim2=-1), networks.weight.log()
+        return left_out(NormalMixture(mean, variance, noise, log_weights), y)
+
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         assert data.y_scaling is not None
         unit = data.y_scaling.scale
         scaled = self.modes.noise_precision.rsqrt().numpy()
-        overall = np.sqrt((scaled**2).mean(axis=0)) * unit
+        shares = self.modes.shares.numpy()
+        overall = np.sqrt(np.average(scaled**2, axis=0, weights=shares)) * unit
         attributes = super().attributes(data, model)
         attributes["noise_std_modes_"] = scaled * unit
         attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
@@ -338,11 +356,20 @@ class _Searches(NamedTuple):
 
     def search(self, model: Model, begun: NumbersFit | None = None) -> NumbersFit:
         """All modes; ``begun``: those that leave out a fold each, to go on from."""
-        n, draw = self.require_memory(model), partial(self._draw, model)
+        n, draw, effort = self.require_memory(model), partial(self._draw, model), self.method.effort
         how, on_step = self._how(model), self._on_step(model)
         modes = None if begun is None else begun.search.modes
         search = search_numbers(how, self.problem(model), draw, n, on_step, modes)
-        return self._fit(model, search)
+        fit = self._fit(model, distinct(self.problem(model), search))
+        modes = fit.search.modes
+        if search.has_ended or len(modes.theta) == 1:
+            return fit
+        rows = chosen_rows(self.data.n_rows).to(self.data.device)
+        x, y, weight = (t[rows] for t in self.data.double_data)
+        density = fit.without_each(x, y).log_prob_of_draws(y) @ weight / weight.sum()
+        evidence = modes.score / self.data.total_weight
+        near = torch.stack([s > s.max() - effort.most_behind for s in (density, evidence)]).any(0)
+        return replace(fit, search=fit.search.of(near.nonzero().flatten()))
 
     def validate(self, model: Model) -> tuple[NumbersFit, HeldOutFold | None]:
         """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""
@@ -388,7 +415,7 @@ class _Searches(NamedTuple):
         """Ends a block after every step, and keeps what has been found by then."""
 
         def on_step(_: int, search: Callable[[], Search]) -> bool:
-            self.so_far[:] = [lambda: self._fit(model, search())]
+            self.so_far[:] = [lambda: self._fit(model, distinct(self.problem(model), search()))]
             return self.run.end_block()
 
         return on_step
@@ -425,20 +452,21 @@ class EvidenceLaplaceLabels:
         fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
 
         def unrefined(problem: LabelsEvidence, search: Search) -> LabelsFit:
+            search = distinct(problem, search)
             return LabelsFit(search, network, problem.prior, predict_seed, search.modes, fixed)
 
         run.begin()
         with torch.no_grad():
             start = _starts(problem, n_restarts, start_seed)
             problem, search = self._search(problem, start, run, unrefined)
-            run.keep(lambda: unrefined(problem, search))
-            refined, scale, left_out = refine(problem, search.modes), fixed, None
+            fit = unrefined(problem, search)
+            run.keep(lambda: fit)
+            modes, scale, left_out = fit.search.modes, fixed, None
+            refined = refine(problem, modes)
             if isinstance(self.variance_scale, str):
-                choice = choose_variance_scale(problem, refined)
+                choice = choose_variance_scale(problem, refined, modes.shares)
                 scale, left_out = choice.chosen, -choice.of_rows
-            fit = replace(
-                unrefined(problem, search), refined=refined, variance_scale=scale, left_out=left_out
-            )
+            fit = replace(fit, refined=refined, variance_scale=scale, left_out=left_out)
         run.end(fit)
         fit.report(data, self.tol, warns=self.says_unconverged)
         return fit
