@@ -364,7 +364,7 @@ class Networks:
         Many are tried where few score less than ``enough``.
         """
         effort, most = ModesEffort(), -np.inf
-        usual = effort.units_of_numbers(len(task), task.rows.x.shape[1], max(1, task.n_classes))
+        usual = effort.units_of_numbers(len(task), task.rows.x.shape[1], 1)
         for width in (effort.widths[0], usual):
             few: dict[str, Any] = {"hidden_layer_sizes": width, "n_modes": task.effort.n_probes}
             density = self._fitted(task, {**few, "n_members": 0})._left_out_log_density_
