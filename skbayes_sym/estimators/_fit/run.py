@@ -141,6 +141,7 @@ class Schedule(NamedTuple):
     max_iter: int
     tol: float | None  # on the loss, absolute; None: never
     factor: Callable[[float], float] = half_constant_half_linear
+    is_cautious: bool = False  # see `minimise`
 
 
 class Run:
@@ -238,6 +239,7 @@ class Run:
             on_step=on_step,
             schedule=schedule.factor,
             tol=schedule.tol,
+            is_cautious=schedule.is_cautious,
             asks=asks,
         )
 

@@ -124,7 +124,8 @@ class Parts(NamedTuple):
 
     @property
     def n_modes(self) -> int:
-        return 0 if self.modes is None else len(self.modes.modes.theta)
+        """Restarts that ended in a mode that counts."""
+        return 0 if self.modes is None else int(self.modes.modes.n_restarts.sum())
 
     @property
     def n_members(self) -> int:
@@ -188,7 +189,9 @@ class PoolFit:
         variance = np.zeros(len(unit))
         for name, share in zip(("linear", "modes", "samples"), self.weights, strict=True):
             if f"noise_std_{name}_" in attributes:
-                variance += share * np.square(attributes[f"noise_std_{name}_"] / unit).mean(axis=0)
+                squares = np.square(attributes[f"noise_std_{name}_"] / unit)
+                weights = attributes["posterior_"].weight if name == "modes" else None
+                variance += share * np.average(squares, axis=0, weights=weights)
         return unit * np.sqrt(variance if self.noise is None else variance * self.noise.mean_square)
 
 
@@ -236,7 +239,8 @@ def _choice(kind: "Numbers | Labels", data: Training, pooled: PoolFit) -> str:
     parts, told, (scale, members) = pooled.parts, [], kind.told(pooled.parts)
     if parts.modes is not None:
         sizes = " x ".join(map(str, parts.modes.network.hidden_layer_sizes)) or "no"
-        text = f"{parts.n_modes} modes of {sizes} tanh units by the evidence{scale}"
+        n_modes = len(parts.modes.modes.theta)
+        text = f"{n_modes} modes of {sizes} tanh units by the evidence{scale}"
         told.append(f"{text}, {pooled.weights.modes:.0%}")
     if parts.members is not None:
         told.append(f"{parts.n_members} {members}, {pooled.weights.members:.0%}")
@@ -389,10 +393,12 @@ def _left_out(pooled: PoolFit, data: Training) -> tuple[dict[str, NormalMixture]
         laws["members"] = left_out(NormalMixture(outputs, noise * each, noise), rows.y)
     for name, fit in (("modes", modes), ("linear", linear)):
         if fit is not None:
-            theta, factor = fit.modes.theta.to(rows.x), fit.modes.factor.to(rows.x)
-            mean, covariance = LinearisedModes(fit.network, theta, factor).outputs(rows.x)
+            modes = (fit.modes.theta, fit.modes.factor, fit.modes.shares)
+            networks = LinearisedModes(fit.network, *(t.to(rows.x) for t in modes))
+            mean, covariance = networks.outputs(rows.x)
             noise = fit.modes.noise_precision.to(rows.x).reciprocal().unsqueeze(1)
-            law = NormalMixture(mean, covariance.diagonal(dim1=-2, dim2=-1), noise)
+            variance, log_weights = covariance.diagonal(dim1=-2, dim2=-1), networks.weight.log()
+            law = NormalMixture(mean, variance, noise, log_weights)
             laws[name] = left_out(law, rows.y)
     return laws, rows
 

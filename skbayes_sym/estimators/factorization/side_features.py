@@ -45,7 +45,7 @@ class Described(NamedTuple):
         return cls(name, raw, labels)
 
     def ordered(self, labels: Array | None, n: int) -> Self:
-        """Its rows in the order of these labels, None: positions.
+        """Rows in the order of these labels, None: positions.
 
         Raises ValueError if there isn't one row for each, naming a label that is missing.
         """
