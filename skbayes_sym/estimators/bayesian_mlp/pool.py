@@ -322,7 +322,8 @@ class Numbers:
     def _count(self, parts: Parts, data: Training, model: Model) -> bool:
         """Whether members gain, on left-out rows, nearly what as many modes do."""
         assert parts.modes is not None
-        some = parts.modes.search.of(torch.arange(parts.n_members))
+        search = parts.modes.search
+        some = search.of(torch.arange(min(parts.n_members, len(search.modes.theta))))
         parts = parts._replace(modes=replace(parts.modes, search=some))
         laws, rows = _left_out(PoolFit(parts, self.without_left_out(parts), model), data)
         density = {kind: law.log_prob(rows.y) for kind, law in laws.items()}
