@@ -318,11 +318,11 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
     scale = prior_scales(members, model).to(theta).expand_as(theta)
     trained = members.noise_scale(model).to(theta)
     if not model.likelihood.n_params:
-        leverage = [
+        at_noise = [
             leverages_of(network, weights, data.double_data, prior_scale)[1](noise**-2).cpu()
             for weights, prior_scale, noise in zip(theta, scale, trained, strict=True)
         ]
-        return replace(members, leverage=torch.stack(leverage))
+        return replace(members, leverage=torch.stack(at_noise))
     each = [
         effective_noise(network, weights, data.double_data, prior_scale, noise)
         for weights, prior_scale, noise in zip(theta, scale, trained, strict=True)
