@@ -182,6 +182,8 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         Names of the groups.
     relevance_ : ndarray of shape (n_modes, n_features)
         Scale of the weights from every column of ``X``; only where the prior is ``ARD()``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members; only where there are some, like the next two.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
@@ -394,6 +396,8 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
         Names of the groups.
     relevance_ : ndarray of shape (n_modes, n_features)
         Scale of the weights from every column of ``X``; only where the prior is ``ARD(...)``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members, as trained.
     member_network_ : MLP
