@@ -19,12 +19,16 @@ def problems(version: str) -> list[str]:
     for name, url in project["urls"].items():
         if PLACEHOLDER in url:
             found.append(f"pyproject.toml: [project.urls] {name} = {url} is a placeholder")
+    for path in ("CITATION.cff", "conda/recipe.yaml", "CODE_OF_CONDUCT.md", "paper/paper.md"):
+        if PLACEHOLDER in (ROOT / path).read_text():
+            found.append(f"{path} holds a placeholder (search for {PLACEHOLDER})")
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         found.append(f"{version!r} isn't a version of three numbers")
     said = {
         "skbayes_sym/__init__.py": r'__version__ = "([^"]*)"',
         "CITATION.cff": r"(?m)^version: (\S+)",
         "docs/citing.rst": r"version = \{([^}]*)\}",
+        "conda/recipe.yaml": r"(?m)^  version: (\S+)",
         "docs/changelog.rst": r"(?m)^(\d+\.\d+\.\d+) \(",
     }
     for path, pattern in said.items():

@@ -13,8 +13,8 @@ from docutils import nodes
 
 SHARED_PARAMETERS = ("activation", "n_jobs", "device", "random_state", "verbose")
 SHARED_ATTRIBUTES = (
-    "n_iter_", "stop_reason_", "network_", "classes_", "x_mean_", "x_scale_", "y_mean_", "y_scale_",
-    "device_", "dtype_", "n_features_in_", "feature_names_in_",
+    "n_iter_", "stop_reason_", "network_", "symmetry_", "classes_", "x_mean_", "x_scale_",
+    "y_mean_", "y_scale_", "device_", "dtype_", "n_features_in_", "feature_names_in_",
 )  # fmt: skip
 GROUPS = {
     "Model": "hidden_layer_sizes network last_layer image_shape invariances hidden_posterior "

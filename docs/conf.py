@@ -7,6 +7,7 @@ from typing import Any
 
 import matplotlib
 import torch
+from docutils import nodes
 
 sys.path.insert(0, os.path.dirname(__file__))  # the modules beside this one
 
@@ -31,6 +32,7 @@ extensions = [
     "sphinx.ext.doctest",
     "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",  # links to the source
     "sphinx-mathjax-offline",  # formulas without a network
     "numpydoc",
     "sphinx_gallery.gen_gallery",
@@ -126,9 +128,18 @@ def mend_docstring(
     lines[:] = "``".join(pieces).split("\n")
 
 
+def without_code(app: Any, doctree: nodes.document) -> None:
+    """Leave text, tables and pictures of a paper's example; its code is the file to download."""
+    if app.env.docname.startswith("gallery/papers/"):
+        for block in list(doctree.findall(nodes.literal_block)):
+            if block.get("language") == "Python":
+                block.parent.remove(block)
+
+
 def setup(app: Any) -> None:
     # Before numpydoc, which listens with the default priority of 500.
     app.connect("autodoc-process-docstring", mend_docstring, priority=400)
     app.connect("doctree-read", arrange)
+    app.connect("doctree-read", without_code)
     app.add_directive("effort", EffortTable)
     app.add_directive("figures", FigureTable)

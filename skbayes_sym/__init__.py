@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         BayesianMLPClassifier,
         BayesianMLPRegressor,
     )
-    from skbayes_sym.estimators.distributions import predictive
     from skbayes_sym.estimators.ensemble.ensembles import (
         DeepEnsembleClassifier,
         DeepEnsembleRegressor,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         Updates,
         VariationalAdam,
     )
+    from skbayes_sym.estimators.predictive import predictive
     from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
     from skbayes_sym.estimators.stacking.stacks import (
         PredictiveStackingClassifier,
@@ -109,7 +109,7 @@ _PLACES = {
     "estimators.optimizers": (
         "Adam", "EvidenceAdam", "GaussNewton", "Updates", "VariationalAdam",
     ),
-    "estimators.distributions": ("predictive",),
+    "estimators.predictive": ("predictive",),
     "estimators.samplers": ("SMC", "Chains", "ModeWeights"),
     "estimators.stacking.stacks": (
         "PredictiveStackingClassifier", "PredictiveStackingRegressor",

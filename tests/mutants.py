@@ -231,7 +231,7 @@ MUTANTS = [
            "return sizes, right.mT", "inference/linear/test_conjugate.py"),
     Mutant("inference/linear/conjugate.py", "rows * weight.sqrt()[:, None]",
            "rows * weight[:, None]", "inference/linear/test_conjugate.py"),
-    Mutant("inference/linear/low_rank.py", "np.array(seen) + free * unseen",
+    Mutant("inference/linear/low_rank.py", "np.array(seen) + free[:, None] * unseen",
            "np.array(seen) + unseen", "inference/linear/test_posterior.py"),
     Mutant("inference/laplace/marginal_likelihood.py", "self.log_prior - 0.5 * self.log_det",
            "self.log_prior + 0.5 * self.log_det", "inference/laplace/test_marginal_likelihood.py"),

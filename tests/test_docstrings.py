@@ -41,7 +41,6 @@ OF_NETWORKS = {
 # ... and in the linear models and the factorisation besides.
 OF_ALL = OF_NETWORKS | {
     "coef_": "labels have no units",
-    "coef_cov_": "several classes have a matrix of coefficients",
     "elbo_curve_": "after an update, a sweep or a block of steps",
     "elbo_mean_field_": "of the best mean-field posterior, or of the one that was averaged",
     "elbo_std_error_": "of the number that is estimated",

@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def problems(version):
 def test_placeholders_can_not_be_released():
     found = problems("0.1.0")
     assert sum("is a placeholder" in line for line in found) == 5
+    assert sum("holds a placeholder" in line for line in found) == 4
     assert any("unreleased" in line for line in found)
 
 
@@ -29,6 +31,15 @@ def test_versions_must_agree():
     found = problems("9.9.9")
     assert "skbayes_sym/__init__.py says 0.1.0, not 9.9.9" in found
     assert "CITATION.cff says 0.1.0, not 9.9.9" in found
+
+
+def test_the_recipe_has_the_lower_bounds_of_the_package():
+    bound = r"([\w-]+) ?>= ?([\d.]+)"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = dict(re.fullmatch(bound, line).groups() for line in project["dependencies"])
+    run = (ROOT / "conda/recipe.yaml").read_text().split("  run:")[1].split("tests:")[0]
+    recipe = dict(re.findall(bound, run))
+    assert recipe == {"pytorch" if k == "torch" else k: v for k, v in asked.items()}
 
 
 def test_a_version_has_three_numbers():

@@ -24,7 +24,11 @@ from skbayes_sym.estimators._fit.rows import (
     require_rows,
 )
 from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS, Run, logging_to_stderr
-from skbayes_sym.estimators._fit.scikit_learn import CallbackSupportMixin, fit_context
+from skbayes_sym.estimators._fit.scikit_learn import (
+    CallbackSupportMixin,
+    fit_context,
+    page_of_a_class,
+)
 from skbayes_sym.estimators._fit.training import Training, automatic_batch
 from skbayes_sym.estimators._fit.warnings import warn_user, warnings_name
 from skbayes_sym.estimators.optimizers import Adam
@@ -46,6 +50,8 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     # Figures that are computed once training has ended.
     _closing: ClassVar[tuple[str, ...]] = ()
+    _doc_link_module = "skbayes_sym"  # of the "?" in HTML
+    _doc_link_template = property(lambda _: page_of_a_class())
 
     device: str
     verbose: Any
@@ -104,6 +110,10 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     def _goes_on(self) -> bool:
         """Whether a fit starts where the one before ended."""
         return self.warm_start and self.__sklearn_is_fitted__()
+
+    def _predictive(self, X: Any) -> Any:
+        """The law at ``X`` of a model that is neither of rows' targets nor of their classes."""
+        return None
 
     def _predict_device(self) -> torch.device:
         """The fit's device if it is here, else the CPU (a model may move between machines)."""

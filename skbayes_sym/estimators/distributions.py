@@ -1,19 +1,15 @@
-"""Predictive distributions, whatever the model and however it is wrapped."""
+"""Predictive distributions of targets and of classes, as one object each."""
 
 from collections.abc import Callable
-from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
 from scipy.stats import norm
-from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import Bunch
-from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
-from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin, quantile_levels
 from skbayes_sym.numerics.arguments import check_random_state
@@ -92,11 +88,17 @@ class PredictiveDistribution:
 
     def uncertainty(self) -> Bunch:
         """Variance by its source: ``total``, ``epistemic``, ``aleatoric``."""
-        raise NotImplementedError
+        raise TypeError(
+            f"{self!r} doesn't say which part of its variance is the noise's: uncertainty() takes "
+            "models of this package, and what is inside a transformation of the target."
+        )
 
     def components(self) -> "Components":
         """Means and standard deviations of the mixture's components, and their weights."""
-        raise NotImplementedError
+        raise TypeError(
+            f"{self!r} has no components: components() takes normal mixtures, and what is inside a "
+            "transformation of the target."
+        )
 
 
 class Components(NamedTuple):
@@ -175,7 +177,7 @@ class NormalPredictive(PredictiveDistribution):
         return self._std
 
     def quantile(self, q: Any) -> Array:
-        levels = _checked_levels(q)
+        levels = checked_levels(q)
         values = self._mean[..., None] + self._std[..., None] * norm.ppf(levels)
         return values if np.ndim(q) else values[..., 0]
 
@@ -200,12 +202,6 @@ class NormalPredictive(PredictiveDistribution):
             z = off / self._std
             values = self._std * (z * (2.0 * ndtr(z) - 1.0) + 2.0 * norm.pdf(z) - np.pi**-0.5)
         return np.where(self._std > 0, values, np.abs(off))
-
-    def uncertainty(self) -> Bunch:
-        raise TypeError(
-            "a mean and a standard deviation don't say which part of the variance is the noise's: "
-            "uncertainty() takes models of this package."
-        )
 
     def _standardised(self, y: Any) -> Array:
         off = np.asarray(y, dtype=float).reshape(self._mean.shape) - self._mean
@@ -239,12 +235,6 @@ class TransformedPredictive(PredictiveDistribution):
     def __repr__(self) -> str:
         return f"<{self._transformer} of {self._inner!r}>"
 
-    def components(self) -> Components:
-        raise TypeError(
-            "a mixture's components have no mean and scale of their own after a transformation of "
-            "the target: ask components() of the regressor inside."
-        )
-
     def _outward(self, values: Array) -> Array:
         """Turn the inner model's targets into the user's."""
         return self._each(values, self._transformer.inverse_transform)
@@ -260,7 +250,7 @@ class TransformedPredictive(PredictiveDistribution):
         return np.moveaxis(out, -1, 1) if several else out
 
     def quantile(self, q: Any) -> Array:
-        levels = _checked_levels(q)
+        levels = checked_levels(q)
         values = self._outward(self._inner.quantile(1.0 - levels if self._falls else levels))
         return values if np.ndim(q) else values[..., 0]
 
@@ -291,12 +281,6 @@ class TransformedPredictive(PredictiveDistribution):
         """Twice the average pinball loss (Gneiting & Ranjan 2011, eq. 12)."""
         off = self._observed(y)[..., None] - self.quantile(_LEVELS)
         return np.asarray(2.0 * np.maximum(_LEVELS * off, (_LEVELS - 1.0) * off).mean(axis=-1))
-
-    def uncertainty(self) -> Bunch:
-        raise TypeError(
-            "a variance has no parts after a transformation of the target: ask uncertainty() of "
-            "the regressor inside."
-        )
 
     def _observed(self, y: Any) -> Array:
         observed = np.asarray(y, dtype=float)
@@ -352,95 +336,8 @@ class ClassPredictive:
         return found
 
 
-def predictive(model: Any, X: Any) -> Any:
-    """The predictive distribution of a fitted model at new rows.
-
-    Parameters
-    ----------
-    model : fitted estimator
-        A regressor or classifier of this package, a `Pipeline`, a search or a
-        `TransformedTargetRegressor` around one, or any other scikit-learn regressor that takes
-        ``return_std`` (its targets are taken for normal) or classifier with ``predict_proba``.
-    X : array-like of shape (n_samples, n_features)
-        Rows as the model takes them: a pipeline's own steps are applied.
-
-    Returns
-    -------
-    PredictiveDistribution or ClassPredictive
-        Of regressors: ``.mean() .std() .var() .quantile(q) .interval(coverage)
-        .sample(n, random_state) .functions(n, random_state) .log_prob(y) .cdf(y) .crps(y)
-        .uncertainty() .components()``, in the units of ``y``, and scipy's names ``.pdf .logpdf
-        .ppf``. Of classifiers: ``.classes .proba() .functions(n) .log_prob(y) .uncertainty()``.
-
-    Raises
-    ------
-    NotFittedError
-        If the model isn't fitted.
-    TypeError
-        If it predicts no distribution.
-
-    Notes
-    -----
-    Every question runs the model once; nothing is computed before.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_diabetes
-    >>> from sklearn.linear_model import BayesianRidge
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> from skbayes_sym import predictive
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = make_pipeline(StandardScaler(), BayesianRidge()).fit(X[:400], y[:400])
-    >>> law = predictive(model, X[400:])
-    >>> law
-    <independent normals at 42 rows>
-    >>> law.interval(0.9).shape, round(float(law.crps(y[400:]).mean()), 1)
-    ((42, 2), 24.1)
-    """
-    check_is_fitted(model)
-    inner, prepare = innermost(model)
-    check_is_fitted(inner)
-    X = prepare(X)
-    if _is_transformed(inner):
-        return _transformed(inner, X)
-    if is_classifier(inner) and hasattr(inner, "predict_proba"):
-        return ClassPredictive(inner, X)
-    if isinstance(inner, BayesianRegressorMixin):
-        return PosteriorPredictive(inner, X)
-    if _takes_std(inner):
-        return NormalPredictive(*inner.predict(X, return_std=True))
-    raise TypeError(
-        f"{type(inner).__name__} predicts no distribution: it is no model of this package and has "
-        "no predict(X, return_std=True) and no predict_proba."
-    )
-
-
-def predicts_distribution(model: Any) -> bool:
-    """Whether `predictive` takes a fitted model."""
-    inner = innermost(model).model
-    if _is_transformed(inner):
-        return predicts_distribution(inner.regressor_)
-    return _takes_std(inner) or (is_classifier(inner) and hasattr(inner, "predict_proba"))
-
-
-def _takes_std(model: Any) -> bool:
-    return "return_std" in signature(getattr(model, "predict", lambda: None)).parameters
-
-
-def _is_transformed(model: BaseEstimator) -> bool:
-    """Whether it is a fitted `TransformedTargetRegressor`, whose module is slow to import."""
-    return isinstance(model, BaseEstimator) and {"transformer_", "regressor_"} <= vars(model).keys()
-
-
-def _transformed(model: BaseEstimator, X: Any) -> TransformedPredictive:
-    n_targets = 1 if model._training_dim == 1 else model.transformer_.n_features_in_
-    return TransformedPredictive(
-        predictive(model.regressor_, X), model.transformer_, n_targets, model._training_dim == 1
-    )
-
-
-def _checked_levels(q: Any) -> Array:
+def checked_levels(q: Any) -> Array:
+    """Levels of quantiles; ValueError unless strictly between 0 and 1."""
     levels = quantile_levels(q)
     if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
         raise ValueError(f"quantiles must lie strictly between 0 and 1, got {q!r}.")

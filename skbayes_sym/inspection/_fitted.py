@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.unwrap import Innermost, fitted_attribute, innermost
-from skbayes_sym.estimators.distributions import predictive, predicts_distribution
+from skbayes_sym.estimators.predictive import predictive, predicts_distribution
 from skbayes_sym.numerics.arguments import is_frame, shown
 
 

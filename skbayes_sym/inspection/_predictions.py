@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_array
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
-from skbayes_sym.estimators.distributions import predictive
+from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.estimators.regressor import quantile_levels
 from skbayes_sym.inspection._fitted import fitted_model, observations, of_target, regression_law
 from skbayes_sym.numerics.arguments import check_count, is_frame

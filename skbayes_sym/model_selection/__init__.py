@@ -1,13 +1,17 @@
 """Comparing and choosing models.
 
-Reading order: ``_scorers`` (for ``scoring=``), ``_entries`` (folds of a matrix's entries),
+Reading order: ``_scorers`` (for ``scoring=``), ``_entries`` (a matrix's entries and rankings),
 ``_compare`` (several models, one table) of ``_fits``, ``_quantile`` (for tools that take points).
 
 In: estimators, fitted or not, through their public interface. Out: scores in nats per row.
 """
 
 from skbayes_sym.model_selection._compare import compare_models
-from skbayes_sym.model_selection._entries import EntryKFold, cross_validate_entries
+from skbayes_sym.model_selection._entries import (
+    EntryKFold,
+    RankingScorer,
+    cross_validate_entries,
+)
 from skbayes_sym.model_selection._quantile import as_quantile
 from skbayes_sym.model_selection._scorers import (
     NoSplit,
@@ -19,6 +23,7 @@ from skbayes_sym.model_selection._scorers import (
 __all__ = [
     "EntryKFold",
     "NoSplit",
+    "RankingScorer",
     "as_quantile",
     "compare_models",
     "cross_validate_entries",

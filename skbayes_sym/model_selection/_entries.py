@@ -1,8 +1,9 @@
-"""Model comparison where the data are entries of a matrix, not rows."""
+"""Model comparison where the data are entries of a matrix, not rows; and scores of rankings."""
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -11,25 +12,38 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
-from skbayes_sym.estimators.factorization.entries import Observed, observed_entries, with_entries
+from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
+from skbayes_sym.estimators.factorization.entries import observed_entries, with_entries
+from skbayes_sym.estimators.factorization.lists import is_listed, listed_parts, role_of
+from skbayes_sym.estimators.factorization.recommending import Recommends
 from skbayes_sym.numerics.arguments import shown
+
+_BY = ("entries", "rows", "columns", "time")
+_METRICS = ("ndcg", "precision", "recall")
 
 
 class EntryKFold:
-    """Splits the observed entries of a matrix into k folds.
+    """Splits the observed entries of a matrix, or of a list, into k folds.
 
-    Rows and columns keep all their entries but those of the test fold, so a factorisation can
-    predict them; splitting whole rows asks for something else, the factors of new rows.
+    By default rows and columns keep all their entries but those of the test fold, so a
+    factorisation can predict them; scikit-learn's splitters hold out whole rows of a matrix.
 
     Parameters
     ----------
     n_splits : int, default=5
         At least 2.
+    by : {"entries", "rows", "columns", "time"}, default="entries"
+        What is dealt out to the folds: single entries; rows or columns with all their entries,
+        users or films that the fit then hasn't seen; or stretches of time, each predicted from what
+        came before it (the earliest of ``n_splits + 1`` is in no test fold). Times stand in a
+        frame's column called time, timestamp or date.
     shuffle : bool, default=True
-        Whether to deal the entries out at random; otherwise in row-major order, one after the
-        other to each fold in turn.
+        Whether to deal out at random; otherwise in order, one after the other to each fold in turn.
+        Times are in order always.
     random_state : int, RandomState instance or None, default=None
-        Order of the entries if ``shuffle``.
+        Order if ``shuffle``.
+    columns : "auto" or tuple of str, default="auto"
+        Columns of a frame that hold rows, columns and values, as the model takes them.
 
     Examples
     --------
@@ -43,13 +57,23 @@ class EntryKFold:
     """
 
     def __init__(
-        self, n_splits: int = 5, *, shuffle: bool = True, random_state: Any = None
+        self,
+        n_splits: int = 5,
+        *,
+        by: str = "entries",
+        shuffle: bool = True,
+        random_state: Any = None,
+        columns: Any = "auto",
     ) -> None:
         if not isinstance(n_splits, (int, np.integer)) or n_splits < 2:
             raise ValueError(f"n_splits must be an integer of at least 2, got {n_splits!r}.")
+        if by not in _BY:
+            raise ValueError(f"by must be one of {_BY}, got {by!r}.")
         self.n_splits = int(n_splits)
+        self.by = by
         self.shuffle = shuffle
         self.random_state = random_state
+        self.columns = columns
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         """Number of folds."""
@@ -60,7 +84,7 @@ class EntryKFold:
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_rows, n_columns)
+        X : array-like or sparse matrix of shape (n_rows, n_columns), or list of entries
             NaN, and in a sparse matrix what isn't stored, is missing.
         y, groups : object
             Ignored.
@@ -68,18 +92,58 @@ class EntryKFold:
         Yields
         ------
         train, test : int64 ndarray
-            Sorted positions in the list of observed entries in row-major order.
+            Sorted positions among the entries: those of a list in its order (so a frame goes
+            through `GridSearchCV`), of a matrix the observed ones in row-major order.
         """
-        n = len(observed_entries(_checked(X)).values)
-        if n < self.n_splits:
-            raise ValueError(f"n_splits={self.n_splits} is more than the {n} observed entries.")
-        order = np.arange(n)
+        entries = _entries_of(X, self.columns)
+        place, k = entries.place, self.n_splits
+        if len(place) < k:
+            raise ValueError(f"n_splits={k} is more than the {len(place)} observed entries.")
+        if self.by == "time":
+            times = role_of(X, "time")[place]
+            order = np.argsort(times, kind="stable")
+            fold = np.empty(len(place), dtype=np.int64)
+            fold[order] = np.arange(len(place)) * (k + 1) // len(place) - 1
+            for i in range(k):
+                yield np.sort(place[fold < i]), np.sort(place[fold == i])
+            return
+        dealt = np.arange(len(place))  # of each entry what is dealt out
+        if self.by != "entries":
+            whose = entries.rows if self.by == "rows" else entries.columns
+            dealt = np.unique(whose, return_inverse=True)[1]
+        n = int(dealt.max()) + 1
+        if n < k:
+            raise ValueError(f"n_splits={k} is more than the {n} {self.by} that have entries.")
+        folds = np.arange(n) % k
         if self.shuffle:
-            order = check_random_state(self.random_state).permutation(n)
-        fold = np.empty(n, dtype=np.int64)
-        fold[order] = np.arange(n) % self.n_splits
-        for i in range(self.n_splits):
-            yield np.flatnonzero(fold != i), np.flatnonzero(fold == i)
+            folds[check_random_state(self.random_state).permutation(n)] = np.arange(n) % k
+        for i in range(k):
+            yield place[folds[dealt] != i], place[folds[dealt] == i]
+
+
+class _Entries(NamedTuple):
+    """Observed entries in their order: labels or positions, and each one's place in the list."""
+
+    rows: Array
+    columns: Array
+    values: Array
+    place: Array
+
+
+def _entries_of(X: Any, columns: Any) -> _Entries:
+    if not is_listed(X, columns):
+        seen = observed_entries(_checked(X))
+        return _Entries(*seen[:3], np.arange(len(seen.values)))
+    listed = listed_parts(X, columns)
+    place = np.flatnonzero(~np.isnan(listed.values))
+    return _Entries(listed.rows[place], listed.columns[place], listed.values[place], place)
+
+
+def _part(X: Any, columns: Any, place: Array) -> Any:
+    """Some of the entries, as a fit takes them."""
+    if isinstance(X, tuple):
+        return tuple(safe_indexing(np.asarray(part), place) for part in X)
+    return safe_indexing(X, place) if is_listed(X, columns) else with_entries(X, place)
 
 
 def cross_validate_entries(
@@ -87,6 +151,8 @@ def cross_validate_entries(
     X: Any,
     *,
     cv: Any = 5,
+    scoring: Mapping[str, Callable[..., float]] | None = None,
+    params: Mapping[str, Any] | None = None,
     n_jobs: int | None = None,
     return_estimator: bool = False,
 ) -> dict[str, Any]:
@@ -96,11 +162,17 @@ def cross_validate_entries(
     ----------
     estimator : estimator with ``predict_entries(rows, columns, return_std=True)``
         Such as `skbayes_sym.SymVIMatrixFactorization`.
-    X : array-like or sparse matrix of shape (n_rows, n_columns)
-        NaN, and in a sparse matrix what isn't stored, is missing.
+    X : array-like or sparse matrix of shape (n_rows, n_columns), or list of entries
+        NaN, and in a sparse matrix what isn't stored, is missing. A list is a frame as it was read
+        or a tuple ``(rows, columns, values)``, as ``fit`` takes it.
     cv : int or splitter, default=5
         An int is the number of folds of a shuffled `EntryKFold` with ``random_state=0``, so that
         models compared in separate calls see the same folds.
+    scoring : dict of callables, optional
+        Further scores by name, of a fitted model and a tuple (rows, columns, values) of the test
+        entries, such as `RankingScorer`.
+    params : dict, optional
+        Further arguments of ``fit``, such as ``row_features``.
     n_jobs : int, optional
         Folds fitted at once, by joblib.
     return_estimator : bool, default=False
@@ -112,8 +184,8 @@ def cross_validate_entries(
         ``test_rmse`` (units of ``X``), ``test_log_density`` (nats an entry: the estimator's
         ``entry_log_density``, else that under a normal with the predicted mean and standard
         deviation), ``test_coverage`` (share of entries within 1.645 standard deviations: 0.9 if
-        calibrated), ``fit_time`` and ``score_time`` in seconds; ``estimator``, a list, if asked
-        for.
+        calibrated), ``test_`` with the names in ``scoring``, ``fit_time`` and ``score_time`` in
+        seconds; ``estimator``, a list, if asked for.
 
     Examples
     --------
@@ -134,12 +206,21 @@ def cross_validate_entries(
     splitter = EntryKFold(int(cv), random_state=0) if isinstance(cv, (int, np.integer)) else cv
     if not hasattr(splitter, "split") or isinstance(splitter, str):
         raise TypeError(f"cv must be a number of folds or a splitter, got {shown(cv)}.")
-    checked = _checked(X)
-    observed = observed_entries(checked)
+    columns = vars(estimator).get("columns", "auto")
+    X = X if is_listed(X, columns) else _checked(X)
+    entries = _entries_of(X, columns)
+
+    def tested(test: Array) -> tuple[Array, Array, Array]:
+        kept = np.isin(entries.place, test)
+        return entries.rows[kept], entries.columns[kept], entries.values[kept]
+
     runs = Parallel(n_jobs=n_jobs)(
-        delayed(_fit_and_score)(clone(estimator), checked, observed, train, test)
-        for train, test in splitter.split(checked)
-    )
+        delayed(_fit_and_score)(
+            clone(estimator), _part(X, columns, train), tested(test), dict(scoring or {}),
+            dict(params or {}),
+        )
+        for train, test in splitter.split(X)
+    )  # fmt: skip
     scores: dict[str, Any] = {
         name: np.array([run[name] for run in runs]) for name in runs[0] if name != "estimator"
     }
@@ -149,12 +230,16 @@ def cross_validate_entries(
 
 
 def _fit_and_score(
-    estimator: BaseEstimator, X: Any, observed: Observed, train: Array, test: Array
+    estimator: BaseEstimator,
+    training: Any,
+    test: tuple[Array, Array, Array],
+    scoring: dict[str, Callable[..., float]],
+    params: dict[str, Any],
 ) -> dict[str, Any]:
     start = time.perf_counter()
-    estimator.fit(with_entries(X, train))
+    estimator.fit(training, **params)
     fitted = time.perf_counter()
-    rows, columns, values = (a[test] for a in observed[:3])
+    rows, columns, values = test
     mean, std = estimator.predict_entries(rows, columns, return_std=True)
     with np.errstate(all="ignore"):
         off = (values - mean) / std
@@ -168,10 +253,84 @@ def _fit_and_score(
         "test_rmse": rmse,
         "test_log_density": float(np.mean(density)),
         "test_coverage": float(np.mean(np.abs(off) <= 1.645)),
+        **{f"test_{name}": scorer(estimator, test) for name, scorer in scoring.items()},
         "fit_time": fitted - start,
         "score_time": time.perf_counter() - fitted,
         "estimator": estimator,
     }
+
+
+@dataclass(frozen=True)
+class RankingScorer:
+    r"""Score of the lists of columns that a fitted factorisation recommends; for ``scoring=``.
+
+    Parameters
+    ----------
+    metric : {"ndcg", "precision", "recall"}, default="ndcg"
+        With :math:`h_r` whether the column at place r is relevant, of R that are: "precision"
+        :math:`\sum_r h_r / n`, "recall" :math:`\sum_r h_r / R`, "ndcg" :math:`\sum_r h_r / \log_2
+        (r + 1)` over the most that it could be.
+    n : int, default=10
+        Length of a list. Columns that the row had in the fit aren't in it.
+    relevant : float, optional
+        Least value of an entry that counts as relevant; by default every one does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skbayes_sym import SymVIMatrixFactorization
+    >>> from skbayes_sym.model_selection import RankingScorer, cross_validate_entries
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(30, 2)) @ rng.normal(size=(2, 20)) + 0.5 * rng.normal(size=(30, 20))
+    >>> scoring = {"ndcg": RankingScorer(n=5, relevant=1.0)}
+    >>> model = SymVIMatrixFactorization(2, random_state=0)
+    >>> cross_validate_entries(model, X, cv=2, scoring=scoring)["test_ndcg"].round(1)
+    array([0.9, 0.8])
+    """
+
+    metric: str = "ndcg"
+    n: int = 10
+    relevant: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.metric not in _METRICS:
+            raise ValueError(f"metric must be one of {_METRICS}, got {self.metric!r}.")
+
+    def __call__(self, estimator: Recommends, X: Any, y: Any = None) -> float:
+        """Score held-out entries.
+
+        Parameters
+        ----------
+        estimator : object
+            Fitted, with ``recommend``.
+        X : list of entries, or array-like or sparse matrix of shape (n_rows, n_columns)
+            Entries that `fit` hasn't seen.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        float
+            Mean over the rows that have a relevant entry.
+        """
+        rows, columns, values, _ = _entries_of(X, vars(estimator).get("columns", "auto"))
+        kept = values >= (-np.inf if self.relevant is None else self.relevant)
+        if not kept.any():
+            raise ValueError(f"no entry of X is relevant, at least {self.relevant}.")
+        asked, whose = np.unique(rows[kept], return_inverse=True)
+        listed = estimator.recommend(asked, self.n).columns
+        n_relevant = np.zeros(len(asked))
+        hits = np.zeros(listed.shape, dtype=bool)
+        for i, column in set(zip(whose.tolist(), columns[kept].tolist(), strict=True)):
+            hits[i] |= listed[i] == column
+            n_relevant[i] += 1.0
+        if self.metric == "precision":
+            return float(np.mean(hits.sum(1) / self.n))
+        if self.metric == "recall":
+            return float(np.mean(hits.sum(1) / n_relevant))
+        gains = 1.0 / np.log2(np.arange(2, self.n + 2))
+        most = np.cumsum(gains)[np.minimum(n_relevant, self.n).astype(int) - 1]
+        return float(np.mean(hits @ gains[: listed.shape[1]] / most))
 
 
 def _checked(X: Any) -> Any:

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, clone
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import safe_split
 from skbayes_sym.estimators._fit.unwrap import innermost
-from skbayes_sym.estimators.distributions import predictive, predicts_distribution
+from skbayes_sym.estimators.predictive import predictive, predicts_distribution
 from skbayes_sym.inference.diagnostics import mean_ess
 from skbayes_sym.model_selection._scorers import ReportedEvidence, reported_evidence
 
@@ -95,8 +95,9 @@ def seeded_clone(model: Any, seed: int) -> Any:
 
 
 def _judge_fold(model: Any, task: Task, train: Array, test: Array) -> FoldReport:
-    X_train, y_train = safe_split(model, task.X, task.y, train)
-    X_test, y_test = safe_split(model, task.X, task.y, test, train)
+    tagged = model if isinstance(model, BaseEstimator) else BaseEstimator()  # skpro's has no tags
+    X_train, y_train = safe_split(tagged, task.X, task.y, train)
+    X_test, y_test = safe_split(tagged, task.X, task.y, test, train)
     start = time.perf_counter()
     model.fit(X_train, y_train)
     fitted = time.perf_counter()

@@ -5,7 +5,7 @@ from typing import Any, Self
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.distributions import predictive
+from skbayes_sym.estimators.predictive import predictive
 
 
 class QuantileRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):

@@ -10,11 +10,8 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import BaseScorer, check_sample_weight, num_samples
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute, innermost
-from skbayes_sym.estimators.distributions import (
-    PredictiveDistribution,
-    predictive,
-    predicts_distribution,
-)
+from skbayes_sym.estimators.distributions import PredictiveDistribution
+from skbayes_sym.estimators.predictive import predictive, predicts_distribution
 
 
 class ReportedEvidence(NamedTuple):
@@ -282,8 +279,9 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> LawScorer | Ca
 
     Returns
     -------
-    callable (estimator, X, y, *, sample_weight=None) -> float
-        One of scikit-learn's, with ``set_score_request``, but for "evidence", which asks no rows.
+    callable
+        ``(estimator, X, y, *, sample_weight=None) -> float``; one of scikit-learn's, with
+        ``set_score_request``, but for "evidence", which asks no rows.
         For estimators of this package, pipelines, searches and `TransformedTargetRegressor` around
         them, and scikit-learn's own models with ``return_std`` or ``predict_proba``. Can be
         pickled.

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from email.message import Message
 from typing import Any
 
 import pandas as pd
@@ -147,3 +148,13 @@ def test_the_import_is_light_and_wakes_no_gpu():
         if float(seconds) < max(0.5, 0.2 * float(needed)):
             return
     pytest.fail(f"import skbayes_sym takes {seconds} s beyond torch and scikit-learn: {needed} s")
+
+
+def test_a_class_links_to_its_page_once_there_is_a_site(monkeypatch):
+    estimator = skbayes_sym.BayesianLinearRegressor()
+    assert estimator._get_doc_link() == ""  # the address is a placeholder
+    site = Message()
+    site["Project-URL"] = "Documentation, https://docs.example"
+    monkeypatch.setattr("skbayes_sym.estimators._fit.scikit_learn.metadata", lambda _: site)
+    page = "https://docs.example/api/generated/skbayes_sym.BayesianLinearRegressor.html"
+    assert page in estimator._repr_html_()

@@ -88,6 +88,10 @@ def test_columns_of_constant_predictors(cv):
         assert row.log_density_se == pytest.approx(stats.sem(rows[name]))
         assert row.difference == pytest.approx(difference.mean())
         assert row.difference_se == pytest.approx(stats.sem(difference))
+        if name != "near":  # the power of a two-sided test at 5 %
+            shift = row.detectable / row.difference_se
+            power = stats.norm.sf(1.95996 - shift) + stats.norm.cdf(-1.95996 - shift)
+            assert power == pytest.approx(0.8, abs=1e-4)
         assert row.rmse == pytest.approx(np.sqrt(np.mean((y - model.mean) ** 2)))
         expected = interval_calibration_error(stats.norm.cdf(y, model.mean, model.std))
         assert row.calibration_error == pytest.approx(expected)

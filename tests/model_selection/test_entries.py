@@ -1,13 +1,15 @@
 """Splits of entries, and scores on held-out ones."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 
 from skbayes_sym import SymVIMatrixFactorization
 from skbayes_sym.estimators.factorization.entries import observed_entries
-from skbayes_sym.model_selection import EntryKFold, cross_validate_entries
+from skbayes_sym.model_selection import EntryKFold, RankingScorer, cross_validate_entries
 
 
 def matrix(seed=0, noise=0.4, n=50, m=40, k=2):
@@ -108,6 +110,83 @@ def test_a_grid_over_components_finds_the_right_number():
 def test_jobs_dont_change_the_scores():
     one, two = (cross_validate_entries(MODEL, X, cv=2, n_jobs=n) for n in (None, 2))
     assert np.array_equal(one["test_log_density"], two["test_log_density"])
+
+
+ROWS, COLUMNS = np.nonzero(~np.isnan(X))
+FRAME = pd.DataFrame({"userId": ROWS, "movieId": COLUMNS, "rating": X[ROWS, COLUMNS]})
+QUICK = clone(MODEL).set_params(max_iter=5, tol=None)
+
+
+def test_lists_are_scored_as_their_matrix_is():
+    """A frame and a tuple, one value of which is missing; and through scikit-learn's search."""
+    matrix, *lists = (
+        cross_validate_entries(QUICK, table, cv=2)
+        for table in (X, FRAME, (ROWS, COLUMNS, FRAME["rating"]))
+    )
+    for scores in lists:
+        assert np.array_equal(scores["test_rmse"], matrix["test_rmse"])
+        assert np.array_equal(scores["test_log_density"], matrix["test_log_density"])
+    gaps = FRAME.assign(rating=FRAME["rating"].where(FRAME.index % 5 > 0))
+    seen = np.flatnonzero(gaps["rating"].notna())
+    for train, test in EntryKFold(3, random_state=0).split(gaps):
+        assert np.array_equal(np.sort(np.concatenate([train, test])), seen)
+    search = GridSearchCV(QUICK, {"n_components": [2]}, cv=EntryKFold(2, random_state=0))
+    score = search.fit(FRAME).best_score_
+    assert score == pytest.approx(matrix["test_log_density"].mean())
+    squares = GridSearchCV(QUICK, {}, cv=2, scoring="neg_root_mean_squared_error")
+    assert -2.0 < squares.fit(FRAME, FRAME["rating"]).best_score_ < 0.0
+
+
+def test_rows_and_times_are_held_out_as_a_whole():
+    times = np.random.default_rng(0).permutation(N)
+    frame = FRAME.assign(timestamp=times)
+    for by, name in (("rows", "userId"), ("columns", "movieId")):
+        folds = list(EntryKFold(3, by=by, random_state=0).split(frame))
+        for train, test in folds:
+            assert not set(frame[name].iloc[train]) & set(frame[name].iloc[test])
+        tested = np.sort(np.concatenate([test for _, test in folds]))
+        assert np.array_equal(tested, np.arange(N))
+        again = EntryKFold(3, by=by, random_state=0).split(X)
+        assert all(np.array_equal(a[1], b[1]) for a, b in zip(folds, again, strict=True))
+    folds = list(EntryKFold(3, by="time").split(frame))
+    for train, test in folds:
+        assert times[train].max() < times[test].min()
+        assert len(test) == pytest.approx(N / 4, abs=1)
+    assert np.array_equal(folds[1][0], np.sort(np.concatenate(folds[0])))
+    with pytest.raises(ValueError, match="X has no column of times"):
+        next(EntryKFold(3, by="time").split(FRAME))
+    with pytest.raises(ValueError, match="n_splits=60 is more than the 50 rows that have entries"):
+        next(EntryKFold(60, by="rows").split(X))
+    with pytest.raises(ValueError, match="by must be one of"):
+        EntryKFold(by="luck")
+
+
+class Recommends:
+    """Recommends columns 0, 1, 2, ... to everybody."""
+
+    def recommend(self, rows, n):
+        columns = np.tile(np.arange(n), (len(rows), 1))
+        return type("Recommended", (), {"columns": columns})
+
+
+def test_rankings_are_scored_by_what_is_relevant():
+    """Two rows; the one has columns 1 and 9, the other 0 and one below the least value."""
+    test, model = ([5, 5, 7, 7, 8], [1, 9, 0, 2, 1], [4.0, 5.0, 4.0, 1.0, 2.0]), Recommends()
+    score = {m: RankingScorer(m, n=4, relevant=4.0)(model, test) for m in ("precision", "recall")}
+    assert score == {"precision": 0.25, "recall": 0.75}
+    first = (1 / np.log2(3)) / (1 + 1 / np.log2(3))
+    assert RankingScorer(n=4, relevant=4.0)(model, test) == pytest.approx((first + 1.0) / 2)
+    assert RankingScorer("precision", n=3)(model, test) == pytest.approx((1 + 2 + 1) / 9)
+    with pytest.raises(ValueError, match="metric must be one of"):
+        RankingScorer("hits")
+    with pytest.raises(ValueError, match="no entry of X is relevant, at least 6"):
+        RankingScorer(relevant=6)(model, test)
+
+
+def test_a_factorisation_ranks_better_than_chance():
+    scoring = {"recall": RankingScorer("recall", relevant=1.5)}
+    scores = cross_validate_entries(QUICK, FRAME, cv=2, scoring=scoring)
+    assert (scores["test_recall"] > 2 * 10 / 40).all()
 
 
 @pytest.mark.parametrize("n_splits", [1, 0, 2.5, "five"])

@@ -80,8 +80,8 @@ def _is_words(values: Array, name: str) -> bool:
         isinstance(v, datetime.date | datetime.timedelta) for v in values[:1000].tolist()
     ):
         raise ValueError(
-            f"X must hold numbers, got columns ({name!r}) such as dates. Give numbers: days since "
-            "a date, or a month."
+            "X must hold numbers, got columns of neither words nor numbers, such as dates (in "
+            f"{name!r}). Give numbers: days since a date, or a month."
         )
     if values.dtype.kind in "fiubc":
         return False

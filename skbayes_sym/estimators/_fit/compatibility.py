@@ -112,7 +112,8 @@ ONE_OUTPUT = Need(
     ("params", "n_params", "at", "to", "expected_log_prob", "predictive", "n_outputs_per_target"),
     lambda likelihood: (
         likelihood.n_outputs_per_target == 1
-        and likelihood.n_params <= min(1, likelihood.noise_scale.shape[-1])
+        and (likelihood.kind == "normal" or likelihood.n_params <= 1)
+        and likelihood.n_params <= likelihood.noise_scale.shape[-1]
     ),
 )
 NORMAL_NOISE = Need(

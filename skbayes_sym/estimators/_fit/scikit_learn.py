@@ -1,5 +1,6 @@
 """All that is taken from scikit-learn and isn't public there, and what its versions differ in."""
 
+from importlib.metadata import PackageNotFoundError, metadata
 from typing import Any
 
 from sklearn.base import BaseEstimator
@@ -17,6 +18,16 @@ except ImportError:  # before 1.9 there are no callbacks
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """No ``set_callbacks``."""
+
+
+def page_of_a_class() -> str:
+    """Template of the address of a class's page; empty as long as the package has no site."""
+    try:
+        lines = metadata("skbayes-sym").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return ""
+    site = dict(line.split(", ", 1) for line in lines).get("Documentation", ".invalid")
+    return "" if ".invalid" in site else f"{site}/api/generated/skbayes_sym.{{estimator_name}}.html"
 
 
 class _Unwatched:
@@ -49,6 +60,7 @@ __all__ = [
     "check_sample_weight",
     "fit_context",
     "num_samples",
+    "page_of_a_class",
     "safe_indexing",
     "safe_split",
     "validate_params",

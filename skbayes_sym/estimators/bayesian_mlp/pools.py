@@ -206,6 +206,8 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         variances). None unless left-out rows prefer that to the same noise for all.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    symmetry_ : SymmetryGroup
+        The part of the network's group that the prior keeps.
     widths_ : ndarray of shape (n_widths,)
         Numbers of hidden units that were cross-validated; only where "auto" asked for it.
     width_scores_ : ndarray of shape (n_widths,)
@@ -411,6 +413,8 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``; one logit for two
         classes.
+    symmetry_ : SymmetryGroup
+        The part of the network's group that the prior keeps.
     n_iter_ : int
         Steps made.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}

@@ -193,6 +193,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         Why training ended.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    symmetry_ : SymmetryGroup
+        The part of the network's group that the prior keeps.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
@@ -420,6 +422,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         Why training ended.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    symmetry_ : SymmetryGroup
+        The part of the network's group that the prior keeps.
     classes_ : ndarray of shape (n_classes,)
         Class labels.
     x_mean_, x_scale_ : ndarray of shape (n_features,)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,11 +65,11 @@ def _column_of(names: Sequence[Hashable], role: str) -> Hashable | None:
     return None
 
 
-def time_column(X: Any) -> Array:
-    """Times of a list's entries, by the column that is called so."""
-    name = _column_of(list(X.columns), "time") if is_frame(X) else None
+def role_of(X: Any, role: str) -> Array:
+    """Column of a list of that role, "time" for example; ValueError if none is called so."""
+    name = _column_of(list(X.columns), role) if is_frame(X) else None
     if name is None:
-        raise ValueError("X has no column of times: a frame with one, called time or date, is due.")
+        raise ValueError(f"X has no column of {role}s: a frame with one that is called so is due.")
     return np.asarray(X[name])
 
 
@@ -92,14 +92,20 @@ def _require_matrix(X: Any, names: list[Hashable]) -> None:
         )
 
 
-def listed_entries(X: Any, columns: Any = "auto") -> Observed:
-    """Entries from ``(rows, columns, values)``, with weights as a fourth, or from such a frame.
+class EntryList(NamedTuple):
+    """A list of entries in the order it was given."""
 
-    Rows and columns are any labels; they are sorted. NaN is a missing value; its row and column
-    are there. An entry listed twice was observed twice.
+    rows: Array  # (N,) labels
+    columns: Array
+    values: Array  # NaN is missing
+    weights: Array | None = None
+
+
+def listed_parts(X: Any, columns: Any = "auto") -> EntryList:
+    """Rows, columns, values and maybe weights of a tuple, or of a frame with columns of them.
 
     Raises ValueError if the parts differ in length, labels are missing, or values or weights
-    aren't numbers; warns of entries listed again with another value.
+    aren't numbers.
     """
     named = list_columns(X, columns)
     names: list[Any] = ["rows", "columns", "values", "weights"] if named is None else list(named)
@@ -119,6 +125,16 @@ def listed_entries(X: Any, columns: Any = "auto") -> Observed:
         raise ValueError("weights must be finite and at least 0.")
     if np.isinf(values).any():
         raise ValueError("values contains infinity; NaN is a missing entry.")
+    return EntryList(rows, places, values, weights)
+
+
+def listed_entries(X: Any, columns: Any = "auto") -> Observed:
+    """Entries of a list, row by row.
+
+    Rows and columns are any labels; they are sorted. NaN is a missing value; its row and column
+    are there. An entry listed twice was observed twice; warns if with another value.
+    """
+    rows, places, values, weights = listed_parts(X, columns)
     (row_labels, i), (column_labels, j) = _coded(rows), _coded(places)
     kept = ~np.isnan(values) if weights is None else ~np.isnan(values) & (weights > 0.0)
     order = np.flatnonzero(kept)[np.lexsort((j[kept], i[kept]))]

@@ -16,6 +16,7 @@ from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.factorization.entries import frame_labels, observed_entries
+from skbayes_sym.estimators.factorization.entry_law import EntryPredictive
 from skbayes_sym.estimators.factorization.fitting import stated
 from skbayes_sym.estimators.factorization.lists import (
     as_labels,
@@ -29,7 +30,6 @@ from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of, shown
 from skbayes_sym.numerics.random import generator_from
 
@@ -193,7 +193,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         std : ndarray of shape (n_entries,)
             Noise included; only if ``return_std``.
         """
-        return self._moments(*self._asked(rows, columns), return_std)
+        law = self._law(*self._asked(rows, columns))
+        return (law.mean(), law.std()) if return_std else law.mean()
 
     def entry_log_density(self, rows: Any, columns: Any, values: Any) -> Array:
         """Log density of new observations of entries, as given.
@@ -209,14 +210,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         ndarray of shape (n_entries,)
             Nats; of ordinal entries the log probability of the label.
         """
-        predictor, x = self._asked(rows, columns)
-        checked = check_arrays("entry_log_density", {"values": len(x)}, values=values)["values"]
-        if np.isnan(checked).any():
-            raise ValueError("values holds NaN: leave out the entries that aren't observed.")
-        y = torch.as_tensor(self._as_fitted(checked)).double()
-        with one_thread(), torch.no_grad():
-            density = predictor.log_density(x, as_targets(predictor.likelihood, y))
-        return (density - np.log(self.scale_)).numpy()
+        return self._law(*self._asked(rows, columns)).log_prob(values)
 
     def predict_entry_proba(self, rows: Any, columns: Any = None) -> Array:
         """Probabilities of the labels of ordinal entries, or of two classes.
@@ -368,9 +362,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             observed = observed.transposed if side else observed
             n_other, labels = len(self.posterior_[1 - side].mean), observed.row_labels
             assert observed.column_labels is not None
-            j, n_unknown = places(
-                observed.column_labels, n_other, f"{other}s", self._labels(other)
-            )
+            j, n_unknown = places(observed.column_labels, n_other, f"{other}s", self._labels(other))
             if n_unknown:
                 warn_user(
                     f"{n_unknown} {other}s were not there in fit: their entries tell nothing.",
@@ -435,25 +427,24 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             raise ValueError(f"{unknown[0]!r} is none of the labels {self._classes.tolist()}.")
         return place.astype(np.float64)
 
-    def _moments(self, predictor: FactorPredictor, x: Tensor, return_std: bool) -> Any:
-        """Means of new observations in the units of the matrix, and standard deviations."""
+    def _law(self, predictor: FactorPredictor, x: Tensor) -> EntryPredictive:
+        """Distribution of new observations of entries, in the units of the matrix."""
         is_scaled = predictor.likelihood.scales_targets
-        location, scale = (self.mean_, self.scale_) if is_scaled else (0.0, 1.0)
-        means, deviations = list[Tensor](), list[Tensor]()
-        with one_thread(), torch.no_grad():
-            if is_scaled and not return_std:
-                return (predictor.mean(x)[:, 0] * scale + location).numpy()
-            for law in map(predictor.law, x.split(_AT_ONCE)):
-                if isinstance(law, CategoricalMixture):
-                    labels = torch.as_tensor(np.asarray(self._classes, dtype=np.float64))
-                    mean, square = law.mean() @ labels, law.mean() @ labels.square()
-                    variance = (square - mean.square()).clamp(min=0.0)
-                else:
-                    mean, variance = law.mean()[:, 0], law.uncertainty().total[:, 0]
-                means.append(mean * scale + location)
-                deviations.append(variance.sqrt() * scale)
-        mean_of_all, std = torch.cat(means).numpy(), torch.cat(deviations).numpy()
-        return (mean_of_all, std) if return_std else mean_of_all
+        units = (self.mean_, self.scale_) if is_scaled else (0.0, 1.0)
+
+        def log_density(values: Any) -> Array:
+            checked = check_arrays("entries", {"values": len(x)}, values=values)["values"]
+            if np.isnan(checked).any():
+                raise ValueError("values holds NaN: leave out the entries that aren't observed.")
+            y = torch.tensor(self._as_fitted(checked), dtype=torch.float64)
+            with one_thread(), torch.no_grad():
+                density = predictor.log_density(x, as_targets(predictor.likelihood, y))
+            return (density - np.log(units[1])).numpy()
+
+        return EntryPredictive(predictor, x, *units, self._classes, log_density)
+
+    def _predictive(self, X: Any) -> EntryPredictive:
+        return self._law(*self._asked(X, None))
 
     def _draws(
         self, predictor: FactorPredictor, x: Tensor, n_draws: int, random_state: Any

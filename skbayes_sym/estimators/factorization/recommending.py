@@ -87,8 +87,9 @@ class Recommends(PredictsEntries):
         at_once = n_draws if by == "probability_best" else 1
         for block in np.array_split(asked, max(1, len(asked) * m * at_once // (1 << 22))):
             x = torch.cartesian_prod(torch.as_tensor(block), torch.arange(m)).view(-1, 2)
+            scores: Array
             if by == "mean":
-                scores = self._moments(predictor, x, False).reshape(-1, m)
+                scores = self._law(predictor, x).mean().reshape(-1, m)
             else:
                 with one_thread(), torch.no_grad():
                     drawn = predictor.outputs(x, at_once, generator=generator)[..., 0]

@@ -289,6 +289,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
     network_ : MLP or ModuleNetwork
         Architecture, with ``forward(theta, x)``.
+    symmetry_ : SymmetryGroup
+        The part of the network's group that the prior keeps.
     widths_ : ndarray of shape (n_widths,)
         Numbers of hidden units that were cross-validated; only where "auto" asked for it.
     width_scores_ : ndarray of shape (n_widths,)
@@ -512,6 +514,8 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
     network_ : MLP or ModuleNetwork
         Architecture, with ``forward(theta, x)``.
+    symmetry_ : SymmetryGroup
+        The part of the network's group that the prior keeps.
     optimizer_ : {"gauss-newton", "adam"}
         What trained it.
     n_iter_ : int

@@ -257,6 +257,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
     network_ : MLP or ModuleNetwork
         Architecture, with ``forward(theta, x)``.
+    symmetry_ : SymmetryGroup
+        The part of the network's group that the prior keeps.
     n_iter_ : int
         Steps made.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
@@ -450,6 +452,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
     network_ : MLP or ModuleNetwork
         Architecture, with ``forward(theta, x)``.
+    symmetry_ : SymmetryGroup
+        The part of the network's group that the prior keeps.
     n_iter_ : int
         Steps made.
     stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}

@@ -124,6 +124,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         W (out x in, row-major), then b.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    symmetry_ : SymmetryGroup
+        The part of the network's group that the prior keeps.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)

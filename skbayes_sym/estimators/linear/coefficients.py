@@ -134,8 +134,8 @@ class LinearEstimator(RowEstimator):
     def coef_cov_(self) -> Array:
         """Covariance of the coefficients, built on demand from the low-rank factors."""
         check_is_fitted(self)
-        unit = vars(self).get("y_scale_", 1.0) / self.x_scale_  # of the data as given
-        scale = np.tile(unit, len(self.posterior_.loc))
+        rows = np.broadcast_to(vars(self).get("y_scale_", 1.0), len(self.posterior_.loc))
+        scale = np.outer(rows, 1.0 / self.x_scale_).ravel()  # of the data as given
         return self.posterior_.dense_covariance() * np.outer(scale, scale)
 
     def _predictor(self, like: Tensor) -> LinearPredictor:

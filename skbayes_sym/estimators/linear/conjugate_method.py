@@ -1,10 +1,12 @@
 """Normal noise: the exact posterior and its evidence from sufficient statistics, as a method."""
 
 from dataclasses import dataclass
-from math import exp, log
+from math import log
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from scipy.linalg import block_diag
 
 from skbayes_sym.estimators._fit.compatibility import LINEAR, NORMAL_NOISE, NORMAL_PRIOR, Needs
 from skbayes_sym.estimators._fit.rows import Array
@@ -17,8 +19,9 @@ from skbayes_sym.estimators.linear.design import (
     require_covariance,
     warn_of_ends,
 )
-from skbayes_sym.inference.linear.conjugate import Statistics, learn
+from skbayes_sym.inference.linear.conjugate import Scales, Statistics, learn
 from skbayes_sym.inference.linear.hyperparameters import Range
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.optimise import Stopped
 
@@ -29,30 +32,36 @@ _COLLINEAR = 1e4
 
 @dataclass(frozen=True, eq=False)
 class ConjugateFit:
-    """The posterior in the row space, and how much its independence would cost."""
+    """Posteriors of T targets in the row space, and how much their independence would cost."""
 
     design: Design
     prior_scale: Array | None  # () or (K,), as given; None if it is learned
-    loc: Array  # (1, r)
-    covariance: Array  # (r, r)
-    prior_variance: float
-    intercept: float
-    noise_std: float
-    log_evidence: float  # of scaled targets, nats
+    loc: Array  # (T, r)
+    covariance: Array  # (T r, T r)
+    prior_variance: Array  # (T,)
+    intercept: Array  # (T,)
+    noise_std: Array  # (T,)
+    log_evidence: float  # of all scaled targets, nats
     gap: float  # to the best mean-field posterior's bound, nats
     n_iter: int = 1
     stop_reason: Stopped = "tol"
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        posterior = self.design.posterior(self.loc, self.covariance, self.prior_variance)
-        intercept, noise = np.array([self.intercept]), np.array([self.noise_std])
+        is_single = data.y_ndim == 1
+        prior_variance = float(self.prior_variance[0]) if is_single else self.prior_variance
+        posterior = self.design.posterior(self.loc, self.covariance, prior_variance)
         log_evidence = self.log_evidence + data.log_jacobian
         assert data.y_scaling is not None
         present = data.origin >= 0  # a row says where it is, with the variance of the noise
         with np.errstate(over="ignore"):  # of targets above 1e154 it is no number
-            variance = np.square(self.noise_std * data.y_scaling.scale[0])
+            variance = np.square(self.noise_std * data.y_scaling.scale)
+        sites = (
+            np.where(present[:, None], data.rows.y[data.origin], np.nan),
+            np.where(present[:, None], variance, np.inf),
+        )
+        location, spread = (s[:, 0] if is_single else s for s in sites)
         return {
-            **coefficients(data, posterior, intercept, noise, self.prior_scale),
+            **coefficients(data, posterior, self.intercept, self.noise_std, self.prior_scale),
             "log_evidence_": log_evidence,
             "elbo_": log_evidence,
             "elbo_mean_field_": log_evidence - self.gap,
@@ -60,8 +69,8 @@ class ConjugateFit:
             "elbo_std_error_": 0.0,
             "elbo_curve_": np.array([log_evidence]),
             "_gap_std_error_": 0.0,
-            "site_location_": np.where(present, data.rows.y[data.origin, 0], np.nan),
-            "site_variance_": np.where(present, variance, np.inf),
+            "site_location_": location,
+            "site_variance_": spread,
         }
 
 
@@ -70,7 +79,7 @@ class ConjugateRegression:
     """The exact posterior at the scales of the highest evidence.
 
     ``prior_scale`` () or (K,), or None: of the coefficients of scaled inputs and targets; None
-    learns one for all.
+    learns one for all. Targets have nothing in common but the inputs.
     """
 
     needs: ClassVar[Needs] = Needs(NORMAL_NOISE, LINEAR, NORMAL_PRIOR)
@@ -80,38 +89,41 @@ class ConjugateRegression:
     fit_intercept: bool
 
     def fit(self, data: Training, model: Model, run: Run) -> ConjugateFit:
-        require_covariance(data, 1)
+        require_covariance(data, data.rows.y.shape[1])
         run.begin(1)
         unit = np.ones(data.n_features)
         design = Design.of(data, unit if self.prior_scale is None else unit * self.prior_scale)
-        found = self._solve(data, model, design)
+        found = self._solve(data, model.likelihood, design)
         run.end(found)
         log_evidence = found.log_evidence + data.log_jacobian
         logger.info("log evidence %.6g (mean-field %.6g lower)", log_evidence, found.gap)
         return found
 
-    def _solve(self, data: Training, model: Model, design: Design) -> ConjugateFit:
+    def _solve(self, data: Training, likelihood: Likelihood, design: Design) -> ConjugateFit:
         _, y, weight = data.double_data
-        targets, each = y[:, 0], None if (data.rows.weight == 1.0).all() else weight
-        intercept = 0.0
-        if self.fit_intercept:
-            intercept = float(weight @ targets) / data.total_weight
-            targets = targets - intercept
+        each = None if (data.rows.weight == 1.0).all() else weight
         diagonal = None if design.basis is None else weight @ design.inputs.square()
-        rows = Statistics.of(design.features, targets, each, diagonal)
-        typical = float(rows.values.sum()) / rows.weight
-        start = Start.of(data, model.likelihood, typical, self.prior_scale)
-        learning, given = start.learning, float(model.likelihood.noise_scale.log())
-        if learning.prior is not None:
-            low, high = learning.prior
-            learning = learning._replace(prior=Range(low, high + 2.0 * log(_COLLINEAR)))
-        scales = learn(
-            rows, (start.log_prior_variance, given), learning, learns_noise=self.learns_noise
-        )
-        log_noise = scales.log_noise
-        warn_of_ends(scales.log_variance, [log_noise] * self.learns_noise, learning)
-        loc, covariance = rows.posterior(*scales)
+        intercepts = np.zeros(y.shape[1])
+        if self.fit_intercept:
+            intercepts = (weight @ y).cpu().numpy() / data.total_weight
+            y = y - torch.as_tensor(intercepts).to(y)
+        solved: list[tuple[Statistics, Scales]] = []
+        for target, log_noise in enumerate(likelihood.noise_scale.log().tolist()):
+            rows = Statistics.of(design.features, y[:, target], each, diagonal)
+            typical = float(rows.values.sum()) / rows.weight
+            start = Start.of(data, likelihood, typical, self.prior_scale, target)
+            learning, begin = start.learning, (start.log_prior_variance, log_noise)
+            if learning.prior is not None:
+                low, high = learning.prior
+                learning = learning._replace(prior=Range(low, high + 2.0 * log(_COLLINEAR)))
+            scales = learn(rows, begin, learning, learns_noise=self.learns_noise)
+            warn_of_ends(scales.log_variance, [scales.log_noise] * self.learns_noise, learning)
+            solved.append((rows, scales))
+        locs, covariances = zip(*(rows.posterior(*scales) for rows, scales in solved), strict=True)
+        log_variances, log_noises = np.array([scales for _, scales in solved]).T
         return ConjugateFit(
-            design, self.prior_scale, loc[None], covariance, exp(scales.log_variance), intercept,
-            exp(log_noise), rows.log_evidence(*scales), rows.gap(*scales),
+            design, self.prior_scale, np.array(locs), block_diag(*covariances),
+            np.exp(log_variances), intercepts, np.exp(log_noises),
+            sum(rows.log_evidence(*scales) for rows, scales in solved),
+            sum(rows.gap(*scales) for rows, scales in solved),
         )  # fmt: skip

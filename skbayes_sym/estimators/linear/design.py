@@ -47,7 +47,9 @@ class Design(NamedTuple):
         _, y, weight = data.double_data
         return LinearData(self.features, y, weight, n_outputs, self.inputs.shape[1], fit_intercept)
 
-    def posterior(self, loc: Array, covariance: Array, prior_variance: float) -> LowRankGaussian:
+    def posterior(
+        self, loc: Array, covariance: Array, prior_variance: float | Array
+    ) -> LowRankGaussian:
         """Posterior of the coefficients of scaled data, from that in the row space."""
         basis = None
         if self.basis is not None:
@@ -88,14 +90,15 @@ class Start(NamedTuple):
 
     @classmethod
     def of(
-        cls, data: Training, likelihood: Likelihood, typical: float, prior_scale: Array | None
-    ) -> Self:
+        cls, data: Training, likelihood: Likelihood, typical: float, prior_scale: Array | None,
+        target: int = 0,
+    ) -> Self:  # fmt: skip
         """Prior variance at which the outputs have the scale expected of them.
 
         ``typical`` is the mean squared length of the inputs.
         """
         is_scaled = likelihood.scales_targets
-        output_scale = float(data.target_spread[0]) if is_scaled else 1.0
+        output_scale = float(data.target_spread[target]) if is_scaled else 1.0
         start = 2.0 * log(output_scale) - (log(typical) if typical > 0.0 else 0.0)
         ends = _OUTPUT_RANGE if is_scaled else _LOGIT_RANGE
         prior_range = Range(*(start + 2.0 * log(end) for end in ends))
@@ -145,16 +148,16 @@ def coefficients(
 ) -> dict[str, Any]:  # fmt: skip
     """All that predicting needs, and the scales that were learned.
 
-    ``offset`` (C,) and ``noise`` (1,) or () are of scaled targets; no ``prior_scale`` was learned.
+    ``offset`` (C,) and ``noise`` (T,) or (0,) are of scaled targets; None is a learned scale.
     """
     targets = data.y_scaling or Scaling(np.zeros(1), np.ones(1))
     x_mean, x_scale = data.x_scaling
-    to_given = targets.scale / x_scale
+    to_given = targets.scale[:, None] / x_scale
     coef, std = posterior.loc * to_given, np.sqrt(posterior.variance()) * to_given
     intercept = offset * targets.scale + targets.mean - coef @ x_mean
-    # Labels have as many rows of coefficients as outputs, numbers one without an axis.
-    is_single, noise = data.y_scaling is not None, noise * targets.scale
-    learned = posterior.prior_variance**0.5
+    # Labels have as many rows of coefficients as outputs, one target one without an axis.
+    is_single, noise = data.y_scaling is not None and data.y_ndim == 1, noise * targets.scale
+    learned = np.sqrt(posterior.prior_variance)[()]
     return {
         "posterior_": posterior,
         "coef_": coef[0] if is_single else coef,
@@ -162,6 +165,6 @@ def coefficients(
         "intercept_": float(intercept[0]) if is_single else intercept,
         "prior_scale_": learned if prior_scale is None else prior_scale[()],
         "_offset_": offset,
-        **({} if is_single else {"_predict_seed_": spawn_seeds(data.seed, 1)[0]}),
-        **({"noise_std_": float(noise[0])} if len(noise) else {}),
+        **({} if data.y_scaling is not None else {"_predict_seed_": spawn_seeds(data.seed, 1)[0]}),
+        **({"noise_std_": float(noise[0]) if is_single else noise} if len(noise) else {}),
     }

@@ -18,6 +18,7 @@ from skbayes_sym.estimators._fit.rows import (
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
+from skbayes_sym.estimators.linear.site_inference import is_conjugate
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -79,17 +80,18 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
 
     Attributes
     ----------
-    coef_ : ndarray of shape (n_features,)
-        Posterior mean of the coefficients, of ``X`` and ``y`` as given.
-    intercept_ : float
+    coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
+        Posterior mean of the coefficients, of ``X`` and ``y`` as given. Several targets (only of
+        "gaussian") are fitted one by one: everything has an axis for them where ``y`` has one.
+    intercept_ : float or ndarray of shape (n_targets,)
         Intercept.
-    coef_std_ : ndarray of shape (n_features,)
+    coef_std_ : ndarray of the shape of ``coef_``
         Posterior standard deviation of the coefficients.
-    coef_cov_ : ndarray of shape (n_features, n_features)
-        Posterior covariance, built on demand; a `MemoryError` names the bytes where it is too
-        large.
+    coef_cov_ : ndarray of shape (n_coefficients, n_coefficients)
+        Posterior covariance of ``coef_.ravel()``, built on demand; a `MemoryError` names the
+        bytes where it is too large.
     elbo_ : float
-        Evidence lower bound, nats; the log evidence itself for "gaussian".
+        Evidence lower bound, nats, of all targets; the log evidence itself for "gaussian".
     symmetry_ : Translation
         Translations of a row of coefficients, in units of ``posterior_``, that no row of ``X``
         sees.
@@ -103,7 +105,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         `elbo_` - `elbo_mean_field_`: what independence costs, nats.
     log_evidence_ : float
         ``log p(y | X)`` at the hyperparameters, nats; only for "gaussian".
-    site_location_, site_variance_ : ndarray of shape (n_samples,)
+    site_location_, site_variance_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
         ``a_n`` and ``nu_n`` of every row of ``X``, in units of the outputs, per unit of sample
         weight. A variance is infinite where the weight is 0 (the location is then NaN), and
         negative at an outlier of a "student-t" fit: there the posterior is wider for the row.
@@ -122,7 +124,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         Why they ended.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
-    y_mean_, y_scale_ : ndarray of shape (1,)
+    y_mean_, y_scale_ : ndarray of shape (n_targets,)
         Scaling of the targets.
     device_, dtype_ : str
         Where and in which precision the model was fitted.
@@ -200,11 +202,6 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = False
-        return tags
-
     @property
     def _chosen_likelihood(self) -> Likelihood:
         """The likelihood by name, or the object itself."""
@@ -217,7 +214,13 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         if not likelihood.n_params:
             why = f"likelihood={self.likelihood!r} has no scale of noise to set"
             refuse(self, ["noise_std"], why, "likelihood='gaussian' or 'student-t'")
-        return super()._check_targets(X, y)
+        X, y = super()._check_targets(X, y)
+        if y.ndim == 2 and not is_conjugate(likelihood):
+            raise ValueError(
+                f"likelihood={self.likelihood!r} takes one target, got y of shape {y.shape}. Use "
+                "likelihood='gaussian', or one model a target by MultiOutputRegressor."
+            )
+        return X, y
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         """Counts have no unit, and a likelihood without free scale comes in that of ``y``."""

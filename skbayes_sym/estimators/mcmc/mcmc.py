@@ -290,6 +290,8 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         Why training ended.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    symmetry_ : SymmetryGroup
+        The part of the network's group that the prior keeps.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     y_mean_, y_scale_ : ndarray of shape (n_targets,)
@@ -519,6 +521,8 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         Why training ended.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    symmetry_ : SymmetryGroup
+        The part of the network's group that the prior keeps.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
         Standardisation of the inputs.
     classes_ : ndarray of shape (n_classes,)

@@ -10,18 +10,13 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing
-from skbayes_sym.estimators.distributions import (
-    PredictiveDistribution,
-    predictive,
-    predicts_distribution,
-)
+from skbayes_sym.estimators.predictive import as_mixture, predictive, predicts_distribution
 from skbayes_sym.inference.pooling.class_calibration import Calibration
 from skbayes_sym.inference.pooling.pooled_predictor import ShapedPredictor
 from skbayes_sym.inference.predictor import BasePredictor, Predictor
 from skbayes_sym.inference.trees import Trees
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
 
-_N_QUANTILES = 50  # that a distribution without normal components is made of
 _LEAST_LOG = -30.0  # of a probability
 
 
@@ -51,20 +46,6 @@ def of_components(law: NormalMixture, n: int, generator: torch.Generator) -> Nor
     total = (law.variance + law.noise_variance).expand_as(law.loc)
     loc = law.loc[which]
     return NormalMixture(loc, 0.0 * loc[:, :1], total[which])
-
-
-def as_mixture(law: PredictiveDistribution) -> NormalMixture:
-    """A distribution of numbers as a mixture of normals: its own, or narrow ones at quantiles."""
-    if law.has_normal_components:
-        weights, *both = law.components()
-        with np.errstate(divide="ignore"):
-            log_weights = torch.as_tensor(np.log(weights))
-    else:
-        middles = (np.arange(_N_QUANTILES) + 0.5) / _N_QUANTILES
-        quantiles = np.moveaxis(law.quantile(middles), -1, 0)
-        both, log_weights = [quantiles, np.gradient(quantiles, axis=0)], None
-    loc, scale = (torch.as_tensor(a.copy()).reshape(len(a), -1, 1) for a in both)
-    return NormalMixture(loc, torch.zeros_like(loc), scale.square(), log_weights)
 
 
 @dataclass(frozen=True, eq=False)

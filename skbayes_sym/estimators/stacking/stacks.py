@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from torch import Tensor
 
@@ -24,6 +24,7 @@ from skbayes_sym.estimators._fit.scikit_learn import (
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
+from skbayes_sym.estimators.predictive import predicts_numbers
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.stacking.combining import StackFit, fit_stack
 from skbayes_sym.estimators.stacking.kinds import (
@@ -147,7 +148,7 @@ class Stack(RowEstimator):
                     f"list: take one of {known}, or an estimator."
                 )
             return KINDS[estimator]()
-        is_right = is_classifier if is_classifier(self) else is_regressor
+        is_right = is_classifier if is_classifier(self) else predicts_numbers
         if isinstance(estimator, type) or not is_right(estimator):
             kind = "classifier" if is_classifier(self) else "regressor"
             raise ValueError(f"estimators: {name!r} must be a {kind}, got {estimator!r}.")
@@ -198,15 +199,16 @@ class Stack(RowEstimator):
     def _given_folds(self, X: Any, y: Any, first: Array) -> list[tuple[Array, Array]]:
         """Training and left-out distinct rows, where ``cv`` splits the rows as they were given."""
         splits = list(check_cv(self.cv, y, classifier=is_classifier(self)).split(X, y))
-        fold = np.full(num_samples(X), -1)
+        fold, n_tests = np.full(num_samples(X), -1), np.zeros(num_samples(X), dtype=int)
         for k, (_, test) in enumerate(splits):
             fold[test] = k
-        n_tests = np.bincount(np.concatenate([test for _, test in splits]), minlength=len(fold))
+            n_tests[test] += 1
         wrong = first[n_tests[first] != 1]
         if len(wrong):
+            row = wrong.min()
             raise ValueError(
-                f"cv must leave out every row once, but row {wrong[0]} is left out "
-                f"{n_tests[wrong[0]]} times: use KFold, for example."
+                f"cv must leave out every row once, but row {row} is left out {n_tests[row]} "
+                "times: use KFold, for example."
             )
         places = [fold[first] == k for k in range(len(splits))]
         return [(np.flatnonzero(~here), np.flatnonzero(here)) for here in places if here.any()]

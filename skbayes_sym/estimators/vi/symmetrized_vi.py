@@ -97,7 +97,7 @@ class _SymmetrizedVI(NetworkEstimator):
 
     @property
     def symmetry_(self) -> SymmetryGroup:
-        """The model's group of hidden units; all of it where ``symmetry=None``."""
+        """The part of the network's group that the prior keeps."""
         prior = self._prior(self.network_)
         if symmetrized(self.symmetry).group is None:
             return declared_group("auto", self.network_, prior)
@@ -208,7 +208,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
         is its average over ``network_.symmetry()``; both predict the same.
     symmetry_ : SymmetryGroup
-        The model's group of hidden units; all of it where ``symmetry=None``.
+        The part of the network's group that the prior keeps; all of it where ``symmetry=None``.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     x_mean_, x_scale_ : ndarray of shape (n_features,)
@@ -398,7 +398,7 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
         is its average over ``network_.symmetry()``; both predict the same.
     symmetry_ : SymmetryGroup
-        The model's group of hidden units; all of it where ``symmetry=None``.
+        The part of the network's group that the prior keeps; all of it where ``symmetry=None``.
     network_ : MLP
         Architecture, with ``forward(theta, x)`` and ``symmetry()``.
     classes_ : ndarray of shape (n_classes,)

@@ -33,8 +33,8 @@ class LinearPredictor(BasePredictor):
         if self.rule is not None:
             return self.likelihood.predictive(self.rule.outputs(mean, covariance).to(x))
         if self.likelihood.kind == "normal":
-            noise = self.likelihood.noise_scale.square()
-            return NormalMixture(mean[None].to(x), covariance[None, ..., 0].to(x), noise)
+            noise, variance = self.likelihood.noise_scale.square(), covariance.diagonal(0, -2, -1)
+            return NormalMixture(mean[None].to(x), variance[None].to(x), noise)
         nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
         outputs = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
         return self.likelihood.predictive(outputs.to(x), weights.log().to(x))
@@ -48,7 +48,7 @@ class LinearPredictor(BasePredictor):
     def covariance(self, x: Tensor) -> Tensor | None:
         if self.likelihood.kind != "normal":
             return None
-        return self.posterior.output_covariance(x.double()).unsqueeze(-1)
+        return self.posterior.output_covariance(x.double())
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         weights = self.posterior.sample(n, generator=generator).to(self.offset)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import log
 from typing import Any
 
 import numpy as np
@@ -29,19 +28,24 @@ class LowRankGaussian:
 
     Row c is ``loc[c] + scale * (Q u_c + z_c)`` with ``u ~ N(0, covariance)`` of length C r and, in
     the directions the data don't see, ``z_c`` as under the prior: independent normals of variance
-    ``prior_variance`` orthogonal to Q's columns.
+    ``prior_variance`` (one, or one a row) orthogonal to Q's columns.
     """
 
     loc: Floats  # (C, K); mean
     scale: Floats  # (K,); unit of every weight
     basis: Floats | None  # (K, r), or None; orthonormal columns Q; None is the identity (r = K)
     covariance: Floats  # (C r, C r); of the coordinates ``u``, row by row
-    prior_variance: float
+    prior_variance: float | Floats  # () or (C,)
 
     @property
     def n_weights(self) -> int:
         """C K, all rows together."""
         return self.loc.size
+
+    @property
+    def _free(self) -> Floats:
+        """Variance of each row in the directions the data don't see, (C,)."""
+        return np.ones(len(self.loc)) * self.prior_variance
 
     @cached_property
     def _blocks(self) -> Floats:
@@ -56,16 +60,16 @@ class LowRankGaussian:
 
     def variance(self) -> Floats:
         """Variance of every weight, (C, K); O(C K r^2)."""
-        return self.scale**2 * self._diagonal(self._blocks, self.prior_variance)
+        return self.scale**2 * self._diagonal(self._blocks, self._free)
 
-    def _diagonal(self, blocks: Floats, free: float) -> Floats:
+    def _diagonal(self, blocks: Floats, free: Floats) -> Floats:
         """Diagonal of ``Q blocks Q'`` and ``free`` in the directions the data don't see, (C, K)."""
         rows = [blocks[c, :, c] for c in range(len(self.loc))]
         if self.basis is None:
             return np.array([np.diag(row) for row in rows])
         seen = [np.einsum("kr,kr->k", self.basis @ row, self.basis) for row in rows]
         unseen = np.maximum(1.0 - np.square(self.basis).sum(axis=1), 0.0)
-        return np.array(seen) + free * unseen
+        return np.array(seen) + free[:, None] * unseen
 
     def dense_covariance(self) -> Floats:
         """Covariance of all weights, (C K, C K), rows of ``loc`` one after the other."""
@@ -80,13 +84,13 @@ class LowRankGaussian:
         if self.basis is None:
             dense = self._blocks.copy()
         else:
-            eye = np.einsum("cd,rs->crds", np.eye(n_rows), np.eye(self.basis.shape[1]))
-            change = self._blocks - self.prior_variance * eye
+            free = np.einsum("cd,rs->crds", np.diag(self._free), np.eye(self.basis.shape[1]))
+            change = self._blocks - free
             dense = np.empty((n_rows, k, n_rows, k))
             for c in range(n_rows):
                 for d in range(n_rows):
                     dense[c, :, d] = self.basis @ change[c, :, d] @ self.basis.T
-                dense[c, :, c].flat[:: k + 1] += self.prior_variance
+                dense[c, :, c].flat[:: k + 1] += self._free[c]
         dense *= self.scale[:, None, None] * self.scale
         return dense.reshape(n_rows * k, n_rows * k)
 
@@ -98,14 +102,14 @@ class LowRankGaussian:
     def precision_diagonal(self) -> Tensor:
         """Inverse variance of every weight given the others, (C K,); O(C K r^2)."""
         inverse = torch.cholesky_inverse(self._factor()).view(self._blocks.shape).numpy()
-        diagonal = self._diagonal(inverse, 1.0 / self.prior_variance)
+        diagonal = self._diagonal(inverse, 1.0 / self._free)
         return torch.as_tensor((diagonal / self.scale**2).ravel())
 
     def log_det_precision(self) -> Tensor:
         """Log determinant of `precision`, 0-d."""
-        n_free = self.n_weights - len(self.covariance)
+        n_free = (self.n_weights - len(self.covariance)) / len(self.loc)  # of each row
         units = 2.0 * len(self.loc) * float(np.log(self.scale).sum())
-        return -(log_det(self._factor()) + n_free * log(self.prior_variance) + units)
+        return -(log_det(self._factor()) + n_free * float(np.log(self._free).sum()) + units)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, C K), float64 on the generator's device; O(n C K r)."""
@@ -118,7 +122,8 @@ class LowRankGaussian:
         ).reshape(n, n_rows, -1)
         if self.basis is not None:
             basis = self._tensor(self.basis, generator)
-            free = float64_normal((n, n_rows, k), generator=generator) * self.prior_variance**0.5
+            std = self._tensor(self._free, generator)[:, None].sqrt()
+            free = float64_normal((n, n_rows, k), generator=generator) * std
             inside = free + (inside - free @ basis) @ basis.T
         return (loc + scale * inside).flatten(1)
 
@@ -128,10 +133,10 @@ class LowRankGaussian:
         loc, scale = self._tensor(self.loc, theta), self._tensor(self.scale, theta)
         moved = (theta.unflatten(-1, self.loc.shape) - loc) / scale
         inside = moved if self.basis is None else moved @ self._tensor(self.basis, theta)
-        free = (moved * moved).sum((-1, -2)) - (inside * inside).sum((-1, -2))
+        free = (moved * moved).sum(-1) - (inside * inside).sum(-1)
         factor = self._factor().to(theta.device)
         z = torch.linalg.solve_triangular(factor, inside.flatten(-2).unsqueeze(-1), upper=False)
-        squares = z.square().sum((-1, -2)) + free / self.prior_variance
+        squares = z.square().sum((-1, -2)) + (free / self._tensor(self._free, theta)).sum(-1)
         return log_normal_multivariate(squares, -self.log_det_precision(), self.n_weights)
 
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,18 +148,20 @@ class LowRankGaussian:
         blocks = torch.as_tensor(self._blocks).to(x)
         covariance = torch.einsum("nr,crds,ns->ncd", inside, blocks, inside)
         if self.basis is not None:
-            eye = torch.eye(len(self.loc), dtype=x.dtype, device=x.device)
-            covariance = covariance + self.prior_variance * free[:, None, None] * eye
+            rows = torch.as_tensor(self._free).to(x).diag()
+            covariance = covariance + free[:, None, None] * rows
         return x @ loc.T, covariance
 
     def output_covariance(self, x: Tensor) -> Tensor:
-        """Covariance of the first row's outputs at all inputs (N, K), (N, N), float64."""
+        """Covariance of each row's outputs at all inputs (N, K), (N, N, C), float64."""
         scaled = x * torch.as_tensor(self.scale).to(x)
         inside = scaled if self.basis is None else scaled @ torch.as_tensor(self.basis).to(x)
-        covariance = inside @ torch.as_tensor(self._blocks[0, :, 0]).to(x) @ inside.T
+        blocks = torch.as_tensor(np.einsum("crcs->crs", self._blocks)).to(x)
+        covariance = (inside @ blocks @ inside.T).movedim(0, -1)
         if self.basis is None:
             return covariance
-        return covariance + self.prior_variance * (scaled @ scaled.T - inside @ inside.T)
+        unseen = scaled @ scaled.T - inside @ inside.T
+        return covariance + unseen[..., None] * torch.as_tensor(self._free).to(x)
 
     @staticmethod
     def _tensor(values: Any, on: torch.Generator | Tensor) -> Tensor:

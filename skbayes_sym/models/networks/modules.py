@@ -120,6 +120,9 @@ class ModuleNetwork(BaseNetwork):
         """The group that the module's trace shows (`symmetry_of`)."""
         return self._found_symmetry
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k != "_found_symmetry"}
+
     @cached_property
     def _found_symmetry(self) -> ModuleSymmetry:
         module = copy.deepcopy(self.module).to_empty(device="cpu")

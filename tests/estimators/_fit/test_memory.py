@@ -126,8 +126,8 @@ def test_the_curvature_asked_for_is_the_one_that_is_kept(asked):
     asked.clear()
     case = FITS["lila-cnn"]
     model = clone(case.estimator).fit(case.X, case.y)
-    layers = model.posterior_.precision.spectrum.layers
-    kept = sum(layer.input_basis.nbytes + layer.output_basis.nbytes for layer in layers)
+    spectra = model.posterior_.precision.spectra
+    kept = sum(layer.input_basis.nbytes + layer.output_basis.nbytes for layer in spectra)
     assert n_bytes(asked, "the curvature") == 4 * kept
 
 

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import norm
 from sklearn.base import clone
 
-from skbayes_sym import SymVIMatrixFactorization, invariance_gap
+from skbayes_sym import SymVIMatrixFactorization, invariance_gap, predictive
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
     Heteroscedastic,
@@ -286,6 +286,38 @@ def test_similar_columns_have_what_rows_like_in_common():
     np.testing.assert_allclose(mean, truth, atol=0.15)
     assert (interval[:, 0] < mean).all()
     assert (mean < interval[:, 1]).all()
+
+
+@pytest.mark.long
+@pytest.mark.kept("student_t", "ordinal")
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "poisson", "ordinal"])
+def test_the_law_of_entries_is_that_of_its_draws(likelihood):
+    """Moments, intervals, cdf, CRPS and parts of the variance, in the units of the matrix."""
+    rows, columns, values = ROWS[:300], COLUMNS[:300], X[ROWS, COLUMNS][:300]
+    if likelihood in ("poisson", "ordinal"):
+        values = np.clip(np.round(values), 1.0, 5.0)
+    model = clone(MODEL).set_params(likelihood=likelihood, max_iter=5, tol=None)
+    model.fit((rows, columns, values))
+    law, y = predictive(model, (rows[:4], columns[:4])), values[:4]
+    draws = law.sample(20_000, random_state=0)
+    np.testing.assert_allclose(law.mean(), draws.mean(1), atol=5.0 * law.std().max() / 20_000**0.5)
+    np.testing.assert_allclose(law.std(), draws.std(1), rtol=0.05)
+    np.testing.assert_allclose(law.cdf(y), (draws <= y[:, None]).mean(1), atol=0.02)
+    inside = (law.interval(0.8).T[0] <= draws.T) & (law.interval(0.8).T[1] >= draws.T)
+    assert (inside.mean(0) > 0.78).all()
+    assert likelihood in ("poisson", "ordinal") or (inside.mean(0) < 0.82).all()
+    apart = np.abs(draws[:, ::2] - draws[:, 1::2]).mean(1)
+    energy = np.abs(draws - y[:, None]).mean(1) - 0.5 * apart
+    np.testing.assert_allclose(law.crps(y), energy, atol=0.03 * law.std().max())
+    parts = law.uncertainty()
+    np.testing.assert_allclose(parts.total, law.std() ** 2)
+    np.testing.assert_allclose(parts.epistemic, law.functions(4000).var(1), rtol=0.2)
+    weights, loc, scale = law.components()
+    np.testing.assert_allclose(weights @ loc, law.mean())
+    np.testing.assert_allclose(weights @ (scale**2 + loc**2) - law.mean() ** 2, law.var())
+    density = model.entry_log_density(rows[:4], columns[:4], y)
+    np.testing.assert_array_equal(law.log_prob(y), density)
+    assert repr(law).endswith("law of 4 entries>")
 
 
 def test_questions_that_name_no_entry(fitted):

@@ -73,7 +73,8 @@ def test_a_noisy_table_is_given_few_units_and_predicted_better(Estimator):
     few, usual = fitted
     assert few.network_.hidden_layer_sizes == (3,)
     np.testing.assert_array_equal(few.widths_, [3, 8, 20])
-    assert few.width_scores_[0] > few.width_scores_[2]
+    # Half a standard error of the gain, a mean over 150 rows whose log densities scatter by 1.
+    assert max(few.width_scores_) < few.width_scores_[0] + 0.5 / 150**0.5
     densities = [predictive(model, X[150:]).log_prob(y[150:]).mean() for model in fitted]
     assert densities[0] > densities[1] + 0.03
     assert abs(few.width_scores_[0] - densities[0]) < 0.25  # what it promises comes

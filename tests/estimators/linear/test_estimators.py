@@ -7,6 +7,7 @@ import pytest
 import torch
 from cases import LaplaceNoise
 from scipy import stats
+from scipy.linalg import block_diag
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
@@ -446,3 +447,26 @@ def test_no_warning_on_ordinary_data(likelihood, diabetes):
         warnings.simplefilter("always")
         BayesianLinearRegressor(likelihood).fit(*diabetes)
     assert [str(warning.message) for warning in recorded] == []
+
+
+@pytest.mark.parametrize("n_features", [3, 30], ids=["tall", "wide"])
+def test_several_targets_are_fitted_as_each_alone(n_features):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, n_features))
+    Y = X[:, :2] @ [[1.0, 100.0], [0.0, 40.0]] + rng.normal(size=(20, 2)) * [0.3, 9.0]
+    both = BayesianLinearRegressor().fit(X, Y)
+    alone = [BayesianLinearRegressor().fit(X, y) for y in Y.T]
+    for ask in (lambda m: m.predict(X, return_std=True), lambda m: m.predict_quantiles(X, (0.2,))):
+        several, each = np.asarray(ask(both)), np.stack([ask(m) for m in alone], -1)
+        np.testing.assert_allclose(several.reshape(each.shape), each, rtol=1e-9)
+    for name in ("coef_", "coef_std_", "intercept_", "noise_std_", "prior_scale_"):
+        each = np.array([getattr(m, name) for m in alone])
+        np.testing.assert_allclose(getattr(both, name), each, rtol=1e-9)
+    np.testing.assert_allclose(both.coef_cov_, block_diag(*(m.coef_cov_ for m in alone)), atol=1e-9)
+    assert both.log_evidence_ == pytest.approx(sum(m.log_evidence_ for m in alone))
+    theta = both.posterior_.sample(2, generator=torch.Generator().manual_seed(0))
+    pairs = zip(alone, theta.chunk(2, dim=-1), strict=True)
+    each = sum(m.posterior_.log_prob(t) for m, t in pairs)
+    np.testing.assert_allclose(both.posterior_.log_prob(theta), each, rtol=1e-9)
+    with pytest.raises(ValueError, match=r"'student-t' takes one target, got y of shape \(20, 2\)"):
+        BayesianLinearRegressor("student-t").fit(X, Y)

@@ -222,9 +222,13 @@ def step(
     for _ in range(_MOST_TRIES):
         added = precision[tried] + (damping[tried] * unit[tried]).unsqueeze(1)
         system = expansion.curvature.of(tried).system(added)
-        candidate = theta[tried] - system.solve(gradient[tried])
+        away = system.solve(gradient[tried])
+        candidate = theta[tried] - away
         lower = misfit(candidate, tried) + 0.5 * (precision[tried] * candidate.square()).sum(1)
-        better = (lower < energy[tried]) & (system.failed == 0)
+        # What a step at a minimum gains is below the rounding of the energy, which mustn't judge.
+        rounding = 4.0 * torch.finfo(theta.dtype).eps * energy[tried].abs()
+        is_lower = (lower < energy[tried]) | ((gradient[tried] * away).sum(1) < rounding)
+        better = is_lower & (system.failed == 0)
         theta[tried] = torch.where(better.unsqueeze(1), candidate, theta[tried])
         moved[tried] = better
         factors = torch.where(system.failed > 0, _UNDEFINED, _GROW).to(damping)

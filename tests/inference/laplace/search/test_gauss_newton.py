@@ -68,6 +68,16 @@ def test_what_is_at_the_bottom_stays_there():
     assert float(found.damping.max()) <= 1e-2  # not what eight failures would have made of it
 
 
+def test_steps_whose_gain_is_below_rounding_are_made():
+    """An energy is known to 1e-16: by it alone weights would be to 1e-8."""
+    bottom = torch.linalg.solve(A + torch.eye(2, dtype=torch.float64), B)
+    theta = bottom + 1e-9
+    slope = torch.einsum("rpq,rq->rp", A, theta) - B
+    expansion = Expansion(quadratic(theta, torch.arange(2)), slope, WeightCurvature(A))
+    found = step(quadratic, theta, expansion, PRECISION, torch.full((2,), 1e-9).double())
+    torch.testing.assert_close(found.theta, bottom, atol=1e-14, rtol=0.0)
+
+
 def test_a_curvature_without_a_factor_is_damped_and_the_other_restart_moves():
     curvature = A.clone()
     curvature[0] = torch.tensor([[3.0, 0.0], [0.0, -1.0]])

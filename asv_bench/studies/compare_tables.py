@@ -1,0 +1,235 @@
+"""Predictive distributions on public tables as they are read, all models at their defaults.
+
+    SKBAYES_SYM_DATA=FOLDER python asv_bench/studies/compare_tables.py [--tables NAME ...]
+        [--half judging] [--splits 5] [--rows 1000] [--models NAME ...] [--store FILE] [--keep]
+
+The tables are ``FOLDER/tables/regression/*.csv.gz`` and ``FOLDER/tables/classification/*.csv.gz``,
+the target last: words, gaps and all. Every second one of each kind in alphabetical order sets
+constants ("settling"), the others don't ("judging"), and each half has a summary of its own. Splits
+are random: 80 % of the rows to train, at most ``--rows``, and at most 500 others to test.
+
+Members of the stack, and peers that predict points, are stacks of one: left-out residuals give
+them the noise that members have. Words are one-hot for peers, save for CatBoost's classes; gaps
+stay gaps for LightGBM and CatBoost. What isn't installed is left out. ``--store`` keeps every fit
+and repeats none.
+"""
+
+import argparse
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from figures import keep
+from sklearn.base import is_classifier
+from sklearn.model_selection import train_test_split
+from threadpoolctl import threadpool_limits
+
+import skbayes_sym as sk
+
+MOST_NEW = 500
+LEAST = 1e-15  # probability that a log density is made of
+MEMBERS = ("linear", "forest", "boosting", "process")
+NUMBERS = ("log density", "crps", "rmse", "coverage", "CPU s")
+LABELS = ("log density", "accuracy", "CPU s")
+
+
+def _stack(labels: bool, members: Any) -> Any:
+    kind = sk.PredictiveStackingClassifier if labels else sk.PredictiveStackingRegressor
+    return kind(members, random_state=0)
+
+
+def _pool(labels: bool, X: Any) -> Any:
+    kind = sk.BayesianMLPClassifier if labels else sk.BayesianMLPRegressor
+    return kind(random_state=0)
+
+
+def _point(model: Any) -> Any:
+    """A peer as it is if it predicts classes, with noise if it predicts numbers."""
+    return model if is_classifier(model) else _stack(False, [("peer", model)])
+
+
+def _lightgbm(labels: bool, X: Any) -> Any:
+    import lightgbm
+
+    kind = lightgbm.LGBMClassifier if labels else lightgbm.LGBMRegressor
+    return _point(kind(n_jobs=1, random_state=0, verbose=-1))
+
+
+def _catboost(labels: bool, X: Any) -> Any:
+    import catboost
+
+    quiet = {"thread_count": 1, "random_state": 0, "verbose": 0, "allow_writing_files": False}
+    if labels:
+        return catboost.CatBoostClassifier(cat_features=_words(X), **quiet)
+    return _point(catboost.CatBoostRegressor(**quiet))  # no clone of it has categories
+
+
+def _ngboost(labels: bool, X: Any) -> Any:
+    from ngboost import NGBRegressor
+
+    return None if labels else NGBRegressor(random_state=0, verbose=False)
+
+
+def _quantile_forest(labels: bool, X: Any) -> Any:
+    from quantile_forest import RandomForestQuantileRegressor
+
+    return None if labels else RandomForestQuantileRegressor(random_state=0)
+
+
+def _tabular(name: str) -> Callable[[bool, Any], Any]:
+    def make(labels: bool, X: Any) -> Any:
+        import pytabkit
+
+        kind = getattr(pytabkit, f"{name}_D_{'Classifier' if labels else 'Regressor'}")
+        return _point(kind(random_state=0, n_threads=1))
+
+    return make
+
+
+MODELS: dict[str, Callable[[bool, Any], Any]] = {
+    "stack": lambda labels, X: _stack(labels, None),
+    "pool": _pool,
+    **{m: lambda labels, X, m=m: _stack(labels, [(m, m)]) for m in MEMBERS},
+    "LightGBM": _lightgbm,
+    "CatBoost": _catboost,
+    "NGBoost": _ngboost,
+    "quantile forest": _quantile_forest,
+    "RealMLP": _tabular("RealMLP_TD"),
+    "TabM": _tabular("TabM"),
+}
+
+
+def _words(X: pd.DataFrame) -> list[str]:
+    return [c for c in X if X[c].dtype.kind not in "fiub"]
+
+
+def read(model: str, labels: bool, X: pd.DataFrame) -> pd.DataFrame:
+    """A table as a model takes it."""
+    words = _words(X)
+    if model in ("stack", "pool", *MEMBERS):
+        return X
+    if model == "CatBoost" and labels:
+        return X.assign(**{c: X[c].astype(object).fillna("missing").astype(str) for c in words})
+    X = pd.get_dummies(X, columns=words, dtype=float)
+    X.columns = [f"x{i}" for i in range(X.shape[1])]  # some names aren't for LightGBM
+    return X if model in ("LightGBM", "CatBoost") else X.fillna(X.median()).fillna(0.0)
+
+
+def judge(model: Any, X: Any, y: Any, train: Any, test: Any) -> dict[str, float]:
+    """One fit: figures in the units of y."""
+    start, observed = time.process_time(), y[test]
+    fitted = model.fit(X.iloc[train], y[train])
+    if is_classifier(fitted):
+        proba = fitted.predict_proba(X.iloc[test])
+        seconds = time.process_time() - start
+        hit = observed[:, None] == fitted.classes_
+        likely = (proba * hit).sum(axis=1).clip(LEAST)
+        right = fitted.classes_[proba.argmax(axis=1)] == observed
+        return dict(zip(LABELS, (np.log(likely).mean(), right.mean(), seconds), strict=True))
+    law = sk.predictive(fitted, X.iloc[test])
+    mean, (low, high) = law.mean(), law.interval(0.9).T
+    seconds = time.process_time() - start
+    values = (
+        law.log_prob(observed).mean(), law.crps(observed).mean(),
+        np.mean((mean - observed) ** 2) ** 0.5, np.mean((low <= observed) & (observed <= high)),
+        seconds,
+    )  # fmt: skip
+    return dict(zip(NUMBERS, map(float, values), strict=True))
+
+
+def summary(title: str, found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print what models have in common with the stack over tables."""
+    means = {
+        table: {m: np.mean([f["log density"] for f in fits.values()]) for m, fits in by.items()}
+        for table, by in found.items()
+    }
+    print(f"\n{title}, {len(found)} tables: the stack's log density less a model's, nats per row")
+    print(f"{'':18s}{'tables':>8s}{'mean':>9s}{'median':>9s}{'worst':>9s}  {'on':20s}"
+          f"{'rank':>6s}{'CPU s':>8s}")  # fmt: skip
+    for model in MODELS:
+        tables = [t for t in means if model in means[t] and "stack" in means[t]]
+        if not tables:
+            continue
+        ahead = np.array([means[t]["stack"] - means[t][model] for t in tables])
+        ranks = [sum(v > means[t][model] for v in means[t].values()) + 1 for t in tables]
+        seconds = [f["CPU s"] for t in tables for f in found[t][model].values()]
+        print(f"{model:18s}{len(tables):8d}{ahead.mean():9.3f}{np.median(ahead):9.3f}"
+              f"{ahead.min():9.3f}  {tables[int(ahead.argmin())]:20s}{np.mean(ranks):6.1f}"
+              f"{np.mean(seconds):8.1f}")  # fmt: skip
+
+
+def main() -> None:
+    folder = Path(os.environ["SKBAYES_SYM_DATA"]) / "tables"
+    paths = {
+        kind: sorted(folder.glob(f"{kind}/*.csv.gz")) for kind in ("regression", "classification")
+    }
+    half = {
+        path.name.removesuffix(".csv.gz"): (kind, ("settling", "judging")[i % 2], path)
+        for kind, every in paths.items() for i, path in enumerate(every)
+    }  # fmt: skip
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tables", nargs="+", default=list(half), choices=half)
+    parser.add_argument("--half", choices=("settling", "judging"))
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=1000, help="most that are learned from")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--store", type=Path)
+    parser.add_argument("--keep", action="store_true", help="for README and pages")
+    args = parser.parse_args()
+    stored: dict[str, Any] = {}
+    if args.store is not None and args.store.exists():
+        stored = json.loads(args.store.read_text(encoding="utf-8"))
+    for name in args.tables:
+        kind, which, path = half[name]
+        if args.half not in (None, which):
+            continue
+        table = pd.read_csv(path)
+        X, y = table.iloc[:, :-1], table.iloc[:, -1].to_numpy()
+        print(f"\n{name} ({which}), {len(y):,} x {X.shape[1]}", flush=True)
+        n_train, labels = min(args.rows, int(0.8 * len(y))), kind == "classification"
+        for model in args.models:
+            fits = stored.setdefault(name, {}).setdefault(model, {})
+            for seed in [s for s in range(args.splits) if str(s) not in fits]:
+                try:
+                    estimator = MODELS[model](labels, X)
+                except ImportError:
+                    break
+                if estimator is None:
+                    break
+                train, test = train_test_split(
+                    np.arange(len(y)), train_size=n_train,
+                    test_size=min(MOST_NEW, len(y) - n_train), random_state=seed,
+                )  # fmt: skip
+                fits[str(seed)] = judge(estimator, read(model, labels, X), y, train, test)
+                if args.store is not None:
+                    args.store.write_text(json.dumps(stored, indent=1), encoding="utf-8")
+            if not fits:
+                del stored[name][model]
+                continue
+            means = pd.DataFrame(fits).mean(axis=1)
+            print(f"{model:18s}" + "".join(f"  {n} {v:9.4g}" for n, v in means.items()), flush=True)
+        if args.keep:
+            densities = {
+                m: [f["log density"] for f in fits.values()] for m, fits in stored[name].items()
+            }
+            keep("tables", name, densities)
+    for kind in paths:
+        for which in ("settling", "judging"):
+            found = {t: by for t, by in stored.items() if half[t][:2] == (kind, which)}
+            if found:
+                summary(f"{kind}, {which}", found)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    with threadpool_limits(1):
+        import torch
+
+        torch.set_num_threads(1)
+        main()

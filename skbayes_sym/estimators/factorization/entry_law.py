@@ -1,0 +1,159 @@
+"""Predictive distributions of entries, in the units of the matrix."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import Bunch
+from torch import Tensor
+
+from skbayes_sym.estimators._fit.device import one_thread
+from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators.distributions import (
+    Components,
+    PredictiveDistribution,
+    checked_levels,
+)
+from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor
+from skbayes_sym.inference.factorization.entry_sites import is_normal
+from skbayes_sym.models.crps import crps
+from skbayes_sym.models.predictive_mixtures import (
+    CategoricalMixture,
+    TargetPredictive,
+    Uncertainty,
+)
+from skbayes_sym.numerics.arguments import seed_of
+from skbayes_sym.numerics.random import generator_from
+
+
+@dataclass(frozen=True, eq=False)
+class LabelMixture(TargetPredictive):
+    """Distribution of numbers that are labels in their order, such as stars."""
+
+    of_labels: CategoricalMixture
+    labels: Tensor  # (C,), increasing
+
+    @property
+    def log_weights(self) -> Tensor | None:  # type: ignore[override]
+        return self.of_labels.log_weights
+
+    @property
+    def _like(self) -> Tensor:
+        return self.of_labels.log_probs
+
+    @property
+    def means(self) -> Tensor:
+        return (self.of_labels.means @ self.labels).unsqueeze(-1)
+
+    @property
+    def scales(self) -> Tensor:
+        squares = (self.of_labels.means @ self.labels.square()).unsqueeze(-1)
+        return (squares - self.means.square()).clamp(min=0.0).sqrt()
+
+    def uncertainty(self) -> Uncertainty:
+        epistemic = (self._weights * (self.means - self.mean()).square()).sum(0)
+        aleatoric = (self._weights * self.scales.square()).sum(0)
+        return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        return (self.of_labels.mean() * (self.labels <= y)).sum(-1, keepdim=True)
+
+    def quantile(self, probability: float) -> Tensor:
+        below = self.of_labels.mean().cumsum(-1) < probability * (1.0 - 1e-12)
+        return self.labels[below.sum(-1, keepdim=True).clamp(max=len(self.labels) - 1)]
+
+    def crps(self, y: Tensor) -> Tensor:
+        """Sum over the steps between labels, (N, 1); ``y`` (N, 1) are labels."""
+        below = self.of_labels.mean().cumsum(-1)[:, :-1] - (self.labels[1:] > y).to(self.labels)
+        return (below.square() @ self.labels.diff()).unsqueeze(-1)
+
+    def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
+        return self.labels[self.of_labels._sample(chosen, rng)].unsqueeze(-1)
+
+
+@dataclass(frozen=True)
+class EntryPredictive(PredictiveDistribution):
+    """Distribution of new observations of entries; of labels, of the numbers that they are.
+
+    ``log_density``: of values, as the model knows them; nats.
+    """
+
+    predictor: FactorPredictor
+    x: Tensor  # (E, 2), places
+    location: float
+    scale: float
+    labels: Array | None
+    log_density: Callable[[Any], Array]
+
+    @property
+    def has_normal_components(self) -> bool:  # type: ignore[override]
+        return is_normal(self.predictor.likelihood)
+
+    def __repr__(self) -> str:
+        return f"<{self.predictor.likelihood.kind} law of {len(self.x):,} entries>"
+
+    def _in_units(self, law: Any) -> TargetPredictive:
+        if self.labels is not None:
+            return LabelMixture(law, torch.as_tensor(self.labels, dtype=torch.float64))
+        units = torch.tensor([[self.location], [self.scale]], dtype=torch.float64)
+        moved: TargetPredictive = law.in_units(*units)
+        return moved
+
+    def _each(self, ask: Callable[..., Tensor], *arrays: Any) -> Array:
+        """Answers of the law of blocks of entries, joined: (E, ...)."""
+        targets = [torch.tensor(np.array(a, dtype=float)).reshape(-1, 1) for a in arrays]
+        blocks = zip(*(t.split(1 << 14) for t in (self.x, *targets)), strict=True)
+        with one_thread(), torch.no_grad():
+            parts = [ask(self._in_units(self.predictor.law(x)), *y) for x, *y in blocks]
+        return torch.cat(parts).numpy() if parts else np.zeros(0)
+
+    def mean(self) -> Array:
+        with one_thread(), torch.no_grad():
+            if self.predictor.likelihood.scales_targets:  # cheaper than the law
+                return (self.predictor.mean(self.x)[:, 0] * self.scale + self.location).numpy()
+        return self._each(lambda law: law.mean()[:, 0])
+
+    def std(self) -> Array:
+        return self._each(lambda law: law.std()[:, 0])
+
+    def quantile(self, q: Any) -> Array:
+        levels = checked_levels(q).tolist()
+        values = self._each(lambda law: torch.cat([law.quantile(p) for p in levels], dim=1))
+        return values if np.ndim(q) else values[:, 0]
+
+    def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Draws with their noise, (n_entries, n); entries that share a row or column depend."""
+        noise = np.random.default_rng(seed_of(random_state))
+        return np.asarray(self._drawn(n, random_state).sample_of_draws(noise)[..., 0].numpy().T)
+
+    def functions(self, n: int = 1, random_state: Any = 0) -> Array:
+        return np.asarray(self._drawn(n, random_state).means[..., 0].numpy().T)
+
+    def _drawn(self, n: int, random_state: Any) -> TargetPredictive:
+        generator = generator_from(seed_of(random_state), torch.device("cpu"))
+        with one_thread(), torch.no_grad():
+            return self._in_units(self.predictor.drawn(self.x, n, generator=generator))
+
+    def log_prob(self, y: Any) -> Array:
+        return self.log_density(y)
+
+    def cdf(self, y: Any) -> Array:
+        return self._each(lambda law, y: law.cdf(y)[:, 0], y)
+
+    def crps(self, y: Any) -> Array:
+        own = self.labels is not None
+        return self._each(lambda law, y: (law.crps(y) if own else crps(law, y))[:, 0], y)
+
+    def uncertainty(self) -> Bunch:
+        parts = self._each(lambda law: torch.cat(list(law.uncertainty()), dim=1)).T
+        return Bunch(**dict(zip(("total", "epistemic", "aleatoric"), parts, strict=True)))
+
+    def components(self) -> Components:
+        weights = self._in_units(self.predictor.law(self.x[:1])).weights.numpy()
+        loc, scale = (
+            self._each(lambda law, name=name: getattr(law, name)[..., 0].T).T
+            for name in ("means", "scales")
+        )
+        return Components(weights, loc, scale)
