@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from skbayes_sym.distillation import distill
     from skbayes_sym.estimators.bayesian_mlp.pools import (
         BayesianMLPClassifier,
         BayesianMLPRegressor,
@@ -82,6 +83,7 @@ __all__ = [
     "SymmetrizedVIRegressor",
     "Updates",
     "VariationalAdam",
+    "distill",
     "invariance_gap",
     "load",
     "loss_barrier",
@@ -97,6 +99,7 @@ _ROOMS = (
     "model_selection", "models", "numerics", "saving", "symmetry",
 )  # fmt: skip
 _PLACES = {
+    "distillation": ("distill",),
     "estimators.bayesian_mlp.pools": ("BayesianMLPClassifier", "BayesianMLPRegressor"),
     "estimators.ensemble.ensembles": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
     "estimators.factorization.matrix_factorization": ("SymVIMatrixFactorization",),

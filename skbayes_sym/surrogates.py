@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators.distributions import predictive
+from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.numerics.arguments import check_count, check_number, seed_of
 
 

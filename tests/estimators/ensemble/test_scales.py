@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fits import fitted
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 
