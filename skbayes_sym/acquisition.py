@@ -64,7 +64,6 @@ def upper_confidence_bound(law: Any, width: float = 2.0, *, maximize: bool = Tru
     law, maximize : object
         As for `expected_improvement`; minus the lower bound where small values are looked for.
     width : float, default=2.0
-        0 explores nothing.
 
     Returns
     -------

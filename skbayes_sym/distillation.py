@@ -1,8 +1,8 @@
 """A small network that predicts what a fitted model does."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from math import cos, pi
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,22 +22,13 @@ from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.student import Student
 
 
-@dataclass(frozen=True)
-class DistillEffort:
-    """Numbers behind a student."""
+class Schooling(NamedTuple):
+    """Size of a student, and of what it learns."""
 
     n_rows: int = 20_000  # that the teacher is asked for
-    held_out: int = 500  # at most, of those given, and a fifth of them
-    width: int = 96
-    n_components: int = 3
-    nodes: int = 7  # of Gauss and Hermite, over the teacher's quantiles
-    steps: int = 4000
+    widths: tuple[int, ...] = (32, 96)  # of which the better is kept
+    steps: int = 3000
     batch: int = 256
-    rate: float = 0.01  # Adam's
-    turn: float = 0.02  # of the middle matrix, whose steps are orthogonal
-    neighbours: int = 8  # between which rows are made
-    jitter: float = 0.2  # standard deviations of a column
-    most_words: int = 30  # of a column
 
 
 def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> Student:
@@ -88,24 +79,24 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     >>> student = distill(BayesianMLPRegressor().fit(X, y), X)  # doctest: +SKIP
     >>> mean, std = student.predict(X, return_std=True)  # doctest: +SKIP
     """
-    inner, seed, effort = fitted_model(model).model, seed_of(random_state), DistillEffort()
+    inner, seed, size = fitted_model(model).model, seed_of(random_state), Schooling()
     if not is_classifier(inner) and get_tags(inner).target_tags.positive_only:
         raise ValueError("distill takes no counts: a student's targets are real numbers.")
-    table = Table.of(_normal_rows(model, inner, effort.n_rows // 5, seed) if X is None else X)
-    rows, n_held = table.between(effort, np.random.default_rng(seed))
-    arrays, law = table.encoding(effort), predictive(model, rows)
-    if is_classifier(inner):
-        lessons: Lessons = Labels(torch.as_tensor(law.proba()).float())
-        arrays["classes"] = law.classes
-    else:
-        lessons = _numbers(law, effort)
-        arrays |= {"y_mean": np.array(lessons.mean), "y_scale": np.array(lessons.scale)}
-    x = torch.as_tensor(Student(arrays).encode(rows))
-    with one_thread():
-        arrays |= _train(x[n_held:], lessons, n_held, effort, seed)
-    held = safe_indexing(rows, np.arange(n_held))
-    arrays["lost"] = np.array(_lost(predictive(model, held), Student(arrays), held, seed))
-    return Student(arrays)
+    X = _normal_rows(model, inner, size.n_rows // 5, seed) if X is None else X
+    arrays, rows, n_held = _rows_to_learn(X, size.n_rows, np.random.default_rng(seed))
+    law = predictive(model, rows)
+    learn = _of_labels if is_classifier(inner) else _of_numbers
+    start, loss, more = learn(law, n_held)
+    arrays |= more
+    x = torch.as_tensor(Student(arrays).encode(rows))[n_held:]
+    held, students = safe_indexing(rows, np.arange(n_held)), []
+    of_held = predictive(model, held)
+    for width in size.widths:
+        with one_thread():
+            weights = _train(x, start, loss, width, size, seed)
+        lost = _lost(of_held, Student(arrays | weights), held, seed)
+        students.append(Student(arrays | weights | {"lost": np.array(lost)}))
+    return min(students, key=lambda student: student.lost_)
 
 
 def _lost(law: Any, student: Student, rows: Any, seed: int) -> float:
@@ -129,152 +120,104 @@ def _normal_rows(model: BaseEstimator, inner: BaseEstimator, n: int, seed: int) 
     return np.asarray(known["x_mean_"] + known["x_scale_"] * draws)
 
 
-class Table(NamedTuple):
-    """Rows as they were given, and what their columns hold."""
+def _rows_to_learn(
+    X: Any, n_rows: int, rng: np.random.Generator
+) -> tuple[dict[str, Array], Any, int]:
+    """How a student reads the columns; rows held out, the others and rows between; how many held.
 
-    X: Any
-    columns: list[Array]
-    numbers: list[int]  # positions of columns of numbers
-    words: list[int]  # of the others
-
-    @classmethod
-    def of(cls, X: Any) -> "Table":
-        """Columns of a frame, or of an array of numbers or objects."""
-        columns = [np.asarray(X[name]) for name in X.columns] if is_frame(X) else [*np.asarray(X).T]
-        columns = [
-            column.astype(np.float64)
-            if column.dtype == object and not any(isinstance(value, str) for value in column)
-            else column
-            for column in columns
-        ]
-        numbers = [j for j, column in enumerate(columns) if column.dtype.kind in "iufb"]
-        return cls(X, columns, numbers, sorted({*range(len(columns))} - {*numbers}))
-
-    @property
-    def values(self) -> Array:
-        """Numbers (N, d)."""
-        columns = [self.columns[j].astype(np.float64) for j in self.numbers]
-        return np.stack(columns, axis=1) if columns else np.empty((len(self.columns[0]), 0))
-
-    def encoding(self, effort: DistillEffort) -> dict[str, Array]:
-        """How a student reads the columns."""
-        values = self.values
-        scale = np.nanstd(values, axis=0)
-        arrays = {
-            "numbers": np.array(self.numbers, dtype=int), "mean": np.nanmean(values, axis=0),
-            "scale": np.where(scale > 0.0, scale, 1.0), "marked": np.isnan(values).any(axis=0),
-            "places": np.array(self.words, dtype=int),
-        }  # fmt: skip
-        for j in self.words:
-            names, counts = np.unique(self.columns[j].astype(str), return_counts=True)
-            arrays[f"words{j:05}"] = names[np.argsort(-counts, kind="stable")[: effort.most_words]]
-        return arrays
-
-    def between(self, effort: DistillEffort, rng: np.random.Generator) -> tuple[Any, int]:
-        """Rows held out, the others, and rows between neighbours of these; how many are held out.
-
-        Columns of at most ten values, and words, take those of one of the two neighbours.
-        """
-        n, values = len(self.columns[0]), self.values
-        n_held = min(effort.held_out, n // 5)
-        held, kept = np.split(rng.permutation(n), [n_held])
-        kept = kept[: effort.n_rows]
-        encoded = Student(self.encoding(effort)).encode(self.X)[kept]
-        k, n_more = min(effort.neighbours, len(kept)), max(effort.n_rows - len(kept), 0)
-        near = NearestNeighbors(n_neighbors=k).fit(encoded).kneighbors(encoded)[1]
-        first, among = rng.integers(len(kept), size=n_more), rng.integers(k, size=n_more)
-        one = np.concatenate([held, kept, kept[first]])
-        two = np.concatenate([held, kept, kept[near[first, among]]])
-        share = rng.uniform(-0.2, 1.2, size=len(one))
-        taken = np.where(share < 0.5, one, two)
-        columns = [column[taken] for column in self.columns]
-        noise = effort.jitter * (np.arange(len(one)) >= n_held + len(kept))
-        for j, value in zip(self.numbers, values.T, strict=True):
-            mixed = value[one] + share * (value[two] - value[one])
-            if len(np.unique(value)) > 10:
-                mixed += noise * np.nanstd(value) * rng.standard_normal(len(mixed))
-                columns[j] = np.where(np.isnan(mixed), value[taken], mixed)
-        if not is_frame(self.X):
-            return np.column_stack(columns), n_held
-        return type(self.X)(dict(zip(self.X.columns, columns, strict=True))), n_held
+    A row between two neighbours has noise of a fifth of a standard deviation. Words, and numbers of
+    at most ten values, are those of one of the two, one in ten times of any row.
+    """
+    columns = [np.asarray(X[name]) for name in X.columns] if is_frame(X) else [*np.asarray(X).T]
+    has_words = [
+        column.dtype.kind not in "iufb" and any(isinstance(value, str) for value in column)
+        for column in columns
+    ]
+    numbers, words = np.flatnonzero(~np.array(has_words)), np.flatnonzero(has_words)
+    values = np.array([columns[j].astype(np.float64) for j in numbers]).reshape(-1, len(columns[0]))
+    scale = np.nanstd(values, axis=1)
+    arrays = {
+        "numbers": numbers, "mean": np.nanmean(values, axis=1), "places": words,
+        "scale": np.where(scale > 0.0, scale, 1.0), "marked": np.isnan(values).any(axis=1),
+    }  # fmt: skip
+    for j in words.tolist():
+        names, counts = np.unique(columns[j].astype(str), return_counts=True)
+        arrays[f"words{j:05}"] = names[np.argsort(-counts, kind="stable")[:30]]
+    n_held = min(500, len(columns[0]) // 5)
+    held, kept = np.split(rng.permutation(len(columns[0])), [n_held])
+    kept, encoded = kept[:n_rows], Student(arrays).encode(X)[kept[:n_rows]]
+    n_near = min(len(kept), max(8, 4000 // len(kept)))
+    near = NearestNeighbors(n_neighbors=n_near).fit(encoded).kneighbors(encoded)[1]
+    first = rng.integers(len(kept), size=max(n_rows - len(kept), 0))
+    second = kept[near[first, rng.integers(n_near, size=len(first))]]
+    first, before = kept[first], np.concatenate([held, kept])
+    share = rng.uniform(-0.2, 1.2, size=len(first))
+    numeric = dict(zip(numbers.tolist(), zip(values, scale, strict=True), strict=True))
+    for j, column in enumerate(columns):
+        some = np.where(rng.random(len(first)) < share, second, first)
+        some = np.where(rng.random(len(first)) < 0.1, rng.choice(kept, len(first)), some)
+        new = column[some]
+        if j in numeric and len(np.unique(value := numeric[j][0])) > 10:
+            between = value[first] + share * (value[second] - value[first])
+            between += 0.2 * numeric[j][1] * rng.standard_normal(len(first))
+            new = np.where(np.isnan(between), value[some], between)
+        columns[j] = np.concatenate([column[before], new])
+    if not is_frame(X):
+        return arrays, np.column_stack(columns), n_held
+    return arrays, type(X)(dict(zip(X.columns, columns, strict=True))), n_held
 
 
-class Lessons(Protocol):
-    """What a teacher says of M rows."""
-
-    @property
-    def start(self) -> Tensor:
-        """Outputs to begin with, (O,)."""
-
-    def loss(self, outputs: Tensor, rows: Any) -> Tensor:
-        """Cross-entropies of the rows, nats, up to a constant."""
+# Outputs of some of the rows, and which, to their cross-entropies in nats, up to a constant.
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-class Numbers(NamedTuple):
-    """Quantiles of targets."""
-
-    y: Tensor  # (M, Q), scaled
-    weight: Tensor  # (Q,)
-    mean: float
-    scale: float
-    n_components: int
-
-    @property
-    def start(self) -> Tensor:
-        apart = torch.linspace(-0.1, 0.1, self.n_components)
-        return torch.cat([torch.zeros_like(apart), apart, torch.full_like(apart, -1.0)])
-
-    def loss(self, outputs: Tensor, rows: Any) -> Tensor:
-        logits, loc, log_scale = outputs.unsqueeze(1).chunk(3, dim=2)
-        z = (self.y[rows].unsqueeze(2) - loc) * (-log_scale).exp()
-        logs = logits.log_softmax(2) - 0.5 * z.square() - log_scale
-        return -logs.logsumexp(2) @ self.weight
-
-
-def _numbers(law: Any, effort: DistillEffort) -> Numbers:
-    """Gauss-Hermite nodes of every row's law."""
-    nodes, weight = np.polynomial.hermite.hermgauss(effort.nodes)
+def _of_numbers(law: Any, n_held: int) -> tuple[Tensor, Loss, dict[str, Array]]:
+    """Learn three normals, from Gauss-Hermite nodes of every row's law."""
+    nodes, weight = np.polynomial.hermite.hermgauss(7)
     y = law.quantile(ndtr(2.0**0.5 * nodes))
     if y.ndim > 2:
         raise ValueError("distill takes regressors of one target: distil one model for each.")
-    mean, scale = float(y.mean()), float(y.std()) or 1.0
+    mean, scale = y.mean(), y.std() or 1.0
     weights = torch.as_tensor(weight / weight.sum()).float()
-    scaled = torch.as_tensor((y - mean) / scale).float()
-    return Numbers(scaled, weights, mean, scale, effort.n_components)
+    scaled = torch.as_tensor((y[n_held:] - mean) / scale).float()
+
+    def loss(outputs: Tensor, rows: Tensor) -> Tensor:
+        logits, loc, log_scale = outputs.unsqueeze(1).chunk(3, dim=2)
+        z = (scaled[rows].unsqueeze(2) - loc) * (-log_scale).exp()
+        return -(logits.log_softmax(2) - 0.5 * z.square() - log_scale).logsumexp(2) @ weights
+
+    start = torch.tensor([0.0, 0.0, 0.0, -0.1, 0.0, 0.1, -1.0, -1.0, -1.0])
+    return start, loss, {"y_mean": np.array(mean), "y_scale": np.array(scale)}
 
 
-class Labels(NamedTuple):
-    """Class probabilities (M, C)."""
+def _of_labels(law: Any, n_held: int) -> tuple[Tensor, Loss, dict[str, Array]]:
+    """Learn class probabilities."""
+    proba = torch.as_tensor(law.proba()[n_held:]).float()
 
-    proba: Tensor
+    def loss(outputs: Tensor, rows: Tensor) -> Tensor:
+        return -(proba[rows] * outputs.log_softmax(1)).sum(1)
 
-    @property
-    def start(self) -> Tensor:
-        return self.proba.mean(0).clamp_min(1e-6).log()
-
-    def loss(self, outputs: Tensor, rows: Any) -> Tensor:
-        return -(self.proba[rows] * outputs.log_softmax(1)).sum(1)
+    return proba.mean(0).clamp_min(1e-6).log(), loss, {"classes": law.classes}
 
 
 def _train(
-    x: Tensor, lessons: Lessons, first: int, effort: DistillEffort, seed: int
+    x: Tensor, start: Tensor, loss: Loss, h: int, size: Schooling, seed: int
 ) -> dict[str, Array]:
-    """Weights of the network, from inputs of the teacher's rows from the ``first`` on.
+    """Weights of a network of ``h`` units a layer; ``start`` (O,): outputs to begin with.
 
-    The middle matrix moves by orthogonal steps (Muon; Jordan et al. 2024), which halve the steps
-    that Adam needs; all else by Adam.
+    The middle matrix moves by orthogonal steps (Muon; Jordan et al. 2024), which takes half the
+    steps that Adam does; all else by Adam.
     """
-    generator, start = generator_from(seed), lessons.start
-    sizes = (x.shape[1], effort.width, effort.width, len(start))
+    generator, d, n_outputs = generator_from(seed), x.shape[1], len(start)
 
-    def normal(n: int, m: int, scale: float = 1.0) -> Tensor:
-        return torch.randn(n, m, generator=generator) * (scale / n**0.5)
+    def normal(n: int, m: int, scale: float) -> Tensor:
+        return torch.randn(n, m, generator=generator) * scale
 
     weights = {
-        "weight0": normal(sizes[0], sizes[1]), "bias0": normal(1, sizes[1])[0],
-        "weight1": normal(sizes[1], sizes[2]), "bias1": torch.zeros(sizes[2]),
-        "weight2": normal(sizes[2], sizes[3], 0.1), "bias2": start.clone(),
-        "weight3": torch.zeros(sizes[0], sizes[3]),
+        "weight0": normal(d, h, d**-0.5), "bias0": normal(1, h, 1.0)[0],
+        "weight1": normal(h, h, h**-0.5), "bias1": torch.zeros(h),
+        "weight2": normal(h, n_outputs, 0.1 * h**-0.5), "bias2": start.clone(),
+        "weight3": torch.zeros(d, n_outputs),
     }  # fmt: skip
 
     def outputs(x: Tensor) -> Tensor:
@@ -284,22 +227,21 @@ def _train(
 
     for weight in weights.values():
         weight.requires_grad_()
-    middle, speed = weights["weight1"], torch.zeros(sizes[1], sizes[2])
-    others = [weight for weight in weights.values() if weight is not middle]
-    adam = torch.optim.Adam(others, lr=effort.rate, betas=(0.9, 0.99))
-    for step in range(effort.steps):
-        pace = min(1.0, (step + 1) / 100) * 0.5 * (1.0 + cos(pi * step / effort.steps))
-        rows = torch.randint(len(x), (effort.batch,), generator=generator)
-        loss = lessons.loss(outputs(x[rows]), first + rows).mean()
+    middle, speed = weights["weight1"], torch.zeros(h, h)
+    adam = torch.optim.Adam([w for w in weights.values() if w is not middle], betas=(0.9, 0.99))
+    for step in range(size.steps):
+        pace = min(1.0, (step + 1) / 100) * 0.5 * (1.0 + cos(pi * step / size.steps))
+        rows = torch.randint(len(x), (size.batch,), generator=generator)
+        total = loss(outputs(x[rows]), rows).mean()
         for weight in weights.values():
             weight.grad = None
-        loss.backward()
-        adam.param_groups[0]["lr"] = effort.rate * pace
+        total.backward()
+        adam.param_groups[0]["lr"] = 0.01 * pace
         adam.step()
         with torch.no_grad():
             assert middle.grad is not None
             speed.mul_(0.95).add_(middle.grad)
-            middle -= effort.turn * pace * _orthogonal(middle.grad + 0.95 * speed)
+            middle -= 0.01 * pace * _orthogonal(middle.grad + 0.95 * speed)
     return {name: weight.detach().numpy() for name, weight in weights.items()}
 
 

@@ -21,7 +21,7 @@ class Student:
     Parameters
     ----------
     arrays : dict of str to ndarray
-        All there is to know, as `load` reads it.
+        As `load` reads them.
 
     Attributes
     ----------
@@ -130,54 +130,43 @@ class Student:
 
         if self._words:
             raise ValueError("to_onnx takes tables of numbers: encode words before distilling.")
-        a, nodes = self._arrays, []
-        given = {
-            "mean": a["mean"], "scale": a["scale"], "zero": 0.0, "one": 1.0, "far": 8.0,
-            "marks": np.flatnonzero(a["marked"]), "numbers": a["numbers"],
-            "y_mean": a.get("y_mean", 0.0), "y_scale": a.get("y_scale", 1.0),
-            **{k: v for k, v in a.items() if k.startswith(("weight", "bias"))},
+        steps, names, a = _STEPS + "Softmax outputs:proba", ["proba"], self._arrays
+        if self.classes_ is None:
+            steps, names = _STEPS + _OF_NORMALS, ["weights", "loc", "std"]
+        how: dict[str, dict[str, int]] = {
+            **{kind: {"axis": 1} for kind in ("Gather", "Concat", "Softmax")},
+            "Cast": {"to": TensorProto.FLOAT},
         }  # fmt: skip
-
-        def node(kind: str, inputs: str, outputs: str, **how: Any) -> None:
-            nodes.append(helper.make_node(kind, inputs.split(), outputs.split(), **how))
-
-        node("Gather", "X numbers", "values", axis=1)
-        node("IsNaN", "values", "missing")
-        node("Sub", "values mean", "off")
-        node("Div", "off scale", "scaled")
-        node("Where", "missing zero scaled", "filled")
-        node("Div", "filled far", "reach")
-        node("Mul", "reach reach", "square")
-        node("Add", "square one", "more")
-        node("Sqrt", "more", "root")
-        node("Div", "filled root", "squashed")
-        node("Cast", "missing", "flags", to=TensorProto.FLOAT)
-        node("Gather", "flags marks", "marked", axis=1)
-        node("Concat", "squashed marked", "h0", axis=1)
-        for i in (0, 1):
-            node("Gemm", f"h{i} weight{i} bias{i}", f"sum{i}")
-            node("Tanh", f"sum{i}", f"h{i + 1}")
-        node("Gemm", "h2 weight2 bias2", "bent")
-        node("MatMul", "h0 weight3", "straight")
-        node("Add", "bent straight", "outputs")
-        if self.classes_ is not None:
-            node("Softmax", "outputs", "proba", axis=1)
-            names = ["proba"]
-        else:
-            node("Split", "outputs", "logits means logs", axis=1, num_outputs=3)
-            node("Softmax", "logits", "weights", axis=1)
-            node("Mul", "means y_scale", "shifted")
-            node("Add", "shifted y_mean", "loc")
-            node("Exp", "logs", "widths")
-            node("Mul", "widths y_scale", "std")
-            names = ["weights", "loc", "std"]
-        arrays = [
-            numpy_helper.from_array(np.asarray(v, np.int64 if k in ("marks", "numbers") else
-                                               np.float32), k)
-            for k, v in given.items()
+        how["Split"] = {"axis": 1, "num_outputs": 3}
+        nodes = []
+        for step in steps.split("|"):
+            (kind, *inputs), outputs = (part.split() for part in step.split(":"))
+            nodes.append(helper.make_node(kind, inputs, outputs, **how.get(kind, {})))
+        places = {"marks": np.flatnonzero(a["marked"]), "numbers": a["numbers"]}
+        values = {**a, "zero": np.zeros(()), "one": np.ones(()), "far": np.array(8.0)}
+        arrays = [numpy_helper.from_array(v.astype(np.int64), k) for k, v in places.items()]
+        arrays += [
+            numpy_helper.from_array(v.astype(np.float32), k) for k, v in values.items()
+            if k not in places and v.dtype.kind == "f" and k != "classes"
         ]  # fmt: skip
-        shape = ["n", len(a["numbers"])]
-        put = [helper.make_tensor_value_info("X", TensorProto.FLOAT, shape)]
-        got = [helper.make_tensor_value_info(k, TensorProto.FLOAT, ["n", None]) for k in names]
-        graph = helper.make_graph(nodes, "student", put, got, arrays)
+        ends = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", None])
+            for name in ("X", *names)
+        ]
+        graph = helper.make_graph(nodes, "student", ends[:1], ends[1:], arrays)
         onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), file)
+
+
+# Steps of ONNX, inputs and outputs: of `encode` and the network, then of the components.
+_STEPS = (
+    "Gather X numbers:values|IsNaN values:missing|Sub values mean:off|Div off scale:scaled|"
+    "Where missing zero scaled:filled|Div filled far:reach|Mul reach reach:square|"
+    "Add square one:more|Sqrt more:root|Div filled root:squashed|Cast missing:flags|"
+    "Gather flags marks:marks_of|Concat squashed marks_of:h0|"
+    "Gemm h0 weight0 bias0:sum0|Tanh sum0:h1|Gemm h1 weight1 bias1:sum1|Tanh sum1:h2|"
+    "Gemm h2 weight2 bias2:bent|MatMul h0 weight3:straight|Add bent straight:outputs|"
+)
+_OF_NORMALS = (
+    "Split outputs:logits means logs|Softmax logits:weights|Mul means y_scale:shifted|"
+    "Add shifted y_mean:loc|Exp logs:widths|Mul widths y_scale:std"
+)

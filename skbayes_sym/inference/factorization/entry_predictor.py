@@ -260,7 +260,8 @@ class FactorPredictor(BasePredictor):
             "offsets": (self.network.row_offsets, self.network.column_offsets),
             "n_components": self.network.n_components,
             "laws": tuple(tuple(t.numpy() for t in law[:2]) for law in self.laws),
-            "unknown": None if self.unknown is None
+            "unknown": None
+            if self.unknown is None
             else tuple(tuple(t.numpy() for t in side) for side in self.unknown),
             "params": self.likelihood.params.numpy(),
             "shift": self.shift,
