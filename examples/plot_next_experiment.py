@@ -34,7 +34,8 @@ def branin(u):
 
 def by_batch(X, y, candidates, rng):
     surrogate = PredictiveStackingRegressor([("process", "process")], random_state=0).fit(X, y)
-    return batch(predictive(surrogate, candidates), 2, best=y.min(), maximize=False).rows
+    law = predictive(surrogate, candidates)
+    return batch(law, 2, best=y.min(), maximize=False, n_draws=1000).rows
 
 
 def by_process(X, y, candidates, rng):

@@ -9,7 +9,7 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from skbayes_sym.numerics.convergence import stalled
+from skbayes_sym.numerics.convergence import gain
 
 Step = TypeVar("Step")
 
@@ -129,6 +129,7 @@ def minimise(
     on_step: OnStep,
     schedule: Callable[[float], float] = half_constant_half_linear,
     tol: float | None = None,
+    is_cautious: bool = False,
     asks: Asks | None = None,
 ) -> OptimiseResult:
     """Minimise a stochastic loss with Adam (Kingma & Ba 2014, Algorithm 1).
@@ -152,6 +153,9 @@ def minimise(
         Once the mean loss of the last tenth of ``max_iter`` is not lower by at least ``tol`` than
         that of the tenth before, the schedule runs out within another tenth, and the loop stops.
         (Stopping dead leaves parameters as noisy as large steps make them.)
+    is_cautious : bool
+        Whether ``tol`` is asked in the second half of the steps only, and counts where the gain is
+        below it by three standard errors: on a plateau a smaller difference is noise.
     asks : Asks, optional
         Who is told more than the loss at the end of a block, for the same wait.
 
@@ -184,8 +188,10 @@ def minimise(
                 n_iter = step + 1
             curve.append(_finite(_read(total, asks, n_iter) / block, n_iter))
             loop.stop_if("callback", on_step(n_iter, {"loss": curve[-1]}))
-            if tol is not None and stalled([-c for c in curve], window, tol):
-                progress.hasten(n_iter, window * block_size)
+            if tol is not None and not (is_cautious and n_iter < max_iter / 2):
+                gained = gain([-c for c in curve], window)
+                if gained.falls_short_of(tol) if is_cautious else gained.value < tol:
+                    progress.hasten(n_iter, window * block_size)
             loop.stop_if("tol", progress.has_run_out(n_iter))
     # The loss of a step is that before it: what the last one did has been seen by nobody.
     _finite(float(objective.params.abs().max()), n_iter)

@@ -27,6 +27,7 @@ from skbayes_sym.saving.classes import class_name, is_ufunc_name, named, rebuilt
 # imported when a file is written or read.
 NOUNS = {
     "estimators._fit.columns": "Column Columns",
+    "estimators.factorization.side_features": "FeatureCode",
     "estimators.mcmc.allocate": "Mode",
     "estimators.stacking.parts": "CalibratedPredictor OfEstimator OfGiven OfTrees StackPart",
     "inference.gaussian_process": "GaussianProcess",

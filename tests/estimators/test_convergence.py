@@ -23,7 +23,7 @@ UNFINISHED = {
     "adam-fixed": sk.LaplaceClassifier(optimizer="adam", prior=1.0, **SHORT),
     "lila": sk.LILAClassifier(invariances=None, **SHORT),
     "ensemble": sk.DeepEnsembleClassifier(n_members=2, **SHORT),
-    "vi": sk.SymmetrizedVIClassifier(**SHORT),
+    "vi": sk.SymmetrizedVIClassifier((5,), max_iter=40, random_state=0),
     "modes": sk.LaplaceClassifier((5,), max_iter=4, optimizer=sk.GaussNewton(1), random_state=0),
 }
 

@@ -71,11 +71,10 @@ class FitTask:
         if self._start is None or self._n_blocks < 2:
             return
         seconds, self._start = perf_counter() - self._start, None
-        whole = seconds * self._n_blocks
-        text = f"{whole:.0f}" if whole >= 10.0 else f"{whole:.2g}"
-        logger.info(
-            "first of %d blocks: %.2g s, so up to %s s in all", self._n_blocks, seconds, text
+        first, whole = (
+            f"{t:.0f}" if t >= 10.0 else f"{t:.2g}" for t in (seconds, seconds * self._n_blocks)
         )
+        logger.info("first of %d blocks: %s s, so up to %s s in all", self._n_blocks, first, whole)
 
     def end(self, reconstruct: Reconstruct | None) -> None:
         """Report the end of the fit, first of a block that ended early if there is one."""
@@ -141,6 +140,7 @@ class Schedule(NamedTuple):
     max_iter: int
     tol: float | None  # on the loss, absolute; None: never
     factor: Callable[[float], float] = half_constant_half_linear
+    is_cautious: bool = False  # see `minimise`
 
 
 class Run:
@@ -238,6 +238,7 @@ class Run:
             on_step=on_step,
             schedule=schedule.factor,
             tol=schedule.tol,
+            is_cautious=schedule.is_cautious,
             asks=asks,
         )
 

@@ -24,7 +24,6 @@ from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refit
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.estimators.laplace.evidence_method import EvidenceLaplace, EvidenceLaplaceLabels
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
 from skbayes_sym.inference.laplace.search.gauss_newton import are_outnumbered
 from skbayes_sym.inference.pooling import weights as stacking
@@ -124,7 +123,8 @@ class Parts(NamedTuple):
 
     @property
     def n_modes(self) -> int:
-        return 0 if self.modes is None else len(self.modes.modes.theta)
+        """Restarts that ended in a mode that counts."""
+        return 0 if self.modes is None else int(self.modes.modes.n_restarts.sum())
 
     @property
     def n_members(self) -> int:
@@ -188,7 +188,9 @@ class PoolFit:
         variance = np.zeros(len(unit))
         for name, share in zip(("linear", "modes", "samples"), self.weights, strict=True):
             if f"noise_std_{name}_" in attributes:
-                variance += share * np.square(attributes[f"noise_std_{name}_"] / unit).mean(axis=0)
+                squares = np.square(attributes[f"noise_std_{name}_"] / unit)
+                weights = attributes["posterior_"].weight if name == "modes" else None
+                variance += share * np.average(squares, axis=0, weights=weights)
         return unit * np.sqrt(variance if self.noise is None else variance * self.noise.mean_square)
 
 
@@ -236,7 +238,8 @@ def _choice(kind: "Numbers | Labels", data: Training, pooled: PoolFit) -> str:
     parts, told, (scale, members) = pooled.parts, [], kind.told(pooled.parts)
     if parts.modes is not None:
         sizes = " x ".join(map(str, parts.modes.network.hidden_layer_sizes)) or "no"
-        text = f"{parts.n_modes} modes of {sizes} tanh units by the evidence{scale}"
+        n_modes = len(parts.modes.modes.theta)
+        text = f"{n_modes} modes of {sizes} tanh units by the evidence{scale}"
         told.append(f"{text}, {pooled.weights.modes:.0%}")
     if parts.members is not None:
         told.append(f"{parts.n_members} {members}, {pooled.weights.members:.0%}")
@@ -353,7 +356,7 @@ class Numbers:
         if modes is not None:
             n_sought = self.effort.modes.restarts("auto", data.n_rows, modes.network, self.n_modes)
             if pooled.parts.n_modes < n_sought and not pooled.parts.were_stopped:
-                reasons.append(f"of {n_sought} the others' evidence is lower by a nat per row")
+                reasons.append(f"of {n_sought} the others predict left-out rows worse")
             scores = modes.width_scores or {}
             if len(scores) > 1:  # else it was stopped
                 told = ", ".join(f"{score:.2f} by {width}" for width, score in scores.items())
@@ -390,11 +393,7 @@ def _left_out(pooled: PoolFit, data: Training) -> tuple[dict[str, NormalMixture]
         laws["members"] = left_out(NormalMixture(outputs, noise * each, noise), rows.y)
     for name, fit in (("modes", modes), ("linear", linear)):
         if fit is not None:
-            theta, factor = fit.modes.theta.to(rows.x), fit.modes.factor.to(rows.x)
-            mean, covariance = LinearisedModes(fit.network, theta, factor).outputs(rows.x)
-            noise = fit.modes.noise_precision.to(rows.x).reciprocal().unsqueeze(1)
-            law = NormalMixture(mean, covariance.diagonal(dim1=-2, dim2=-1), noise)
-            laws[name] = left_out(law, rows.y)
+            laws[name] = fit.without_each(rows.x, rows.y)
     return laws, rows
 
 

@@ -130,12 +130,12 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" is ``LayerScales()``, one learned scale
-        per layer, and for more than 1,000 distinct rows without much noise ``ARD()``, one per
-        column of ``X``: `relevance_`.
+        per layer, or ``ARD()``, one per column of ``X``, `relevance_`: as the rows prefer that
+        choose the width, and for more than 1,000 distinct rows without much noise.
     n_modes : int, default=10
         Restarts of the small network; fewer, or none, where so many rows would take long. Modes
-        whose log evidence is more than a nat per row below the best are left out. Modes alone are
-        `LaplaceRegressor`'s.
+        whose evidence and left-out rows are behind the best by a quarter of a nat per row are left
+        out. Modes alone are `LaplaceRegressor`'s.
     n_members : int, default=10
         Members of the ensemble; not more than there are modes, if there are any, and none where
         the noise of the modes is a fifth of the targets' variance.
@@ -165,22 +165,26 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     columns_in_ : Columns or None
         How words and missing values become numbers; None where there were none.
     posterior_ : ModeMixture
-        Laplace approximations of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
-        ``.log_prob(theta)``. Only where modes were fitted, like the next six.
-    log_evidence_modes_ : ndarray of shape (n_modes,)
+        Laplace approximations of the modes: ``.loc`` (n_modes_, P), ``.sample(n, generator=...)``,
+        ``.log_prob(theta)``. Only where modes were fitted, like the next eight.
+    n_modes_ : int
+        Distinct modes, none of them another's symmetric copy.
+    multiplicity_modes_ : ndarray of shape (n_modes_,)
+        Restarts that ended in each mode or a copy of it: in proportion to them it counts.
+    log_evidence_modes_ : ndarray of shape (n_modes_,)
         Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences
-        between modes, so these have equal weights.
+        between modes, so they aren't weighed by it.
     log_evidence_ : float
         The largest of them: an estimate, no bound.
     log_evidence_curve_ : ndarray
         That mode's after every update.
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
-    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
+    prior_scale_modes_ : ndarray of shape (n_modes_, n_groups)
         Of every mode.
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups.
-    relevance_ : ndarray of shape (n_modes, n_features)
+    relevance_ : ndarray of shape (n_modes_, n_features)
         Scale of the weights from every column of ``X``; only where the prior is ``ARD()``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
@@ -190,7 +194,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         Standard deviation of each member's noise, in the units of ``y``.
     member_network_ : MLP
         The members' architecture.
-    noise_std_modes_ : ndarray of shape (n_modes, n_targets)
+    noise_std_modes_ : ndarray of shape (n_modes_, n_targets)
         Standard deviation of each mode's noise, in the units of ``y``.
     linear_share_, modes_share_, members_share_ : float
         Weights of the linear model, of all modes and of all members; they add up to 1.
@@ -379,24 +383,28 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     linear_variance_scale_ : float
         Factor on the variance of its logits in predictions.
     posterior_ : ModeMixture
-        Refined normal laws of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
-        ``.log_prob(theta)``. Only where modes were found, like the next eight.
+        Refined normal laws of the modes: ``.loc`` (n_modes_, P), ``.sample(n, generator=...)``,
+        ``.log_prob(theta)``. Only where modes were found, like the next ten.
     variance_scale_ : float
         Factor on the variance of the logits in predictions.
-    log_evidence_modes_ : ndarray of shape (n_modes,)
+    n_modes_ : int
+        Distinct modes, none of them another's symmetric copy.
+    multiplicity_modes_ : ndarray of shape (n_modes_,)
+        Restarts that ended in each mode or a copy of it: in proportion to them it counts.
+    log_evidence_modes_ : ndarray of shape (n_modes_,)
         Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences
-        between modes, so these have equal weights.
+        between modes, so they aren't weighed by it.
     log_evidence_ : float
         The largest of them: an estimate, no bound.
     log_evidence_curve_ : ndarray
         That mode's after every update.
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
-    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
+    prior_scale_modes_ : ndarray of shape (n_modes_, n_groups)
         Of every mode.
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups.
-    relevance_ : ndarray of shape (n_modes, n_features)
+    relevance_ : ndarray of shape (n_modes_, n_features)
         Scale of the weights from every column of ``X``; only where the prior is ``ARD(...)``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
@@ -529,5 +537,5 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
             return RefittedPredictor(self.member_network_, laws, self.member_variance_scale_)
         modes = self._linearised(name, like)
         scale = self.linear_variance_scale_ if name == "linear" else self.variance_scale_
-        posteriors = Posteriors(modes.loc, torch.cholesky_inverse(modes.factor))
+        posteriors = Posteriors(modes.loc, torch.cholesky_inverse(modes.factor), modes.weight)
         return LabelsPredictor(modes.network, posteriors, scale)

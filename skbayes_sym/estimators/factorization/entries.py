@@ -42,6 +42,14 @@ class Observed(NamedTuple):
         )  # fmt: skip
 
     @property
+    def rated(self) -> sp.csr_array:
+        """Ones where there are entries."""
+        ones, shape = np.ones(len(self.values)), self.shape
+        rated = sp.coo_array((ones, (self.rows, self.columns)), shape=shape).tocsr()
+        rated.data[:] = 1.0  # an entry listed twice
+        return rated
+
+    @property
     def labelled(self) -> tuple[Array, Array]:
         """The label of each entry's row and column; its position where there are none."""
         rows, columns = self.row_labels, self.column_labels
@@ -141,14 +149,15 @@ def _in_units(values: Array) -> tuple[Array, float]:
     return values / unit, unit
 
 
-def warn_of_empty(observed: Observed) -> None:
-    """Say how many rows and columns have nothing to learn from."""
-    n, m = observed.shape
-    empty_rows = n - np.count_nonzero(np.bincount(observed.rows, minlength=n))
-    empty_columns = m - np.count_nonzero(np.bincount(observed.columns, minlength=m))
-    if empty_rows or empty_columns:
+def warn_of_empty(observed: Observed, *, is_told: Sequence[bool]) -> None:
+    """Say how many rows and columns have nothing to learn from; ``is_told``: by their features."""
+    counts = [
+        0 if told else n - np.count_nonzero(np.bincount(places, minlength=n))
+        for places, n, told in zip(observed[:2], observed.shape, is_told, strict=True)
+    ]
+    if any(counts):
         warn_user(
-            f"{empty_rows} rows and {empty_columns} columns of X have no observed entry: their "
-            "factors stay at the prior.",
+            f"{counts[0]} rows and {counts[1]} columns of X have no observed entry: their factors "
+            "stay at the prior.",
             UserWarning,
         )

@@ -65,6 +65,12 @@ def _column_of(names: Sequence[Hashable], role: str) -> Hashable | None:
     return None
 
 
+def label_column(names: Sequence[Hashable], role: str) -> Hashable | None:
+    """The only column that is called as one of labels of that role."""
+    matching = [n for n in names if re.fullmatch(f"({_STEMS[role]}){_END}", str(n), re.IGNORECASE)]
+    return matching[0] if len(matching) == 1 else None
+
+
 def role_of(X: Any, role: str) -> Array:
     """Column of a list of that role, "time" for example; ValueError if none is called so."""
     name = _column_of(list(X.columns), role) if is_frame(X) else None
@@ -99,6 +105,21 @@ class EntryList(NamedTuple):
     columns: Array
     values: Array  # NaN is missing
     weights: Array | None = None
+
+
+def with_labels(observed: Observed, side: int, more: Array) -> Observed:
+    """The entries of a list with these labels, sorted, among those of its rows (0) or columns."""
+    old = (observed.row_labels, observed.column_labels)[side]
+    if old is None or not len(np.setdiff1d(more, old)):
+        return observed
+    labels, shape = np.union1d(old, more), list(observed.shape)
+    shape[side] = len(labels)
+    place = np.searchsorted(labels, old).astype(np.int32)
+    if side == 0:
+        rows = place[observed.rows]
+        return observed._replace(rows=rows, row_labels=labels, shape=(shape[0], shape[1]))
+    columns = place[observed.columns]
+    return observed._replace(columns=columns, column_labels=labels, shape=(shape[0], shape[1]))
 
 
 def listed_parts(X: Any, columns: Any = "auto") -> EntryList:
@@ -138,7 +159,8 @@ def listed_entries(X: Any, columns: Any = "auto") -> Observed:
     (row_labels, i), (column_labels, j) = _coded(rows), _coded(places)
     kept = ~np.isnan(values) if weights is None else ~np.isnan(values) & (weights > 0.0)
     order = np.flatnonzero(kept)[np.lexsort((j[kept], i[kept]))]
-    again = (np.diff(i[order]) == 0) & (np.diff(j[order]) == 0) & (np.diff(values[order]) != 0.0)
+    first, second = values[order][:-1], values[order][1:]
+    again = (np.diff(i[order]) == 0) & (np.diff(j[order]) == 0) & (first != second)
     if again.any():
         first = order[np.flatnonzero(again)[0]]
         warn_user(

@@ -20,11 +20,13 @@ from skbayes_sym.estimators.factorization.entries import (
     observed_entries,
     scaling,
 )
-from skbayes_sym.estimators.factorization.lists import is_listed, listed_entries
-from skbayes_sym.estimators.factorization.side_features import SideFeatures
+from skbayes_sym.estimators.factorization.lists import is_listed, listed_entries, with_labels
+from skbayes_sym.estimators.factorization.side_features import Described, FeatureCode
 from skbayes_sym.inference.factorization.entry_sites import as_targets, is_of_classes
 from skbayes_sym.inference.factorization.incidence import Entries
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
+
+Coded = tuple[FeatureCode, Array]  # how features become numbers, and these
 
 
 class TakesMatrix(Protocol):
@@ -32,8 +34,10 @@ class TakesMatrix(Protocol):
 
     columns: Any
     device: str
+    implicit: bool | str
     standardize: bool | str
     random_state: Any
+    _effort: Any
 
     def _entry_likelihood(self) -> Likelihood: ...
 
@@ -61,7 +65,7 @@ class MatrixTraining:
     device: torch.device
     dtype: torch.dtype
     begin: Callable[[int], FitTask]  # opens the callbacks' task
-    features: tuple[SideFeatures | None, SideFeatures | None] = (None, None)
+    features: tuple[Coded | None, Coded | None] = (None, None)
     is_list: bool = False
     classes: Array | None = None  # distinct values in increasing order, of classes only
 
@@ -72,10 +76,23 @@ class MatrixTraining:
         """Validate everything before the first array is allocated for the fit."""
         likelihood = estimator._entry_likelihood()
         observed, checked = observe(estimator, X)
-        features = (
-            SideFeatures.open(row_features, observed.shape[0], "row_features"),
-            SideFeatures.open(column_features, observed.shape[1], "column_features"),
-        )
+        is_list = is_listed(X, estimator.columns)
+        described = [Described.read(row_features, 0), Described.read(column_features, 1)]
+        for side, features in enumerate(described):
+            if is_list and features is not None and features.labels is not None:
+                observed = with_labels(observed, side, features.labels)
+        labels = observed.row_labels, observed.column_labels
+        codes = [
+            FeatureCode.learned(
+                None if each is None else each.ordered(names, n),
+                entries.rated if estimator.implicit in (True, side) else None,
+                estimator._effort.directions,
+            )
+            for each, names, n, entries, side in zip(
+                described, labels, observed.shape, (observed, observed.transposed),
+                ("rows", "columns"), strict=True,
+            )
+        ]  # fmt: skip
         dtype, k = dtype_of(checked), estimator._n_factors(min(observed.shape))
         data = cls(
             observed=observed, mean=0.0, scale=1.0, spread=1.0,
@@ -89,7 +106,7 @@ class MatrixTraining:
             dtype=dtype,
             # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
             begin=lambda n_blocks: FitTask(estimator, X, X, None, n_blocks),
-            features=features, is_list=is_listed(X, estimator.columns),
+            features=(codes[0], codes[1]), is_list=is_list,
         )  # fmt: skip
         if likelihood.scales_targets:
             data = data._standardized(estimator.standardize)
@@ -175,9 +192,7 @@ class MatrixTraining:
             "device_": str(self.device),
             "dtype_": str(self.dtype).removeprefix("torch."),
             "_was_list_": self.is_list,
-            "_feature_scaling_": tuple(
-                None if side is None else side.scaling for side in self.features
-            ),
+            "_feature_codes_": tuple(None if side is None else side[0] for side in self.features),
             **{name: value for name, value in named.items() if value is not None},
         }
 

@@ -4,6 +4,7 @@ from copy import copy
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
@@ -24,16 +25,18 @@ from skbayes_sym.estimators.factorization.lists import (
     list_columns,
     listed_entries,
 )
-from skbayes_sym.estimators.factorization.side_features import scaled
-from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor
+from skbayes_sym.estimators.factorization.side_features import FeatureCode, of_new_rows
+from skbayes_sym.inference.factorization.entry_predictor import (
+    LAW_BLOCK,
+    EntryRows,
+    FactorPredictor,
+)
 from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of, shown
 from skbayes_sym.numerics.random import generator_from
-
-_AT_ONCE = 1 << 14  # entries whose distributions are held
 
 
 class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):
@@ -51,7 +54,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     _predictor_: dict[str, Any]
     _was_list_: bool
     _seen_: tuple[Array, ...]  # rows and columns of the entries
-    _feature_scaling_: tuple[Array | None, Array | None]
+    _feature_codes_: tuple[FeatureCode | None, FeatureCode | None]
 
     def _fitted_likelihood(self) -> Likelihood:
         """The likelihood of the entries, at any parameters."""
@@ -104,8 +107,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         std : ndarray of shape (n_rows, n_components)
             Only if ``return_std``.
         """
-        data, _ = self._entries_of(X)
-        rows, k = self._new_rows(data, row_features), len(self.components_)
+        data, labels = self._entries_of(X)
+        rows, k = self._new_rows(data, labels, row_features), len(self.components_)
         dtype = self.components_.dtype
         mean = rows.mean[:, :k].numpy().astype(dtype, copy=False)
         if not return_std:
@@ -194,7 +197,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             Noise included; only if ``return_std``.
         """
         law = self._law(*self._asked(rows, columns))
-        return (law.mean(), law.std()) if return_std else law.mean()
+        return tuple(law.moments()) if return_std else law.mean()
 
     def entry_log_density(self, rows: Any, columns: Any, values: Any) -> Array:
         """Log density of new observations of entries, as given.
@@ -234,7 +237,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         if self._classes is None:
             raise ValueError("labels have probabilities with likelihood='ordinal' only.")
         with one_thread(), torch.no_grad():
-            laws = [predictor.law(places).mean() for places in x.split(_AT_ONCE)]
+            laws = [predictor.law(places).mean() for places in x.split(LAW_BLOCK)]
         return torch.cat(laws).numpy()
 
     def sample_entries(
@@ -321,9 +324,10 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             of_entries = self.entry_log_density(*listed.labelled, listed.values)
             is_empty = len(of_entries) == 0
             return 0.0 if is_empty else float(np.average(of_entries, weights=listed.weights))
-        data, _ = self._entries_of(X)
+        data, labels = self._entries_of(X)
         with one_thread(), torch.no_grad():
-            features = self._features(row_features, data.n_rows)
+            code = self._feature_codes_[0]
+            features = of_new_rows(row_features, code, labels, self._rated(data), 0)
             density = self._predictor().log_density_of_rows(data, features)
         total = density - len(data.value) * float(np.log(self.scale_))
         return total / max(len(data.value), 1)
@@ -377,12 +381,15 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         observed = observed._replace(values=self._as_fitted(observed.values))
         return observed.tensors(torch.device("cpu"), torch.float64).by_row, labels
 
-    def _new_rows(self, data: Incidence, features: Any, side: int = 0) -> EntryRows:
+    def _new_rows(
+        self, data: Incidence, labels: Array | None, features: Any, side: int = 0
+    ) -> EntryRows:
         """Posterior of new rows, or of new columns as rows of the transposed matrix."""
         predictor = self._predictor()
         predictor = predictor.swapped if side else predictor
         with one_thread(), torch.no_grad():
-            known = self._features(features, data.n_rows, side)
+            code = self._feature_codes_[side]
+            known = of_new_rows(features, code, labels, self._rated(data, side), side)
             return predictor.row_posterior(data, predictor.prior_means(known))
 
     def _with_new(self, X: Any, features: Any, side: int) -> Self:
@@ -390,7 +397,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         name, n = ("row", "column")[side], len(self.posterior_[side].mean)
         old, predictor, model = self._labels(name), self._predictor(), copy(self)
         predictor = predictor.swapped if side else predictor
-        predictor = predictor.with_rows(self._new_rows(data, features, side))
+        predictor = predictor.with_rows(self._new_rows(data, labels, features, side))
         model.__dict__.update(stated(predictor.swapped if side else predictor, self.scale_))
         if old is not None:
             if labels is None or len(np.intersect1d(old, labels)):
@@ -405,9 +412,11 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         model._cache = {}
         return model
 
-    def _features(self, features: Any, n: int, side: int = 0) -> Tensor:
-        name = ("row_features", "column_features")[side]
-        return scaled(features, self._feature_scaling_[side], n, name)
+    def _rated(self, data: Incidence, side: int = 0) -> sp.csr_array:
+        """Ones where new rows, or columns, have entries."""
+        shape = data.n_rows, len(self.posterior_[1 - side].mean)
+        places = np.ones(len(data.other)), data.other.numpy(), data.start.numpy()
+        return sp.csr_array(places, shape=shape)
 
     def _as_fitted(self, values: Array) -> Array:
         """Values as the model has them: scaled, or positions among the classes.

@@ -1,71 +1,172 @@
-"""Features of rows or columns: checked, each column divided by its root mean square."""
+"""Features of rows or columns: in the order of labels, as numbers; and what they rated at all."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from scipy.sparse.linalg import svds
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.columns import Columns, Table, table_of
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
+from skbayes_sym.estimators.factorization.lists import as_labels, label_column
+from skbayes_sym.numerics.arguments import is_frame, shown
 
 MOST_FEATURES = 5000  # their inner products are held and factorised
 
 
-@dataclass(frozen=True, eq=False)
-class SideFeatures:
-    """Features of all rows of one side."""
+class Described(NamedTuple):
+    """Features as they were given, and what their rows are called; None: in the order of labels."""
 
-    values: Array  # (n, h); scaled
-    scaling: Array  # (h,); what the columns as given were divided by
+    name: str
+    table: Any
+    labels: Array | None
 
     @classmethod
-    def open(cls, raw: Any, n: int, name: str) -> "SideFeatures | None":
-        """Check features as given to `fit`; None if there are none.
+    def read(cls, raw: Any, side: int) -> "Described | None":
+        """Features of rows (side 0) or columns (1).
 
-        Raises ValueError if there isn't one row for each row of the side, a number is missing, or
-        there are more than 5,000.
+        A frame is labelled by its index, or where that only numbers by a column such as "userId".
         """
-        if raw is None:
-            return None
-        values = checked(raw, name)
-        if len(values) != n:
-            raise ValueError(f"{name} has {len(values)} rows, but the matrix has {n} of them.")
-        if values.shape[1] > MOST_FEATURES:
+        name = ("row_features", "column_features")[side]
+        if raw is None or not is_frame(raw):
+            return None if raw is None else cls(name, raw, None)
+        index = np.asarray(raw.index)
+        column = None
+        if raw.index.name is None and index.dtype.kind in "iu":
+            column = label_column(list(raw.columns), ("row", "column")[side])
+        if column is not None:
+            index, raw = raw[column], raw.drop(columns=[column])
+        labels = as_labels(index, f"the index of {name}")
+        if len(np.unique(labels)) < len(labels):
+            raise ValueError(f"{name} has several rows of one label: keep one of each.")
+        return cls(name, raw, labels)
+
+    def ordered(self, labels: Array | None, n: int) -> Self:
+        """Rows in the order of these labels, None: positions.
+
+        Raises ValueError if there isn't one row for each, naming a label that is missing.
+        """
+        if self.labels is None or (labels is None and self.labels.dtype.kind == "U"):
+            n_rows = self.table.shape[0] if hasattr(self.table, "shape") else len(self.table)
+            if n_rows != n:
+                raise ValueError(f"{self.name} has {n_rows} rows, but the matrix has {n} of them.")
+            return self
+        wanted = np.arange(n) if labels is None else labels
+        order = np.argsort(self.labels)
+        sorted_labels = self.labels[order]
+        if (wanted.dtype.kind == "U") != (sorted_labels.dtype.kind == "U"):
             raise ValueError(
-                f"{name} has {values.shape[1]} columns, more than {MOST_FEATURES}: their "
-                "coefficients are solved for in full. Hash or project them first."
+                f"{self.name} is labelled by {sorted_labels.dtype} such as {sorted_labels[:1]}, "
+                f"the matrix by {wanted.dtype} such as {wanted[:1]}: set_index(...) says by what."
             )
-        scaling = np.sqrt(np.mean(values**2, axis=0))
-        scaling[scaling == 0.0] = 1.0
-        return cls(values / scaling, scaling)
-
-    def tensor(self, device: torch.device) -> Tensor:
-        """On the device, float64."""
-        return torch.as_tensor(self.values, device=device)
-
-
-def checked(raw: Any, name: str) -> Array:
-    """Features as a dense float64 array."""
-    with numbers_due(name, ENCODE):
-        array = check_array(raw, accept_sparse=True, dtype=np.float64, input_name=name)
-    return np.asarray(array.toarray() if sp.issparse(array) else array)
+        place = np.searchsorted(sorted_labels, wanted).clip(max=len(order) - 1)
+        missing = wanted[sorted_labels[place] != wanted]
+        if len(missing):
+            raise ValueError(
+                f"{self.name} has no row for {len(missing)} labels of the matrix, such as "
+                f"{shown(missing[0].item())}: add it, or set_index(...) to what labels are."
+            )
+        return self._replace(table=self.table.iloc[order[place]], labels=wanted)
 
 
-def scaled(raw: Any, scaling: Array | None, n: int, name: str) -> Tensor:
-    """Features of new rows in the units of those of `fit`, (n, h).
+@dataclass(frozen=True, eq=False)
+class FeatureCode:
+    """How features become numbers.
+
+    ``scaling`` (h,): what columns are divided by; None: none were given. ``directions`` (m, r): of
+    which entries there are.
+    """
+
+    columns: Columns | None = None
+    scaling: Array | None = None
+    directions: Array | None = None
+
+    @classmethod
+    def learned(
+        cls, described: Described | None, rated: sp.csr_array | None, n_directions: int
+    ) -> tuple["FeatureCode", Array] | None:
+        """The code of features and of what was rated, and these in it; None without either.
+
+        ``rated`` (n, m): ones where there are entries.
+        """
+        columns = scaling = directions = None
+        if described is not None:
+            table = None if sp.issparse(described.table) else table_of(described.table)
+            columns = None if table is None else Columns.learned(table)
+            values = cls(columns, np.ones(1))._given(described)
+            if values.shape[1] > MOST_FEATURES:
+                raise ValueError(
+                    f"{described.name} has {values.shape[1]} columns, more than {MOST_FEATURES}: "
+                    "their coefficients are solved for in full. Hash or project them first."
+                )
+            scaling = np.sqrt(np.mean(values**2, axis=0))
+            scaling[scaling == 0.0] = 1.0
+        if rated is not None and rated.nnz and min(rated.shape) > 1:
+            n_kept, start = min(n_directions, min(rated.shape) - 1), np.ones(min(rated.shape))
+            directions = svds(_shares(rated), k=n_kept, v0=start)[2].T
+            size = np.sqrt(np.mean((_shares(rated) @ directions) ** 2, axis=0)).max()
+            directions = directions / size
+        code = cls(columns, scaling, directions)
+        return None if scaling is directions is None else (code, code.encoded(described, rated))
+
+    def encoded(self, described: Described | None, rated: sp.csr_array | None) -> Array:
+        """Features of any rows, and which columns they rated, in this code, (n, h + r)."""
+        parts = [] if self.scaling is None or described is None else [self._given(described)]
+        if self.directions is not None:
+            assert rated is not None
+            parts.append(np.asarray(_shares(rated) @ self.directions))
+        return np.concatenate(parts, axis=1)
+
+    def _given(self, described: Described) -> Array:
+        """Features in this code, (n, h); words and gaps by columns of their own."""
+        name, raw = described.name, described.table
+        if self.columns is None:
+            with numbers_due(name, ENCODE):
+                array = check_array(raw, accept_sparse=True, dtype=np.float64, input_name=name)
+            values = np.asarray(array.toarray() if sp.issparse(array) else array)
+        else:
+            names = [column.name for column in self.columns.columns]
+            if not is_frame(raw):
+                parts = list(check_array(raw, dtype=None, ensure_all_finite=False).T)
+            else:
+                by_name = {str(column): np.asarray(raw[column]) for column in raw.columns}
+                parts = [by_name[column] for column in names if column in by_name]
+            if len(parts) != len(names):
+                raise ValueError(f"{name} must have the columns {names}, as in fit.")
+            values = self.columns.encoded(Table(names, parts))
+        assert self.scaling is not None
+        if len(self.scaling) not in (1, values.shape[1]):
+            n = len(self.scaling)
+            raise ValueError(f"{name} must have {n} columns, got {values.shape[1]}.")
+        return np.asarray(values / self.scaling)
+
+
+def _shares(rated: sp.csr_array) -> sp.csr_array:
+    """Rows divided by the root of their number of entries, as in SVD++ (Koren 2008)."""
+    counts = np.maximum(np.diff(rated.indptr), 1)
+    return sp.csr_array((rated.data / np.sqrt(np.repeat(counts, np.diff(rated.indptr))),
+                         rated.indices, rated.indptr), shape=rated.shape)  # fmt: skip
+
+
+def of_new_rows(
+    raw: Any, code: FeatureCode | None, labels: Array | None, rated: sp.csr_array, side: int
+) -> Tensor:
+    """Features of new rows, and what they rated, in the code of those of `fit`, (n, h).
 
     Raises ValueError if the model has none and some are given, or the other way round.
     """
-    if scaling is None:
-        if raw is not None:
-            raise ValueError(f"{name} was not given to fit, so the model has no use for it.")
-        return torch.zeros(n, 0, dtype=torch.float64)
-    if raw is None:
+    described, name = Described.read(raw, side), ("row_features", "column_features")[side]
+    takes = code is not None and code.scaling is not None
+    if described is not None and not takes:
+        raise ValueError(f"{name} was not given to fit, so the model has no use for it.")
+    if described is None and takes:
         raise ValueError(f"{name} was given to fit: give that of the new rows too.")
-    values = checked(raw, name)
-    if values.shape != (n, len(scaling)):
-        raise ValueError(f"{name} must be of shape {(n, len(scaling))}, got {values.shape}.")
-    return torch.as_tensor(values / scaling)
+    if code is None:
+        return torch.zeros(rated.shape[0], 0, dtype=torch.float64)
+    if described is not None:
+        described = described.ordered(labels, rated.shape[0])
+    return torch.as_tensor(code.encoded(described, rated))

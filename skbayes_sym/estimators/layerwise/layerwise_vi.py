@@ -242,8 +242,9 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     def _method(self) -> LayerwiseVI:
         adam = as_adam(self.optimizer, VariationalAdam)
-        if adam.init != "random":
-            raise ValueError(f"init={adam.init!r} is not for LayerwiseVIRegressor.")
+        for name, value in {"init": adam.init, "n_starts": adam.n_starts}.items():
+            if value != "auto":
+                raise ValueError(f"{name}={value!r} is not for LayerwiseVIRegressor.")
         steps = Steps.of(adam, self.max_iter, self.tol, n_draws=_N_DRAWS)
         return LayerwiseVI(LayerwiseParts(self.last_layer, self.hidden_posterior), steps)
 

@@ -83,7 +83,7 @@ class _SymmetrizedVI(NetworkEstimator):
         adam = as_adam(self.optimizer, VariationalAdam)
         steps = Steps.of(adam, self.max_iter, self.tol, n_draws=1)
         start = self.posterior_ if self._goes_on else None
-        return MeanFieldVI(symmetrized(self.symmetry).gap, steps, adam.init, start)
+        return MeanFieldVI(symmetrized(self.symmetry).gap, steps, adam.init, adam.n_starts, start)
 
     def _predictor(self, like: Tensor) -> MeanFieldPredictor:
         n = self.n_predict_samples
@@ -142,19 +142,20 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
-    max_iter : int, default=2000
-        Largest number of optimiser steps.
+    max_iter : int, default=1000
+        Largest number of optimiser steps of a start.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Everything reported is in the units of ``y``.
     optimizer : "adam" or Adam, default="adam"
         `~skbayes_sym.estimators.optimizers.VariationalAdam` says the step size, rows and draws per
-        step, and where training starts.
+        step, where training starts and how often.
     n_predict_samples : int, default=200
         Draws of the hidden units that predictions average; the same ones for every row.
     tol : float or None, default=0.001
-        Training stops when the training ELBO gains less than this many nats per unit of sample
-        weight from one tenth of ``max_iter`` to the next. None never stops.
+        Training stops, in the second half of the steps, when the training ELBO gains less than this
+        many nats per unit of sample weight from one tenth of ``max_iter`` to the next. None never
+        stops.
     warm_start : bool, default=False
         Whether `fit` goes on from the previous one.
     device : str, default="auto"
@@ -275,7 +276,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         likelihood: str | Likelihood = "auto",
         prior: GivenPrior = 1.0,
         noise_std: str | float | Sequence[float] = "learn",
-        max_iter: int = 2000,
+        max_iter: int = 1000,
         standardize: bool | str = True,
         optimizer: str | Optimizer = "adam",
         n_predict_samples: int = 200,
@@ -338,18 +339,19 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         normals. It must not tell the units of a layer apart. "learn" is ``LayerScales()``, one
         learned scale per layer's weights and per layer's biases; ``ARD()`` learns one per column
         of ``X`` besides: `relevance_`.
-    max_iter : int, default=2000
-        Largest number of optimiser steps.
+    max_iter : int, default=1000
+        Largest number of optimiser steps of a start.
     standardize : bool, default=True
         Whether to centre and scale the columns of ``X`` first.
     optimizer : "adam" or Adam, default="adam"
         `~skbayes_sym.estimators.optimizers.VariationalAdam` says the step size, rows and draws per
-        step, and where training starts.
+        step, where training starts and how often.
     n_predict_samples : int, default=200
         Draws of the hidden units that predictions average; the same ones for every row.
     tol : float or None, default=0.001
-        Training stops when the training ELBO gains less than this many nats per unit of sample
-        weight from one tenth of ``max_iter`` to the next. None never stops.
+        Training stops, in the second half of the steps, when the training ELBO gains less than this
+        many nats per unit of sample weight from one tenth of ``max_iter`` to the next. None never
+        stops.
     warm_start : bool, default=False
         Whether `fit` goes on from the previous one.
     device : str, default="auto"
@@ -455,7 +457,7 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         symmetry: str | SymmetryGroup | Symmetrized | None = "auto",
         likelihood: str | Likelihood = "auto",
         prior: GivenPrior = 1.0,
-        max_iter: int = 2000,
+        max_iter: int = 1000,
         standardize: bool = True,
         optimizer: str | Optimizer = "adam",
         n_predict_samples: int = 200,

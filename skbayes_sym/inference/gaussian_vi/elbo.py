@@ -57,7 +57,8 @@ class SymmetrizedElbo:
     ``batches``: rows of every step; the likelihood's noise comes from their generator, too.
     ``params`` (2 P + n_params,): see `pack`; read at every call. ``n_draws``: local
     reparametrisation draws averaged a step. ``gap``: adds the symmetrisation gap; without it this
-    is plain mean-field variational inference.
+    is plain mean-field variational inference. ``warm_up``: steps over which the weights of KL and
+    gap rise to 1 in the gradient; the loss that is returned has both in full.
 
     Scales of the prior that are learned go, every tenth step, to where the bound plus their
     hyperprior is highest for the posterior of that step, in closed form (`ScalesByGroup.update`).
@@ -71,7 +72,9 @@ class SymmetrizedElbo:
         *,
         n_draws: int,
         gap: GatedGap | None = None,
+        warm_up: int = 1,
     ) -> None:
+        self._warm_up = warm_up
         network, likelihood, prior, _ = model
         n_params, n_rows = network.layout.n_params, batches.batch_size
         self.params, self.gradient = params, torch.zeros_like(params)
@@ -104,10 +107,12 @@ class SymmetrizedElbo:
         if self._scales is not None and step % _EVERY == 0:
             self._learn(self._scales)
         with self._inference_mode:  # spares a twelfth of the time of tensors this small
-            loss = self._mean_field()
-        if self._gap is not None:
-            loss = loss - self._gap.add_gradient(self._loc, self._log_variance, self.gradient, step)
-        return loss
+            share = min(1.0, (step + 1) / self._warm_up)
+            loss = self._mean_field(share)
+        if self._gap is None:
+            return loss
+        moments = self._loc, self._log_variance
+        return loss - self._gap.add_gradient(*moments, self.gradient, step, share)
 
     def questions(self, step: int) -> Tensor:
         """Numbers that the gap's gate wants to know; see `Asks`."""
@@ -127,20 +132,21 @@ class SymmetrizedElbo:
         self._precision.copy_(found.precision)
         self._kl_constant.copy_(found.scale.log().sum() - 0.5 * len(self._loc))
 
-    def _mean_field(self) -> Tensor:
-        """Negative ELBO of the posterior itself; overwrites the gradient."""
+    def _mean_field(self, share: float) -> Tensor:
+        """Negative ELBO of the posterior itself; overwrites the gradient, the KL's by a share."""
         likelihood, batch = self._likelihood.at(self._own_params), self._batches.next()
         variance = torch.exp(self._log_variance, out=self._variance)
         self._noise.copy_(self._drawn.normal_(generator=self._batches.generator))
         log_lik = self._log_lik(likelihood, self._views, batch, self._layer_noise, self._d_own)
-        return self._add_kl(variance).sub_(log_lik)
+        return self._add_kl(variance, share).sub_(log_lik)
 
-    def _add_kl(self, variance: Tensor) -> Tensor:
+    def _add_kl(self, variance: Tensor, share: float) -> Tensor:
         """Closed-form KL[q || prior]; turns derivatives by variances into ones by log variances."""
         scaled_loc = self._loc * self._precision
-        self._d_loc.add_(scaled_loc)
-        twice = self._d_variance.add_(self._precision)
-        torch.addcmul(self._minus_half, twice, variance, value=0.5, out=self._d_variance)
+        self._d_loc.add_(scaled_loc, alpha=share)
+        twice = self._d_variance.add_(self._precision, alpha=share)
+        constant = self._minus_half if share == 1.0 else share * self._minus_half
+        torch.addcmul(constant, twice, variance, value=0.5, out=self._d_variance)
         quadratic = torch.dot(scaled_loc, self._loc).add_(torch.dot(variance, self._precision))
         quadratic.sub_(self._log_variance.sum())
         return torch.add(self._kl_constant, quadratic, alpha=0.5)

@@ -23,8 +23,9 @@ class GatedGap:
 
     ``gap``: exact or a lower bound. ``certificate``: of the same group, never above the gap at any
     draw: ``UnitGap(group, Soules())``. Without one the gap is evaluated at every step.
-    ``generator``: the gap's own stream. ``every``, ``max_every``: fewest and most steps between two
-    checks. ``tol``: nats.
+    ``generator``: the gap's own stream. ``hold``: steps that a value and its gradient stand for.
+    ``every``, ``max_every``: fewest and most steps between two checks. ``tol``: nats, and at least
+    1e-4 of ``log |G|``, with which draws scatter.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class GatedGap:
         certificate: UnitGap | None = None,
         *,
         generator: torch.Generator,
+        hold: int = 1,
         every: int = 25,
         max_every: int = 100,
         tol: float = 1e-2,
@@ -42,26 +44,31 @@ class GatedGap:
         self.gap, self.certificate = gap, certificate
         self.n_skipped = 0
         self._generator = generator
-        self._every, self._max_every, self._tol = every, max_every, tol
+        self._hold, self._every, self._max_every = hold, every, max_every
+        self._tol = max(tol, 1e-4 * gap.group.log_order)
+        self._held: tuple[Tensor, Tensor] | None = None
         self._period, self._next_check, self._closed = every, 0, False
         self._settled = 0.0  # nats, what the certificate said of a saturated gap
 
     def add_gradient(
-        self, loc: Tensor, log_variance: Tensor, gradient: Tensor, step: int
+        self, loc: Tensor, log_variance: Tensor, gradient: Tensor, step: int, share: float = 1.0
     ) -> Tensor:
-        """Subtract the gap's gradient from that of the loss; returns the estimate (nats)."""
+        """Subtract a share of the gap's gradient from the loss's; returns the estimate (nats)."""
         if step == 0 and self.certificate is not None:
             self.told(step, self.questions(loc, log_variance, step).tolist())
         if self._closed:
-            self.n_skipped += 1
+            self.n_skipped, self._held = self.n_skipped + 1, None
             return loc.new_full((), self._settled)
-        posterior = _Normals(loc.double(), (0.5 * log_variance.double()).exp())
-        found = self.gap.value_and_gradients(posterior, generator=self._generator)
-        # By log variances: the variance times the derivative by it.
-        d_log_variance = -0.5 * posterior.scale.square() * found.added_precision
-        gradient[: len(loc)].sub_(found.d_mean.to(gradient.dtype))
-        gradient[len(loc) : 2 * len(loc)].sub_(d_log_variance.to(gradient.dtype))
-        return found.value.to(gradient.dtype)
+        if self._held is None or step % self._hold == 0:
+            posterior = _Normals(loc.double(), (0.5 * log_variance.double()).exp())
+            found = self.gap.value_and_gradients(posterior, generator=self._generator)
+            # By log variances: the variance times the derivative by it.
+            d_log_variance = -0.5 * posterior.scale.square() * found.added_precision
+            both = torch.cat([found.d_mean, d_log_variance])
+            self._held = found.value.to(gradient.dtype), both.to(gradient.dtype)
+        value, held = self._held
+        gradient[: len(held)].sub_(held, alpha=share)
+        return value
 
     def questions(self, loc: Tensor, log_variance: Tensor, step: int) -> Tensor:
         """Certificate after ``step`` steps, (1,), where it is due; else (0,)."""

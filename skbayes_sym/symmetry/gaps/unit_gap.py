@@ -100,7 +100,11 @@ _FEWEST_DRAWS, _MOST_DRAWS = 16, 1000
 _CERTIFIED_FROM = 11  # units: narrower layers are summed exactly
 # Of a certificate, and of what it certifies: draws of a gap that is settled hardly differ.
 _CERTIFICATE_DRAWS = 4
-SETTLED = 1e-3  # nats below log |G| that don't matter
+
+
+def settled_within(log_order: float) -> float:
+    """Nats below ``log |G|`` that don't matter: a share of it, as draws scatter with it."""
+    return max(1e-3, 1e-4 * log_order)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +209,7 @@ class UnitGap:
 
         The gap lies in [0, log |G|], so an average outside is moved to the nearer end. A lower
         bound of layers too wide to sum is first looked at through `Soules`, at draws of its own:
-        where that is within `SETTLED` of log |G| it is what a few fresh draws are given to, at a
+        where it is `settled_within` log |G| it is what a few fresh draws are given to, at a
         fraction of the cost. Either way the average is a lower bound, since the choice doesn't see
         the draws.
         """
@@ -216,7 +220,7 @@ class UnitGap:
         if self.permanent.side == "lower" and self._area >= _CERTIFIED_FROM**2:
             certified = replace(self, permanent=Soules(tighten=False))
             certificate = certified._average(loc, scale, _CERTIFICATE_DRAWS, generator)
-            if self.group.log_order - certificate.value < SETTLED:
+            if self.group.log_order - certificate.value < settled_within(self.group.log_order):
                 few = min(n_draws, _CERTIFICATE_DRAWS)
                 return certified._average(loc, scale, few, generator)
         return self._average(loc, scale, n_draws, generator)

@@ -462,14 +462,13 @@ def with_features(seed=0):
 
 @pytest.mark.long
 @pytest.mark.kept("csr_array", "DataFrame")
-@pytest.mark.filterwarnings("ignore:.*no observed entry")
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_array, pd.DataFrame])
 def test_cold_columns_are_predicted_from_their_features(kind):
     noisy, signal, features = with_features()
     model = clone(MODEL).fit(noisy, column_features=kind(features))
     cold = np.nonzero(np.arange(60) >= 50 + np.zeros((80, 1)))
     off = model.predict_entries(*cold) - signal[cold]
-    plain = clone(MODEL).fit(noisy).predict_entries(*cold) - signal[cold]
+    plain = np.nanmean(noisy) - signal[cold]
     assert np.sqrt(np.mean(off**2)) < 0.5 * np.sqrt(np.mean(plain**2))
     _, std = model.predict_entries(*cold, return_std=True)
     covered = np.abs(off) < 1.645 * np.sqrt(std**2 - model.noise_std_**2)
@@ -477,11 +476,11 @@ def test_cold_columns_are_predicted_from_their_features(kind):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:.*no observed entry")
 def test_cold_new_rows_are_predicted_from_their_features():
     noisy, signal, features = with_features()
     model = clone(MODEL).fit(noisy.T, row_features=features)
-    assert model.score(noisy.T, row_features=features) > clone(MODEL).fit(noisy.T).score(noisy.T)
+    plain = clone(MODEL).fit(noisy.T[:50])
+    assert model.score(noisy.T, row_features=features) > plain.score(noisy.T)
     nothing = np.full((10, 80), np.nan)
     i, j = np.nonzero(np.isnan(nothing))
     new = model.with_new_rows(nothing, row_features=features[50:])
@@ -494,17 +493,94 @@ def test_cold_new_rows_are_predicted_from_their_features():
 
 
 @pytest.mark.long
+def test_what_was_rated_at_all_tells_of_rows_and_columns():
+    """People rate what they like; new rows are known better by what they rated, too."""
+    rng = np.random.default_rng(3)
+    taste, appeal = rng.normal(size=(150, 2)), rng.normal(size=(2, 80))
+    likes = taste @ appeal / 2**0.5
+    seen = 1.5 * likes + rng.gumbel(size=likes.shape) > 2.6
+    noisy = np.where(seen, likes + rng.normal(size=likes.shape), np.nan)
+    hidden = ~seen & (rng.random(seen.shape) < 0.3)
+    errors = {}
+    for implicit in (False, "rows", True):
+        model = clone(MODEL).set_params(implicit=implicit).fit(noisy[:120])
+        newer = model.with_new_rows(noisy[120:])
+        errors[implicit] = [
+            np.sqrt(np.mean((newer.predict_entries(i, j) - likes[i, j]) ** 2))
+            for i, j in (np.nonzero(hidden[:120]), np.add([[120], [0]], np.nonzero(hidden[120:])))
+        ]
+    assert errors["rows"] < errors[False]
+    assert errors[True][0] < 0.9 * errors[False][0]
+    assert errors[True][1] < 0.9 * errors[False][1]
+
+
+@pytest.mark.long
 def test_features_of_nothing_do_no_harm():
     """Twenty columns of noise: their coefficients are shrunk away."""
     noise = np.random.default_rng(1).normal(size=(60, 20))
     assert error(clone(MODEL).fit(X, row_features=noise)) < 1.05 * error(clone(MODEL).fit(X))
 
 
+def described(names, films):
+    """Features of users by label, of films by a column; words, gaps, and films nobody rated."""
+    rng = np.random.default_rng(2)
+    users = pd.DataFrame({"age": rng.normal(size=len(names)), "job": rng.choice(["a", "b", "c"],
+                         len(names))}, index=names)  # fmt: skip
+    users.loc[names[::5], "age"] = np.nan
+    return users, pd.DataFrame({"genre": rng.normal(size=len(films)), "movieId": films})
+
+
+def test_features_are_found_by_label():
+    """Whatever their order; "u10" sorts before "u2"; encoded, they say the same as numbers do."""
+    names, films = [f"u{i}" for i in range(60)], np.arange(42)
+    users, movies = described(names, films)
+    told = {"user": np.array(names)[ROWS], "movie": COLUMNS, "stars": X[ROWS, COLUMNS]}
+    table = pd.DataFrame(told)
+    model = clone(MODEL).set_params(max_iter=5, tol=None)
+    fits = [
+        clone(model).fit(table, row_features=u, column_features=m)
+        for u, m in ((users, movies), (users[::-1], movies.sample(frac=1.0, random_state=0)))
+    ]
+    assert fits[0].elbo_ == fits[1].elbo_
+    assert list(fits[0].row_labels_) == sorted(names)
+    assert list(fits[0].column_labels_) == list(films)  # those that nobody rated have features
+    young = users.assign(age=users["age"].fillna(users["age"].median()))
+    columns = [young["age"], users["age"].isna(), *(users["job"] == w for w in "abc")]
+    by_hand = np.column_stack(columns).astype(float)[np.argsort(names)]
+    again = clone(model).fit(table, row_features=by_hand, column_features=movies)
+    assert again.elbo_ == pytest.approx(fits[0].elbo_, rel=1e-9)
+    new = pd.DataFrame({"user": ["x9", "x10"], "movie": 3, "stars": 2.0})
+    theirs = pd.DataFrame({"job": ["b", "c"], "age": [0.2, -0.3]}, index=["x10", "x9"])
+    mean = [
+        fits[0].with_new_rows(new, row_features=f).predict_entries(["x9", "x10"], [5, 5])
+        for f in (theirs, theirs[::-1])
+    ]
+    np.testing.assert_array_equal(*mean)
+
+
+def test_labels_without_features_are_named():
+    names, films = [f"u{i}" for i in range(60)], np.arange(40)
+    users, movies = described(names, films)
+    table = (np.array(names)[ROWS], COLUMNS, X[ROWS, COLUMNS])
+    for settings, message in (
+        ({"row_features": users.drop(["u7", "u12"])}, "no row for 2 labels .* such as 'u12'"),
+        ({"row_features": users.reset_index(drop=True)}, "row_features is labelled by int64"),
+        ({"row_features": pd.concat([users, users[:1]])}, "several rows of one label"),
+        ({"column_features": movies.assign(movieId=films + 1)}, "no row for 1 labels .* such as 0"),
+        ({"column_features": movies.assign(day=pd.Timestamp("2020-01-01"))}, "such as dates"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            clone(MODEL).fit(table, **settings)
+    model = clone(MODEL).set_params(max_iter=1, tol=None).fit(X, row_features=users)
+    with pytest.raises(ValueError, match=r"row_features must have the columns \['age', 'job'\]"):
+        model.transform(X[:2], row_features=users[:2][["age"]])
+
+
 @pytest.mark.parametrize(
     ("features", "message"),
     [
         (np.ones((5, 2)), "row_features has 5 rows"),
-        (np.full((60, 2), np.nan), "NaN"),
+        (np.full((60, 2), np.inf), "infinity"),
         (np.ones((60, 5001)), "more than 5000"),
     ],
 )

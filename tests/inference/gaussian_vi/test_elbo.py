@@ -38,10 +38,10 @@ def params_of(network, likelihood, generator, scale=0.3, spread=1.0):
     return pack(loc, torch.full_like(loc, 2 * np.log(scale)), likelihood)
 
 
-def objective_of(network, data, prior, params, likelihood, *, gap=None, batch_size=None, seed=0):
+def objective_of(network, data, prior, params, likelihood, *, batch_size=None, seed=0, **options):
     batches = Batches(data, batch_size or len(data.x), generator_from(seed))
     model = GaussianMLP(network, likelihood, prior, network.symmetry())
-    return SymmetrizedElbo(model, batches, params, n_draws=1, gap=gap)
+    return SymmetrizedElbo(model, batches, params, n_draws=1, **options)
 
 
 def posterior_of(params, n):
@@ -130,6 +130,25 @@ def test_gradient_equals_differences(with_gap, generator):
         difference = (ends[0] - ends[1]) / (2 * step)
         # Noise is drawn in float32 but used in float64: the loss itself is float64.
         assert float(gradient[i]) == pytest.approx(difference, rel=2e-5, abs=2e-5)
+
+
+def test_a_warm_up_weighs_kl_and_gap_in_the_gradient_alone(generator):
+    """Half way it is the mean of the gradients without and with them, of the same loss."""
+    network, likelihood = MLP(2, (3,), 1, TANH), Gaussian(torch.full((1,), -1.0).double())
+    data, prior = problem(network, generator, n=8)
+    params = params_of(network, likelihood, generator)
+    losses, gradients = [], []
+    for warm_up in (1, 2, 10**15):
+        gap = gated(network.symmetry(), generator_from(5))
+        objective = objective_of(
+            network, data, prior, params.clone(), likelihood, gap=gap, warm_up=warm_up
+        )
+        losses.append(float(objective(0)))
+        gradients.append(objective.gradient)
+    assert losses[0] == losses[1] == losses[2]
+    whole, half, none = gradients
+    assert_close(half, 0.5 * (whole + none))
+    assert not torch.allclose(whole, none)
 
 
 @pytest.mark.long
@@ -274,6 +293,16 @@ class TestGate:
     @pytest.fixture
     def loc(self, generator):
         return torch.randn(self.network.layout.n_params, generator=generator, dtype=torch.float64)
+
+    def test_a_gradient_stands_for_the_steps_it_is_held(self, loc):
+        group = self.network.symmetry()
+        gap = GatedGap(UnitGap(group, Exact()), generator=generator_from(0), hold=3)
+        log_variance, drawn = torch.zeros_like(loc), []
+        for step in range(7):
+            gradient = torch.zeros(2 * len(loc), dtype=torch.float64)
+            value = gap.add_gradient(loc, log_variance, gradient, step)
+            drawn.append((float(value), *gradient.tolist()))
+        assert drawn[0] == drawn[1] == drawn[2] != drawn[3] == drawn[4] == drawn[5] != drawn[6]
 
     def test_open_when_units_overlap(self, loc):
         gap, norms = self.run(loc, 1.0, 60)
