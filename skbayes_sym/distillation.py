@@ -26,8 +26,8 @@ class Schooling(NamedTuple):
     """Size of a student, and of what it learns."""
 
     n_rows: int = 20_000  # that the teacher is asked for
-    widths: tuple[int, ...] = (32, 96)  # of which the better is kept
-    steps: int = 3000
+    # Units a layer and steps, of which the better is kept: few rows need few.
+    sizes: tuple[tuple[int, int], ...] = ((32, 2000), (96, 4000))
     batch: int = 256
 
 
@@ -91,9 +91,9 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     x = torch.as_tensor(Student(arrays).encode(rows))[n_held:]
     held, students = safe_indexing(rows, np.arange(n_held)), []
     of_held = predictive(model, held)
-    for width in size.widths:
+    for units, steps in size.sizes:
         with one_thread():
-            weights = _train(x, start, loss, width, size, seed)
+            weights = _train(x, start, loss, (units, steps, size.batch), seed)
         lost = _lost(of_held, Student(arrays | weights), held, seed)
         students.append(Student(arrays | weights | {"lost": np.array(lost)}))
     return min(students, key=lambda student: student.lost_)
@@ -201,14 +201,15 @@ def _of_labels(law: Any, n_held: int) -> tuple[Tensor, Loss, dict[str, Array]]:
 
 
 def _train(
-    x: Tensor, start: Tensor, loss: Loss, h: int, size: Schooling, seed: int
+    x: Tensor, start: Tensor, loss: Loss, size: tuple[int, int, int], seed: int
 ) -> dict[str, Array]:
-    """Weights of a network of ``h`` units a layer; ``start`` (O,): outputs to begin with.
+    """Weights of a network; ``start`` (O,): outputs to begin with; units, steps and rows a step.
 
     The middle matrix moves by orthogonal steps (Muon; Jordan et al. 2024), which takes half the
     steps that Adam does; all else by Adam.
     """
     generator, d, n_outputs = generator_from(seed), x.shape[1], len(start)
+    h, n_steps, batch = size
 
     def normal(n: int, m: int, scale: float) -> Tensor:
         return torch.randn(n, m, generator=generator) * scale
@@ -229,9 +230,9 @@ def _train(
         weight.requires_grad_()
     middle, speed = weights["weight1"], torch.zeros(h, h)
     adam = torch.optim.Adam([w for w in weights.values() if w is not middle], betas=(0.9, 0.99))
-    for step in range(size.steps):
-        pace = min(1.0, (step + 1) / 100) * 0.5 * (1.0 + cos(pi * step / size.steps))
-        rows = torch.randint(len(x), (size.batch,), generator=generator)
+    for step in range(n_steps):
+        pace = min(1.0, (step + 1) / 100) * 0.5 * (1.0 + cos(pi * step / n_steps))
+        rows = torch.randint(len(x), (batch,), generator=generator)
         total = loss(outputs(x[rows]), rows).mean()
         for weight in weights.values():
             weight.grad = None
@@ -241,7 +242,7 @@ def _train(
         with torch.no_grad():
             assert middle.grad is not None
             speed.mul_(0.95).add_(middle.grad)
-            middle -= 0.01 * pace * _orthogonal(middle.grad + 0.95 * speed)
+            middle -= 1.6e-4 * h * pace * _orthogonal(middle.grad + 0.95 * speed)
     return {name: weight.detach().numpy() for name, weight in weights.items()}
 
 

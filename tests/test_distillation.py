@@ -26,14 +26,14 @@ from skbayes_sym.student import Student
 @pytest.fixture
 def quickly(monkeypatch):
     """Students of few steps."""
-    effort = Schooling(n_rows=400, widths=(16,), steps=60, batch=64)
+    effort = Schooling(n_rows=400, sizes=((16, 60),), batch=64)
     monkeypatch.setattr(distillation, "Schooling", lambda: effort)
 
 
 @pytest.fixture(scope="module")
 def numbers():
     with pytest.MonkeyPatch.context() as patch:
-        effort = Schooling(n_rows=400, widths=(16,), steps=60, batch=64)
+        effort = Schooling(n_rows=400, sizes=((16, 60),), batch=64)
         patch.setattr(distillation, "Schooling", lambda: effort)
         return distill(fitted("linear-gaussian"), X)
 
@@ -41,7 +41,7 @@ def numbers():
 @pytest.mark.long
 def test_a_student_of_a_line_has_its_law(monkeypatch):
     """Normal, with a variance that bends: .01 nats per row, on new rows too."""
-    effort = Schooling(n_rows=4000, widths=(32,), steps=1500, batch=128)
+    effort = Schooling(n_rows=4000, sizes=((32, 1500),), batch=128)
     monkeypatch.setattr(distillation, "Schooling", lambda: effort)
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((300, 3))
@@ -87,7 +87,7 @@ def test_its_file_is_small_and_opens_without_torch(numbers, tmp_path):
 def test_a_default_student_is_below_a_hundred_kilobytes():
     """Of fifty columns, in float32."""
     effort = Schooling()
-    width = max(effort.widths)
+    width = max(units for units, _ in effort.sizes)
     n_weights = 50 * width + width**2 + 9 * width
     assert 4 * n_weights < 90_000
 
