@@ -12,17 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from fits import (
-    COUNTS,
-    FITS,
-    LABELS,
-    NUMBERS,
-    SMALL,
-    X,
-    assert_predicts_as,
-    fitted,
-    target,
-)
+from fits import COUNTS, FITS, LABELS, NUMBERS, SMALL, X, assert_predicts_as, fitted, target
 from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning

@@ -341,9 +341,7 @@ class Numbers:
         noise = fit_noise_shape(judged, rows.y, rows.weight)
         if noise is not None:
             without = noise.shaped(law).log_prob(rows.y)
-        return replace(
-            pooled, weights=weights, noise=noise, left_out=_spread(without, data, parts)
-        )
+        return replace(pooled, weights=weights, noise=noise, left_out=_spread(without, data, parts))
 
     def told(self, parts: Parts) -> tuple[str, str]:
         """Words for the scale of modes, and for the members."""

@@ -11,19 +11,11 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.distributions import (
-    Components,
-    PredictiveDistribution,
-    checked_levels,
-)
+from skbayes_sym.estimators.distributions import Components, PredictiveDistribution, checked_levels
 from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import is_normal
 from skbayes_sym.models.crps import crps
-from skbayes_sym.models.predictive_mixtures import (
-    CategoricalMixture,
-    TargetPredictive,
-    Uncertainty,
-)
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, TargetPredictive, Uncertainty
 from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.numerics.random import generator_from
 
