@@ -209,3 +209,9 @@ def test_a_fitted_model_predicts_by_the_likelihood_of_its_fit(name: str) -> None
     assert_predicts_as(name, model.set_params(likelihood=FITS[name].estimator.likelihood))
     with pytest.raises(ValueError, match="likelihood"):
         model.set_params(likelihood="nonsense").fit(X, FITS[name].y)
+
+
+def test_a_factorisation_predicts_by_the_likelihood_of_its_fit() -> None:
+    model = deepcopy(fitted("factors-gibbs")).set_params(likelihood="bernoulli")
+    assert_predicts_as("factors-gibbs", model)
+    assert model.with_new_rows(FITS["factors-gibbs"].X[:2]).components_ is not None
