@@ -93,15 +93,16 @@ class NetworkEstimator(RowEstimator):
     @property
     def _chosen_likelihood(self) -> Likelihood:
         """Likelihood by name or as an object."""
-        if not isinstance(self.likelihood, str):
-            return self.likelihood
-        if self.likelihood not in self._named_likelihoods:
+        likelihood = self._given_likelihood
+        if not isinstance(likelihood, str):
+            return likelihood  # type: ignore[no-any-return]
+        if likelihood not in self._named_likelihoods:
             known = ", ".join(map(repr, self._named_likelihoods))
             raise ValueError(
-                f"likelihood={self.likelihood!r} doesn't go with {type(self).__name__}, which "
+                f"likelihood={likelihood!r} doesn't go with {type(self).__name__}, which "
                 f"takes {known} or an object."
             )
-        return self._named_likelihoods[self.likelihood]
+        return self._named_likelihoods[likelihood]
 
     def _learned_scales(self, network: Network) -> UnboundPrior:
         """Prior that "learn" stands for."""

@@ -24,7 +24,6 @@ from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refit
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.estimators.laplace.evidence_method import EvidenceLaplace, EvidenceLaplaceLabels
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
 from skbayes_sym.inference.laplace.search.gauss_newton import are_outnumbered
 from skbayes_sym.inference.pooling import weights as stacking
@@ -356,7 +355,7 @@ class Numbers:
         if modes is not None:
             n_sought = self.effort.modes.restarts("auto", data.n_rows, modes.network, self.n_modes)
             if pooled.parts.n_modes < n_sought and not pooled.parts.were_stopped:
-                reasons.append(f"of {n_sought} the others' evidence is lower by a nat per row")
+                reasons.append(f"of {n_sought} the others predict left-out rows worse")
             scores = modes.width_scores or {}
             if len(scores) > 1:  # else it was stopped
                 told = ", ".join(f"{score:.2f} by {width}" for width, score in scores.items())
@@ -393,13 +392,7 @@ def _left_out(pooled: PoolFit, data: Training) -> tuple[dict[str, NormalMixture]
         laws["members"] = left_out(NormalMixture(outputs, noise * each, noise), rows.y)
     for name, fit in (("modes", modes), ("linear", linear)):
         if fit is not None:
-            modes = (fit.modes.theta, fit.modes.factor, fit.modes.shares)
-            networks = LinearisedModes(fit.network, *(t.to(rows.x) for t in modes))
-            mean, covariance = networks.outputs(rows.x)
-            noise = fit.modes.noise_precision.to(rows.x).reciprocal().unsqueeze(1)
-            variance, log_weights = covariance.diagonal(dim1=-2, dim2=-1), networks.weight.log()
-            law = NormalMixture(mean, variance, noise, log_weights)
-            laws[name] = left_out(law, rows.y)
+            laws[name] = fit.without_each(rows.x, rows.y)
     return laws, rows
 
 

@@ -132,8 +132,8 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         choose the width, and for more than 1,000 distinct rows without much noise.
     n_modes : int, default=10
         Restarts of the small network; fewer, or none, where so many rows would take long. Modes
-        whose log evidence is more than a nat per row below the best are left out. Modes alone are
-        `LaplaceRegressor`'s.
+        whose evidence and left-out rows are behind the best by a quarter of a nat per row are left
+        out. Modes alone are `LaplaceRegressor`'s.
     n_members : int, default=10
         Members of the ensemble; not more than there are modes, if there are any, and none where
         the noise of the modes is a fifth of the targets' variance.

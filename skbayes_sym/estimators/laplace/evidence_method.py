@@ -26,8 +26,9 @@ from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.laplace.effort import ModesEffort, network_of
+from skbayes_sym.inference.effective_noise import chosen_rows
 from skbayes_sym.inference.laplace.labels_predictive import choose_variance_scale
-from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
 from skbayes_sym.inference.laplace.search.beginnings import (
     alternating,
     begins_both_ways,
@@ -56,9 +57,11 @@ from skbayes_sym.inference.laplace.search.mode_search import (
 )
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.inference.laplace.search.refine import RefinedModes, refine
+from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import UnboundPrior
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
@@ -139,6 +142,16 @@ class NumbersFit(ModesFit):
     """Modes of regression, each with its noise."""
 
     width_scores: Mapping[int, float] | None = None  # nats per row held out, by number of units
+
+    def without_each(self, x: Tensor, y: Tensor) -> NormalMixture:
+        """Distributions of targets (N, T) by all other rows, a draw a mode."""
+        modes = self.search.modes
+        parts = (t.to(x) for t in (modes.theta, modes.factor, modes.shares))
+        networks = LinearisedModes(self.network, *parts)
+        mean, covariance = networks.outputs(x)
+        noise = modes.noise_precision.to(x).reciprocal().unsqueeze(1)
+        variance, log_weights = covariance.diagonal(dim1=-2, dim2=-1), networks.weight.log()
+        return left_out(NormalMixture(mean, variance, noise, log_weights), y)
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         assert data.y_scaling is not None
@@ -343,11 +356,20 @@ class _Searches(NamedTuple):
 
     def search(self, model: Model, begun: NumbersFit | None = None) -> NumbersFit:
         """All modes; ``begun``: those that leave out a fold each, to go on from."""
-        n, draw = self.require_memory(model), partial(self._draw, model)
+        n, draw, effort = self.require_memory(model), partial(self._draw, model), self.method.effort
         how, on_step = self._how(model), self._on_step(model)
         modes = None if begun is None else begun.search.modes
         search = search_numbers(how, self.problem(model), draw, n, on_step, modes)
-        return self._fit(model, distinct(self.problem(model), search))
+        fit = self._fit(model, distinct(self.problem(model), search))
+        modes = fit.search.modes
+        if search.has_ended or len(modes.theta) == 1:
+            return fit
+        rows = chosen_rows(self.data.n_rows).to(self.data.device)
+        x, y, weight = (t[rows] for t in self.data.double_data)
+        density = fit.without_each(x, y).log_prob_of_draws(y) @ weight / weight.sum()
+        evidence = modes.score / self.data.total_weight
+        near = torch.stack([s > s.max() - effort.most_behind for s in (density, evidence)]).any(0)
+        return replace(fit, search=fit.search.of(near.nonzero().flatten()))
 
     def validate(self, model: Model) -> tuple[NumbersFit, HeldOutFold | None]:
         """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""

@@ -409,7 +409,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
 
     def _bounded(self, likelihood: Likelihood, weight: Array) -> Likelihood:
         """Bound the noise where rows of ``weight`` repeat, if it was asked for by name."""
-        repeats = isinstance(self.likelihood, str) and weight.max() > 1.0
+        repeats = isinstance(self._given_likelihood, str) and weight.max() > 1.0
         if isinstance(likelihood, Heteroscedastic) and repeats:
             return replace(likelihood, least=_LEAST_NOISE)
         return likelihood

@@ -115,7 +115,7 @@ def joined(searches: Sequence[Search]) -> Search:
 
 
 def distinct(problem: EvidenceProblem, search: Search) -> Search:
-    """One mode of those that are copies of one another, of the highest score, with their number."""
+    """Keep of copies of one another the mode of the highest score, with their number."""
     modes = search.modes
     order = modes.score.argsort(descending=True, stable=True)
     hyper = SearchHyper(modes.hyper, modes.noise_precision)
