@@ -89,6 +89,10 @@ class SymVIMatrixFactorization(Recommends):
         normal-Wishart prior of Bayesian probabilistic matrix factorisation, and offsets their place
         in it; "ard" a mean and a scale for every component and side. A number is the standard
         deviation of every entry, in scaled units, around 0. "map" learns none: there words are 1.
+    implicit : bool or {"rows", "columns"}, default=False
+        Whether what was rated at all, whatever the values, tells of rows, of columns, or of both:
+        as further features, the leading directions of which columns a row has (the implicit part of
+        SVD++). It helps where people rate what they like.
     columns : "auto" or tuple of str, default="auto"
         Columns of a frame that hold a list of entries: of rows, of columns, of values, and maybe
         of weights. "auto" knows them by names such as "userId", "movie_id" and "rating".
@@ -96,7 +100,7 @@ class SymVIMatrixFactorization(Recommends):
         Whether to subtract the mean of the observed entries first and divide by their standard
         deviation; a word is one of the two. Counts and classes are taken as they are.
     max_iter : int, default=300
-        Sweeps over all rows and columns; "gibbs" throws the first half away.
+        Sweeps over all rows and columns; "gibbs" throws the first quarter away.
     tol : float or None, default=1e-4
         Sweeps end when ten of them raise the mean ELBO by less than this many nats per observed
         entry. None makes all of them without asking, as "gibbs" does.
@@ -226,6 +230,7 @@ class SymVIMatrixFactorization(Recommends):
         "solver": [StrOptions(set(SOLVERS)), HasMethods("solve")],
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
         "prior": [StrOptions({"learn", "ard"}), Interval(Real, 0, None, closed="neither")],
+        "implicit": ["boolean", StrOptions({"rows", "columns"})],
         "columns": [StrOptions({"auto"}), tuple, list],
         "standardize": ["boolean", StrOptions({"center", "scale"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -244,6 +249,7 @@ class SymVIMatrixFactorization(Recommends):
         solver: str | Solver = "vi",
         noise_std: str | float = "learn",
         prior: str | float = "learn",
+        implicit: bool | str = False,
         columns: Any = "auto",
         standardize: bool | str = True,
         max_iter: int = 300,
@@ -258,6 +264,7 @@ class SymVIMatrixFactorization(Recommends):
         self.solver = solver
         self.noise_std = noise_std
         self.prior = prior
+        self.implicit = implicit
         self.columns = columns
         self.standardize = standardize
         self.max_iter = max_iter
@@ -376,6 +383,7 @@ class SymVIMatrixFactorization(Recommends):
         model, warm = self._model(data), None
         is_the_same = warm_from is not None and (
             len(self.components_) == model.n_components
+            and not self.implicit  # whose directions change
             and (data.classes is None or np.array_equal(data.classes, self.classes_))
         )
         unit = self.scale_ / data.scale if is_the_same else 0.0
