@@ -2,8 +2,10 @@
 
 from math import log, pi
 
+import numpy as np
 import torch
-from scipy.special import roots_genlaguerre
+from scipy import stats
+from scipy.stats import qmc
 
 
 def linear_log_mass(features, y, log_sigma, noise_prior_scale=1.0):
@@ -48,28 +50,21 @@ def one_unit_log_evidence_of_learned_scales(x, y, shape):
     """The same where each of w, b, v, c has a precision that is Gamma(shape, rate shape s^2).
 
     ``s^2`` is 2.25 for w and 1 for the others, as `LayerScales` has it for one input and one unit.
-    w and b are on a grid under their Student-t laws; the precisions of v and c at Gauss-Laguerre
-    nodes, given which v and c integrate out.
+    Sobol draws of the prior of w, b and the precisions of v and c, given which v and c integrate
+    out; the log noise on a grid.
     """
-    t = torch.linspace(-4.6, 4.6, 101, dtype=torch.float64)
-    w, b = (a.flatten() for a in torch.meshgrid(t.sinh(), t.sinh(), indexing="ij"))
-    log_area = (w.square() + 1).log() / 2 + (b.square() + 1).log() / 2 + 2 * log(9.2 / 100)
-    law = torch.distributions.StudentT(2.0 * shape)
-    log_prior = law.log_prob(w / 1.5) - log(1.5) + law.log_prob(b) + log_area
-    log_sigma = torch.linspace(-2.5, 0.5, 41, dtype=torch.float64)[:, None]
-    nodes, weights = (torch.as_tensor(a) for a in roots_genlaguerre(9, shape - 1.0))
+    u = np.clip(qmc.Sobol(4, seed=0).random_base2(17), 1e-12, 1.0 - 1e-12)
+    law = stats.t(2.0 * shape)
+    w, b = torch.as_tensor(1.5 * law.ppf(u[:, 0])), torch.as_tensor(law.ppf(u[:, 1]))
+    alpha, beta = torch.as_tensor(stats.gamma.ppf(u[:, 2:], shape, scale=1.0 / shape)).T
+    log_sigma = torch.linspace(-3.2, 1.2, 61, dtype=torch.float64)[:, None]
     h = torch.tanh(w[:, None] * x + b[:, None])
     hh, h1, hy, n = h.square().sum(1), h.sum(1), h @ y, len(y)
     s2, y1 = (2 * log_sigma).exp(), y.sum()
-    base = -n * (log_sigma + 0.5 * log(2 * pi)) - 0.5 * (y @ y) / s2
-    base = base + 0.5 * log(2 / pi) + log_sigma - 0.5 * s2 + log_prior
-    found = []
-    for alpha, weight in zip(nodes / shape, weights / weights.sum(), strict=True):
-        for beta, other in zip(nodes / shape, weights / weights.sum(), strict=True):
-            a, d, o = alpha + hh / s2, beta + n / s2, h1 / s2
-            det = a * d - o * o
-            u, v = hy / s2, y1 / s2
-            square = (d * u * u - 2 * o * u * v + a * v * v) / det
-            value = base + 0.5 * (square + (alpha * beta / det).log()) + (weight * other).log()
-            found.append(value.flatten().logsumexp(0))
-    return float(torch.stack(found).logsumexp(0)) + log(3 / 40)
+    a, d, o = alpha + hh / s2, beta + n / s2, h1 / s2
+    det, v1, v2 = a * d - o * o, hy / s2, y1 / s2
+    value = -n * (log_sigma + 0.5 * log(2 * pi)) - 0.5 * (y @ y) / s2
+    value = value + 0.5 * log(2 / pi) + log_sigma - 0.5 * s2
+    square = (d * v1 * v1 - 2 * o * v1 * v2 + a * v2 * v2) / det
+    value = value + 0.5 * (square + (alpha * beta / det).log())
+    return float(value.flatten().logsumexp(0)) - log(len(u)) + log(4.4 / 60)

@@ -8,7 +8,7 @@ position is the evidence.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -49,6 +49,15 @@ class LogPosterior(LogDensity, Protocol):
 
     def tempered(self, beta: float) -> "LogPosterior":
         """The same at another inverse temperature."""
+
+
+@runtime_checkable
+class VariesInScale(Protocol):
+    """A density of coordinates that may be a hundred times larger in one draw than in the next."""
+
+    @property
+    def scale_directions(self) -> Tensor | None:
+        """Signs (K, D) of coordinates that grow or shrink together; None if none vary so."""
 
 
 def gradient_of(log_density: LogDensity) -> Callable[[Tensor], Tensor]:

@@ -10,12 +10,13 @@ from math import inf, log, pi
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot, pad
 
 from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.network import ChainLikelihood, Network
-from skbayes_sym.models.priors import GaussianPrior, Prior, PriorKernel
+from skbayes_sym.models.priors import GaussianPrior, Prior, PriorKernel, layers_of
 from skbayes_sym.numerics.random import float64_normal
 
 
@@ -128,6 +129,25 @@ class NetworkPosterior:
     def _prior_kernel(self) -> PriorKernel | None:
         """Value and gradient of a prior without autograd, if it has them."""
         return self.prior.kernel(self.data.x)
+
+    @cached_property
+    def scale_directions(self) -> Tensor | None:
+        """Signs (K, D) of weights that grow or shrink together under a prior that learns scales.
+
+        Those of a group; of a layer, as a unit grows steep where it stands; of a layer against the
+        weights that its outputs meet.
+        """
+        scales, layout = self.prior.learned, self.network.layout
+        if scales is None:
+            return None
+        layer = layers_of(layout)
+        weights = torch.zeros(len(layer))
+        for name, shape in layout.shapes.items():
+            weights[layout.positions(name)] = float(len(shape) > 1)
+        layers = one_hot(layer).T.float()
+        against = layers[:-1] - layers[1:] * weights
+        rows = torch.cat([one_hot(scales.group).T.float(), layers, against])
+        return pad(rows, (0, self.likelihood.n_params)).to(self.data.x)
 
     @property
     def _n_theta(self) -> int:

@@ -86,6 +86,28 @@ def test_densities_are_of_targets_as_given(name):
     np.testing.assert_allclose(after, 8.0 * before, rtol=1e-9)
 
 
+@pytest.mark.long
+def test_sampled_noise_is_the_same_in_equivalent_units():
+    """Chains in other units part after some moves, so they tell by how much chance moves them."""
+    few = {**CHAINS, "n_draws": 20}
+    std = []
+    for a, b in ((1.0, 0.0), (100.0, 7.0)):
+        reg = sk.MCMCRegressor(**NET, **few, likelihood="heteroscedastic").fit(X, a * Y + b)
+        std.append(reg.predict([[-6.0], [0.0], [6.0]], return_std=True)[1] / a)
+    assert np.abs(np.log(std[0] / std[1])).max() < 1.5
+    assert (std[0] < 100.0 * Y.std()).all()
+
+
+@pytest.mark.parametrize("likelihood", ["heteroscedastic", "poisson", "negative_binomial"])
+def test_sampled_heads_by_exponentials_have_means(likelihood):
+    """Exponentials of outputs have means under normals, none under scales integrated out."""
+    few = {"n_chains": 1, "n_draws": 1, "sampler": Chains(n_warmup=1), "random_state": 0}
+    reg = sk.MCMCRegressor((2,), likelihood=likelihood, **few).fit(X, COUNTS)
+    assert (reg._reference_posterior().prior.gaussian().scale == 1.0).all()
+    reg.set_params(prior="learn").fit(X, COUNTS)
+    assert reg._reference_posterior().prior.gaussian() is None
+
+
 def test_two_targets_have_a_noise_each():
     both = np.column_stack([Y, 2.0 * Y[::-1]])
     reg = clone(TAKES_NUMBERS["ensemble"]).set_params(likelihood="heteroscedastic")

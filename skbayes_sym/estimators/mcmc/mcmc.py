@@ -108,9 +108,14 @@ class SampledEstimator(WeightedDraws):
         return self._as_sampled(super()._model(data), data.n_rows)
 
     def _as_sampled(self, model: Model, n_rows: int) -> Model:
-        """Give scales where ``prior="auto"`` says so: to chains that come from afar."""
+        """Give scales where ``prior="auto"`` says so.
+
+        To chains that come from afar, and to outputs whose exponentials count: scales integrated
+        out leave them the tails of power laws, and their exponentials no mean.
+        """
         is_open = isinstance(self.prior, str) and self.prior == "auto"
-        if not is_open or self._method().init_for(model, n_rows) != "ensemble":
+        exponential = model.likelihood.kind in {"counts", "heteroscedastic"}
+        if not is_open or not (exponential or self._method().init_for(model, n_rows) == "ensemble"):
             return model
         return model._replace(prior=GaussianPrior(usual_scale(model.network)))
 
@@ -184,9 +189,9 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         Activation of the hidden layers.
     sampler : {"auto", "hmc", "smc"}, Chains, Kernel or SMC, default="auto"
         Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
-        Carlo, "nuts" by the No-U-Turn sampler; a kernel of your own works too. `Chains` sets where
-        chains start and how they warm up: ``Chains("nuts", n_warmup=200)``. With "smc", `SMC`,
-        particles of sequential Monte Carlo look for modes, and chains start from those.
+        Carlo; a kernel of your own works too. `Chains` sets where chains start and how they warm
+        up: ``Chains(n_warmup=200)``. With "smc", `SMC`, particles of sequential Monte Carlo look
+        for modes, and chains start from those.
     n_chains : int, "auto" or None, default=None
         None is 64, 16 where chains start at modes and 12 where they start as an ensemble does.
         "auto" is the number that finds every mode with probability 0.99 if there are three, the
@@ -213,8 +218,10 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number, one per layer or one per parameter; or an object. Scales that are learned are
         integrated out in closed form: those of ``LayerScales()``, which "learn" is, or of
-        ``ARD()``. "auto" is "learn", but of annealed chains (``init="ensemble"``) 1, and
-        ``4 / sqrt(n)`` for the weights of layers of ``n`` > 16 inputs.
+        ``ARD()``. "auto" is "learn", but of annealed chains (``init="ensemble"``), of
+        heteroscedastic noise and of counts 1, and ``4 / sqrt(n)`` for the weights of layers of
+        ``n`` > 16 inputs. Learned scales leave outputs the tails of a Student-t distribution, whose
+        exponentials have no mean: with them, or an unbounded activation, ask for quantiles there.
     noise_std : "learn", HalfNormal, float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it under a half-normal prior of scale 1, in scaled target units;
@@ -268,6 +275,8 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     relevance_ : ndarray of shape (n_chains, n_features)
         Scale of the weights from every column of ``X``; only with ``prior=ARD()``: of every chain,
         geometric mean over its draws.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and the
         log noise;
@@ -402,7 +411,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
 
     def _bounded(self, likelihood: Likelihood, weight: Array) -> Likelihood:
         """Bound the noise where rows of ``weight`` repeat, if it was asked for by name."""
-        repeats = isinstance(self.likelihood, str) and weight.max() > 1.0
+        repeats = isinstance(self._given_likelihood, str) and weight.max() > 1.0
         if isinstance(likelihood, Heteroscedastic) and repeats:
             return replace(likelihood, least=_LEAST_NOISE)
         return likelihood
@@ -428,9 +437,9 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         Activation of the hidden layers.
     sampler : {"auto", "hmc", "smc"}, Chains, Kernel or SMC, default="auto"
         Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
-        Carlo, "nuts" by the No-U-Turn sampler; a kernel of your own works too. `Chains` sets where
-        chains start and how they warm up: ``Chains("nuts", n_warmup=200)``. With "smc", `SMC`,
-        particles of sequential Monte Carlo look for modes, and chains start from those.
+        Carlo; a kernel of your own works too. `Chains` sets where chains start and how they warm
+        up: ``Chains(n_warmup=200)``. With "smc", `SMC`, particles of sequential Monte Carlo look
+        for modes, and chains start from those.
     n_chains : int, "auto" or None, default=None
         None is 64, 16 where chains start at modes and 12 where they start as an ensemble does.
         "auto" is the number that finds every mode with probability 0.99 if there are three, the
@@ -498,6 +507,8 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     relevance_ : ndarray of shape (n_chains, n_features)
         Scale of the weights from every column of ``X``; only with ``prior=ARD()``: of every chain,
         geometric mean over its draws.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows;
         parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;

@@ -12,12 +12,7 @@ from sklearn.base import clone
 
 from skbayes_sym import SymVIMatrixFactorization, invariance_gap, predictive
 from skbayes_sym.inference.solvers import VI
-from skbayes_sym.models import (
-    Heteroscedastic,
-    NegativeBinomial,
-    StudentT,
-    TargetLikelihood,
-)
+from skbayes_sym.models import Heteroscedastic, NegativeBinomial, StudentT, TargetLikelihood
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 
@@ -490,6 +485,28 @@ def test_cold_new_rows_are_predicted_from_their_features():
         model.with_new_rows(nothing)
     with pytest.raises(ValueError, match="was not given to fit"):
         clone(MODEL).fit(X).with_new_rows(X[:2], row_features=features[:2])
+
+
+@pytest.mark.long
+def test_what_was_rated_at_all_tells_of_rows_and_columns():
+    """People rate what they like; new rows are known better by what they rated, too."""
+    rng = np.random.default_rng(3)
+    taste, appeal = rng.normal(size=(150, 2)), rng.normal(size=(2, 80))
+    likes = taste @ appeal / 2**0.5
+    seen = 1.5 * likes + rng.gumbel(size=likes.shape) > 2.6
+    noisy = np.where(seen, likes + rng.normal(size=likes.shape), np.nan)
+    hidden = ~seen & (rng.random(seen.shape) < 0.3)
+    errors = {}
+    for implicit in (False, "rows", True):
+        model = clone(MODEL).set_params(implicit=implicit).fit(noisy[:120])
+        newer = model.with_new_rows(noisy[120:])
+        errors[implicit] = [
+            np.sqrt(np.mean((newer.predict_entries(i, j) - likes[i, j]) ** 2))
+            for i, j in (np.nonzero(hidden[:120]), np.add([[120], [0]], np.nonzero(hidden[120:])))
+        ]
+    assert errors["rows"] < errors[False]
+    assert errors[True][0] < 0.9 * errors[False][0]
+    assert errors[True][1] < 0.9 * errors[False][1]
 
 
 @pytest.mark.long

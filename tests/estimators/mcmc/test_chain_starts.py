@@ -68,6 +68,22 @@ def test_one_hidden_unit_under_learned_scales_has_its_evidence(settings, exact):
     assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
 
 
+@pytest.mark.slow
+def test_evidences_under_cauchy_tails_are_off_by_their_errors():
+    """Twenty fits, at most three standard errors above a root mean square of 1."""
+    z = []
+    for seed in range(20):
+        x = np.linspace(-2, 2, 10)
+        y = 1.2 * np.tanh(1.5 * x + 0.5) + 0.3 * np.random.default_rng(seed).standard_normal(10)
+        exact = one_unit_log_evidence_of_learned_scales(*map(torch.as_tensor, (x, y)), 0.5)
+        reg = MCMCRegressor(
+            (1,), sampler=Chains(n_warmup=200), n_chains=16, n_draws=50, standardize=False,
+            random_state=seed,
+        ).fit(x[:, None], y)  # fmt: skip
+        z.append((reg.log_evidence_ - exact) / reg.log_evidence_std_error_)
+    assert np.mean(np.square(z)) ** 0.5 < 1.0 + 3.0 / 40**0.5
+
+
 @pytest.mark.long
 @pytest.mark.kept("prior1")
 @pytest.mark.parametrize("prior", [LayerScales(), ARD()])

@@ -15,7 +15,7 @@ from math import ceil, pi
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import LogDensity, gradient_of
+from skbayes_sym.inference.log_density import LogDensity, VariesInScale, gradient_of
 from skbayes_sym.inference.sampling.kernels.kernel import (
     MAX_ENERGY_ERROR,
     Info,
@@ -23,6 +23,7 @@ from skbayes_sym.inference.sampling.kernels.kernel import (
     State,
     where,
 )
+from skbayes_sym.inference.sampling.kernels.rescaling import rescale
 from skbayes_sym.numerics.random import host_uniforms, standard_normal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
@@ -61,6 +62,8 @@ class HMC:
     the number is uniform in its upper half instead: trajectories are then shorter than asked
     for, and a constant number could still resonate. The number depends on the frozen step sizes
     and on the generator, never on where the chains are.
+
+    Under a prior that learns its scales a move ends with changes of scale, which reach its tails.
     """
 
     path_length: float = pi / 2
@@ -92,9 +95,16 @@ class HMC:
         proposal, end = leapfrog(state, log_density, momentum, size, preconditioner, n_steps)
         error = energy_error(state, momentum, proposal, end)
         allowed = None if self.domain is None else self.domain.contains(proposal.position)
-        return metropolis(
+        state, info = metropolis(
             state, proposal, error, n_gradients=n_steps, generator=generator, allowed=allowed
         )
+        if not isinstance(log_density, VariesInScale):
+            return state, info
+        directions, domain = log_density.scale_directions, self.domain
+        if directions is not None:
+            state = rescale(state, log_density, directions, generator=generator, domain=domain)
+            info = info._replace(n_gradients=info.n_gradients + 2)  # four values are about one
+        return state, info
 
     def n_steps(self, median: float, generator: torch.Generator) -> int:
         """Leapfrog steps of the next move, whose step sizes have this median; no GPU is asked."""
