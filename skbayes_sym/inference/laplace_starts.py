@@ -28,9 +28,6 @@ from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.symmetry.group import SymmetryGroup
 
-_DAMPING = 1000.0  # of the prior's precisions in the metric
-_STEPS, _LABELS_STEPS = 100, 60  # Gauss-Newton steps of a start, at most
-
 
 class Starts(NamedTuple):
     """R modes, where chains or an ascent may start, and their widths."""
@@ -77,7 +74,7 @@ def regression_starts(
         return drawn.to(data.x.device)
 
     problem = NumbersEvidence(network, data, prior, noise_precision=noise)
-    search = search_numbers(EvidenceSearch(_STEPS), problem, draw, n)
+    search = search_numbers(EvidenceSearch(100), problem, draw, n)
     modes, starts = search.modes, _starts(search, prior)
     if not learns_noise:
         return starts
@@ -117,9 +114,7 @@ def best_starts(
 def labels_starts(network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed: int) -> Starts:
     """Modes under the softmax, found one after the other; O(N P^2 + P^3) a step of each."""
     theta = starting_points(network, n, generator=generator_from(seed)).to(data.x.device)
-    return _starts(
-        EvidenceSearch(_LABELS_STEPS).search(LabelsEvidence(network, data, prior), theta), prior
-    )
+    return _starts(EvidenceSearch(60).search(LabelsEvidence(network, data, prior), theta), prior)
 
 
 def _starts(search: Search, prior: ScalesByGroup) -> Starts:
@@ -129,7 +124,7 @@ def _starts(search: Search, prior: ScalesByGroup) -> Starts:
     modes = search.modes
     precision = modes.factor @ modes.factor.mT
     spread = precision.diagonal(dim1=1, dim2=2).rsqrt()
-    more = (_DAMPING - 1.0) * modes.hyper.exp()[:, prior.group]
+    more = 999.0 * modes.hyper.exp()[:, prior.group]
     precision.diagonal(dim1=1, dim2=2).add_(more)
     factor = cholesky(
         precision, what="The curvature at a mode", remedy="Standardise X, or use another init."

@@ -56,8 +56,6 @@ NO_EVIDENCE = (
     "annealed chains are in modes of their own, with fewer draws in each than a bridge needs, so "
     "every chain has one vote; ModeWeights('evidence') tries all the same"
 )
-# Spread of what a hidden unit gets from n inputs of size 1, at most: 16 units of scale 1.
-_WIDEST = 4.0
 
 
 class ChainInit(NamedTuple):
@@ -187,7 +185,7 @@ def usual_scale(network: Network) -> Tensor:
     parts = []
     for shape in network.layout.shapes.values():
         fan_in = prod(shape[1:])  # 1 for biases
-        parts.append(torch.full((prod(shape),), min(1.0, _WIDEST / sqrt(fan_in))))
+        parts.append(torch.full((prod(shape),), min(1.0, 4.0 / sqrt(fan_in))))
     return torch.cat(parts).double()
 
 
