@@ -10,8 +10,8 @@ _NAMES_OF_PAGES = {
     "laplace": "LaplaceRegressor LaplaceClassifier",
     "learned_invariances": "LILARegressor LILAClassifier",
     "invariance_gap": "BayesianLinearRegressor BayesianLinearClassifier invariance_gap",
-    "matrix_factorization": "SymVIMatrixFactorization EntryKFold RankingScorer "
-    "cross_validate_entries",
+    "matrix_factorization": "SymVIMatrixFactorization EntryKFold cross_validate_entries "
+    "RankingScorer",
     "predictions": "predictive PredictiveDistribution ClassPredictive",
     "keeping": "save load",
     "comparing_models": "compare_models evidence_scorer log_predictive_density_scorer NoSplit "

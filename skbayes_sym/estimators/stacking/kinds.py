@@ -119,10 +119,9 @@ class Fit:
 
     ``left_out``: a law of numbers (S, N, 1), scores of labels (N, K), or the log density (N,)
     itself, nan of rows that it doesn't know of; None asks for folds, ``is_by_folds`` says that they
-    were made. ``is_final``: whether the part
-    is to be taken as it is, without a noise shape or a calibration; ``is_of_points``: whether its
-    noise is 1 for lack of another; ``optimism``: nats per row that left-out rows promise too much;
-    ``said``: what there is to know.
+    were made. ``is_final``: whether the part is to be taken as it is, without a noise shape or a
+    calibration; ``is_of_points``: whether its noise is 1 for lack of another; ``optimism``: nats
+    per row that left-out rows promise too much; ``said``: what there is to know.
     """
 
     part: Any
@@ -295,7 +294,8 @@ def _filled(stage: Array, model: Any, n_classes: int) -> Array:
     if not n_classes:
         return stage[:, None]
     full = np.full((len(stage), n_classes), 1e-9)
-    full[:, model.classes_.astype(int)] = stage.clip(1e-9)
+    is_one = len(model.classes_) == 1  # whose model has a column for another all the same
+    full[:, model.classes_.astype(int)] = 1.0 if is_one else stage.clip(1e-9)
     return full
 
 
@@ -364,7 +364,7 @@ class Networks:
         Many are tried where few score less than ``enough``.
         """
         effort, most = ModesEffort(), -np.inf
-        usual = effort.units_of_numbers(len(task), task.rows.x.shape[1], max(1, task.n_classes))
+        usual = effort.units_of_numbers(len(task), task.rows.x.shape[1], 1)
         for width in (effort.widths[0], usual):
             few: dict[str, Any] = {"hidden_layer_sizes": width, "n_modes": task.effort.n_probes}
             density = self._fitted(task, {**few, "n_members": 0})._left_out_log_density_

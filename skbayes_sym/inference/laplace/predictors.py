@@ -118,7 +118,7 @@ class JointLabels(BasePredictor):
 
     @property
     def shares(self) -> Tensor:
-        """What each law counts for, (R,)."""
+        """Weights of the laws, (R,)."""
         raise NotImplementedError
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> CategoricalMixture:
