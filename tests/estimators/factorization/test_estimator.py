@@ -146,8 +146,7 @@ def test_new_rows_are_embedded_by_ridge_regression(prior):
         target = loadings.T @ ((row[seen] - model.mean_) / model.scale_) / noise
         np.testing.assert_allclose(factor, np.linalg.solve(precision, target), atol=1e-10)
     np.testing.assert_allclose(
-        model.inverse_transform(factors),
-        model.mean_ + model.scale_ * factors @ model.components_,
+        model.inverse_transform(factors), model.mean_ + model.scale_ * factors @ model.components_
     )
 
 
@@ -394,12 +393,7 @@ def test_learned_prior_would_collapse():
     weak = (u @ v.T / 20**0.5 + 2.0 * noise).numpy()
     fits = [
         SymVIMatrixFactorization(
-            20,
-            standardize=False,
-            prior=scale,
-            offsets=False,
-            tol=0.01,
-            random_state=0,
+            20, standardize=False, prior=scale, offsets=False, tol=0.01, random_state=0
         ).fit(weak)
         for scale in (1.0, 0.2)
     ]

@@ -12,12 +12,7 @@ from sklearn.base import clone
 
 from skbayes_sym import SymVIMatrixFactorization, invariance_gap, predictive
 from skbayes_sym.inference.solvers import VI
-from skbayes_sym.models import (
-    Heteroscedastic,
-    NegativeBinomial,
-    StudentT,
-    TargetLikelihood,
-)
+from skbayes_sym.models import Heteroscedastic, NegativeBinomial, StudentT, TargetLikelihood
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 
