@@ -151,10 +151,6 @@ NUMBERS = [
            "examples/papers/reproduce_wiese_table1.py --fast",
            (r"as printed \(\.57, \.35, \.08\)\s+(\d+)",
             r"as printed \(\.57, \.35, \.08\).*Markov's inequality (\d+)"), minutes=True),
-    Stated("README.md", "it raises the test log density by about {} nats per point, on energy with "
-           "100 rows by {}", "examples/papers/reproduce_gelberg_small_data.py",
-           tuple(rf"{name}[\s\S]*?symmetrised.*?([-+]0\.\d+)" for name in ("diabetes", "energy")),
-           slack=1.0, minutes=True),
 ]  # fmt: skip
 
 

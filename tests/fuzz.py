@@ -4,14 +4,15 @@
     python tests/fuzz.py one NUMBER [SEED]      one call, with its traceback
 
 A call is drawn by its number and the seed: an estimator's fit with valid, extreme or wrong
-parameters and hostile data, a question to a fitted one, or a function or Display. Files are in
-`saving/test_damage.py`.
+parameters and hostile data, a question to a fitted one, also after other parameters were set, more
+entries of a stream, or a function or Display. Files are in `saving/test_damage.py`.
 """
 
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from functools import cache
 from inspect import signature
 from linecache import getline
@@ -158,7 +159,8 @@ WEIGHTS: dict[str, Callable[[Draw], Any]] = {
 # Parameters --------------------------------------------------------------------------------------
 
 WRONG = [None, -1, 0, 2.5, "nonsense", [], np.nan, np.inf, -np.inf, object(), True, [1.0, 2.0, 3.0],
-         {}, "1", (0,), np.array([[1.0]]), -0.5, b"x", 1 + 2j]  # fmt: skip
+         {}, "1", (0,), np.array([[1.0]]), -0.5, b"x", 1 + 2j,
+         ARD, Poisson, Normal, Gaussian, VI, sk.SMC, sk.Adam, sk.LaplaceRegressor]  # fmt: skip
 SCALES = [1e-300, 1e-30, 1e-8, 1e-3, 0.5, 2.0, 1e3, 1e8, 1e30, 1e300]
 BY_NAME: dict[str, list[Any]] = {
     "hidden_layer_sizes": [(), 1, (1,), [3], (2, 2), np.array([2]), (HUGE,), (HUGE, HUGE)],
@@ -326,7 +328,7 @@ QUESTIONS = (
     "predict_uncertainty", "log_predictive_density", "predictive_cdf", "predictive_crps",
     "sample_y",
     "score", "log_likelihood_samples", "transform", "inverse_transform", "predict_entries",
-    "entry_log_density", "predict_entry_proba", "sample_entries", "with_new_rows",
+    "entry_log_density", "predict_entry_proba", "with_new_rows",
     "with_new_columns", "recommend", "similar_columns", "get_feature_names_out", "reconstruct",
 )  # fmt: skip
 
@@ -334,9 +336,60 @@ QUESTIONS = (
 def question_call(rng: Draw) -> Call:
     """A question to a fitted model: far rows, wrong shapes, wrong arguments."""
     name = pick(rng, FITTED)
-    model = fitted(name)
+    return _question(rng, name, fitted(name))
+
+
+def changed_call(rng: Draw) -> Call:
+    """A question to a fitted model whose parameters were set to others since."""
+    name = pick(rng, FITTED)
+    model = deepcopy(fitted(name))
+    parameter = pick(rng, sorted(model.get_params(deep=False)))
+    value = _value(rng, model, parameter)
+    model.set_params(**{parameter: value})
+    return _question(rng, f"{name}.set_params({parameter}={_short(value)})", model)
+
+
+STREAMED = "SymVIMatrixFactorization"
+LISTS: dict[str, Callable[[Draw], Any]] = {
+    "a list": lambda r: (r.integers(0, 6, 9), r.integers(0, 5, 9), r.standard_normal(9)),
+    "new rows": lambda r: (r.integers(4, 9, 5), r.integers(0, 5, 5), r.standard_normal(5)),
+    "one entry": lambda r: ([1], [2], [0.5]),
+    "entries of words": lambda r: (["a", "b"], ["x", "y"], [1.0, 2.0]),
+    "an empty list": lambda r: ([], [], []),
+    "nan in a list": lambda r: ([0, 1], [1, 2], [np.nan, 1.0]),
+    "a huge entry": lambda r: ([0, 1], [1, 2], [1e300, 1.0]),
+    "weights": lambda r: ([0, 1], [1, 2], [2.0, 1.0], [0.0, 1e200]),
+    "negative places": lambda r: ([-1, 1], [1, 2], [2.0, 1.0]),
+    "a matrix": lambda r: r.standard_normal((6, 5)),
+    "a sparse matrix": lambda r: sp.random_array((6, 5), density=0.5, rng=r),
+}
+
+
+def stream_call(rng: Draw) -> Call:
+    """Entries in two or three parts, and settings that change on the way."""
+    parameters = _parameters(rng, STREAMED)
+    n_parts = int(rng.integers(2, 4))
+    kinds = [pick(rng, LISTS if rng.random() < 0.8 else INPUTS) for _ in range(n_parts)]
+    parts = [{**INPUTS, **LISTS}[kind](rng) for kind in kinds]
+    change = {}
+    if rng.random() < 0.5:
+        parameter = pick(rng, sorted(SMALL[STREAMED].get_params(deep=False)))
+        change[parameter] = _value(rng, SMALL[STREAMED], parameter)
+
+    def run() -> Any:
+        model = clone(SMALL[STREAMED]).set_params(**parameters).partial_fit(parts[0])
+        model.set_params(**change)
+        for part in parts[1:]:
+            model.partial_fit(part)
+        return model, model.reconstruct()
+
+    words = ", ".join(f"{k}={_short(v)}" for k, v in [*parameters.items(), ("then", change)])
+    return Call(f"{STREAMED}({words}).partial_fit({'; '.join(kinds)})", run)
+
+
+def _question(rng: Draw, name: str, model: Any) -> Call:
     method = getattr(model, pick(rng, [q for q in QUESTIONS if hasattr(model, q)]))
-    labels = is_classifier(model)
+    labels = hasattr(model, "predict_proba")
     given, words = {}, []
     for argument in signature(method).parameters:
         if argument == "X":
@@ -467,7 +520,8 @@ def _drawn(display: Any, given: Mapping[str, Any]) -> Any:
 def draw_call(seed: int, number: int) -> Call:
     """The call of that number."""
     rng = np.random.default_rng([seed, number])
-    kind = pick(rng, [fit_call, question_call, question_call, function_call])
+    kinds = [fit_call, fit_call, question_call, question_call, function_call, changed_call]
+    kind = stream_call if rng.random() < 0.1 else pick(rng, kinds)
     return kind(rng)
 
 

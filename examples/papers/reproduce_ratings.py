@@ -48,6 +48,7 @@ class Ratings(NamedTuple):
     stars: np.ndarray
     is_test: np.ndarray
     truth: dict[str, float]  # of simulated ones
+    features: dict[str, pd.DataFrame]  # of users and films, if there are any
 
     def part(self, where: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Users, films and stars of some entries."""
@@ -77,7 +78,12 @@ def simulated(n_users: int, n_films: int, n_ratings: int, seed: int = 0) -> Rati
     product *= truth["factors"] / np.sqrt((size**4).sum())
     latent = 3.5 + a[users] + b[films] + product
     stars = np.clip(np.round(latent + truth["noise"] * rng.standard_normal(n_ratings)), 1, 5)
-    return Ratings("simulated", users, films, stars, rng.random(n_ratings) < 0.2, truth)
+    rng_of_features = np.random.default_rng(1)  # a half of what they say is noise
+    told = [np.column_stack(parts) for parts in ((a, u), (b, v))]
+    told = [x + x.std(axis=0) * rng_of_features.standard_normal(x.shape) for x in told]
+    features = dict(zip(("row_features", "column_features"), map(pd.DataFrame, told), strict=True))
+    is_test = rng.random(n_ratings) < 0.2
+    return Ratings("simulated", users, films, stars, is_test, truth, features)
 
 
 FORMATS = {  # of MovieLens: the separator, and lines before the first rating
@@ -95,6 +101,19 @@ def read_table(path: Path, separator: str, skipped: int) -> tuple[np.ndarray, ..
     return table[:, 0].astype(int), table[:, 1].astype(int), table[:, 2]
 
 
+def features_of(folder: Path) -> dict[str, pd.DataFrame]:
+    """Age, sex and job of users, year and genres of films, by their numbers; of 100k only."""
+    if not ((folder / "u.user").exists() and (folder / "u.item").exists()):
+        return {}
+    settings = {"sep": "|", "header": None, "encoding": "latin-1", "index_col": 0}
+    users = pd.read_csv(folder / "u.user", **settings)[[1, 2, 3]]
+    films = pd.read_csv(folder / "u.item", **settings)
+    films[2] = pd.to_datetime(films[2], format="%d-%b-%Y").dt.year
+    users[1] = (users[1] // 10).astype(str)
+    named = (table.rename(columns=str) for table in (users, films.drop(columns=[1, 3, 4])))
+    return dict(zip(("row_features", "column_features"), named, strict=True))
+
+
 def read(folder: Path) -> Ratings | None:
     """MovieLens files, if there are any."""
     fold = [folder / "u1.base", folder / "u1.test"]
@@ -102,12 +121,12 @@ def read(folder: Path) -> Ratings | None:
         base, test = (read_table(path, *FORMATS["u.data"]) for path in fold)
         table = (np.concatenate(pair) for pair in zip(base, test, strict=True))
         is_test = np.arange(len(base[0]) + len(test[0])) >= len(base[0])
-        return Ratings("MovieLens-100k, fold u1", *table, is_test, {})
+        return Ratings("MovieLens-100k, fold u1", *table, is_test, {}, features_of(folder))
     for name, layout in FORMATS.items():
         if (folder / name).exists():
             table = read_table(folder / name, *layout)
             is_test = np.random.default_rng(0).random(len(table[0])) < 0.2
-            return Ratings(name, *table, is_test, {})
+            return Ratings(name, *table, is_test, {}, features_of(folder))
     return None
 
 
@@ -129,10 +148,10 @@ def nearest_star(
     return np.log(np.maximum(mass, 1e-300))
 
 
-def ours(data: Ratings, **settings: object) -> Answer:
-    """Fit on the rest, answer about the held-out entries."""
-    model = SymVIMatrixFactorization(random_state=0, **{"n_components": 10, **settings})
-    model.fit(data.part(~data.is_test))
+def ours(data: Ratings, *, told: bool = False, **settings: object) -> Answer:
+    """Fit on the rest, answer about the held-out entries; ``told``: with features."""
+    model = SymVIMatrixFactorization(random_state=0, **settings)
+    model.fit(data.part(~data.is_test), **(data.features if told else {}))
     users, films, stars = data.test
     mean, std = model.predict_entries(users, films, return_std=True)
     is_ordinal = settings.get("likelihood") == "ordinal"
@@ -210,6 +229,9 @@ MODELS = {
     "learned (default)": ours,
     "learned, no symmetry": lambda data: ours(data, solver=VI(symmetry=None)),
     "scale per component": lambda data: ours(data, prior="ard"),
+    "with features": lambda data: ours(data, told=True),
+    "with what was rated": lambda data: ours(data, implicit=True),
+    "with both": lambda data: ours(data, told=True, implicit=True),
     "ordinal": lambda data: ours(data, likelihood="ordinal"),
     "Gibbs": lambda data: ours(data, solver="gibbs", max_iter=300),
     "alternating least squares": lambda data: ours(data, solver="map"),

@@ -54,6 +54,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     _doc_link_template = property(lambda _: page_of_a_class())
 
     device: str
+    likelihood: Any
     verbose: Any
     warm_start: bool = False
     device_: str
@@ -68,6 +69,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             warnings_name(self), _unchanged_on_error(self), one_thread(),
             logging_to_stderr(self.verbose), memory_in_words(), decompositions_in_words(),
         ):  # fmt: skip
+            self.__dict__.pop("_fitted_with_", None)
             yield
         if self.stop_reason_ == "interrupted":
             warn_user(
@@ -87,6 +89,33 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                         f"it belongs: give {item.__name__}()."
                     )
         super()._validate_params()
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, as scikit-learn does.
+
+        A fitted model predicts by the likelihood that it was fitted with until it is fitted again;
+        parameters of predictions, such as ``n_predict_samples``, count at once.
+
+        Parameters
+        ----------
+        **params : dict
+            New values by name.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+        """
+        if self.__sklearn_is_fitted__():
+            likelihood = {k: v for k, v in vars(self).items() if k == "likelihood"}
+            self.__dict__.setdefault("_fitted_with_", likelihood)
+        return super().set_params(**params)
+
+    @property
+    def _given_likelihood(self) -> Any:
+        """The parameter, as it was for the fit that predicts."""
+        fitted_with = vars(self).get("_fitted_with_", {})
+        return fitted_with["likelihood"] if fitted_with else self.likelihood
 
     @contextmanager
     def _keeping(self, run: Run) -> Iterator[None]:
@@ -260,6 +289,8 @@ class RowEstimator(BayesianEstimator):
     def _check_inputs(self, X: Any) -> Array:
         """Inputs of a question to a fitted model."""
         check_is_fitted(self)
+        if "_fitted_with_" in vars(self):
+            self._validate_params()
         require_rows(X)
         with numbers_due("X", ENCODE, X):
             return validate_data(self, X, reset=False, dtype=FLOATS)

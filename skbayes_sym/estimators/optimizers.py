@@ -35,8 +35,8 @@ class GaussNewton(Optimizer):
     ----------
     n_restarts : int or "auto", default="auto"
         Modes, one a random start; "auto" is 10 (4 of classes), fewer (at least 3) where they'd take
-        long. Where the noise is learned, modes whose log evidence is more than a nat per row below
-        the best are left out.
+        long. In regression modes are left out whose evidence and left-out rows are behind the best
+        by a quarter of a nat per row.
     """
 
     _parameter_constraints: ClassVar = {"n_restarts": [StrOptions({"auto"}), _COUNT]}

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from sklearn.base import RegressorMixin
 from sklearn.utils import Bunch, get_tags
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
@@ -101,6 +102,8 @@ class BayesianRegressorMixin(RegressorMixin):
         require_rows(X)
         with numbers_due("X and y", ENCODE, X):
             X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=several, y_numeric=True)
+            if issparse(y):
+                raise TypeError("Sparse data was passed for y: give y.toarray().")
             y = y.astype(np.float64)
         if self._is_of_counts():
             check_counts(y, self.likelihood)
@@ -139,7 +142,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
     @property
     def _has_default_noise(self) -> bool:
-        return isinstance(self.likelihood, str) and self.likelihood == "auto"
+        return isinstance(self._given_likelihood, str) and self._given_likelihood == "auto"
 
     def _encode_targets(self, y: Array) -> Targets:
         columns = y.reshape(len(y), -1)

@@ -158,7 +158,7 @@ class MAP(_Settings):
 class Gibbs(_Settings):
     """Gibbs sampling: the posterior itself, up to Monte Carlo error (Salakhutdinov & Mnih 2008).
 
-    The first half of the sweeps is thrown away; all are made, whatever ``tol`` is.
+    The first quarter of the sweeps is thrown away; all are made, whatever ``tol`` is.
 
     Parameters
     ----------
@@ -189,8 +189,8 @@ class Gibbs(_Settings):
         draws = sample_factors(
             problem,
             problem.start,
-            n_warmup=problem.max_iter // 2,
-            n_kept=min(self.n_draws, problem.max_iter - problem.max_iter // 2),
+            n_warmup=problem.max_iter // 4,
+            n_kept=min(self.n_draws, problem.max_iter - problem.max_iter // 4),
             on_sweep=on_sweep,
         )
         aligned, start = align(problem, draws.rows), problem.start

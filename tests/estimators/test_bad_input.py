@@ -5,19 +5,22 @@ table foresees is the fuzzer's (`fuzz.py`).
 """
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from fits import FITS, LABELS, NUMBERS, SMALL, X, fitted, target
+from fits import COUNTS, FITS, LABELS, NUMBERS, SMALL, X, assert_predicts_as, fitted, target
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
 
 import skbayes_sym as sk
+from skbayes_sym.models import Poisson
 from skbayes_sym.models.learned_scales import ARD
 
 # Too few steps to converge on purpose.
@@ -92,6 +95,7 @@ def mistakes_in_fit() -> Iterator[Mistake]:
         ("missing y", NUMERIC, np.where(NUMBERS > 0, np.nan, 1.0), "^Input y contains NaN"),
         ("numbers for y", CLASSIFIERS, NUMBERS, "continuous"),
         ("no y", PREDICTS, None, "requires y to be passed, but"),
+        ("sparse y", PREDICTS, csr_array(COUNTS[:, None]), "^Sparse data was passed for y"),
         *((f"one class {label}", CLASSIFIERS, np.full(24, label),
            f"^{{}} needs at least 2 .* 1 class: {label!r}.$") for label in ("only", 1, 2.0, True)),
     ]:  # fmt: skip
@@ -175,7 +179,7 @@ def test_a_mistake_gets_the_same_words_from_everybody(mistake: str, monkeypatch:
     name, call, words = MISTAKES[mistake]
     if mistake.startswith("no cuda"):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, TypeError), match=words):
         call(clone(SMALL[name]), target(SMALL[name]))
 
 
@@ -189,3 +193,25 @@ def test_warnings_say_whose_they_are_and_point_to_the_caller_s_line(name: str, a
     with pytest.warns(ConvergenceWarning, match=f"^{name}: .*not converged") as caught:
         around(estimator).fit(X, target(estimator))
     assert {warning.filename for warning in caught} == {__file__}
+
+
+SPOILT = ["vi-regressor", "laplace-modes", "linear-labels", "linear-gaussian", "lila-table"]
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_fitted_model_predicts_by_the_likelihood_of_its_fit(name: str) -> None:
+    """Until it is fitted again; parameters that no fit takes are named."""
+    model = deepcopy(fitted(name)).set_params(likelihood=Poisson())
+    assert_predicts_as(name, model)
+    model.set_params(likelihood=None)
+    with pytest.raises(ValueError, match=r"^The 'likelihood' parameter of .* Got None"):
+        model.predict(X)
+    assert_predicts_as(name, model.set_params(likelihood=FITS[name].estimator.likelihood))
+    with pytest.raises(ValueError, match="likelihood"):
+        model.set_params(likelihood="nonsense").fit(X, FITS[name].y)
+
+
+def test_a_factorisation_predicts_by_the_likelihood_of_its_fit() -> None:
+    model = deepcopy(fitted("factors-gibbs")).set_params(likelihood="bernoulli")
+    assert_predicts_as("factors-gibbs", model)
+    assert model.with_new_rows(FITS["factors-gibbs"].X[:2]).components_ is not None

@@ -25,6 +25,10 @@ ESTIMATORS = {
     "ensemble": sk.DeepEnsembleRegressor((2,), n_members=3, optimizer=sk.Adam(0.03), **SHORT),
     "vi": sk.SymmetrizedVIRegressor((2,), **SHORT),
     "layerwise": sk.LayerwiseVIRegressor((2,), **SHORT),
+    "stack": sk.PredictiveStackingRegressor(
+        [("line", "linear"), ("smooth", "process"), ("points", sk.BayesianLinearRegressor())],
+        random_state=0,
+    ),
     "mcmc": sk.MCMCRegressor(
         (2,), n_chains=2, n_draws=8, sampler=sk.Chains(init="prior", n_warmup=10),
         remove_symmetries=sk.ModeWeights("uniform"), random_state=0,

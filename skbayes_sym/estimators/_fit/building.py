@@ -136,16 +136,21 @@ def learned_scales(prior: Prior) -> ScalesByGroup | None:
 
 
 def scale_attributes(
-    prior: ScalesByGroup, log_precision: Tensor | None = None, name: str = ""
+    prior: ScalesByGroup,
+    log_precision: Tensor | None = None,
+    name: str = "",
+    weights: Array | None = None,
 ) -> dict[str, Array]:
     """Learned standard deviations of the weights: of groups, and of input columns.
 
     Of several weight vectors, ``log_precision`` (M, G), they are under ``name``: ``prior_scale_``
-    is then their geometric mean, and ``relevance_`` keeps every one's.
+    is then their geometric mean by ``weights`` (M,), and ``relevance_`` keeps every one's.
     """
     hyper = prior.hyper if log_precision is None else log_precision
     scale = (-0.5 * hyper).exp().double().cpu().numpy()
-    mean = scale if log_precision is None else np.exp(np.log(scale).mean(axis=0))
+    mean = scale
+    if log_precision is not None:
+        mean = np.exp(np.average(np.log(scale), axis=0, weights=weights))
     found = {"prior_scale_": mean, "prior_groups_": np.array(prior.names)}
     if name:
         found[name] = scale

@@ -71,11 +71,10 @@ class FitTask:
         if self._start is None or self._n_blocks < 2:
             return
         seconds, self._start = perf_counter() - self._start, None
-        whole = seconds * self._n_blocks
-        text = f"{whole:.0f}" if whole >= 10.0 else f"{whole:.2g}"
-        logger.info(
-            "first of %d blocks: %.2g s, so up to %s s in all", self._n_blocks, seconds, text
+        first, whole = (
+            f"{t:.0f}" if t >= 10.0 else f"{t:.2g}" for t in (seconds, seconds * self._n_blocks)
         )
+        logger.info("first of %d blocks: %s s, so up to %s s in all", self._n_blocks, first, whole)
 
     def end(self, reconstruct: Reconstruct | None) -> None:
         """Report the end of the fit, first of a block that ended early if there is one."""

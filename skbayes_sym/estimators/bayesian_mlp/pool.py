@@ -24,7 +24,6 @@ from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refit
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.estimators.laplace.evidence_method import EvidenceLaplace, EvidenceLaplaceLabels
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
 from skbayes_sym.inference.laplace.search.gauss_newton import are_outnumbered
 from skbayes_sym.inference.pooling import weights as stacking
@@ -61,7 +60,7 @@ class Effort:
     member_width: int = 50
     member_rate: float = 0.03
     member_steps: int = 2000
-    member_tol: float = 1e-3
+    member_tol: float | None = 1e-3
     noise_prior_scale: float = 1.0
     eigenvectors: float = 9.0  # multiplications of symmetric matrices' eigenvectors, over m^3
     # Networks of one kind count if they gain at least this share of the other kind's gain over the
@@ -124,7 +123,8 @@ class Parts(NamedTuple):
 
     @property
     def n_modes(self) -> int:
-        return 0 if self.modes is None else len(self.modes.modes.theta)
+        """Restarts that ended in a mode that counts."""
+        return 0 if self.modes is None else int(self.modes.modes.n_restarts.sum())
 
     @property
     def n_members(self) -> int:
@@ -188,7 +188,9 @@ class PoolFit:
         variance = np.zeros(len(unit))
         for name, share in zip(("linear", "modes", "samples"), self.weights, strict=True):
             if f"noise_std_{name}_" in attributes:
-                variance += share * np.square(attributes[f"noise_std_{name}_"] / unit).mean(axis=0)
+                squares = np.square(attributes[f"noise_std_{name}_"] / unit)
+                weights = attributes["posterior_"].weight if name == "modes" else None
+                variance += share * np.average(squares, axis=0, weights=weights)
         return unit * np.sqrt(variance if self.noise is None else variance * self.noise.mean_square)
 
 
@@ -236,7 +238,8 @@ def _choice(kind: "Numbers | Labels", data: Training, pooled: PoolFit) -> str:
     parts, told, (scale, members) = pooled.parts, [], kind.told(pooled.parts)
     if parts.modes is not None:
         sizes = " x ".join(map(str, parts.modes.network.hidden_layer_sizes)) or "no"
-        text = f"{parts.n_modes} modes of {sizes} tanh units by the evidence{scale}"
+        n_modes = len(parts.modes.modes.theta)
+        text = f"{n_modes} modes of {sizes} tanh units by the evidence{scale}"
         told.append(f"{text}, {pooled.weights.modes:.0%}")
     if parts.members is not None:
         told.append(f"{parts.n_members} {members}, {pooled.weights.members:.0%}")
@@ -266,7 +269,7 @@ class Numbers:
     """Pool of regression: where modes find much noise there are no members."""
 
     needs: ClassVar[asks.Needs] = asks.Needs(
-        asks.LEARNED_NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
+        asks.NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
     )
 
     n_modes: int  # restarts of the evidence-trained network, as far as rows and weights allow them
@@ -289,8 +292,11 @@ class Numbers:
         )  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
+        effort = self.effort
+        if not model.likelihood.n_params:  # under hardly any noise nats per row never settle
+            effort = replace(effort, member_tol=None)
         if parts.modes is None:
-            return self.effort.ensemble(max(1, self.n_members))
+            return effort.ensemble(max(1, self.n_members))
         if not self.n_members:
             return None
         if noise_share(parts.modes.modes, data.double_data.y.cpu()) > self.effort.modes.most_noise:
@@ -300,8 +306,8 @@ class Numbers:
         n, network = min(self.n_members, parts.n_modes), model.network
         n_numbers = min(data.n_rows, MOST_ROWS) * network.n_outputs
         m, larger = sorted((n_numbers, network.layout.n_params))
-        done = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m)
-        return self.effort.ensemble(n) if done <= self.effort.modes.most_work else None
+        done = n * 2.0 * m**2 * (larger + effort.eigenvectors * m)
+        return effort.ensemble(n) if done <= effort.modes.most_work else None
 
     def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplace | None:
         n_numbers, effort = data.n_rows * model.network.n_outputs, self.effort.modes
@@ -338,9 +344,7 @@ class Numbers:
         noise = fit_noise_shape(judged, rows.y, rows.weight)
         if noise is not None:
             without = noise.shaped(law).log_prob(rows.y)
-        return replace(
-            pooled, weights=weights, noise=noise, left_out=_spread(without, data, parts)
-        )
+        return replace(pooled, weights=weights, noise=noise, left_out=_spread(without, data, parts))
 
     def told(self, parts: Parts) -> tuple[str, str]:
         """Words for the scale of modes, and for the members."""
@@ -352,7 +356,7 @@ class Numbers:
         if modes is not None:
             n_sought = self.effort.modes.restarts("auto", data.n_rows, modes.network, self.n_modes)
             if pooled.parts.n_modes < n_sought and not pooled.parts.were_stopped:
-                reasons.append(f"of {n_sought} the others' evidence is lower by a nat per row")
+                reasons.append(f"of {n_sought} the others predict left-out rows worse")
             scores = modes.width_scores or {}
             if len(scores) > 1:  # else it was stopped
                 told = ", ".join(f"{score:.2f} by {width}" for width, score in scores.items())
@@ -384,16 +388,12 @@ def _left_out(pooled: PoolFit, data: Training) -> tuple[dict[str, NormalMixture]
         share = float(rows.weight.sum()) / float(rows.weight[chosen].sum())
         rows = Data(*(t[chosen] for t in rows))
         each = leverage.to(rows.x).mT / (share * rows.weight).unsqueeze(1)  # of one repetition
-        noise = torch.as_tensor(members.log_noise).to(rows.x).exp().square().unsqueeze(1)
+        noise = members.noise_scale(pooled.members_model).to(rows.x).square().unsqueeze(1)
         outputs = pooled.members_model.network.forward(theta, rows.x)
         laws["members"] = left_out(NormalMixture(outputs, noise * each, noise), rows.y)
     for name, fit in (("modes", modes), ("linear", linear)):
         if fit is not None:
-            theta, factor = fit.modes.theta.to(rows.x), fit.modes.factor.to(rows.x)
-            mean, covariance = LinearisedModes(fit.network, theta, factor).outputs(rows.x)
-            noise = fit.modes.noise_precision.to(rows.x).reciprocal().unsqueeze(1)
-            law = NormalMixture(mean, covariance.diagonal(dim1=-2, dim2=-1), noise)
-            laws[name] = left_out(law, rows.y)
+            laws[name] = fit.without_each(rows.x, rows.y)
     return laws, rows
 
 

@@ -11,17 +11,19 @@ from skbayes_sym.estimators._fit.building import (
     NETWORK_CONSTRAINTS,
     GivenPrior,
     bound_prior,
+    gaussian_noise,
     layer_sizes,
     prior_object,
 )
 from skbayes_sym.estimators._fit.columns import TakesTables
 from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Numbers, linear_network
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
+from skbayes_sym.estimators.laplace.common import REGRESSOR_CONSTRAINTS
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.laplace.evidence_method import FLAT, STEEP
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
@@ -128,12 +130,12 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" is ``LayerScales()``, one learned scale
-        per layer, and for more than 1,000 distinct rows without much noise ``ARD()``, one per
-        column of ``X``: `relevance_`.
+        per layer, or ``ARD()``, one per column of ``X``, `relevance_`: as the rows prefer that
+        choose the width, and for more than 1,000 distinct rows without much noise.
     n_modes : int, default=10
         Restarts of the small network; fewer, or none, where so many rows would take long. Modes
-        whose log evidence is more than a nat per row below the best are left out. Modes alone are
-        `LaplaceRegressor`'s.
+        whose evidence and left-out rows are behind the best by a quarter of a nat per row are left
+        out. Modes alone are `LaplaceRegressor`'s.
     n_members : int, default=10
         Members of the ensemble; not more than there are modes, if there are any, and none where
         the noise of the modes is a fifth of the targets' variance.
@@ -142,6 +144,10 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         may depend on the level of the target and whose tails may be wide, where held-out rows
         prefer that (`noise_shape_`). ``Gaussian()`` is the same noise for all rows; the evidence
         of the modes assumes it in any case.
+    noise_std : "learn", float or sequence of float, default="learn"
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it; a number is the same for all rows, a small one for targets
+        without noise.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Everything reported is in the units of ``y``.
@@ -159,30 +165,36 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     columns_in_ : Columns or None
         How words and missing values become numbers; None where there were none.
     posterior_ : ModeMixture
-        Laplace approximations of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
-        ``.log_prob(theta)``. Only where modes were fitted, like the next six.
-    log_evidence_modes_ : ndarray of shape (n_modes,)
+        Laplace approximations of the modes: ``.loc`` (n_modes_, P), ``.sample(n, generator=...)``,
+        ``.log_prob(theta)``. Only where modes were fitted, like the next eight.
+    n_modes_ : int
+        Distinct modes, none of them another's symmetric copy.
+    multiplicity_modes_ : ndarray of shape (n_modes_,)
+        Restarts that ended in each mode or a copy of it: in proportion to them it counts.
+    log_evidence_modes_ : ndarray of shape (n_modes_,)
         Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences
-        between modes, so these have equal weights.
+        between modes, so they aren't weighed by it.
     log_evidence_ : float
         The largest of them: an estimate, no bound.
     log_evidence_curve_ : ndarray
         That mode's after every update.
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
-    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
+    prior_scale_modes_ : ndarray of shape (n_modes_, n_groups)
         Of every mode.
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups.
-    relevance_ : ndarray of shape (n_modes, n_features)
+    relevance_ : ndarray of shape (n_modes_, n_features)
         Scale of the weights from every column of ``X``; only where the prior is ``ARD()``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members; only where there are some, like the next two.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
         Standard deviation of each member's noise, in the units of ``y``.
     member_network_ : MLP
         The members' architecture.
-    noise_std_modes_ : ndarray of shape (n_modes, n_targets)
+    noise_std_modes_ : ndarray of shape (n_modes_, n_targets)
         Standard deviation of each mode's noise, in the units of ``y``.
     linear_share_, modes_share_, members_share_ : float
         Weights of the linear model, of all modes and of all members; they add up to 1.
@@ -260,7 +272,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **PoolOfNetworks._parameter_constraints,
-        "standardize": STANDARDIZE,
+        **REGRESSOR_CONSTRAINTS,
     }
 
     def __init__(
@@ -271,6 +283,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         n_modes: int = 10,
         n_members: int = 10,
         likelihood: str | Likelihood = "auto",
+        noise_std: Any = "learn",
         standardize: bool | str = True,
         device: str = "auto",
         random_state: Any = None,
@@ -281,10 +294,14 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         self.n_modes = n_modes
         self.n_members = n_members
         self.likelihood = likelihood
+        self.noise_std = noise_std
         self.standardize = standardize
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
+
+    def _default_likelihood(self, data: Training) -> Likelihood:
+        return gaussian_noise(self.noise_std, data)
 
     def _model(self, data: Training) -> Model:
         likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
@@ -299,7 +316,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     def _method(self) -> Numbers:
         self._refuse_network()
         widens = isinstance(self.hidden_layer_sizes, str)
-        is_free = isinstance(self.likelihood, str) and self.likelihood == "auto"
+        is_free = self._has_default_noise and isinstance(self.noise_std, str)
         prior = prior_object(self.prior)
         return Numbers(self.n_modes, self.n_members, widens, prior, is_free)
 
@@ -366,25 +383,31 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     linear_variance_scale_ : float
         Factor on the variance of its logits in predictions.
     posterior_ : ModeMixture
-        Refined normal laws of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
-        ``.log_prob(theta)``. Only where modes were found, like the next eight.
+        Refined normal laws of the modes: ``.loc`` (n_modes_, P), ``.sample(n, generator=...)``,
+        ``.log_prob(theta)``. Only where modes were found, like the next ten.
     variance_scale_ : float
         Factor on the variance of the logits in predictions.
-    log_evidence_modes_ : ndarray of shape (n_modes,)
+    n_modes_ : int
+        Distinct modes, none of them another's symmetric copy.
+    multiplicity_modes_ : ndarray of shape (n_modes_,)
+        Restarts that ended in each mode or a copy of it: in proportion to them it counts.
+    log_evidence_modes_ : ndarray of shape (n_modes_,)
         Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences
-        between modes, so these have equal weights.
+        between modes, so they aren't weighed by it.
     log_evidence_ : float
         The largest of them: an estimate, no bound.
     log_evidence_curve_ : ndarray
         That mode's after every update.
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
-    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
+    prior_scale_modes_ : ndarray of shape (n_modes_, n_groups)
         Of every mode.
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups.
-    relevance_ : ndarray of shape (n_modes, n_features)
+    relevance_ : ndarray of shape (n_modes_, n_features)
         Scale of the weights from every column of ``X``; only where the prior is ``ARD(...)``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members, as trained.
     member_network_ : MLP
@@ -514,5 +537,5 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
             return RefittedPredictor(self.member_network_, laws, self.member_variance_scale_)
         modes = self._linearised(name, like)
         scale = self.linear_variance_scale_ if name == "linear" else self.variance_scale_
-        posteriors = Posteriors(modes.loc, torch.cholesky_inverse(modes.factor))
+        posteriors = Posteriors(modes.loc, torch.cholesky_inverse(modes.factor), modes.weight)
         return LabelsPredictor(modes.network, posteriors, scale)

@@ -42,6 +42,14 @@ class Observed(NamedTuple):
         )  # fmt: skip
 
     @property
+    def rated(self) -> sp.csr_array:
+        """Ones where there are entries."""
+        ones, shape = np.ones(len(self.values)), self.shape
+        rated = sp.coo_array((ones, (self.rows, self.columns)), shape=shape).tocsr()
+        rated.data[:] = 1.0  # an entry listed twice
+        return rated
+
+    @property
     def labelled(self) -> tuple[Array, Array]:
         """The label of each entry's row and column; its position where there are none."""
         rows, columns = self.row_labels, self.column_labels

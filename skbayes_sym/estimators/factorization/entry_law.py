@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,10 @@ from skbayes_sym.estimators.distributions import (
     PredictiveDistribution,
     checked_levels,
 )
-from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor
+from skbayes_sym.inference.factorization.entry_predictor import LAW_BLOCK, FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import is_normal
 from skbayes_sym.models.crps import crps
-from skbayes_sym.models.predictive_mixtures import (
-    CategoricalMixture,
-    TargetPredictive,
-    Uncertainty,
-)
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, TargetPredictive, Uncertainty
 from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.numerics.random import generator_from
 
@@ -52,21 +49,32 @@ class LabelMixture(TargetPredictive):
         squares = (self.of_labels.means @ self.labels.square()).unsqueeze(-1)
         return (squares - self.means.square()).clamp(min=0.0).sqrt()
 
+    @cached_property
+    def _proba(self) -> Tensor:
+        return self.of_labels.mean()
+
+    def mean(self) -> Tensor:
+        return (self._proba @ self.labels).unsqueeze(-1)
+
+    def std(self) -> Tensor:
+        squares = (self._proba @ self.labels.square()).unsqueeze(-1)
+        return (squares - self.mean().square()).clamp(min=0.0).sqrt()
+
     def uncertainty(self) -> Uncertainty:
-        epistemic = (self._weights * (self.means - self.mean()).square()).sum(0)
-        aleatoric = (self._weights * self.scales.square()).sum(0)
-        return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
+        """Variances (N, 1): of the expected label, and around it."""
+        total, aleatoric = self.std().square(), (self._weights * self.scales.square()).sum(0)
+        return Uncertainty(total, total - aleatoric, aleatoric)
 
     def cdf(self, y: Tensor) -> Tensor:
-        return (self.of_labels.mean() * (self.labels <= y)).sum(-1, keepdim=True)
+        return (self._proba * (self.labels <= y)).sum(-1, keepdim=True)
 
     def quantile(self, probability: float) -> Tensor:
-        below = self.of_labels.mean().cumsum(-1) < probability * (1.0 - 1e-12)
+        below = self._proba.cumsum(-1) < probability * (1.0 - 1e-12)
         return self.labels[below.sum(-1, keepdim=True).clamp(max=len(self.labels) - 1)]
 
     def crps(self, y: Tensor) -> Tensor:
         """Sum over the steps between labels, (N, 1); ``y`` (N, 1) are labels."""
-        below = self.of_labels.mean().cumsum(-1)[:, :-1] - (self.labels[1:] > y).to(self.labels)
+        below = self._proba.cumsum(-1)[:, :-1] - (self.labels[1:] > y).to(self.labels)
         return (below.square() @ self.labels.diff()).unsqueeze(-1)
 
     def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
@@ -104,7 +112,7 @@ class EntryPredictive(PredictiveDistribution):
     def _each(self, ask: Callable[..., Tensor], *arrays: Any) -> Array:
         """Answers of the law of blocks of entries, joined: (E, ...)."""
         targets = [torch.tensor(np.array(a, dtype=float)).reshape(-1, 1) for a in arrays]
-        blocks = zip(*(t.split(1 << 14) for t in (self.x, *targets)), strict=True)
+        blocks = zip(*(t.split(LAW_BLOCK) for t in (self.x, *targets)), strict=True)
         with one_thread(), torch.no_grad():
             parts = [ask(self._in_units(self.predictor.law(x)), *y) for x, *y in blocks]
         return torch.cat(parts).numpy() if parts else np.zeros(0)
@@ -118,6 +126,10 @@ class EntryPredictive(PredictiveDistribution):
     def std(self) -> Array:
         return self._each(lambda law: law.std()[:, 0])
 
+    def moments(self) -> Array:
+        """`mean` and `std` by one pass, (2, n_entries)."""
+        return self._each(lambda law: torch.cat([law.mean(), law.std()], dim=1)).T
+
     def quantile(self, q: Any) -> Array:
         levels = checked_levels(q).tolist()
         values = self._each(lambda law: torch.cat([law.quantile(p) for p in levels], dim=1))
@@ -129,6 +141,11 @@ class EntryPredictive(PredictiveDistribution):
         return np.asarray(self._drawn(n, random_state).sample_of_draws(noise)[..., 0].numpy().T)
 
     def functions(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Draws without noise, (n_entries, n): expected entries given the factors of each draw.
+
+        Factors are drawn once a draw, so entries that share a row or a column are dependent as they
+        are in the posterior: what Thompson sampling and the probability of being best need.
+        """
         return np.asarray(self._drawn(n, random_state).means[..., 0].numpy().T)
 
     def _drawn(self, n: int, random_state: Any) -> TargetPredictive:

@@ -159,7 +159,8 @@ def listed_entries(X: Any, columns: Any = "auto") -> Observed:
     (row_labels, i), (column_labels, j) = _coded(rows), _coded(places)
     kept = ~np.isnan(values) if weights is None else ~np.isnan(values) & (weights > 0.0)
     order = np.flatnonzero(kept)[np.lexsort((j[kept], i[kept]))]
-    again = (np.diff(i[order]) == 0) & (np.diff(j[order]) == 0) & (np.diff(values[order]) != 0.0)
+    first, second = values[order][:-1], values[order][1:]
+    again = (np.diff(i[order]) == 0) & (np.diff(j[order]) == 0) & (first != second)
     if again.any():
         first = order[np.flatnonzero(again)[0]]
         warn_user(

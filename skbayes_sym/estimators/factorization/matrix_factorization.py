@@ -89,6 +89,10 @@ class SymVIMatrixFactorization(Recommends):
         normal-Wishart prior of Bayesian probabilistic matrix factorisation, and offsets their place
         in it; "ard" a mean and a scale for every component and side. A number is the standard
         deviation of every entry, in scaled units, around 0. "map" learns none: there words are 1.
+    implicit : bool or {"rows", "columns"}, default=False
+        Whether what was rated at all, whatever the values, tells of rows, of columns, or of both:
+        as further features, the leading directions of which columns a row has (the implicit part of
+        SVD++). It helps where people rate what they like.
     columns : "auto" or tuple of str, default="auto"
         Columns of a frame that hold a list of entries: of rows, of columns, of values, and maybe
         of weights. "auto" knows them by names such as "userId", "movie_id" and "rating".
@@ -96,7 +100,7 @@ class SymVIMatrixFactorization(Recommends):
         Whether to subtract the mean of the observed entries first and divide by their standard
         deviation; a word is one of the two. Counts and classes are taken as they are.
     max_iter : int, default=300
-        Sweeps over all rows and columns; "gibbs" throws the first half away.
+        Sweeps over all rows and columns; "gibbs" throws the first quarter away.
     tol : float or None, default=1e-4
         Sweeps end when ten of them raise the mean ELBO by less than this many nats per observed
         entry. None makes all of them without asking, as "gibbs" does.
@@ -226,6 +230,7 @@ class SymVIMatrixFactorization(Recommends):
         "solver": [StrOptions(set(SOLVERS)), HasMethods("solve")],
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
         "prior": [StrOptions({"learn", "ard"}), Interval(Real, 0, None, closed="neither")],
+        "implicit": ["boolean", StrOptions({"rows", "columns"})],
         "columns": [StrOptions({"auto"}), tuple, list],
         "standardize": ["boolean", StrOptions({"center", "scale"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -244,6 +249,7 @@ class SymVIMatrixFactorization(Recommends):
         solver: str | Solver = "vi",
         noise_std: str | float = "learn",
         prior: str | float = "learn",
+        implicit: bool | str = False,
         columns: Any = "auto",
         standardize: bool | str = True,
         max_iter: int = 300,
@@ -258,6 +264,7 @@ class SymVIMatrixFactorization(Recommends):
         self.solver = solver
         self.noise_std = noise_std
         self.prior = prior
+        self.implicit = implicit
         self.columns = columns
         self.standardize = standardize
         self.max_iter = max_iter
@@ -376,11 +383,12 @@ class SymVIMatrixFactorization(Recommends):
         model, warm = self._model(data), None
         is_the_same = warm_from is not None and (
             len(self.components_) == model.n_components
+            and not self.implicit  # whose directions change
             and (data.classes is None or np.array_equal(data.classes, self.classes_))
         )
-        if warm_from is not None and is_the_same:
+        unit = self.scale_ / data.scale if is_the_same else 0.0
+        if warm_from is not None and 1e-100 < unit < 1e100:
             labels = (np.unique(warm_from[0]), np.unique(warm_from[1]))
-            unit = self.scale_ / data.scale
             warm = warm_state(self._predictor(), data, labels, unit)
         method = Factorization(self._solver(), self.max_iter, self.tol, warm)
         run = Run(data.begin, lambda fitted: fitted.attributes(data, model))
@@ -430,25 +438,26 @@ class SymVIMatrixFactorization(Recommends):
 
     def _entry_likelihood(self) -> Likelihood:
         """The likelihood by name, or the object, at any parameters."""
-        if isinstance(self.likelihood, str):
-            named = LIKELIHOODS[self.likelihood]
+        likelihood = self._given_likelihood
+        if isinstance(likelihood, str):
+            named = LIKELIHOODS[likelihood]
             if not named.scales_targets:
-                why = f"likelihood={self.likelihood!r} has no such noise"
+                why = f"{likelihood=} has no such noise"
                 refuse(self, ["noise_std"], why, "likelihood='gaussian'")
             return named
-        given = self.likelihood
-        why = f"likelihood={given!r} has parameters of its own"
+        why = f"{likelihood=} has parameters of its own"
         refuse(self, ["noise_std"], why, "likelihood='gaussian'")
         members = ("n_params", "bound", "predictive", "n_outputs_per_target", "scales_targets")
         remedy = "skbayes_sym.models has some, and Likelihood the members of one's own."
-        require_members(given, members, parameter="likelihood", remedy=remedy)
-        takes_numbers = isinstance(given, TargetLikelihood) and given.n_outputs_per_target == 1
-        if not takes_numbers and given.kind not in ("bernoulli", "ordinal"):
+        require_members(likelihood, members, parameter="likelihood", remedy=remedy)
+        is_single = likelihood.n_outputs_per_target == 1
+        takes_numbers = isinstance(likelihood, TargetLikelihood) and is_single
+        if not takes_numbers and likelihood.kind not in ("bernoulli", "ordinal"):
             raise ValueError(
-                f"likelihood={given!r} doesn't go with SymVIMatrixFactorization, whose entries are "
+                f"{likelihood=} doesn't go with SymVIMatrixFactorization, whose entries are "
                 "numbers, counts, two classes or classes in an order, each of one output."
             )
-        return given
+        return likelihood  # type: ignore[no-any-return]
 
     def _likelihood(self, data: MatrixTraining, learns_prior: bool) -> Likelihood:
         """At the parameters where learning starts, in scaled units."""
@@ -473,7 +482,7 @@ class SymVIMatrixFactorization(Recommends):
 
     def _fitted_likelihood(self) -> Likelihood:
         """The likelihood of the entries, at any parameters of the right number."""
-        if self.likelihood == "ordinal":
+        if self._given_likelihood == "ordinal":
             return Ordinal(torch.zeros(len(self.classes_) - 1).double(), _LATENT_NOISE**0.5)
         likelihood = self._entry_likelihood()
         if likelihood.n_params and not len(self._predictor_["params"]):  # its scale was given

@@ -34,8 +34,10 @@ class TakesMatrix(Protocol):
 
     columns: Any
     device: str
+    implicit: bool | str
     standardize: bool | str
     random_state: Any
+    _effort: Any
 
     def _entry_likelihood(self) -> Likelihood: ...
 
@@ -81,9 +83,16 @@ class MatrixTraining:
                 observed = with_labels(observed, side, features.labels)
         labels = observed.row_labels, observed.column_labels
         codes = [
-            None if each is None else FeatureCode.learned(each.ordered(names, n))
-            for each, names, n in zip(described, labels, observed.shape, strict=True)
-        ]
+            FeatureCode.learned(
+                None if each is None else each.ordered(names, n),
+                entries.rated if estimator.implicit in (True, side) else None,
+                estimator._effort.directions,
+            )
+            for each, names, n, entries, side in zip(
+                described, labels, observed.shape, (observed, observed.transposed),
+                ("rows", "columns"), strict=True,
+            )
+        ]  # fmt: skip
         dtype, k = dtype_of(checked), estimator._n_factors(min(observed.shape))
         data = cls(
             observed=observed, mean=0.0, scale=1.0, spread=1.0,

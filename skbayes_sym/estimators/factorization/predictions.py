@@ -4,6 +4,7 @@ from copy import copy
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
@@ -25,15 +26,16 @@ from skbayes_sym.estimators.factorization.lists import (
     listed_entries,
 )
 from skbayes_sym.estimators.factorization.side_features import FeatureCode, of_new_rows
-from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor
+from skbayes_sym.inference.factorization.entry_predictor import (
+    LAW_BLOCK,
+    EntryRows,
+    FactorPredictor,
+)
 from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of, shown
-from skbayes_sym.numerics.random import generator_from
-
-_AT_ONCE = 1 << 14  # entries whose distributions are held
+from skbayes_sym.numerics.arguments import check_arrays, shown
 
 
 class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):
@@ -194,7 +196,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             Noise included; only if ``return_std``.
         """
         law = self._law(*self._asked(rows, columns))
-        return (law.mean(), law.std()) if return_std else law.mean()
+        return tuple(law.moments()) if return_std else law.mean()
 
     def entry_log_density(self, rows: Any, columns: Any, values: Any) -> Array:
         """Log density of new observations of entries, as given.
@@ -234,30 +236,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         if self._classes is None:
             raise ValueError("labels have probabilities with likelihood='ordinal' only.")
         with one_thread(), torch.no_grad():
-            laws = [predictor.law(places).mean() for places in x.split(_AT_ONCE)]
+            laws = [predictor.law(places).mean() for places in x.split(LAW_BLOCK)]
         return torch.cat(laws).numpy()
-
-    def sample_entries(
-        self, rows: Any, columns: Any = None, n_draws: int = 100, random_state: Any = None
-    ) -> Array:
-        """Draws of entries, without their noise.
-
-        Factors are drawn once a draw, so entries that share a row or a column are dependent as they
-        are in the posterior: what Thompson sampling and the probability of being best need.
-
-        Parameters
-        ----------
-        rows, columns : array-like of shape (n_entries,)
-            As in `predict_entries`.
-        n_draws : int, default=100
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        ndarray of shape (n_draws, n_entries)
-            In the units of the matrix; of counts their means, of classes the latent numbers.
-        """
-        return self._draws(*self._asked(rows, columns), n_draws, random_state)
 
     def with_new_rows(self, X: Any, *, row_features: Any = None) -> Self:
         """The model with rows that weren't there in `fit`, from the entries they have.
@@ -323,7 +303,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             return 0.0 if is_empty else float(np.average(of_entries, weights=listed.weights))
         data, labels = self._entries_of(X)
         with one_thread(), torch.no_grad():
-            features = of_new_rows(row_features, self._feature_codes_[0], labels, data.n_rows, 0)
+            code = self._feature_codes_[0]
+            features = of_new_rows(row_features, code, labels, self._rated(data), 0)
             density = self._predictor().log_density_of_rows(data, features)
         total = density - len(data.value) * float(np.log(self.scale_))
         return total / max(len(data.value), 1)
@@ -385,7 +366,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         predictor = predictor.swapped if side else predictor
         with one_thread(), torch.no_grad():
             code = self._feature_codes_[side]
-            known = of_new_rows(features, code, labels, data.n_rows, side)
+            known = of_new_rows(features, code, labels, self._rated(data, side), side)
             return predictor.row_posterior(data, predictor.prior_means(known))
 
     def _with_new(self, X: Any, features: Any, side: int) -> Self:
@@ -407,6 +388,12 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         model._seen_ = tuple(np.concatenate(pair) for pair in pairs)
         model._cache = {}
         return model
+
+    def _rated(self, data: Incidence, side: int = 0) -> sp.csr_array:
+        """Ones where new rows, or columns, have entries."""
+        shape = data.n_rows, len(self.posterior_[1 - side].mean)
+        places = np.ones(len(data.other)), data.other.numpy(), data.start.numpy()
+        return sp.csr_array(places, shape=shape)
 
     def _as_fitted(self, values: Array) -> Array:
         """Values as the model has them: scaled, or positions among the classes.
@@ -444,17 +431,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
 
     def _predictive(self, X: Any) -> EntryPredictive:
         return self._law(*self._asked(X, None))
-
-    def _draws(
-        self, predictor: FactorPredictor, x: Tensor, n_draws: int, random_state: Any
-    ) -> Array:
-        check_count("n_draws", n_draws)
-        generator = generator_from(seed_of(random_state), torch.device("cpu"))
-        if self._classes is not None:
-            return predictor.outputs(x, n_draws, generator=generator)[..., 0].numpy()
-        draws = predictor.functions(x, n_draws, generator=generator)[..., 0].numpy()
-        is_scaled = predictor.likelihood.scales_targets
-        return np.asarray(draws * self.scale_ + self.mean_ if is_scaled else draws)
 
 
 def places(raw: Any, n: int, name: str, labels: Array | None) -> tuple[Array, int]:

@@ -1,11 +1,12 @@
-"""Features of rows or columns: in the order of labels, as numbers divided by their size."""
+"""Features of rows or columns: in the order of labels, as numbers; and what they rated at all."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from scipy.sparse.linalg import svds
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
@@ -74,28 +75,54 @@ class Described(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FeatureCode:
-    """How features become numbers; ``scaling`` (h,): what columns are divided by."""
+    """How features become numbers.
 
-    columns: Columns | None
-    scaling: Array
+    ``scaling`` (h,): what columns are divided by; None: none were given. ``directions`` (m, r): of
+    which entries there are.
+    """
+
+    columns: Columns | None = None
+    scaling: Array | None = None
+    directions: Array | None = None
 
     @classmethod
-    def learned(cls, described: Described) -> tuple["FeatureCode", Array]:
-        """The code of features, and these in it."""
-        table = None if sp.issparse(described.table) else table_of(described.table)
-        code = cls(None if table is None else Columns.learned(table), np.ones(1))
-        values = code.encoded(described)
-        if values.shape[1] > MOST_FEATURES:
-            raise ValueError(
-                f"{described.name} has {values.shape[1]} columns, more than {MOST_FEATURES}: their "
-                "coefficients are solved for in full. Hash or project them first."
-            )
-        scaling = np.sqrt(np.mean(values**2, axis=0))
-        scaling[scaling == 0.0] = 1.0
-        return replace(code, scaling=scaling), values / scaling
+    def learned(
+        cls, described: Described | None, rated: sp.csr_array | None, n_directions: int
+    ) -> tuple["FeatureCode", Array] | None:
+        """The code of features and of what was rated, and these in it; None without either.
 
-    def encoded(self, described: Described) -> Array:
-        """Features of any rows in this code, (n, h); words and gaps by columns of their own."""
+        ``rated`` (n, m): ones where there are entries.
+        """
+        columns = scaling = directions = None
+        if described is not None:
+            table = None if sp.issparse(described.table) else table_of(described.table)
+            columns = None if table is None else Columns.learned(table)
+            values = cls(columns, np.ones(1))._given(described)
+            if values.shape[1] > MOST_FEATURES:
+                raise ValueError(
+                    f"{described.name} has {values.shape[1]} columns, more than {MOST_FEATURES}: "
+                    "their coefficients are solved for in full. Hash or project them first."
+                )
+            scaling = np.sqrt(np.mean(values**2, axis=0))
+            scaling[scaling == 0.0] = 1.0
+        if rated is not None and rated.nnz and min(rated.shape) > 1:
+            n_kept, start = min(n_directions, min(rated.shape) - 1), np.ones(min(rated.shape))
+            directions = svds(_shares(rated), k=n_kept, v0=start)[2].T
+            size = np.sqrt(np.mean((_shares(rated) @ directions) ** 2, axis=0)).max()
+            directions = directions / size
+        code = cls(columns, scaling, directions)
+        return None if scaling is directions is None else (code, code.encoded(described, rated))
+
+    def encoded(self, described: Described | None, rated: sp.csr_array | None) -> Array:
+        """Features of any rows, and which columns they rated, in this code, (n, h + r)."""
+        parts = [] if self.scaling is None or described is None else [self._given(described)]
+        if self.directions is not None:
+            assert rated is not None
+            parts.append(np.asarray(_shares(rated) @ self.directions))
+        return np.concatenate(parts, axis=1)
+
+    def _given(self, described: Described) -> Array:
+        """Features in this code, (n, h); words and gaps by columns of their own."""
         name, raw = described.name, described.table
         if self.columns is None:
             with numbers_due(name, ENCODE):
@@ -111,25 +138,35 @@ class FeatureCode:
             if len(parts) != len(names):
                 raise ValueError(f"{name} must have the columns {names}, as in fit.")
             values = self.columns.encoded(Table(names, parts))
+        assert self.scaling is not None
         if len(self.scaling) not in (1, values.shape[1]):
-            raise ValueError(
-                f"{name} must have {len(self.scaling)} columns, got {values.shape[1]}."
-            )
+            n = len(self.scaling)
+            raise ValueError(f"{name} must have {n} columns, got {values.shape[1]}.")
         return np.asarray(values / self.scaling)
 
 
+def _shares(rated: sp.csr_array) -> sp.csr_array:
+    """Rows divided by the root of their number of entries, as in SVD++ (Koren 2008)."""
+    counts = np.maximum(np.diff(rated.indptr), 1)
+    return sp.csr_array((rated.data / np.sqrt(np.repeat(counts, np.diff(rated.indptr))),
+                         rated.indices, rated.indptr), shape=rated.shape)  # fmt: skip
+
+
 def of_new_rows(
-    raw: Any, code: FeatureCode | None, labels: Array | None, n: int, side: int
+    raw: Any, code: FeatureCode | None, labels: Array | None, rated: sp.csr_array, side: int
 ) -> Tensor:
-    """Features of new rows in the code of those of `fit`, (n, h).
+    """Features of new rows, and what they rated, in the code of those of `fit`, (n, h).
 
     Raises ValueError if the model has none and some are given, or the other way round.
     """
     described, name = Described.read(raw, side), ("row_features", "column_features")[side]
-    if code is None:
-        if described is not None:
-            raise ValueError(f"{name} was not given to fit, so the model has no use for it.")
-        return torch.zeros(n, 0, dtype=torch.float64)
-    if described is None:
+    takes = code is not None and code.scaling is not None
+    if described is not None and not takes:
+        raise ValueError(f"{name} was not given to fit, so the model has no use for it.")
+    if described is None and takes:
         raise ValueError(f"{name} was given to fit: give that of the new rows too.")
-    return torch.as_tensor(code.encoded(described.ordered(labels, n)))
+    if code is None:
+        return torch.zeros(rated.shape[0], 0, dtype=torch.float64)
+    if described is not None:
+        described = described.ordered(labels, rated.shape[0])
+    return torch.as_tensor(code.encoded(described, rated))

@@ -1,6 +1,6 @@
 """Laplace approximations of several modes of one network, found by Gauss-Newton steps."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -9,11 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import (
-    fully_connected,
-    scale_attributes,
-    scales_by_group,
-)
+from skbayes_sym.estimators._fit.building import fully_connected, scale_attributes, scales_by_group
 from skbayes_sym.estimators._fit.compatibility import (
     FULLY_CONNECTED,
     NORMAL_NOISE,
@@ -26,8 +22,9 @@ from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.laplace.effort import ModesEffort, network_of
+from skbayes_sym.inference.effective_noise import chosen_rows
 from skbayes_sym.inference.laplace.labels_predictive import choose_variance_scale
-from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
 from skbayes_sym.inference.laplace.search.beginnings import (
     alternating,
     begins_both_ways,
@@ -50,14 +47,17 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     Modes,
     OnSearch,
     Search,
+    distinct,
     mapped,
     starting_points,
 )
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.inference.laplace.search.refine import RefinedModes, refine
+from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import UnboundPrior
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
@@ -102,7 +102,9 @@ class ModesFit:
         theta, factor = (t.cpu().contiguous().numpy() for t in (laws.theta, laws.factor))
         return {
             "network_": self.network,
-            "posterior_": ModeMixture(theta, factor),
+            "posterior_": ModeMixture(theta, factor, modes.shares.numpy()),
+            "n_modes_": len(theta),
+            "multiplicity_modes_": modes.n_restarts.numpy(),
             "log_evidence_modes_": evidence,
             "log_evidence_": float(evidence[best]),
             "log_evidence_curve_": self.search.curves[best].numpy() + data.log_jacobian,
@@ -115,13 +117,14 @@ class ModesFit:
         """Standard deviations of the weights of R modes: of groups, and of input columns."""
         if not self.prior.is_learned:
             return {"prior_scale_": self.prior.scale.numpy()}
-        return scale_attributes(self.prior, self.modes.hyper, "prior_scale_modes_")
+        modes, name = self.modes, "prior_scale_modes_"
+        return scale_attributes(self.prior, modes.hyper, name, modes.shares.numpy())
 
     def report(self, data: Training, tol: object, *, warns: bool) -> None:
         """Log what was found, and warn of a best mode that still moved at the end."""
         values = self.search.modes.log_evidence + data.log_jacobian
         logger.info(
-            "log evidence of %d modes from %.6g to %.6g, stopped: %s after %d steps",
+            "log evidence of %d distinct modes from %.6g to %.6g, stopped: %s after %d steps",
             len(values), values.min(), values.max(), self.stop_reason, self.n_iter,
         )  # fmt: skip
         if warns:
@@ -136,11 +139,22 @@ class NumbersFit(ModesFit):
 
     width_scores: Mapping[int, float] | None = None  # nats per row held out, by number of units
 
+    def without_each(self, x: Tensor, y: Tensor) -> NormalMixture:
+        """Distributions of targets (N, T) by all other rows, a draw a mode."""
+        modes = self.search.modes
+        parts = (t.to(x) for t in (modes.theta, modes.factor, modes.shares))
+        networks = LinearisedModes(self.network, *parts)
+        mean, covariance = networks.outputs(x)
+        noise = modes.noise_precision.to(x).reciprocal().unsqueeze(1)
+        variance, log_weights = covariance.diagonal(dim1=-2, dim2=-1), networks.weight.log()
+        return left_out(NormalMixture(mean, variance, noise, log_weights), y)
+
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         assert data.y_scaling is not None
         unit = data.y_scaling.scale
         scaled = self.modes.noise_precision.rsqrt().numpy()
-        overall = np.sqrt((scaled**2).mean(axis=0)) * unit
+        shares = self.modes.shares.numpy()
+        overall = np.sqrt(np.average(scaled**2, axis=0, weights=shares)) * unit
         attributes = super().attributes(data, model)
         attributes["noise_std_modes_"] = scaled * unit
         attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
@@ -182,51 +196,64 @@ def _require_memory(data: Training, network: MLP, n: int, matrices: int) -> None
     require_memory([rows_part(data), systems], data.device)
 
 
-# Modes of a number of units, each without a fold, and what they say of it (None if stopped).
-Validate = Callable[[int], tuple[NumbersFit, HeldOutFold | None]]
+# Modes of a number of units under a prior, each without a fold, and what they say of it (None if
+# stopped).
+Validate = Callable[[int, UnboundPrior], tuple[NumbersFit, HeldOutFold | None]]
 
 
 class Widths(NamedTuple):
     """Numbers of units by what rows held out say."""
 
     chosen: int
-    scores: dict[int, float]  # nats per unit of weight, by number of units
+    prior: UnboundPrior
+    scores: dict[int, float]  # nats per unit of weight, by number of units; the better prior's
     ended: NumbersFit | None = None  # what there was when it was stopped
     begun: NumbersFit | None = None  # modes of the chosen one, each without a fold
 
 
 def choose_width(
-    validate: Validate, network: MLP, y: Tensor, weight: Tensor, effort: ModesEffort
-) -> Widths:
-    """Few units, some, or the usual number.
+    validate: Validate, priors: Sequence[UnboundPrior], network: MLP, y: Tensor, weight: Tensor,
+    effort: ModesEffort,
+) -> Widths:  # fmt: skip
+    """Few units, some, or the usual number; some decide between the ``priors``.
 
     The usual number is taken unasked where some units are better than few and leave little of the
     targets (N, T) unexplained.
     """
     scores: dict[int, float] = {}
-    chosen, best, begun = effort.widths[0], None, None
+    (few, some, _), usual, prior = effort.widths, effort.usual_width, priors[0]
+    chosen, best, begun, is_enough = few, None, None, False
+    of_chosen = prior
     for width in effort.widths:
-        if not effort.validates(network_of(network, width), y.numel()):
+        if is_enough or not effort.validates(network_of(network, width), y.numel()):
             break
-        fit, rows = validate(width)
-        if rows is None:
-            return Widths(width, scores, fit)
+        rivals = {}
+        for rival in priors if width == some else (prior,):
+            fit, rows = validate(width, rival)
+            if rows is None:
+                return Widths(width, rival, scores, fit)
+            rivals[rival] = fit, rows
+        for rival, (_, rows) in rivals.items():
+            if is_better(rows.log_density, rivals[prior][1].log_density, weight):
+                prior = rival
+        fit, rows = rivals[prior]
         scores[width] = float(weight @ rows.log_density / weight.sum())
-        if best is None:
-            best, begun = rows, fit
-        elif is_better(rows.log_density, best.log_density, weight):
-            chosen, best, begun = width, rows, fit
-            if unexplained_share(rows.mean, y, weight) <= effort.most_unexplained:
-                return Widths(effort.usual_width, scores)
-    return Widths(chosen, scores, begun=begun)
+        if best is None or is_better(rows.log_density, best.log_density, weight):
+            is_enough = best is not None and (
+                unexplained_share(rows.mean, y, weight) <= effort.most_unexplained
+            )
+            chosen, of_chosen, best, begun = width, prior, rows, fit
+    if is_enough:
+        return Widths(usual, prior, scores)
+    return Widths(chosen, of_chosen, scores, begun=begun)
 
 
 @dataclass(frozen=True, eq=False)
 class EvidenceLaplace:
     """Modes from several starts, each with scales and noise set by its evidence (MacKay 1992).
 
-    If it widens, many rows without much noise are given more units and another prior, and noisy
-    tables fewer units, as rows held out say.
+    If it widens, many rows without much noise are given more units and a scale a column, and noisy
+    tables fewer units, as rows held out say, which choose the kind of scales too.
     """
 
     needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
@@ -236,7 +263,8 @@ class EvidenceLaplace:
     tol: float | str | None  # nats per unit of sample weight
     says_unconverged: bool = False  # warns of a best mode that still moved at the end
     widens: bool = False
-    # Of other widths; by default ``ARD()`` of more units, ``LayerScales()`` of fewer.
+    # Of other widths; by default ``ARD()`` of many rows, else that or ``LayerScales()``, as rows
+    # held out say.
     wide_prior: UnboundPrior | None = None
     most: int | None = None
     effort: ModesEffort = field(default=ModesEffort(), kw_only=True)
@@ -253,25 +281,35 @@ class EvidenceLaplace:
         if isinstance(most, str):
             most = (1 + effort.more) * effort.steps
         widths = fit = begun = None
-        run.begin((n_parts + len(effort.widths) * asks) * most, lambda: searches.so_far[-1]())
+        # A scale a layer, or a scale a column: rows held out say which, if many rows don't.
+        priors: list[UnboundPrior] = [self.wide_prior or LayerScales()]
+        if self.wide_prior is None and wide is None and network.n_inputs > 1:
+            priors.append(ARD())
+        n_parts += (len(effort.widths) + len(priors) - 1) * asks
+        run.begin(n_parts * most, lambda: searches.so_far[-1]())
         with torch.no_grad():
             if asks:
 
-                def validate(width: int) -> tuple[NumbersFit, HeldOutFold | None]:
-                    return searches.validate(self._resized(model, width, LayerScales()))
+                def validate(
+                    width: int, prior: UnboundPrior
+                ) -> tuple[NumbersFit, HeldOutFold | None]:
+                    return searches.validate(_resized(model, width, prior))
 
                 _, y, weight = data.double_data
-                widths = choose_width(validate, network, y, weight, effort)
+                widths = choose_width(validate, priors, network, y, weight, effort)
                 fit, begun = widths.ended, widths.begun
+                chosen = _resized(model, widths.chosen, widths.prior)
                 if fit is None and widths.chosen < effort.usual_width:
-                    narrow = self._resized(model, widths.chosen, LayerScales())
-                    fit = searches.search(narrow, begun)
+                    fit = searches.search(chosen, begun)
+                if len(priors) > 1:
+                    model = chosen
             if fit is None and wide is not None:
                 pilot = searches.pilot(model)
                 if pilot.search.has_ended:
                     fit = pilot
                 elif noise_share(pilot.modes, data.double_data.y.cpu()) <= effort.most_noise:
-                    model, begun = self._resized(model, wide.hidden_layer_sizes[0], ARD()), None
+                    prior = self.wide_prior or ARD()
+                    model, begun = _resized(model, wide.hidden_layer_sizes[0], prior), None
             fit = fit or searches.search(model, begun)
             if widths is not None:
                 unit = data.log_jacobian / data.total_weight
@@ -281,10 +319,10 @@ class EvidenceLaplace:
         fit.report(data, self.tol, warns=self.says_unconverged)
         return fit
 
-    def _resized(self, model: Model, width: int, default: UnboundPrior) -> Model:
-        network = network_of(fully_connected(model.network), width)
-        prior = (self.wide_prior or default).bind(network.layout)
-        return model._replace(network=network, prior=prior)
+
+def _resized(model: Model, width: int, prior: UnboundPrior) -> Model:
+    network = network_of(fully_connected(model.network), width)
+    return model._replace(network=network, prior=prior.bind(network.layout))
 
 
 class _Searches(NamedTuple):
@@ -314,11 +352,20 @@ class _Searches(NamedTuple):
 
     def search(self, model: Model, begun: NumbersFit | None = None) -> NumbersFit:
         """All modes; ``begun``: those that leave out a fold each, to go on from."""
-        n, draw = self.require_memory(model), partial(self._draw, model)
+        n, draw, effort = self.require_memory(model), partial(self._draw, model), self.method.effort
         how, on_step = self._how(model), self._on_step(model)
         modes = None if begun is None else begun.search.modes
         search = search_numbers(how, self.problem(model), draw, n, on_step, modes)
-        return self._fit(model, search)
+        fit = self._fit(model, distinct(self.problem(model), search))
+        modes = fit.search.modes
+        if search.has_ended or len(modes.theta) == 1:
+            return fit
+        rows = chosen_rows(self.data.n_rows).to(self.data.device)
+        x, y, weight = (t[rows] for t in self.data.double_data)
+        density = fit.without_each(x, y).log_prob_of_draws(y) @ weight / weight.sum()
+        evidence = modes.score / self.data.total_weight
+        near = torch.stack([s > s.max() - effort.most_behind for s in (density, evidence)]).any(0)
+        return replace(fit, search=fit.search.of(near.nonzero().flatten()))
 
     def validate(self, model: Model) -> tuple[NumbersFit, HeldOutFold | None]:
         """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""
@@ -364,7 +411,7 @@ class _Searches(NamedTuple):
         """Ends a block after every step, and keeps what has been found by then."""
 
         def on_step(_: int, search: Callable[[], Search]) -> bool:
-            self.so_far[:] = [lambda: self._fit(model, search())]
+            self.so_far[:] = [lambda: self._fit(model, distinct(self.problem(model), search()))]
             return self.run.end_block()
 
         return on_step
@@ -401,20 +448,21 @@ class EvidenceLaplaceLabels:
         fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
 
         def unrefined(problem: LabelsEvidence, search: Search) -> LabelsFit:
+            search = distinct(problem, search)
             return LabelsFit(search, network, problem.prior, predict_seed, search.modes, fixed)
 
         run.begin()
         with torch.no_grad():
             start = _starts(problem, n_restarts, start_seed)
             problem, search = self._search(problem, start, run, unrefined)
-            run.keep(lambda: unrefined(problem, search))
-            refined, scale, left_out = refine(problem, search.modes), fixed, None
+            fit = unrefined(problem, search)
+            run.keep(lambda: fit)
+            modes, scale, left_out = fit.search.modes, fixed, None
+            refined = refine(problem, modes)
             if isinstance(self.variance_scale, str):
-                choice = choose_variance_scale(problem, refined)
+                choice = choose_variance_scale(problem, refined, modes.shares)
                 scale, left_out = choice.chosen, -choice.of_rows
-            fit = replace(
-                unrefined(problem, search), refined=refined, variance_scale=scale, left_out=left_out
-            )
+            fit = replace(fit, refined=refined, variance_scale=scale, left_out=left_out)
         run.end(fit)
         fit.report(data, self.tol, warns=self.says_unconverged)
         return fit

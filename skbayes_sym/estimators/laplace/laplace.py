@@ -235,9 +235,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" maximises the evidence over the scales:
-        ``LayerScales()``, one per layer's weights and per layer's biases, and for more than 1,000
-        rows without much noise ``ARD()``, one per column of ``X``: `relevance_`. By Adam one scale
-        a layer, from 3.0, or given normals.
+        ``LayerScales()``, one per layer's weights and per layer's biases, or ``ARD()``, one per
+        column of ``X``, `relevance_`: as the rows prefer that choose the width, and for more than
+        1,000 without much noise. By Adam one scale a layer, from 3.0, or given normals.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
@@ -265,16 +265,23 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     log_evidence_ : float
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
         bound; the largest of the modes'.
-    log_evidence_modes_ : ndarray of shape (n_restarts,)
-        Laplace's estimate of log p(y | X) of every mode, nats; after Gauss-Newton steps only, like
-        the next four. Its error exceeds the differences, so modes have equal weights.
-    prior_scale_modes_ : ndarray of shape (n_restarts, n_groups)
+    n_modes_ : int
+        Distinct modes, none of them another's symmetric copy; after Gauss-Newton steps only, like
+        the next six.
+    multiplicity_modes_ : ndarray of shape (n_modes_,)
+        Restarts that ended in each mode or a copy of it: in proportion to them it counts.
+    log_evidence_modes_ : ndarray of shape (n_modes_,)
+        Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences,
+        so modes aren't weighed by it.
+    prior_scale_modes_ : ndarray of shape (n_modes_, n_groups)
         Of every mode; only where they are learned.
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups of weights that share one.
-    relevance_ : ndarray of shape (n_restarts, n_features)
+    relevance_ : ndarray of shape (n_modes_, n_features)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
-    noise_std_modes_ : ndarray of shape (n_restarts, n_targets)
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
+    noise_std_modes_ : ndarray of shape (n_modes_, n_targets)
         Standard deviation of each mode's noise, in the units of ``y``.
     log_evidence_curve_ : ndarray of shape (n_updates,)
         That mode's after every update.
@@ -282,7 +289,7 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         Prior standard deviation of every group of weights, geometric mean over the modes (every
         weight's own where it was given); by Adam that of every covered layer.
     posterior_ : ModeMixture or LaplacePosterior
-        Equal mixture of normal distributions over the network's P weights, by Adam one of them,
+        Mixture of normal distributions over the network's P weights, by Adam one of them,
         acting on standardised inputs and targets:
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
     network_ : MLP or ModuleNetwork
@@ -488,15 +495,22 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     log_evidence_ : float
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
         bound; the largest of the modes'.
-    log_evidence_modes_ : ndarray of shape (n_restarts,)
-        Laplace's estimate of log p(y | X) of every mode, nats; after Gauss-Newton steps only, like
-        the next three. Its error exceeds the differences, so modes have equal weights.
-    prior_scale_modes_ : ndarray of shape (n_restarts, n_groups)
+    n_modes_ : int
+        Distinct modes, none of them another's symmetric copy; after Gauss-Newton steps only, like
+        the next five.
+    multiplicity_modes_ : ndarray of shape (n_modes_,)
+        Restarts that ended in each mode or a copy of it: in proportion to them it counts.
+    log_evidence_modes_ : ndarray of shape (n_modes_,)
+        Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences,
+        so modes aren't weighed by it.
+    prior_scale_modes_ : ndarray of shape (n_modes_, n_groups)
         Of every mode; only where they are learned.
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups of weights that share one.
-    relevance_ : ndarray of shape (n_restarts, n_features)
+    relevance_ : ndarray of shape (n_modes_, n_features)
         Scale of the weights from every column of ``X``; only with ``prior=ARD(...)``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     variance_scale_ : float
         Factor on the variance of the logits in predictions; after Gauss-Newton steps only.
     log_evidence_curve_ : ndarray of shape (n_updates,)
@@ -505,7 +519,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         Prior standard deviation of every group of weights, geometric mean over the modes (every
         weight's own where it was given); by Adam that of every covered layer.
     posterior_ : ModeMixture or LaplacePosterior
-        Equal mixture of normal distributions over the network's P weights, by Adam one of them,
+        Mixture of normal distributions over the network's P weights, by Adam one of them,
         acting on standardised inputs:
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
     network_ : MLP or ModuleNetwork

@@ -25,8 +25,8 @@ class PredictsFromModes(NetworkEstimator):
 
         def make() -> LinearisedModes:
             posterior: ModeMixture = self.posterior_
-            loc, factor = (t.to(like.device) for t in posterior.tensors)
-            return LinearisedModes(fully_connected(self.network_), loc, factor)
+            tensors = (t.to(like.device) for t in posterior.tensors)
+            return LinearisedModes(fully_connected(self.network_), *tensors)
 
         return cast(LinearisedModes, self._cached(f"modes on {like.device}", make))
 
@@ -35,7 +35,7 @@ class PredictsFromModes(NetworkEstimator):
         return np.asarray(self.noise_std_modes_ / self.y_scale_)
 
     def _labels(self, like: Tensor, integral: str, variance_scale: float) -> LabelsPredictor:
-        """Every mode counted alike, on the device of ``like``."""
+        """Labels by all modes, on the device of ``like``."""
         modes = self._modes(like)
-        posteriors = Posteriors(modes.loc, torch.cholesky_inverse(modes.factor))
+        posteriors = Posteriors(modes.loc, torch.cholesky_inverse(modes.factor), modes.weight)
         return LabelsPredictor(modes.network, posteriors, variance_scale, integral)

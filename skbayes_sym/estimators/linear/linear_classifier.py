@@ -186,9 +186,10 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     def _likelihood_of(self, n_classes: int) -> Likelihood:
         """The likelihood by name or by the number of classes, or the object itself."""
-        if not isinstance(self.likelihood, str):
-            return self._check_likelihood(self.likelihood)
-        return LIKELIHOODS[self.likelihood] or (Bernoulli() if n_classes == 2 else Categorical())
+        likelihood = self._given_likelihood
+        if not isinstance(likelihood, str):
+            return self._check_likelihood(likelihood)
+        return LIKELIHOODS[likelihood] or (Bernoulli() if n_classes == 2 else Categorical())
 
     def _likelihood(self, data: Training) -> Likelihood:
         n_classes = len(data.classes)

@@ -205,7 +205,8 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     @property
     def _chosen_likelihood(self) -> Likelihood:
         """The likelihood by name, or the object itself."""
-        return LIKELIHOODS[self.likelihood] if isinstance(self.likelihood, str) else self.likelihood
+        likelihood = self._given_likelihood
+        return LIKELIHOODS[likelihood] if isinstance(likelihood, str) else likelihood
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         likelihood = self._chosen_likelihood

@@ -270,6 +270,8 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     relevance_ : ndarray of shape (n_chains, n_features)
         Scale of the weights from every column of ``X``; only with ``prior=ARD()``: of every chain,
         geometric mean over its draws.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and the
         log noise;
@@ -404,7 +406,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
 
     def _bounded(self, likelihood: Likelihood, weight: Array) -> Likelihood:
         """Bound the noise where rows of ``weight`` repeat, if it was asked for by name."""
-        repeats = isinstance(self.likelihood, str) and weight.max() > 1.0
+        repeats = isinstance(self._given_likelihood, str) and weight.max() > 1.0
         if isinstance(likelihood, Heteroscedastic) and repeats:
             # On concrete four chains without it have an R-hat of functions of 2.6 and -1.20 nats
             # per row; with it 1.4 and .23.
@@ -502,6 +504,8 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     relevance_ : ndarray of shape (n_chains, n_features)
         Scale of the weights from every column of ``X``; only with ``prior=ARD()``: of every chain,
         geometric mean over its draws.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows;
         parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;

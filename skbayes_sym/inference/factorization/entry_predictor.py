@@ -21,6 +21,7 @@ from skbayes_sym.inference.factorization.entry_sites import (
     SeenEntries,
     expected,
     is_normal,
+    is_of_classes,
     noise_variance,
     sites,
 )
@@ -41,8 +42,9 @@ from skbayes_sym.numerics.random import numpy_generator
 
 Array = npt.NDArray[Any]
 _ENTRY_BLOCK = 1 << 14  # entries whose (k, k) matrices are worked on at once
+LAW_BLOCK = 1 << 11  # entries whose laws are: with all nodes and classes they stay in the cache
 _LOCAL_UPDATES = 10  # of a new row and its entries in turn, where these aren't normal
-_NODES = 64
+_NODES = 32  # exact to 1e-9 where outputs spread as much as the noise
 
 
 class EntryRows(NamedTuple):
@@ -67,12 +69,18 @@ class FactorPredictor(BasePredictor):
 
     def law(self, x: Tensor) -> Predictive:
         """Distribution of new observations of the entries."""
-        mean, variance = (t.unsqueeze(-1) for t in self.moments(x))
         if is_normal(self.likelihood):
+            mean, variance = (t.unsqueeze(-1) for t in self.moments(x))
             return NormalMixture(mean[None], variance, self.likelihood.noise_scale.square())
+        outputs, log_weights = self._at_nodes(x)
+        return self.likelihood.predictive(outputs, log_weights)
+
+    def _at_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs (S, E, 1) at the nodes of a quadrature, and the logs of its weights (S,)."""
+        mean, variance = (t.unsqueeze(-1) for t in self.moments(x))
         nodes, weights = gauss_hermite(_NODES)
         outputs = mean + variance.sqrt() * nodes[:, None, None]
-        return self.likelihood.predictive(outputs, weights.log())
+        return outputs, weights.log()
 
     def mean(self, x: Tensor) -> Tensor:
         """Expected entries, without the cost of variances where noise is added, (E, 1)."""
@@ -104,8 +112,17 @@ class FactorPredictor(BasePredictor):
 
     def log_density(self, x: Tensor, y: Tensor) -> Tensor:
         """Log densities of new observations of the entries, (E,) nats."""
-        pairs = zip(x.split(_ENTRY_BLOCK), y.split(_ENTRY_BLOCK), strict=True)
-        return torch.cat([self.law(places).log_prob(values) for places, values in pairs])
+
+        def density(places: Tensor, values: Tensor) -> Tensor:
+            if not is_of_classes(self.likelihood):
+                return self.law(places).log_prob(values)
+            outputs, log_weights = self._at_nodes(places)  # the law is of all classes
+            return torch.logsumexp(
+                self.likelihood.log_prob(outputs, values) + log_weights[:, None], dim=0
+            )
+
+        pairs = zip(x.split(LAW_BLOCK), y.split(LAW_BLOCK), strict=True)
+        return torch.cat([density(*pair) for pair in pairs])
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances of the outputs, (E,) each, float64."""
@@ -260,7 +277,8 @@ class FactorPredictor(BasePredictor):
             "offsets": (self.network.row_offsets, self.network.column_offsets),
             "n_components": self.network.n_components,
             "laws": tuple(tuple(t.numpy() for t in law[:2]) for law in self.laws),
-            "unknown": None if self.unknown is None
+            "unknown": None
+            if self.unknown is None
             else tuple(tuple(t.numpy() for t in side) for side in self.unknown),
             "params": self.likelihood.params.numpy(),
             "shift": self.shift,

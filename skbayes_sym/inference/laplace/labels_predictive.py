@@ -46,12 +46,19 @@ class Posteriors(NamedTuple):
 
     theta: Tensor  # (R, P)
     covariance: Tensor  # (R, P, P)
+    weight: Tensor | None = None  # (R,), equal by default
+
+    @property
+    def shares(self) -> Tensor:
+        """Weights, (R,), of sum one."""
+        weight = self.theta.new_ones(len(self.theta)) if self.weight is None else self.weight
+        return weight / weight.sum()
 
 
 def labels_mixture(
     network: MLP, posteriors: Posteriors, x: Tensor, variance_scale: float
 ) -> CategoricalMixture:
-    """Class probabilities of rows ``x`` (N, n_inputs): the equal mixture of the R laws.
+    """Class probabilities of rows ``x`` (N, n_inputs): the mixture of the R laws.
 
     Every law has its logits ``N(f, variance_scale S)`` at S points that all rows share, so
     ``R S`` log probabilities (N, C) with their log weights: 32 Gauss-Hermite nodes for two
@@ -59,29 +66,35 @@ def labels_mixture(
     and 8 N R S C bytes: predict in blocks of rows.
     """
     if not variance_scale:
-        return mixture_of_terms([LabelTerms(network.forward(t, x)) for t in posteriors.theta])
-    laws = (linearised_logits(network, *law, x) for law in zip(*posteriors, strict=True))
-    return mixture_of_terms([scaled_terms(logits, variance_scale) for logits in laws])
+        terms = [LabelTerms(network.forward(theta, x)) for theta in posteriors.theta]
+        return mixture_of_terms(terms, posteriors.shares)
+    pairs = zip(*posteriors[:2], strict=True)
+    terms = [scaled_terms(linearised_logits(network, *law, x), variance_scale) for law in pairs]
+    return mixture_of_terms(terms, posteriors.shares)
 
 
-def mixture_of_terms(laws: Sequence[LabelTerms]) -> CategoricalMixture:
-    """The equal mixture of laws of logits, at their points."""
+def mixture_of_terms(
+    laws: Sequence[LabelTerms], shares: Tensor | None = None
+) -> CategoricalMixture:
+    """The mixture of laws of logits, at their points, in the proportions ``shares`` (R,)."""
     draws = [terms.log_probabilities().movedim(-1, 0) for terms in laws]
-    log_weights = [terms.weights.log() - log(len(laws)) for terms in laws]
+    shares = torch.ones(len(laws)) / len(laws) if shares is None else shares
+    pairs = zip(laws, shares, strict=True)
+    log_weights = [(terms.weights * share).log() for terms, share in pairs]
     return CategoricalMixture(torch.cat(draws), torch.cat(log_weights))
 
 
 def moderated_mixture(
     network: MLP, posteriors: Posteriors, x: Tensor, variance_scale: float
 ) -> CategoricalMixture:
-    """Equal mixture with logits shrunk by their variance (MacKay 1992, eq. 24, for each class)."""
+    """Mixture with logits shrunk by their variance (MacKay 1992, eq. 24, for each class)."""
     draws = []
-    for theta, covariance in zip(*posteriors, strict=True):
+    for theta, covariance in zip(*posteriors[:2], strict=True):
         mean, spread = linearised_logits(network, theta, covariance, x)
         variance = variance_scale * spread.diagonal(dim1=1, dim2=2)
         terms = LabelTerms(mean / (1.0 + pi / 8.0 * variance).sqrt())
         draws.append(terms.log_probabilities().squeeze(-1))
-    return CategoricalMixture(torch.stack(draws))
+    return CategoricalMixture(torch.stack(draws), posteriors.shares.log())
 
 
 def scaled_terms(logits: LinearisedLogits, variance_scale: float) -> LabelTerms:
@@ -125,13 +138,15 @@ class VarianceScale(NamedTuple):
     of_rows: Tensor  # (N,), -log p of every row left out at the chosen one, nats
 
 
-def choose_variance_scale(problem: LabelsEvidence, laws: Modes | RefinedModes) -> VarianceScale:
+def choose_variance_scale(
+    problem: LabelsEvidence, laws: Modes | RefinedModes, shares: Tensor | None = None
+) -> VarianceScale:
     """The scale of `VARIANCE_SCALES` whose mixture of the laws says most of rows left out.
 
     A pass over the rows for ``J C J'``, O(N R P^2).
     """
     _, y, weight = problem.data
-    losses = left_out_losses(leave_one_out(problem, laws), y, VARIANCE_SCALES)
+    losses = left_out_losses(leave_one_out(problem, laws), y, VARIANCE_SCALES, shares)
     log_losses = losses @ weight / weight.sum()
     best = int(log_losses.argmin())
     return VarianceScale(VARIANCE_SCALES[best], log_losses, losses[best])
@@ -152,13 +167,19 @@ def widest_within_error(losses: Tensor, weight: Tensor, scales: Sequence[float])
     return VarianceScale(scales[widest], log_losses, losses[widest])
 
 
-def left_out_losses(left_out: Sequence[LeftOut], y: Tensor, scales: Sequence[float]) -> Tensor:
-    """``-log p`` of every row left out under the laws' mixture, at every scale, (S, N) nats."""
+def left_out_losses(
+    left_out: Sequence[LeftOut], y: Tensor, scales: Sequence[float], shares: Tensor | None = None
+) -> Tensor:
+    """``-log p`` of every row left out under the laws' mixture, at every scale, (S, N) nats.
+
+    ``shares`` (R,) of the laws, of sum one; equal by default.
+    """
     n_outputs = left_out[0].mean.shape[1]
+    shares = torch.ones(len(left_out)) / len(left_out) if shares is None else shares
     rule, losses = points_for_prediction(n_outputs), []
     for scale in scales:
         log_p = torch.stack([_log_likelihood(law, y, scale, rule) for law in left_out])
-        log_p = log_p.logsumexp(0) - log(len(left_out)) + log1p(-_OUTLIERS)
+        log_p = (log_p + shares.log().to(log_p).unsqueeze(1)).logsumexp(0) + log1p(-_OUTLIERS)
         least = torch.full_like(log_p, log(_OUTLIERS / max(2, n_outputs)))
         losses.append(-log_p.logaddexp(least))
     return torch.stack(losses)

@@ -1,7 +1,6 @@
-"""Several Laplace approximations as one posterior: an equal mixture of normals around modes."""
+"""Several Laplace approximations as one posterior: a mixture of normals around distinct modes."""
 
 from dataclasses import dataclass
-from math import log
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +18,15 @@ _JACOBIAN_ENTRIES = 1 << 22  # of a block of modes
 
 @dataclass(frozen=True, eq=False)
 class ModeMixture:
-    """``1/R sum_r N(loc_r, (L_r L_r')^-1)``, the modes found from R starts.
+    """``sum_r w_r N(loc_r, (L_r L_r')^-1)``, around R distinct modes, none of their copies.
 
-    Equal weights: Laplace's evidence of a mode is wrong by more than modes differ.
+    A mode's weight is the share of the restarts that ended in it: Laplace's evidence of a mode is
+    wrong by more than modes differ.
     """
 
     loc: np.ndarray  # (R, P), the modes, in the network's flat order
     factor: np.ndarray  # (R, P, P), lower Cholesky factors of their precisions
+    weight: np.ndarray | None = None  # (R,), of sum one; equal by default
 
     @property
     def n_modes(self) -> int:
@@ -33,25 +34,26 @@ class ModeMixture:
         return len(self.loc)
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor]:
-        """Modes and factors, float64 on the CPU."""
-        return torch.as_tensor(self.loc), torch.as_tensor(self.factor)
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Modes, factors and weights, float64 on the CPU."""
+        weight = np.full(self.n_modes, 1.0 / self.n_modes) if self.weight is None else self.weight
+        return torch.as_tensor(self.loc), torch.as_tensor(self.factor), torch.as_tensor(weight)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P)."""
-        loc, factor = self.tensors
-        mode = torch.randint(self.n_modes, (n,), generator=generator)
+        loc, factor, weight = self.tensors
+        mode = weight.multinomial(n, replacement=True, generator=generator)
         noise = torch.randn((n, loc.shape[1], 1), generator=generator, dtype=torch.float64)
         moved = torch.linalg.solve_triangular(factor[mode].mT, noise, upper=True)
         return loc[mode] + moved.squeeze(2)
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log density in nats, (*B, P) -> (*B,)."""
-        loc, factor = self.tensors
+        loc, factor, weight = self.tensors
         away = torch.as_tensor(theta).double().unsqueeze(-2) - loc
         squares = torch.einsum("...rp,rpq->...rq", away, factor).square().sum(-1)
         each = log_normal_multivariate(squares, -log_det(factor), loc.shape[1])
-        return each.logsumexp(-1) - log(self.n_modes)
+        return (each + weight.log()).logsumexp(-1)
 
 
 class LinearisedModes(NamedTuple):
@@ -60,6 +62,7 @@ class LinearisedModes(NamedTuple):
     network: MLP
     loc: Tensor  # (R, P), float64
     factor: Tensor  # (R, P, P)
+    weight: Tensor  # (R,), of sum one
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means (R, N, O) of every mode's outputs, and a row's covariances (R, N, O, O)."""
@@ -88,15 +91,15 @@ class LinearisedModes(NamedTuple):
         That within the modes, on average, and that between them; O(R O (N P^2 + N^2 P)).
         """
         within, means = x.new_zeros((), dtype=torch.float64), []
-        for theta, factor in zip(self.loc, self.factor, strict=True):
+        for theta, factor, weight in zip(self.loc, self.factor, self.weight, strict=True):
             outputs, jacobian = outputs_and_jacobian(self.network, theta.unsqueeze(0), x.double())
             rows = jacobian[0].movedim(1, 0)  # (O, N, P)
             root = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
-            within = within + (root.mT @ root).movedim(0, -1)
+            within = within + weight * (root.mT @ root).movedim(0, -1)
             means.append(outputs[0])
-        away = torch.stack(means) - torch.stack(means).mean(0)
-        between = torch.einsum("rno,rmo->nmo", away, away)
-        return (within + between) / len(self.loc)
+        each = torch.stack(means)
+        away = each - torch.einsum("r,rno->no", self.weight, each)
+        return within + torch.einsum("r,rno,rmo->nmo", self.weight, away, away)
 
     def _blocks(self, n_rows: int) -> list[Tensor]:
         per_mode = n_rows * self.network.n_outputs * self.loc.shape[1]

@@ -90,23 +90,25 @@ class ModesPredictor(BasePredictor):
         mean, covariance = (t.to(x) for t in self.modes.outputs(x))
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         noise = self.likelihood.noise_scale.square()
-        return NormalMixture(mean, variance, noise, covariance=covariance)
+        weights = self.modes.weight.log().to(x)
+        return NormalMixture(mean, variance, noise, weights, covariance)
 
     def mean(self, x: Tensor) -> Tensor:
-        return self.modes.network.forward(self.modes.loc, x.double()).mean(0).to(x)
+        outputs = self.modes.network.forward(self.modes.loc, x.double())
+        return torch.einsum("r,rno->no", self.modes.weight, outputs).to(x)
 
     def covariance(self, x: Tensor) -> Tensor | None:
         return self.modes.covariance(x)
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
-        mode = torch.randint(len(self.modes.loc), (n,), generator=generator)
+        mode = self.modes.weight.cpu().multinomial(n, replacement=True, generator=generator)
         functions = self.modes.draw(x, mode, generator=generator).to(x)
         return of_draws(self.likelihood, mode).predictive(functions)
 
 
 @dataclass(frozen=True, eq=False)
 class JointLabels(BasePredictor):
-    """Labels, by several laws of the weights of a linearised network that count alike."""
+    """Labels, by several laws of the weights of a linearised network."""
 
     network: MLP
 
@@ -115,11 +117,12 @@ class JointLabels(BasePredictor):
         raise NotImplementedError
 
     @property
-    def n_laws(self) -> int:
+    def shares(self) -> Tensor:
+        """Weights of the laws, (R,)."""
         raise NotImplementedError
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> CategoricalMixture:
-        chosen = torch.randint(self.n_laws, (n,), generator=generator)
+        chosen = self.shares.cpu().multinomial(n, replacement=True, generator=generator)
         shape = (n, self.network.layout.n_params)
         noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(x.device)
         order, laws = chosen.argsort(stable=True), []
@@ -132,18 +135,18 @@ class JointLabels(BasePredictor):
 
 @dataclass(frozen=True, eq=False)
 class LabelsPredictor(JointLabels):
-    """Labels, by networks linearised at modes that count alike."""
+    """Labels, by networks linearised at modes."""
 
     posteriors: Posteriors
     variance_scale: float  # 0: of the modes alone
     integral: str = "sampling"
 
     @property
-    def n_laws(self) -> int:
-        return len(self.posteriors.theta)
+    def shares(self) -> Tensor:
+        return self.posteriors.shares
 
     def logits(self, which: int, x: Tensor, noise: Tensor) -> Tensor:
-        theta, covariance = (part[which] for part in self.posteriors)
+        theta, covariance = (part[which] for part in self.posteriors[:2])
         outputs, jacobian = outputs_and_jacobian(self.network, theta.unsqueeze(0), x)
         scale = 0.0 if self.integral == "plugin" else self.variance_scale
         moved = noise @ symmetric_root(scale * covariance)
@@ -163,8 +166,8 @@ class RefittedPredictor(JointLabels):
     variance_scale: float
 
     @property
-    def n_laws(self) -> int:
-        return len(self.members[0])
+    def shares(self) -> Tensor:
+        return torch.ones(len(self.members[0]))
 
     def logits(self, which: int, x: Tensor, noise: Tensor) -> Tensor:
         member, scale = self.members[0][which], self.members[1][which]

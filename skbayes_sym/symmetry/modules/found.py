@@ -293,7 +293,7 @@ class _Assembly:
             yield from self._split(piece.with_axes(axes, i * piece.axes[where].stride))
 
     def _independent(self, kind: int) -> dict[int, list[set[str]]]:
-        """For each leaf the variables that a free sign (or scale) moves, one set for each.
+        """Variables of each leaf that a free sign (or scale) moves, one set for each.
 
         Products of others, of inner units first, are left out.
         """

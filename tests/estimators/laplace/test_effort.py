@@ -149,9 +149,9 @@ def test_an_end_during_the_pilot_leaves_its_modes():
 
 def test_restarts_by_rows(monkeypatch):
     reg = LaplaceRegressor((3,), max_iter=1, random_state=0)
-    assert len(clone(reg).fit(*rows(30)).log_evidence_modes_) == 10
+    assert clone(reg).fit(*rows(30)).multiplicity_modes_.sum() == 10
     monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(usual_work=1.0))
-    assert len(clone(reg).fit(*rows(30)).log_evidence_modes_) == 3
+    assert clone(reg).fit(*rows(30)).multiplicity_modes_.sum() == 3
 
 
 def test_classes_of_many_columns_take_fewer_units(monkeypatch):
@@ -189,6 +189,6 @@ def test_more_rows_never_get_more_modes():
 def test_restarts_of_classes_by_rows(monkeypatch):
     clf = LaplaceClassifier((3,), max_iter=1, tol=None, random_state=0)
     X, y = rows(30)
-    assert len(clone(clf).fit(X, y > 0.0).log_evidence_modes_) == 4
+    assert clone(clf).fit(X, y > 0.0).multiplicity_modes_.sum() == 4
     monkeypatch.setattr(LaplaceClassifier, "_effort", ModesEffort(labels_work=1.0))
-    assert len(clone(clf).fit(X, y > 0.0).log_evidence_modes_) == 1
+    assert clone(clf).fit(X, y > 0.0).multiplicity_modes_.sum() == 1

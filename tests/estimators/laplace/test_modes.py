@@ -19,6 +19,7 @@ from skbayes_sym import (
     LaplaceRegressor,
     Updates,
 )
+from skbayes_sym.estimators.laplace import evidence_method
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.models import Normal, Poisson
 from skbayes_sym.models.learned_scales import ARD
@@ -52,7 +53,8 @@ def test_a_linear_model_is_bayesian_linear_regression():
     assert reg.optimizer_ == "gauss-newton"
     scale = np.full(4, 1.3)
     design, mean, covariance = linear_posterior(scale, 0.3)
-    np.testing.assert_allclose(reg.posterior_.loc, [mean, mean], atol=1e-9)
+    np.testing.assert_allclose(reg.posterior_.loc, [mean], atol=1e-9)
+    assert reg.multiplicity_modes_.tolist() == [2]
     expected = log_evidence(design, scale, 0.3)
     np.testing.assert_allclose(reg.log_evidence_modes_, expected, atol=1e-8)
     np.testing.assert_allclose(reg.prior_scale_, scale)
@@ -117,6 +119,24 @@ def test_evidences_are_reported_and_dont_weigh():
     assert reg.noise_std_ == pytest.approx(np.sqrt((reg.noise_std_modes_**2).mean()))
 
 
+def test_a_mode_that_predicts_left_out_rows_worse_is_left_out(monkeypatch):
+    """One that has shrunk to a constant, and calls everything noise, which its evidence knows."""
+
+    def shrunk(*given):
+        search = search_numbers(*given)
+        modes = search.modes
+        modes.theta[0], modes.noise_precision[0] = 0.0, 1.0
+        modes.log_evidence[0] -= 20.0
+        modes.factor[0] = modes.hyper[0].mean().mul(0.5).exp() * torch.eye(modes.theta.shape[1])
+        return search
+
+    search_numbers = evidence_method.search_numbers
+    monkeypatch.setattr(evidence_method, "search_numbers", shrunk)
+    reg = clone(SMALL).set_params(prior=ARD()).fit(X, np.sin(2.0 * X[:, 0]))
+    assert reg.multiplicity_modes_.sum() == 2
+    assert reg.score(X, np.sin(2.0 * X[:, 0])) > 0.8
+
+
 @few_steps
 def test_another_fit_leaves_nothing_of_the_one_before():
     reg = LaplaceRegressor(
@@ -156,7 +176,7 @@ def test_a_grid_over_restarts_survives_a_table_that_takes_long(monkeypatch):
     search = GridSearchCV(reg, grid, cv=2, error_score="raise").fit(X, Y)
     best = search.best_estimator_
     assert best.optimizer_ == "gauss-newton"
-    assert len(best.log_evidence_modes_) == search.best_params_["optimizer__n_restarts"]
+    assert best.multiplicity_modes_.sum() == search.best_params_["optimizer__n_restarts"]
     assert clone(reg).set_params(optimizer="auto").fit(X, Y).optimizer_ == "adam"
 
 

@@ -15,21 +15,26 @@ from skbayes_sym.models import MLP, TANH
 NETWORK, EFFORT = MLP(5, (20,), 1, TANH), ModesEffort()
 
 
-def told(nats, unexplained):
-    """What validations say: mean log densities by width, and how far off predictions are."""
+def told(nats, unexplained, priors=("layers",)):
+    """What validations say: mean log densities by width, and how far off predictions are.
+
+    A number of nats is any prior's, two are those of ``priors``.
+    """
     y = torch.linspace(-1.0, 1.0, 101, dtype=torch.float64).unsqueeze(1)
     noise = torch.as_tensor(np.random.default_rng(0).standard_normal(101))
     noise = noise - noise.mean()
     asked = []
 
-    def validate(width):
+    def validate(width, prior):
         asked.append(width)
         if nats[width] is None:
             return "as it was", None
-        mean = y * (1.0 - unexplained**0.5)
-        return "modes", HeldOutFold(nats[width] + (width == 8) * 0.1 * noise, mean)
+        mean, value = y * (1.0 - unexplained**0.5), nats[width]
+        value = value[priors.index(prior)] if isinstance(value, tuple) else value
+        return prior, HeldOutFold(value + (width == 8) * 0.1 * noise, mean)
 
-    return choose_width(validate, NETWORK, y, torch.ones(101).double(), EFFORT), asked
+    weight = torch.ones(101).double()
+    return choose_width(validate, priors, NETWORK, y, weight, EFFORT), asked
 
 
 @pytest.mark.parametrize(
@@ -49,6 +54,26 @@ def test_more_units_only_where_rows_held_out_say_so(nats, unexplained, chosen, a
     assert in_order == asked == list(widths.scores)
     np.testing.assert_allclose(list(widths.scores.values()), [nats[w] for w in asked])
     assert widths.ended is None
+
+
+@pytest.mark.parametrize(
+    ("nats", "unexplained", "chosen", "prior"),
+    [
+        ({3: -1.0, 8: (-0.9, -0.5), 20: -0.9}, 0.5, 8, "columns"),
+        ({3: -1.0, 8: (-0.9, -0.5)}, 0.05, 20, "columns"),  # hardly any noise
+        ({3: -1.0, 8: (-0.5, -0.9), 20: -0.9}, 0.5, 8, "layers"),
+        ({3: -1.0, 8: (-1.2, -1.1), 20: -1.1}, 0.5, 3, "layers"),  # few units are the better still
+        ({3: -1.0, 8: (-1.2, -1.1), 20: -0.9}, 0.5, 20, "columns"),
+    ],
+)
+def test_some_units_decide_between_a_scale_a_layer_and_a_scale_a_column(
+    nats, unexplained, chosen, prior
+):
+    widths, asked = told(nats, unexplained, ("layers", "columns"))
+    assert (widths.chosen, widths.prior) == (chosen, prior)
+    assert asked == [3, 8, 8, 20][: len(nats) + 1]
+    assert widths.scores[8] == pytest.approx(max(nats[8]))
+    assert widths.begun == (None if unexplained < 0.1 else prior)
 
 
 def test_stopped_it_hands_back_what_there_was():

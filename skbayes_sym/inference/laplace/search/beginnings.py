@@ -7,13 +7,9 @@ count, a network may never find a bend that is there. Which of the two happens s
 evidence, by more than modes begun alike differ.
 
 Numbers are searched in a batch: half of the restarts begin in each way, and a half whose best
-evidence is below the other's median begins anew in the other's way. Labels are searched from one
-start after another: in both ways, and the mode of the higher evidence is kept; on separated classes
-both ways end in the same modes, and one is enough.
-
-Modes of regression count alike, since evidences say too little of which predicts better. But where
-there is hardly any noise a restart may be left so far behind that only the mean is spoilt by it:
-one whose evidence is lower by a nat per row is left out.
+evidence is a nat below the other's median begins anew in the other's way. Labels are searched from
+one start after another: in both ways, and the mode of the higher evidence is kept; on separated
+classes both ways end in the same modes, and one is enough.
 """
 
 from collections.abc import Callable
@@ -34,7 +30,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models.learned_scales import ScalesByGroup
 
-_HOPELESS = 1.0  # nats per unit of weight below the best
+_DIFFERENT = 1.0  # nats: by less one beginning isn't better, where all restarts find one mode
 # Nats per row that a mode leaves unexplained, below which classes count as separated.
 SEPARATED = 0.05
 
@@ -58,12 +54,7 @@ def search_numbers(
     """
     if not begins_both_ways(problem):
         return how.search(problem, draw(n), on_step=on_step)
-    search = search_both_ways(how, problem, draw(2 * n), on_step, begun)
-    if search.has_ended:
-        return search
-    value = search.modes.score
-    near = value > value.max() - _HOPELESS * problem.total_weight
-    return search.of(near.nonzero().flatten())
+    return search_both_ways(how, problem, draw(2 * n), on_step, begun)
 
 
 def alternating(n: int, like: Tensor) -> Tensor:
@@ -118,9 +109,9 @@ def _kept(score: Tensor, doubted: Tensor, n: int) -> Tensor:
     if n == 1:
         return score.argmax().unsqueeze(0)
     one, other = score[doubted], score[~doubted]
-    if one.max() < other.median():
+    if one.max() < other.median() - _DIFFERENT:
         return (~doubted).nonzero().flatten()
-    if other.max() < one.median():
+    if other.max() < one.median() - _DIFFERENT:
         return doubted.nonzero().flatten()
     return torch.arange(len(doubted), device=doubted.device)
 

@@ -130,6 +130,10 @@ class EvidenceProblem:
         """The negative log likelihood at ``theta`` (R, P), up to a constant: (R,) nats."""
         raise NotImplementedError
 
+    def function_distances(self, theta: Tensor, hyper: SearchHyper) -> Tensor:
+        """Squared distances of restarts' functions at the rows, (R, R), in the first's noise."""
+        raise NotImplementedError
+
     def log_normaliser(self, hyper: SearchHyper) -> Tensor | float:
         """The constant that `misfit` leaves out, (R,) nats."""
         return 0.0

@@ -60,7 +60,9 @@ def cross_validated(
     log_density, mean = y.new_empty(len(y)), torch.empty_like(y)
     for k in range(len(theta) // MODES_A_FOLD):
         rows, of_fold = (fold == k).nonzero().flatten(), held == k
-        networks = LinearisedModes(problem.network, modes.theta[of_fold], modes.factor[of_fold])
+        theta, factor = modes.theta[of_fold], modes.factor[of_fold]
+        equal = theta.new_full((len(theta),), 1.0 / len(theta))
+        networks = LinearisedModes(problem.network, theta, factor, equal)
         outputs, covariance = networks.outputs(x[rows])
         noise = modes.noise_precision[of_fold].reciprocal().unsqueeze(1)
         law = NormalMixture(outputs, covariance.diagonal(dim1=-2, dim2=-1), noise)

@@ -189,6 +189,12 @@ class LabelsEvidence(EvidenceProblem):
                 value[r] += weight @ terms.value(y)
         return value
 
+    def function_distances(self, theta: Tensor, hyper: SearchHyper) -> Tensor:
+        logs = [LabelTerms(self.network.forward(one, self.data.x)) for one in theta]
+        log_p = torch.stack([terms.log_probabilities()[..., 0] for terms in logs])
+        roots = 2.0 * ((log_p + self.data.weight.log().unsqueeze(1)) / 2.0).exp().flatten(1)
+        return torch.cdist(roots, roots, compute_mode="donot_use_mm_for_euclid_dist").square()
+
     def expansion(self, theta: Tensor) -> Expansion:
         """The negative log likelihood to second order; O(R N P^2), or O(R N K P) of few rows."""
         values, gradients, products = zip(

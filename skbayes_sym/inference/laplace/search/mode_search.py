@@ -3,6 +3,7 @@
 After every Levenberg-Marquardt step MacKay's update moves the hyperparameters. The last iterate is
 kept, not the one of the highest evidence: away from a mode Laplace's approximation says too much.
 But where scales run away while the evidence falls (`EvidenceProblem.keeps_best`) the best is.
+A restart on its way to a symmetric copy of another's mode ends there, and is counted with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.laplace.search.copies import first_alike
 from skbayes_sym.inference.laplace.search.evidence_problem import (
     Begun,
     EvidenceProblem,
@@ -27,12 +29,12 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.optimise import Loop, Stopped, gravest
 
 HYPER_START = 8  # iterations before scales and noise move: the weights first
-_SELDOM = 3  # steps a hyperparameters' update where weights are many
+_LOOKS = 3  # in a row that show a restart near another that moves, too
+_SELDOM = 3  # steps a hyperparameters' update where weights are many, or a look for copies
 # Nats per unit of weight that the evidence rises by at every one of so many steps while a network
 # still finds out that there is hardly any noise. Others have made up their minds: from there on
 # scales drift and predictions get worse as often as better.
 _STEEP, _OVER = 0.01, 10
-# Reasons to stop, the first that a restart had being the whole search's.
 
 Batch = TypeVar("Batch")  # a NamedTuple of tensors (R, ...), nested or not
 
@@ -55,11 +57,17 @@ class Modes(NamedTuple):
     log_evidence: Tensor  # (R,), Laplace's estimate of log p(y | X, hyperparameters), nats
     log_hyperprior: Tensor  # (R,), nats, of the log precisions
     n_iter: Tensor  # int64 (R,)
+    n_restarts: Tensor  # int64 (R,), that ended in this mode or its copies
 
     @property
     def score(self) -> Tensor:
         """Log evidence and hyperprior, by which modes are compared, (R,) nats."""
         return self.log_evidence + self.log_hyperprior
+
+    @property
+    def shares(self) -> Tensor:
+        """Share of the restarts that each mode has, (R,)."""
+        return self.n_restarts.double() / self.n_restarts.sum()
 
     @property
     def covariance(self) -> Tensor:
@@ -104,6 +112,18 @@ def joined(searches: Sequence[Search]) -> Search:
     modes = mapped(lambda *parts: torch.cat(parts), *(search.modes for search in searches))
     curves = [curve for search in searches for curve in search.curves]
     return Search(modes, curves, [reason for search in searches for reason in search.stopped])
+
+
+def distinct(problem: EvidenceProblem, search: Search) -> Search:
+    """Keep of copies of one another the mode of the highest score, with their number."""
+    modes = search.modes
+    order = modes.score.argsort(descending=True, stable=True)
+    hyper = SearchHyper(modes.hyper, modes.noise_precision)
+    first = torch.tensor(first_alike(problem, modes.theta[order], hyper.of(order)))
+    source = order[first.to(order)].scatter(0, order, order[first.to(order)])
+    n_restarts = torch.zeros_like(modes.n_iter).index_add(0, source, modes.n_restarts)
+    kept = search._replace(modes=modes._replace(n_restarts=n_restarts))
+    return kept.of((n_restarts > 0).nonzero().flatten())
 
 
 # Told the number of steps and a function that gives what has been found; True stops.
@@ -193,6 +213,8 @@ class EvidenceSearch:
         at_first, hyper = begun
         state, rows = _start(theta, hyper), at_first.expansion(theta)
         n_before = problem.schedule.best_start if resumes else 0  # steps made elsewhere
+        itself = torch.arange(len(theta))
+        source, looks = itself, [itself]  # whose copy each restart is
         curve: list[Tensor] = []  # of scores and log evidences, (2, R) each
         ended = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
         moving, alive = list(range(len(theta))), torch.arange(len(theta), device=theta.device)
@@ -211,6 +233,13 @@ class EvidenceSearch:
                 if _has_update(problem, i):
                     values = torch.stack([state.here.score, state.here.log_evidence])
                     curve.append(torch.where(ended, nan, values))
+                    looks_now = (i - HYPER_START) % _SELDOM == 0 and self.tol is not None
+                    if looks_now and i > HYPER_START:
+                        look = _sources(problem, state.here, moving, source)
+                        looks = [*looks[-_LOOKS + 1 :], look]
+                        is_sure = torch.stack(looks).eq(look).all(0) & (len(looks) == _LOOKS)
+                        source = torch.where(is_sure, look, source)
+                        ended = ended | (source != itself).to(ended)
                 ended = ended | self._settled(problem, curve, state.n_without)
                 settled = ended
                 if n_done + 1 >= self.max_iter:
@@ -219,13 +248,15 @@ class EvidenceSearch:
                 loop.stop_if("tol", n_settled == len(theta))
                 if on_step is not None:
                     search = partial(_search, problem, state, curve, "interrupted")
-                    loop.stop_if("callback", on_step(n_done + 1, search))
+                    so_far = partial(_with_copies, search, source)
+                    loop.stop_if("callback", on_step(n_done + 1, so_far))
                 if not moving:
                     break
                 if len(moving) < len(before):
                     alive = torch.tensor(moving, device=theta.device)
                     rows = rows.of(torch.tensor([before.index(r) for r in moving]).to(alive))
-        return _search(problem, state, curve, loop.stopped)
+        search = partial(_search, problem, state, curve, loop.stopped)
+        return _with_copies(search, source)
 
     def _settled(
         self, problem: EvidenceProblem, curve: Sequence[Tensor], n_without: Tensor
@@ -329,9 +360,29 @@ def _search(
     theta, hyper, *_ = _where(state.best.score > -inf, state.best, state.here)
     value, system = evaluated(problem, theta, problem.expansion(theta), hyper)
     log_hyperprior = problem.log_hyperprior(hyper)
-    modes = Modes(theta, *hyper, system.cholesky(), value, log_hyperprior, state.n_iter)
+    n_restarts = torch.ones_like(state.n_iter)
+    factor = system.cholesky()
+    modes = Modes(theta, *hyper, factor, value, log_hyperprior, state.n_iter, n_restarts)
     values = torch.stack([theta.new_full((len(theta),), nan), *(value for _, value in curve)]).cpu()
     return Search(modes, [one[one.isfinite()] for one in values.T], len(theta) * [stopped])
+
+
+def _sources(problem: EvidenceProblem, here: _Place, moving: list[int], source: Tensor) -> Tensor:
+    """Which restart each moving one comes near, those first that have ended and are no copies."""
+    over = [r for r, s in enumerate(source.tolist()) if r == s and r not in moving]
+    order, look = over + moving, source.clone()
+    which = torch.tensor(order).to(here.theta.device)
+    first = first_alike(problem, here.theta[which], here.hyper.of(which))
+    look[moving] = torch.tensor([order[k] for k in first[len(over) :]])
+    return look
+
+
+def _with_copies(search: Callable[[], Search], source: Tensor) -> Search:
+    """The search, with the modes of sources in the places of their copies."""
+    each = search()
+    while not torch.equal(source, source[source]):
+        source = source[source]
+    return each.of(source.to(each.modes.theta.device))
 
 
 def _told_on(

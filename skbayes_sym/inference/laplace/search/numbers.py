@@ -106,6 +106,12 @@ class NumbersEvidence(EvidenceProblem):
     def misfit(self, theta: Tensor, hyper: SearchHyper) -> Tensor:
         return 0.5 * (hyper.noise_precision * self.squares(theta)).sum(1)
 
+    def function_distances(self, theta: Tensor, hyper: SearchHyper) -> Tensor:
+        outputs = self.network.forward(theta, self.data.x) * self.data.weight.sqrt().unsqueeze(1)
+        each = outputs.movedim(2, 0).contiguous()
+        apart = torch.cdist(each, each, compute_mode="donot_use_mm_for_euclid_dist").square()
+        return torch.einsum("rt,trs->rs", hyper.noise_precision, apart)
+
     def log_normaliser(self, hyper: SearchHyper) -> Tensor:
         log_noise = hyper.noise_precision.log() - log(2.0 * pi)
         return 0.5 * (self.total_weight.unsqueeze(1) * log_noise).sum(1)

@@ -7,13 +7,11 @@ import pytest
 import torch
 from inference.laplace.labels_problems import class_data, class_problem
 
-from skbayes_sym.inference.laplace.search import beginnings
 from skbayes_sym.inference.laplace.search.beginnings import (
     SEPARATED,
     alternating,
     search_both_ways,
     search_labels,
-    search_numbers,
     unexplained,
 )
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
@@ -99,22 +97,6 @@ def test_stopped_it_gives_the_first_restarts(last):
     assert told == list(range(1, last + 1))
     assert search.stopped == ["callback"] * 4
     assert len(search.modes.theta) == len(search.curves) == 4
-
-
-def test_a_mode_a_nat_per_row_below_the_best_is_left_out(monkeypatch):
-    problem, how = a_bend(), EvidenceSearch(12)
-    theta = starts(problem, 6)
-    found = search_both_ways(how, problem, theta)
-    for lag, kept in [(0.9, [0, 1, 2]), (1.1, [0, 2])]:
-        value = found.modes.log_evidence.max() - 80 * torch.tensor([0.0, lag, 0.5]).double()
-        lagging = found._replace(modes=found.modes._replace(log_evidence=value))
-        monkeypatch.setattr(beginnings, "search_both_ways", lambda *_, s=lagging: s)
-        near = search_numbers(how, problem, lambda n: theta[:n], 3)
-        torch.testing.assert_close(near.modes.theta, found.modes.theta[kept])
-        assert len(near.curves) == len(kept)
-    stopped = lagging.ended_by("callback")
-    monkeypatch.setattr(beginnings, "search_both_ways", lambda *_: stopped)
-    assert len(search_numbers(how, problem, lambda n: theta[:n], 3).modes.theta) == 3
 
 
 LABELS = EvidenceSearch(30)

@@ -49,7 +49,9 @@ def test_rows_held_out_are_predicted_by_modes_of_the_others():
         alone = NumbersEvidence(network, data._replace(weight=weight), problem.prior)
         two = start[2 * k : 2 * k + 2]
         modes = how.search(alone, two, alternating(2, two)).modes
-        mean, covariance = LinearisedModes(network, modes.theta, modes.factor).outputs(data.x[own])
+        mean, covariance = LinearisedModes(
+            network, modes.theta, modes.factor, modes.shares
+        ).outputs(data.x[own])
         variance = covariance.diagonal(dim1=-2, dim2=-1) + 1.0 / modes.noise_precision[:, None]
         density = stats.norm(mean, variance.sqrt()).pdf(data.y[own]).prod(-1).mean(0)
         np.testing.assert_allclose(found.rows.log_density[own], np.log(density), rtol=1e-6)
