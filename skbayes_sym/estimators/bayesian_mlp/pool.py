@@ -66,7 +66,7 @@ class Effort:
     member_width: int = 50
     member_rate: float = 0.03
     member_steps: int = 2000
-    member_tol: float = 1e-3
+    member_tol: float | None = 1e-3
     noise_prior_scale: float = 1.0
     eigenvectors: float = 9.0  # multiplications of symmetric matrices' eigenvectors, over m^3
     # Networks of one kind count if they gain at least this share of the other kind's gain over the
@@ -277,7 +277,7 @@ class Numbers:
     """Pool of regression: where modes find much noise there are no members."""
 
     needs: ClassVar[asks.Needs] = asks.Needs(
-        asks.LEARNED_NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
+        asks.NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
     )
 
     n_modes: int  # restarts of the evidence-trained network, as far as rows and weights allow them
@@ -300,9 +300,11 @@ class Numbers:
         )  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
-        n, judges = self.n_members, self.effort.judges
+        n, effort = self.n_members, self.effort
+        if not model.likelihood.n_params:  # under hardly any noise nats per row never settle
+            effort = replace(effort, member_tol=None)
         if parts.modes is None:
-            return None if parts.members else self.effort.ensemble(max(1, n))
+            return None if parts.members else effort.ensemble(max(1, n))
         # As many members as modes: neither kind outvotes the other.
         n = min(n, parts.n_modes)
         if parts.n_members == n or (parts.members and not self._count(parts, data, model)):
@@ -314,10 +316,10 @@ class Numbers:
         network = model.network
         n_numbers = min(data.n_rows, MOST_ROWS) * network.n_outputs
         m, larger = sorted((n_numbers, network.layout.n_params))
-        done = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m)
+        done = n * 2.0 * m**2 * (larger + effort.eigenvectors * m)
         is_judged = parts.linear is not None and parts.members is None
-        n = min(n, judges) if is_judged else n
-        return self.effort.ensemble(n) if done <= self.effort.modes.most_work else None
+        n = min(n, effort.judges) if is_judged else n
+        return effort.ensemble(n) if done <= effort.modes.most_work else None
 
     def _count(self, parts: Parts, data: Training, model: Model) -> bool:
         """Whether members gain, on left-out rows, nearly what as many modes do."""
@@ -410,7 +412,7 @@ def _left_out(pooled: PoolFit, data: Training) -> tuple[dict[str, NormalMixture]
         share = float(rows.weight.sum()) / float(rows.weight[chosen].sum())
         rows = Data(*(t[chosen] for t in rows))
         each = leverage.to(rows.x).mT / (share * rows.weight).unsqueeze(1)  # of one repetition
-        noise = torch.as_tensor(members.log_noise).to(rows.x).exp().square().unsqueeze(1)
+        noise = members.noise_scale(pooled.members_model).to(rows.x).square().unsqueeze(1)
         outputs = pooled.members_model.network.forward(theta, rows.x)
         laws["members"] = left_out(NormalMixture(outputs, noise * each, noise), rows.y)
     for name, fit in (("modes", modes), ("linear", linear)):

@@ -22,12 +22,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.bayesian_mlp.pools import BayesianMLPClassifier, BayesianMLPRegressor
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.linear.linear_regressor import BayesianLinearRegressor
-from skbayes_sym.estimators.stacking.parts import (
-    OfEstimator,
-    OfGiven,
-    OfTrees,
-    RowBlock,
-)
+from skbayes_sym.estimators.stacking.parts import OfEstimator, OfGiven, OfTrees, RowBlock
 from skbayes_sym.inference.gaussian_process import ProcessEffort, fit_process
 from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.inference.trees import Trees
@@ -275,10 +270,7 @@ class Boosting:
         return Fit(part, law, is_of_points=True, said=said, is_by_folds=True)
 
     def _model(self, task: StackTask, rounds: int) -> Any:
-        from sklearn.ensemble import (
-            HistGradientBoostingClassifier,
-            HistGradientBoostingRegressor,
-        )
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
         kind = HistGradientBoostingClassifier if task.n_classes else HistGradientBoostingRegressor
         effort = task.effort

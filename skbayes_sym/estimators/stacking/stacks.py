@@ -27,13 +27,7 @@ from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.predictive import predicts_numbers
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.stacking.combining import StackFit, fit_stack
-from skbayes_sym.estimators.stacking.kinds import (
-    KINDS,
-    Given,
-    Member,
-    StackEffort,
-    StackTask,
-)
+from skbayes_sym.estimators.stacking.kinds import KINDS, Given, Member, StackEffort, StackTask
 from skbayes_sym.estimators.stacking.parts import RowBlock
 from skbayes_sym.inference.gaussian_process import ProcessEffort
 from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor
