@@ -42,13 +42,7 @@ from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, UnboundPrior
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
-from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    Bethe,
-    Exact,
-    Importance,
-    InfoNCE,
-    Soules,
-)
+from skbayes_sym.symmetry.gaps.permanent_estimates import Bethe, Exact, Importance, InfoNCE, Soules
 from skbayes_sym.symmetry.gaps.rotations import AnchoredRotationGap, IsotropicRotationGap
 from skbayes_sym.symmetry.gaps.row_gaps import AnchoredComponentGap, ComponentGap, SignFlipGap
 from skbayes_sym.symmetry.gaps.translations import TranslationGap

@@ -25,7 +25,8 @@ STRINGS = "models/likelihoods/named.py"  # what stands for a likelihood
 # A file of each kind, and the tables that give it a string as shorthand.
 ADDED: dict[str, tuple[str, set[str]]] = {
     "likelihood": (
-        "models.likelihoods.student_t", {"estimators/linear/linear_regressor.py", STRINGS}
+        "models.likelihoods.student_t",
+        {"estimators/linear/linear_regressor.py", STRINGS},
     ),
     "likelihood of labels": (
         "models.likelihoods.ordinal",

@@ -45,7 +45,7 @@ ALIKE: dict[str, dict[str, Any]] = {
         "n_chains": 4,
         "sampler__n_warmup": 8,
         "sampler__init": Annealing(2, 3, n_settle=2),
-    },
+    }
 }
 LONG = {
     "mcmc-annealed", "mcmc-evidence", "bayesian-mlp-ard", "bayesian-mlp",
@@ -104,8 +104,7 @@ def fitted_there(name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in FITS],
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in FITS]
 )
 def test_a_fit_is_the_same_and_moves(name, cuda, monkeypatch):
     estimator, rows, y = FITS[name]

@@ -163,26 +163,6 @@ class OtherPredictive(PredictiveDistribution):
     def cdf(self, y: Any) -> Array:
         return self._asked("cdf", np.reshape(y, self._shape))
 
-    def crps(self, y: Any) -> Array:
-        columns = _Columns(self), torch.tensor(np.reshape(y, (self._shape[0], -1))).double()
-        return crps(*columns).numpy().reshape(np.shape(self.mean()))
-
-
-class _Columns:
-    """A distribution's cdf and quantiles as `crps` asks for them, (N, T)."""
-
-    is_discrete = False
-
-    def __init__(self, law: OtherPredictive) -> None:
-        self._law = law
-
-    def cdf(self, y: torch.Tensor) -> torch.Tensor:
-        return torch.tensor(self._law.cdf(y.numpy())).reshape(y.shape)
-
-    def quantile(self, probability: float) -> torch.Tensor:
-        values = torch.tensor(self._law.quantile(probability))
-        return values.reshape(len(values), -1)
-
 
 def predictive(model: Any, X: Any) -> Any:
     """The predictive distribution of a fitted model at new rows.

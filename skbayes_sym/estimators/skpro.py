@@ -112,7 +112,7 @@ def _mean_distance(mean: Array, std: Array) -> Array:
 
 
 class BayesianSkpro(BaseProbaRegressor):
-    """A model of this package as skpro's, with the whole mixture that it predicts.
+    """A model as skpro's, with the whole mixture that it predicts.
 
     Parameters
     ----------

@@ -10,10 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.datasets import load_diabetes
 from sklearn.utils import Bunch
 
-from skbayes_sym.datasets import (
-    _loading,
-    load_dataset,
-)
+from skbayes_sym.datasets import _loading, load_dataset
 
 
 @pytest.fixture(autouse=True)

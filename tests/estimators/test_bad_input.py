@@ -12,17 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from fits import (
-    COUNTS,
-    FITS,
-    LABELS,
-    NUMBERS,
-    SMALL,
-    X,
-    assert_predicts_as,
-    fitted,
-    target,
-)
+from fits import COUNTS, FITS, LABELS, NUMBERS, SMALL, X, assert_predicts_as, fitted, target
 from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -219,3 +209,9 @@ def test_a_fitted_model_predicts_by_the_likelihood_of_its_fit(name: str) -> None
     assert_predicts_as(name, model.set_params(likelihood=FITS[name].estimator.likelihood))
     with pytest.raises(ValueError, match="likelihood"):
         model.set_params(likelihood="nonsense").fit(X, FITS[name].y)
+
+
+def test_a_factorisation_predicts_by_the_likelihood_of_its_fit() -> None:
+    model = deepcopy(fitted("factors-gibbs")).set_params(likelihood="bernoulli")
+    assert_predicts_as("factors-gibbs", model)
+    assert model.with_new_rows(FITS["factors-gibbs"].X[:2]).components_ is not None

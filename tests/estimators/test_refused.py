@@ -48,10 +48,7 @@ OF_SAMPLED_NOISE: list[tuple[Mapping[str, Any], str]] = [
 ]
 OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
     ({"symmetry": Symmetrized(None, Soules())}, r"gap=Soules\(.*\) does not apply: symmetry=None"),
-    (
-        {"symmetry": Symmetrized(gap=Bethe())},
-        r"gap=Bethe\(.* from above: train on a lower",
-    ),
+    ({"symmetry": Symmetrized(gap=Bethe())}, r"gap=Bethe\(.* from above: train on a lower"),
     (
         {"symmetry": Symmetrized("permutation", UnitGap(Trivial(), Soules()))},
         "symmetry='permutation', but gap=UnitGap has a group of its own: leave symmetry='auto'",
@@ -92,7 +89,9 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE + OF_CHAINS,
     sk.MCMCClassifier: OF_NETWORKS + OF_CHAINS,
     sk.DeepEnsembleRegressor: [
-        *OF_NETWORKS, *OF_NOISE, *OF_SAMPLED_NOISE,
+        *OF_NETWORKS,
+        *OF_NOISE,
+        *OF_SAMPLED_NOISE,
         ({"network": nn.Linear(3, 2)}, "network has 2 outputs.*ask for 1"),
     ],
     sk.DeepEnsembleClassifier: [

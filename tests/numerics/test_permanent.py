@@ -11,11 +11,7 @@ from numerics.log_weights import INF, float64, random_log_weights
 from torch.testing import assert_close
 
 from skbayes_sym.numerics import permanent
-from skbayes_sym.numerics.permanent import (
-    bethe_bound,
-    log_permanent,
-    soules_bound,
-)
+from skbayes_sym.numerics.permanent import bethe_bound, log_permanent, soules_bound
 
 FUNCTIONS = [log_permanent, soules_bound, bethe_bound]
 

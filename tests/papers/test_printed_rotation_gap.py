@@ -4,11 +4,7 @@ import pytest
 import torch
 from inference.factorization.factorization_problems import complete, fit, noisy_matrices
 from inference.factorization.test_vi import LOG_EVIDENCE
-from printed_rotation_gap import (
-    printed_gap,
-    printed_log_integral,
-    printed_objective,
-)
+from printed_rotation_gap import printed_gap, printed_log_integral, printed_objective
 
 from skbayes_sym.inference.factorization.covariance import CovarianceFamily
 from skbayes_sym.inference.factorization.gap_looks import GapStream

@@ -7,14 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from files import rewrite
-from fits import (
-    FITS,
-    SMALL,
-    THREE,
-    X,
-    assert_predicts_as,
-    fitted,
-)
+from fits import FITS, SMALL, THREE, X, assert_predicts_as, fitted
 from habits import hurried
 from sklearn.exceptions import NotFittedError
 

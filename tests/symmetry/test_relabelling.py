@@ -8,12 +8,7 @@ from torch.testing import assert_close
 from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.symmetry.reference import estimate_reference, margin_of_labels, orbit_mean_square
-from skbayes_sym.symmetry.relabelling import (
-    Labelling,
-    label_margin,
-    label_objective,
-    relabel,
-)
+from skbayes_sym.symmetry.relabelling import Labelling, label_margin, label_objective, relabel
 from skbayes_sym.symmetry.units import unit_layers, units_of
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -180,4 +175,3 @@ def test_margin_is_that_of_the_least_decided_layer(generator):
     each = [margin_of_labels(theta, layer, reference) for layer in case.group.factors]
     margin = label_margin(theta, case.group)
     assert_close(margin, torch.minimum(*each))
-

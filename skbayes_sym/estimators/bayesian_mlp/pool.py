@@ -60,7 +60,7 @@ class Effort:
     member_width: int = 50
     member_rate: float = 0.03
     member_steps: int = 2000
-    member_tol: float = 1e-3
+    member_tol: float | None = 1e-3
     noise_prior_scale: float = 1.0
     eigenvectors: float = 9.0  # multiplications of symmetric matrices' eigenvectors, over m^3
     # Networks of one kind count if they gain at least this share of the other kind's gain over the
@@ -269,7 +269,7 @@ class Numbers:
     """Pool of regression: where modes find much noise there are no members."""
 
     needs: ClassVar[asks.Needs] = asks.Needs(
-        asks.LEARNED_NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
+        asks.NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
     )
 
     n_modes: int  # restarts of the evidence-trained network, as far as rows and weights allow them
@@ -292,8 +292,11 @@ class Numbers:
         )  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
+        effort = self.effort
+        if not model.likelihood.n_params:  # under hardly any noise nats per row never settle
+            effort = replace(effort, member_tol=None)
         if parts.modes is None:
-            return self.effort.ensemble(max(1, self.n_members))
+            return effort.ensemble(max(1, self.n_members))
         if not self.n_members:
             return None
         if noise_share(parts.modes.modes, data.double_data.y.cpu()) > self.effort.modes.most_noise:
@@ -303,8 +306,8 @@ class Numbers:
         n, network = min(self.n_members, parts.n_modes), model.network
         n_numbers = min(data.n_rows, MOST_ROWS) * network.n_outputs
         m, larger = sorted((n_numbers, network.layout.n_params))
-        done = n * 2.0 * m**2 * (larger + self.effort.eigenvectors * m)
-        return self.effort.ensemble(n) if done <= self.effort.modes.most_work else None
+        done = n * 2.0 * m**2 * (larger + effort.eigenvectors * m)
+        return effort.ensemble(n) if done <= effort.modes.most_work else None
 
     def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplace | None:
         n_numbers, effort = data.n_rows * model.network.n_outputs, self.effort.modes
@@ -341,9 +344,7 @@ class Numbers:
         noise = fit_noise_shape(judged, rows.y, rows.weight)
         if noise is not None:
             without = noise.shaped(law).log_prob(rows.y)
-        return replace(
-            pooled, weights=weights, noise=noise, left_out=_spread(without, data, parts)
-        )
+        return replace(pooled, weights=weights, noise=noise, left_out=_spread(without, data, parts))
 
     def told(self, parts: Parts) -> tuple[str, str]:
         """Words for the scale of modes, and for the members."""
@@ -387,7 +388,7 @@ def _left_out(pooled: PoolFit, data: Training) -> tuple[dict[str, NormalMixture]
         share = float(rows.weight.sum()) / float(rows.weight[chosen].sum())
         rows = Data(*(t[chosen] for t in rows))
         each = leverage.to(rows.x).mT / (share * rows.weight).unsqueeze(1)  # of one repetition
-        noise = torch.as_tensor(members.log_noise).to(rows.x).exp().square().unsqueeze(1)
+        noise = members.noise_scale(pooled.members_model).to(rows.x).square().unsqueeze(1)
         outputs = pooled.members_model.network.forward(theta, rows.x)
         laws["members"] = left_out(NormalMixture(outputs, noise * each, noise), rows.y)
     for name, fit in (("modes", modes), ("linear", linear)):

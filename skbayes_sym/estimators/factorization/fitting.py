@@ -15,11 +15,7 @@ from skbayes_sym.estimators.factorization.entries import warn_of_empty
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
 from skbayes_sym.inference.diagnostics import rank_rhat
 from skbayes_sym.inference.factorization.coordinates import Free, with_pinned
-from skbayes_sym.inference.factorization.entry_predictor import (
-    EntryRows,
-    FactorPredictor,
-    law_cov,
-)
+from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor, law_cov
 from skbayes_sym.inference.factorization.factor_model import (
     FactorModel,
     FactorProblem,

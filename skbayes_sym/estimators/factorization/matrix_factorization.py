@@ -438,25 +438,26 @@ class SymVIMatrixFactorization(Recommends):
 
     def _entry_likelihood(self) -> Likelihood:
         """The likelihood by name, or the object, at any parameters."""
-        if isinstance(self.likelihood, str):
-            named = LIKELIHOODS[self.likelihood]
+        likelihood = self._given_likelihood
+        if isinstance(likelihood, str):
+            named = LIKELIHOODS[likelihood]
             if not named.scales_targets:
-                why = f"likelihood={self.likelihood!r} has no such noise"
+                why = f"{likelihood=} has no such noise"
                 refuse(self, ["noise_std"], why, "likelihood='gaussian'")
             return named
-        given = self.likelihood
-        why = f"likelihood={given!r} has parameters of its own"
+        why = f"{likelihood=} has parameters of its own"
         refuse(self, ["noise_std"], why, "likelihood='gaussian'")
         members = ("n_params", "bound", "predictive", "n_outputs_per_target", "scales_targets")
         remedy = "skbayes_sym.models has some, and Likelihood the members of one's own."
-        require_members(given, members, parameter="likelihood", remedy=remedy)
-        takes_numbers = isinstance(given, TargetLikelihood) and given.n_outputs_per_target == 1
-        if not takes_numbers and given.kind not in ("bernoulli", "ordinal"):
+        require_members(likelihood, members, parameter="likelihood", remedy=remedy)
+        is_single = likelihood.n_outputs_per_target == 1
+        takes_numbers = isinstance(likelihood, TargetLikelihood) and is_single
+        if not takes_numbers and likelihood.kind not in ("bernoulli", "ordinal"):
             raise ValueError(
-                f"likelihood={given!r} doesn't go with SymVIMatrixFactorization, whose entries are "
+                f"{likelihood=} doesn't go with SymVIMatrixFactorization, whose entries are "
                 "numbers, counts, two classes or classes in an order, each of one output."
             )
-        return given
+        return likelihood  # type: ignore[no-any-return]
 
     def _likelihood(self, data: MatrixTraining, learns_prior: bool) -> Likelihood:
         """At the parameters where learning starts, in scaled units."""
@@ -481,7 +482,7 @@ class SymVIMatrixFactorization(Recommends):
 
     def _fitted_likelihood(self) -> Likelihood:
         """The likelihood of the entries, at any parameters of the right number."""
-        if self.likelihood == "ordinal":
+        if self._given_likelihood == "ordinal":
             return Ordinal(torch.zeros(len(self.classes_) - 1).double(), _LATENT_NOISE**0.5)
         likelihood = self._entry_likelihood()
         if likelihood.n_params and not len(self._predictor_["params"]):  # its scale was given

@@ -55,10 +55,7 @@ def joined(old: Listed | None, new: Observed) -> Listed:
 
 
 def warm_state(
-    fitted: FactorPredictor,
-    data: MatrixTraining,
-    labels: tuple[Array, Array],
-    ratio: float,
+    fitted: FactorPredictor, data: MatrixTraining, labels: tuple[Array, Array], ratio: float
 ) -> FactorState:
     """The posterior of a fit over the rows and columns there are now; new ones at their prior.
 

@@ -9,11 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import (
-    fully_connected,
-    scale_attributes,
-    scales_by_group,
-)
+from skbayes_sym.estimators._fit.building import fully_connected, scale_attributes, scales_by_group
 from skbayes_sym.estimators._fit.compatibility import (
     FULLY_CONNECTED,
     NORMAL_NOISE,

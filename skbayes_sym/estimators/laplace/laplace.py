@@ -279,6 +279,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_modes_, n_features)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     noise_std_modes_ : ndarray of shape (n_modes_, n_targets)
         Standard deviation of each mode's noise, in the units of ``y``.
     log_evidence_curve_ : ndarray of shape (n_updates,)
@@ -507,6 +509,8 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_modes_, n_features)
         Scale of the weights from every column of ``X``; only with ``prior=ARD(...)``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     variance_scale_ : float
         Factor on the variance of the logits in predictions; after Gauss-Newton steps only.
     log_evidence_curve_ : ndarray of shape (n_updates,)

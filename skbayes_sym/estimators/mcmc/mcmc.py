@@ -275,6 +275,8 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     relevance_ : ndarray of shape (n_chains, n_features)
         Scale of the weights from every column of ``X``; only with ``prior=ARD()``: of every chain,
         geometric mean over its draws.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and the
         log noise;
@@ -505,6 +507,8 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     relevance_ : ndarray of shape (n_chains, n_features)
         Scale of the weights from every column of ``X``; only with ``prior=ARD()``: of every chain,
         geometric mean over its draws.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows;
         parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;

@@ -136,8 +136,11 @@ def fit_stack(
 
 
 def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask) -> float | None:
-    """How far behind the best of the others networks begin, where they are out of the race."""
-    if not judged or not isinstance(member, Networks):
+    """How far behind the best of the others networks begin, where they are out of the race.
+
+    On six settling tables of labels beginning took a third of the time again, and stopped nothing.
+    """
+    if task.n_classes or not judged or not isinstance(member, Networks):
         return None
     best = max(_score(m.log_density, task)[0] for m in judged.values())
     try:

@@ -22,12 +22,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.bayesian_mlp.pools import BayesianMLPClassifier, BayesianMLPRegressor
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.linear.linear_regressor import BayesianLinearRegressor
-from skbayes_sym.estimators.stacking.parts import (
-    OfEstimator,
-    OfGiven,
-    OfTrees,
-    RowBlock,
-)
+from skbayes_sym.estimators.stacking.parts import OfEstimator, OfGiven, OfTrees, RowBlock
 from skbayes_sym.inference.gaussian_process import ProcessEffort, fit_process
 from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.inference.trees import Trees
@@ -119,10 +114,9 @@ class Fit:
 
     ``left_out``: a law of numbers (S, N, 1), scores of labels (N, K), or the log density (N,)
     itself, nan of rows that it doesn't know of; None asks for folds, ``is_by_folds`` says that they
-    were made. ``is_final``: whether the part
-    is to be taken as it is, without a noise shape or a calibration; ``is_of_points``: whether its
-    noise is 1 for lack of another; ``optimism``: nats per row that left-out rows promise too much;
-    ``said``: what there is to know.
+    were made. ``is_final``: whether the part is to be taken as it is, without a noise shape or a
+    calibration; ``is_of_points``: whether its noise is 1 for lack of another; ``optimism``: nats
+    per row that left-out rows promise too much; ``said``: what there is to know.
     """
 
     part: Any
@@ -276,10 +270,7 @@ class Boosting:
         return Fit(part, law, is_of_points=True, said=said, is_by_folds=True)
 
     def _model(self, task: StackTask, rounds: int) -> Any:
-        from sklearn.ensemble import (
-            HistGradientBoostingClassifier,
-            HistGradientBoostingRegressor,
-        )
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
         kind = HistGradientBoostingClassifier if task.n_classes else HistGradientBoostingRegressor
         effort = task.effort
@@ -295,7 +286,8 @@ def _filled(stage: Array, model: Any, n_classes: int) -> Array:
     if not n_classes:
         return stage[:, None]
     full = np.full((len(stage), n_classes), 1e-9)
-    full[:, model.classes_.astype(int)] = stage.clip(1e-9)
+    is_one = len(model.classes_) == 1  # whose model has a column for another all the same
+    full[:, model.classes_.astype(int)] = 1.0 if is_one else stage.clip(1e-9)
     return full
 
 
@@ -364,7 +356,7 @@ class Networks:
         Many are tried where few score less than ``enough``.
         """
         effort, most = ModesEffort(), -np.inf
-        usual = effort.units_of_numbers(len(task), task.rows.x.shape[1], max(1, task.n_classes))
+        usual = effort.units_of_numbers(len(task), task.rows.x.shape[1], 1)
         for width in (effort.widths[0], usual):
             few: dict[str, Any] = {"hidden_layer_sizes": width, "n_modes": task.effort.n_probes}
             density = self._fitted(task, {**few, "n_members": 0})._left_out_log_density_

@@ -27,13 +27,7 @@ from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.predictive import predicts_numbers
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.stacking.combining import StackFit, fit_stack
-from skbayes_sym.estimators.stacking.kinds import (
-    KINDS,
-    Given,
-    Member,
-    StackEffort,
-    StackTask,
-)
+from skbayes_sym.estimators.stacking.kinds import KINDS, Given, Member, StackEffort, StackTask
 from skbayes_sym.estimators.stacking.parts import RowBlock
 from skbayes_sym.inference.gaussian_process import ProcessEffort
 from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor
@@ -124,13 +118,12 @@ class Stack(RowEstimator):
 
     def _members(self) -> dict[str, Member]:
         """Members by name; those that are names themselves are of the default list."""
-        pairs = list(KINDS.items()) if self.estimators is None else self.estimators
         if self.estimators is None:
             return {name: kind() for name, kind in KINDS.items()}
-        members: dict[str, Member] = {}
-        if not pairs:
+        if not self.estimators:
             raise ValueError("estimators must name at least one (name, estimator), got [].")
-        for pair in pairs:
+        members: dict[str, Member] = {}
+        for pair in self.estimators:
             if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
                 raise ValueError(f"estimators must hold pairs (name, estimator), got {pair!r}.")
             name, estimator = pair
@@ -149,7 +142,11 @@ class Stack(RowEstimator):
                 )
             return KINDS[estimator]()
         is_right = is_classifier if is_classifier(self) else predicts_numbers
-        if isinstance(estimator, type) or not is_right(estimator):
+        try:
+            is_known = not isinstance(estimator, type) and is_right(estimator)
+        except AttributeError:  # no estimator at all
+            is_known = False
+        if not is_known:
             kind = "classifier" if is_classifier(self) else "regressor"
             raise ValueError(f"estimators: {name!r} must be a {kind}, got {estimator!r}.")
         return Given(estimator)

@@ -61,7 +61,7 @@ def with_scale(likelihood: Likelihood, scale: float, *, learn: bool = True) -> L
     if not learns_scale(likelihood):
         return likelihood
     params = likelihood.params.double().clone()
-    params[0] = log(scale)
+    params[0] = log(max(scale, 1e-300))
     likelihood = likelihood.at(params)
     return likelihood if learn else replace(likelihood, learn=False)  # type: ignore[type-var]
 

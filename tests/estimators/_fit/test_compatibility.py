@@ -32,7 +32,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "user_guide" / "custom_model.rst"
 BEGIN, END = (f".. compatibility: {word}\n" for word in ("begin", "end"))
 
 ESTIMATORS = [
-    name for name in skbayes_sym.__all__
+    name
+    for name in skbayes_sym.__all__
     if hasattr(getattr(skbayes_sym, name), "_scale_inputs")
     and not name.startswith("PredictiveStacking")  # whose members ask each for their own
 ]

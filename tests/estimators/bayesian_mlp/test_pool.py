@@ -219,6 +219,19 @@ def test_of_one_row_there_is_a_density():
     )
 
 
+def test_noise_can_be_given():
+    """Nothing learns it; the modes are those of `LaplaceRegressor`, which is given it, too."""
+    reg = clone(REG).set_params(noise_std=0.05).fit(BENT[:30], CURVE[:30])
+    np.testing.assert_allclose(reg.predict_uncertainty(BENT).aleatoric, 0.05**2, rtol=1e-6)
+    assert reg.noise_std_ == pytest.approx(0.05)
+    assert reg.noise_shape_ is None
+    modes = LaplaceRegressor((4,), optimizer=GaussNewton(3), noise_std=0.05, random_state=0)
+    expected = modes.fit(BENT[:30], CURVE[:30]).posterior_.loc
+    np.testing.assert_allclose(reg.posterior_.loc, expected[: len(reg.posterior_.loc)])
+    with pytest.raises(ValueError, match=r"noise_std=0.1 does not apply: likelihood= is given"):
+        clone(REG).set_params(likelihood=Gaussian(), noise_std=0.1).fit(X, Y)
+
+
 @pytest.fixture(scope="module")
 def classifier():
     return clone(CLF).fit(PETALS, KIND)

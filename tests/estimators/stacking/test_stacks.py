@@ -192,6 +192,12 @@ def test_labels_are_mixed_and_calibrated(clf):
     assert -0.3 < score < 0.0
 
 
+def test_a_class_that_a_fold_has_not_seen_is_hardly_possible():
+    labels = np.array(["rare", *["common"] * 19])
+    clf = PredictiveStackingClassifier([("boosted", "boosting")], random_state=0)
+    assert clf.fit(FLOWERS[:20], labels).predict_proba(FLOWERS[:20])[:, 1].max() < 0.5
+
+
 @pytest.mark.long
 def test_two_processes_give_the_same_bits_inside_and_outside(reg):
     """Members at once, and a search over stacks."""
@@ -231,6 +237,7 @@ def test_groups_stay_together_and_folds_that_miss_rows_are_refused():
     (["linear"], "must hold pairs"),
     ([("a", LogisticRegression())], "'a' must be a regressor"),
     ([("a", LinearRegression)], "'a' must be a regressor"),
+    ([("a", 3)], "'a' must be a regressor, got 3"),
 ])  # fmt: skip
 def test_members_are_named_estimators(estimators, words):
     with pytest.raises(ValueError, match=words):

@@ -59,10 +59,7 @@ def one_unit_evidence(x, y, noise):
 def parts_of(name, network, scale=1.0, m=6):
     scales = (scale,) * (network.n_layers - 1)
     hidden = {"m": MeanFieldHidden(network, scales), "g": InducingHidden(network, scales, m)}
-    last = {
-        "c": CollapsedLast(scale),
-        "g": InducingLast(scale, m, network.n_outputs),
-    }
+    last = {"c": CollapsedLast(scale), "g": InducingLast(scale, m, network.n_outputs)}
     return Layerwise(network, hidden[name[0]], last[name[1]])
 
 

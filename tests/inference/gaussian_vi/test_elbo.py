@@ -17,12 +17,7 @@ from skbayes_sym.models.networks.activations import RELU, TANH
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.random import generator_from
-from skbayes_sym.symmetry.gaps.permanent_estimates import (
-    Bethe,
-    Exact,
-    Importance,
-    Soules,
-)
+from skbayes_sym.symmetry.gaps.permanent_estimates import Bethe, Exact, Importance, Soules
 from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 
 
@@ -373,6 +368,5 @@ class TestGate:
     def test_refuses_an_upper_bound(self):
         with pytest.raises(ValueError, match="lower bound"):
             GatedGap(
-                UnitGap(self.network.symmetry(), Bethe(), "upper"),
-                generator=generator_from(0),
+                UnitGap(self.network.symmetry(), Bethe(), "upper"), generator=generator_from(0)
             )

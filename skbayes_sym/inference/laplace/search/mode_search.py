@@ -233,7 +233,8 @@ class EvidenceSearch:
                 if _has_update(problem, i):
                     values = torch.stack([state.here.score, state.here.log_evidence])
                     curve.append(torch.where(ended, nan, values))
-                    if i > HYPER_START and i % _SELDOM == 0 and self.tol is not None:
+                    looks_now = (i - HYPER_START) % _SELDOM == 0 and self.tol is not None
+                    if looks_now and i > HYPER_START:
                         look = _sources(problem, state.here, moving, source)
                         looks = [*looks[-_LOOKS + 1 :], look]
                         is_sure = torch.stack(looks).eq(look).all(0) & (len(looks) == _LOOKS)

@@ -2,12 +2,7 @@
 
 import pytest
 import torch
-from inference.laplace.labels_problems import (
-    class_data,
-    class_problem,
-    grid_log_evidence,
-    held,
-)
+from inference.laplace.labels_problems import class_data, class_problem, grid_log_evidence, held
 
 from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_mixture
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points

@@ -7,12 +7,7 @@ from inference.sampling.known_densities import flat, quartic
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.sampling.kernels.hmc import (
-    HMC,
-    energy_error,
-    leapfrog,
-    metropolis,
-)
+from skbayes_sym.inference.sampling.kernels.hmc import HMC, energy_error, leapfrog, metropolis
 from skbayes_sym.inference.sampling.kernels.kernel import (
     DensePreconditioner,
     DiagonalPreconditioner,
