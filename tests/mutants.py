@@ -399,6 +399,8 @@ MUTANTS = [
            "inference/sampling/modes/test_confined.py"),
     Mutant("estimators/mcmc/sampling.py", "thinning=sampler.thinning", "thinning=1",
            "estimators/mcmc/test_estimator.py"),
+    Mutant("inference/laplace_starts.py", "[1].count(1) <=", "[1].count(1) >=",
+           "inference/test_laplace_starts.py"),
     Mutant("estimators/mcmc/mcmc.py", '{"counts", "heteroscedastic"}', '{"counts"}',
            "estimators/test_likelihoods.py"),
     Mutant("estimators/draws.py", "return self.noise_std.scale if", "return 1.0 if",

@@ -72,7 +72,7 @@ LESS = {
         "n_chains=16": "n_chains=2", "n_warmup=500": "n_warmup=30",
     },
     "plot_quickstart.py": {
-        "max_iter=3000": "max_iter=20",
+        "symmetry=symmetry, ": "symmetry=symmetry, max_iter=20, ",
         '"tanh", random_state=0': '"tanh", random_state=0, max_iter=20',
     },
     "plot_symmetry_removal.py": {"n_warmup=400": "n_warmup=10", "n_warmup=100": "n_warmup=2"},
