@@ -13,6 +13,9 @@ _NAMES_OF_PAGES = {
     "matrix_factorization": "SymVIMatrixFactorization EntryKFold cross_validate_entries "
     "RankingScorer",
     "predictions": "predictive PredictiveDistribution ClassPredictive",
+    "next_experiment": "expected_improvement upper_confidence_bound expected_information thompson "
+    "batch botorch_model",
+    "small_models": "distill Student",
     "keeping": "save load",
     "comparing_models": "compare_models evidence_scorer log_predictive_density_scorer NoSplit "
     "get_scorer ModelComparisonDisplay interval_calibration_error expected_calibration_error",

@@ -1,8 +1,8 @@
 """Bayesian models that know their own symmetries, with scikit-learn's interface.
 
 Every folder's ``__init__`` is its map. From the bottom: `numerics`, `symmetry`, `models`,
-`inference`, then `metrics` and `datasets`, `estimators`, `saving`, `inspection` and
-`model_selection`; each imports only what stands before it.
+`inference`, then `metrics` and `datasets`, `estimators`, `saving`, `inspection`,
+`model_selection` and `acquisition`; each imports only what stands before it.
 
 Names are imported when they are first used (PEP 562): a linear model loads no sampler.
 """
@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from skbayes_sym.distillation import distill
     from skbayes_sym.estimators.bayesian_mlp.pools import (
         BayesianMLPClassifier,
         BayesianMLPRegressor,
@@ -82,6 +83,7 @@ __all__ = [
     "SymmetrizedVIRegressor",
     "Updates",
     "VariationalAdam",
+    "distill",
     "invariance_gap",
     "load",
     "loss_barrier",
@@ -93,10 +95,11 @@ __all__ = [
 __version__ = "0.1.0"
 
 _ROOMS = (
-    "datasets", "estimators", "inference", "inspection", "metrics", "model_selection", "models",
-    "numerics", "saving", "symmetry",
+    "acquisition", "datasets", "estimators", "inference", "inspection", "metrics",
+    "model_selection", "models", "numerics", "saving", "symmetry",
 )  # fmt: skip
 _PLACES = {
+    "distillation": ("distill",),
     "estimators.bayesian_mlp.pools": ("BayesianMLPClassifier", "BayesianMLPRegressor"),
     "estimators.ensemble.ensembles": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
     "estimators.factorization.matrix_factorization": ("SymVIMatrixFactorization",),

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 FLOORS = [
     {"numerics"}, {"symmetry"}, {"models"}, {"inference"}, {"metrics", "datasets"},
-    {"estimators"}, {"saving", "callbacks"}, {"inspection", "model_selection"}, {""},
+    {"estimators"}, {"saving", "callbacks"}, {"inspection", "model_selection", "acquisition"},
+    {"student"}, {"surrogates", "distillation"}, {""},
 ]  # fmt: skip
 ORDER = {name: i for i, floor in enumerate(FLOORS) for name in floor}
 

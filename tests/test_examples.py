@@ -67,12 +67,14 @@ LESS = {
         "random_state=0)": "random_state=0, max_iter=5)",
         '"max_iter": 600': '"max_iter": 5',
     },
+    "plot_next_experiment.py": {"N_SEEDS, N_ROUNDS = 2, 11": "N_SEEDS, N_ROUNDS = 1, 2",
+                                "N_BATCHES = 9": "N_BATCHES = 1"},
     "plot_noise_of_the_input.py": {
         '"max_iter": 3000': '"max_iter": 50',
         "n_chains=16": "n_chains=2", "n_warmup=500": "n_warmup=30",
     },
     "plot_quickstart.py": {
-        "max_iter=3000": "max_iter=20",
+        "symmetry=symmetry, ": "symmetry=symmetry, max_iter=20, ",
         '"tanh", random_state=0': '"tanh", random_state=0, max_iter=20',
     },
     "plot_symmetry_removal.py": {"n_warmup=400": "n_warmup=10", "n_warmup=100": "n_warmup=2"},

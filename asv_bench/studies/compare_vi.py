@@ -4,7 +4,6 @@
 
 with one of these for CHOICE:
 
-``starts``: `SymmetrizedVIRegressor` of 20 tanh units, from random weights and from a Laplace mode.
 ``priors``: `LayerwiseVIRegressor` with one prior scale for all weights, with scales that are
 learned, and with one per column besides. ``scales``: the same of `SymmetrizedVIRegressor`.
 
@@ -28,20 +27,11 @@ from sklearn.datasets import load_diabetes
 from threadpoolctl import threadpool_limits
 from timing import cpu_seconds, mean_and_error
 
-from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, VariationalAdam, predictive
+from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, predictive
 from skbayes_sym.datasets import load_dataset
 from skbayes_sym.models import ARD
 
 SETS = ("diabetes", "yacht", "energy", "concrete")
-
-
-def starts() -> Mapping[str, Any]:
-    def vi(init: str) -> Any:
-        return SymmetrizedVIRegressor(
-            (20,), "tanh", optimizer=VariationalAdam(init=init), random_state=0
-        )
-
-    return {init: vi(init) for init in ("random", "laplace")}
 
 
 def priors(kind: type) -> Mapping[str, Any]:
@@ -52,7 +42,6 @@ def priors(kind: type) -> Mapping[str, Any]:
 
 
 PARTS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-    "starts": starts,
     "priors": lambda: priors(LayerwiseVIRegressor),
     "scales": lambda: priors(SymmetrizedVIRegressor),
 }

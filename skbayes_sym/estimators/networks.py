@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -15,8 +16,10 @@ from skbayes_sym.estimators._fit.compatibility import (
     require_kind,
 )
 from skbayes_sym.estimators._fit.memory_parts import prior_part, rows_part
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.unwrap import fitted_attribute
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -112,6 +115,15 @@ class NetworkEstimator(RowEstimator):
         bound = bound_prior(self.prior, self._learned_scales(network), network)
         ANY_PRIOR.require(bound, "prior")
         return bound
+
+    @property
+    def feature_importances_(self) -> Array:
+        """Share of every column in the scales of the weights from it, where they are learned."""
+        scale = fitted_attribute(self, "relevance_")
+        if scale is None:
+            raise AttributeError("feature_importances_ needs prior=ARD(), a scale for every column")
+        mean = np.asarray(scale).reshape(-1, np.shape(scale)[-1]).mean(axis=0)
+        return np.asarray(mean / mean.sum())
 
     @property
     def symmetry_(self) -> SymmetryGroup:

@@ -38,15 +38,23 @@ def _quantiles(
 
 
 def over_feature(
-    estimator: BaseEstimator, X: Any, coverages: Sequence[float], target: int, y: Array | None
-) -> dict[str, Any]:
-    """Predictions along the values of one feature."""
+    estimator: BaseEstimator, X: Any, coverages: Sequence[float], target: int, y: Array | None,
+    n_rows: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """Predictions along the values of one feature; of functions averaged over ``n_rows`` rows."""
     if not is_classifier(fitted_model(estimator).model):
-        return _quantiles(estimator, X, y, coverages, target)
+        if n_rows == 1:
+            return _quantiles(estimator, X, y, coverages, target)
+        levels = _levels(coverages)
+        drawn = of_target(predictive(estimator, X).functions(400), target, ndim=2)
+        means = drawn.reshape(-1, n_rows, drawn.shape[-1]).mean(axis=1)
+        values = np.quantile(means, levels, axis=1).T
+        return {"values": values, "levels": levels, "y_observed": None}
     law = predictive(estimator, X)
+    proba = law.proba()
     return {
         "kind": "probabilities",
-        "values": law.proba(),
+        "values": proba.reshape(-1, n_rows, proba.shape[1]).mean(axis=1),
         "classes": law.classes,
         "y_observed": y,
         "y_name": "probability",
@@ -111,13 +119,18 @@ def values_of(X: Any, position: int) -> Array:
     return values
 
 
-def slice_of(X: Any, position: int, points: Array) -> Any:
+def slice_of(X: Any, position: int, points: Array, chosen: Array | None = None) -> Any:
     """Rows with one feature at ``points``, typed as ``X``.
 
-    The others stay at their medians, those that aren't numbers at their most frequent value.
+    The others stay at their medians, those that aren't numbers at their most frequent value; or
+    they are those of the ``chosen`` rows, at each of the points.
     """
-    rows = [np.repeat(_typical(column), len(points)) for column in _columns(X)]
-    rows[position] = points
+    columns = [np.asarray(column) for column in _columns(X)]
+    if chosen is None:
+        rows = [np.repeat(_typical(column), len(points)) for column in columns]
+    else:
+        rows = [np.tile(column[chosen], len(points)) for column in columns]
+    rows[position] = np.repeat(points, 1 if chosen is None else len(chosen))
     if not is_frame(X):
         array = np.column_stack(rows)
         is_single = isinstance(X, np.ndarray) and X.dtype == np.float32

@@ -121,7 +121,7 @@ class PredictiveDisplay(Display):
     def from_estimator(
         cls, estimator: BaseEstimator, X: Any, y: Any = None, *, feature: int | str | None = None,
         grid: Any = 200, coverages: Sequence[float] | None = None, target: int = 0,
-        y_name: str | None = None, ax: Any = None, **kwargs: Any,
+        average: bool = False, y_name: str | None = None, ax: Any = None, **kwargs: Any,
     ) -> Self:  # fmt: skip
         """Predict and plot.
 
@@ -143,6 +143,9 @@ class PredictiveDisplay(Display):
             Of the bands; by default 0.5, 0.8 and 0.95, of rows 0.9.
         target : int, default=0
             Which of several targets.
+        average : bool, default=False
+            Draw the partial dependence on ``feature``: the function, without noise, averaged over
+            100 of the rows with that feature changed, and the bands of its posterior.
         y_name : str, optional
             Name and unit of the target for the axis.
         ax : matplotlib Axes, optional
@@ -170,9 +173,11 @@ class PredictiveDisplay(Display):
             position = column_of(feature, names)
             values = values_of(X, position)
             points = grid_of(grid, values)
-            slice_ = slice_of(X, position, points)
-            observed = None if y is None or len(names) > 1 else np.asarray(y)
-            settings = over_feature(estimator, slice_, coverages, target, observed)
+            chosen = np.unique(np.linspace(0, len(values) - 1, 100).round().astype(int))
+            slice_ = slice_of(X, position, points, chosen if average else None)
+            observed = None if y is None or average or len(names) > 1 else np.asarray(y)
+            n_rows = len(chosen) if average else 1
+            settings = over_feature(estimator, slice_, coverages, target, observed, n_rows)
             if observed is not None:
                 settings["x_observed"] = values
             display = cls(points, x_name=names[position], **settings)

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 from fits import FITS, X, fitted
+from sklearn.inspection import permutation_importance
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
 from skbayes_sym import predictive
+from skbayes_sym.model_selection import log_predictive_density_scorer
 
 PREDICTS = [name for name, case in FITS.items() if hasattr(case.estimator, "predict")]
 REGRESSORS = [name for name in PREDICTS if hasattr(FITS[name].estimator, "sample_y")]
@@ -75,3 +77,22 @@ def test_scipy_s_names_are_the_same_answers():
     np.testing.assert_array_equal(law.logpdf(y), law.log_prob(y))
     np.testing.assert_array_equal(law.pdf(y), np.exp(law.log_prob(y)))
     np.testing.assert_array_equal(law.ppf([0.1, 0.9]), law.quantile([0.1, 0.9]))
+
+
+@pytest.mark.parametrize("name", [n for n in REGRESSORS if FITS[n].X.dtype != object])
+def test_functions_spread_far_from_all_rows(name):
+    """Eight times as far from the middle of the rows, in the mean over rows."""
+    model, rows = fitted(name), FITS[name].X
+    far = rows.mean(axis=0) + 8.0 * (rows - rows.mean(axis=0))
+    (_, near), (_, distant) = (model.predict(x, return_std="function") for x in (rows, far))
+    assert distant.mean() > 1.3 * near.mean()
+
+
+def test_importance_of_a_column_in_nats():
+    """By scikit-learn's permutations: the density of others' values is what is lost."""
+    result = permutation_importance(
+        fitted("linear-gaussian"), X, FITS["linear-gaussian"].y, n_repeats=5, random_state=0,
+        scoring=log_predictive_density_scorer,
+    )  # fmt: skip
+    assert result.importances_mean.argmax() == 0  # whose slope is 1, the others' -0.5 and 0
+    assert result.importances_mean[0] > 0.1

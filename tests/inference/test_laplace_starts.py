@@ -6,7 +6,12 @@ from torch.autograd.functional import hessian as hessian_of
 from torch.autograd.functional import jacobian as jacobian_of
 from torch.testing import assert_close
 
-from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
+from skbayes_sym.inference.laplace_starts import (
+    Starts,
+    best_starts,
+    labels_starts,
+    regression_starts,
+)
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian
 from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data
@@ -72,3 +77,26 @@ def test_classes_and_chains_in_turn(generator):
         hessian = hessian_of(misfit, theta)
         within = torch.linalg.eigvalsh(root.T @ hessian @ root)
         assert float(within.max()) < 1.5
+
+
+def test_searches_go_on_while_modes_are_met_once(generator):
+    """Copies are one mode; the best, which the third search finds, is not missed."""
+    group = MLP(1, (2,), 1, TANH).symmetry()
+    place = torch.randn(3, 7, generator=generator, dtype=torch.float64)
+    score, calls = torch.tensor([0.0, 50.0, 60.0]).double(), []
+
+    def search(n, seed):
+        calls.append(n)
+        which = torch.zeros(n, dtype=torch.int64)
+        which[0] = len(calls) % 2  # met once in the first search, twice after the third
+        which[1:3] = 2 if len(calls) == 3 else 0
+        copies = group.act(group.sample((n,), generator=generator), place[which])
+        return Starts(copies, copies, copies, score[which])
+
+    found = best_starts(search, group, n=16, n_most=640, seed=0)
+    assert calls == [16, 64, 64]
+    assert found.score.tolist() == [60.0, 50.0]
+    assert_close(group.align(found.position, place[2])[0][0], place[2])
+    calls.clear()
+    assert best_starts(search, group, n=16, n_most=100, seed=0).score.tolist() == [50.0]
+    assert calls == [16, 64]

@@ -154,3 +154,22 @@ def test_mistakes(linear, table):
     clf = BayesianLinearClassifier().fit(X, y > 0)
     with pytest.raises(ValueError, match=r"classifier and X has 3 features.*feature=0"):
         PredictiveDisplay.from_estimator(clf, X, y > 0)
+
+
+def test_partial_dependence_of_a_linear_model_is_its_slope(table):
+    """Averaged over rows: the slope times the feature, with the standard error of that line."""
+    X, y = table
+    reg = BayesianLinearRegressor().fit(X, y)
+    grid = np.linspace(-1, 1, 3)
+    display = PredictiveDisplay.from_estimator(
+        reg, X, y, feature=1, average=True, grid=grid, coverages=[0.9]
+    )
+    chosen = np.unique(np.linspace(0, len(X) - 1, 100).round().astype(int))
+    rows = np.tile(X[chosen].mean(axis=0), (3, 1))
+    rows[:, 1] = grid
+    mean, std = reg.predict(rows, return_std="function")
+    error = 5.0 * std / 400**0.5
+    assert (np.abs(display.values[:, 1] - mean) < 1.3 * error).all()
+    half = 0.5 * (display.values[:, 2] - display.values[:, 0])
+    np.testing.assert_allclose(half, 1.645 * std, rtol=0.25)
+    assert not display.points_

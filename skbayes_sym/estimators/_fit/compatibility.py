@@ -122,12 +122,6 @@ NORMAL_NOISE = Need(
     "LaplaceRegressor(optimizer='adam') take any likelihood.",
     holds=lambda likelihood: likelihood.kind == "normal",
 )
-LEARNED_NORMAL_NOISE = Need(
-    "Normal noise, learned",
-    NORMAL_NOISE.remedy,
-    holds=lambda likelihood: likelihood.kind == "normal" and likelihood.n_params,
-)
-
 SOFTMAX = Need(
     "Softmax",
     "MCMCClassifier, DeepEnsembleClassifier, SymmetrizedVIClassifier, LILAClassifier and "

@@ -11,17 +11,19 @@ from skbayes_sym.estimators._fit.building import (
     NETWORK_CONSTRAINTS,
     GivenPrior,
     bound_prior,
+    gaussian_noise,
     layer_sizes,
     prior_object,
 )
 from skbayes_sym.estimators._fit.columns import TakesTables
 from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Numbers, linear_network
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
+from skbayes_sym.estimators.laplace.common import REGRESSOR_CONSTRAINTS
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.laplace.evidence_method import FLAT, STEEP
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
@@ -135,13 +137,18 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         whose evidence and left-out rows are behind the best by a quarter of a nat per row are left
         out. Modes alone are `LaplaceRegressor`'s.
     n_members : int, default=10
-        Members of the ensemble; not more than there are modes, if there are any, and none where
-        the noise of the modes is a fifth of the targets' variance.
+        Members of the ensemble; not more than there are modes, if there are any, two where these
+        hardly gain on left-out rows, and none where the noise of the modes is a fifth of the
+        targets' variance.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, whose width
         may depend on the level of the target and whose tails may be wide, where held-out rows
         prefer that (`noise_shape_`). ``Gaussian()`` is the same noise for all rows; the evidence
         of the modes assumes it in any case.
+    noise_std : "learn", float or sequence of float, default="learn"
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it; a number is the same for all rows, a small one for targets
+        without noise.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Everything reported is in the units of ``y``.
@@ -180,6 +187,8 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         Names of the groups.
     relevance_ : ndarray of shape (n_modes_, n_features)
         Scale of the weights from every column of ``X``; only where the prior is ``ARD()``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members; only where there are some, like the next two.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
@@ -231,7 +240,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
 
     Notes
     -----
-    The modes take O(n_modes (n_samples P^2 + P^3)) a step and some hundred steps, the members
+    The modes take O(n_modes (n_samples P^2 + P^3)) a step and fifty to 300 steps, the members
     O(n_members min(n_samples, 2000) P') and at most 2,000: seconds for a thousand rows.
 
     The weight of the linear model is its stacking weight (Yao et al. 2018, eq. 8) beside the
@@ -264,7 +273,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
 
     _parameter_constraints: dict[str, list[Any]] = {
         **PoolOfNetworks._parameter_constraints,
-        "standardize": STANDARDIZE,
+        **REGRESSOR_CONSTRAINTS,
     }
 
     def __init__(
@@ -275,6 +284,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         n_modes: int = 10,
         n_members: int = 10,
         likelihood: str | Likelihood = "auto",
+        noise_std: Any = "learn",
         standardize: bool | str = True,
         device: str = "auto",
         random_state: Any = None,
@@ -285,10 +295,14 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         self.n_modes = n_modes
         self.n_members = n_members
         self.likelihood = likelihood
+        self.noise_std = noise_std
         self.standardize = standardize
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
+
+    def _default_likelihood(self, data: Training) -> Likelihood:
+        return gaussian_noise(self.noise_std, data)
 
     def _model(self, data: Training) -> Model:
         likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
@@ -303,7 +317,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     def _method(self) -> Numbers:
         self._refuse_network()
         widens = isinstance(self.hidden_layer_sizes, str)
-        is_free = isinstance(self.likelihood, str) and self.likelihood == "auto"
+        is_free = self._has_default_noise and isinstance(self.noise_std, str)
         prior = prior_object(self.prior)
         return Numbers(self.n_modes, self.n_members, widens, prior, is_free)
 
@@ -393,6 +407,8 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
         Names of the groups.
     relevance_ : ndarray of shape (n_modes_, n_features)
         Scale of the weights from every column of ``X``; only where the prior is ``ARD(...)``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members, as trained.
     member_network_ : MLP

@@ -180,6 +180,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_members, n_features)
         Scale of the weights from every column of ``X``; only under ``ARD(...)``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     log_posterior_samples_ : ndarray of shape (n_members,)
         Log joint density of targets (as given), weights and noise (as scaled) of every member,
         nats; at the prior's scales that it has learned.
@@ -402,6 +404,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_members, n_features)
         Scale of the weights from every column of ``X``; only under ``ARD(...)``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     log_posterior_samples_ : ndarray of shape (n_members,)
         Log joint density of labels and weights of every member, nats; at the prior's scales that
         it has learned.

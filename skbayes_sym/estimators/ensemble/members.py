@@ -24,7 +24,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged
-from skbayes_sym.inference.effective_noise import effective_noise
+from skbayes_sym.inference.effective_noise import effective_noise, leverages_of
 from skbayes_sym.inference.laplace.determined import curvature_numbers
 from skbayes_sym.inference.laplace.labels_predictive import (
     LeftOut,
@@ -128,16 +128,20 @@ class Members:
     freedoms: Array | None = None  # (M, T), rows left to the noise where it is effective
     leverage: Tensor | None = None  # (M, T, n), what rows weigh then, of `chosen_rows`
 
+    def noise_scale(self, model: Model) -> Tensor:
+        """Standard deviations of every member's noise (M, T), scaled units."""
+        likelihood = model.likelihood.at(torch.as_tensor(self.log_noise).double())
+        return likelihood.noise_scale.expand(len(self.theta), -1)
+
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         attributes: dict[str, Any] = {"samples_": self.theta, "_likelihood_params_": self.log_noise}
         if self.log_precision is not None:
             prior: ScalesByGroup = model.prior  # type: ignore[assignment]
             hyper = torch.as_tensor(self.log_precision)
             attributes |= scale_attributes(prior, hyper, "prior_scale_samples_")
-        noise_scale = model.likelihood.at(torch.as_tensor(self.log_noise).double()).noise_scale
+        noise_scale = self.noise_scale(model)
         if data.y_scaling is not None and noise_scale.shape[-1]:
-            noise_std = noise_scale.expand(len(self.theta), -1).numpy() * data.y_scaling.scale
-            attributes["noise_std_samples_"] = noise_std
+            attributes["noise_std_samples_"] = noise_scale.numpy() * data.y_scaling.scale
         if self.freedoms is not None:
             attributes["noise_freedoms_samples_"] = self.freedoms
         if self.log_posterior is not None:
@@ -305,11 +309,20 @@ def prior_scales(members: Members, model: Model) -> Tensor:
 
 
 def corrected(members: Members, data: Training, model: Model) -> Members:
-    """The members with noise that counts the freedoms their weights have taken."""
+    """The members with what rows weigh, and noise that counts the freedoms of the weights.
+
+    Noise that isn't learned stays as it is.
+    """
     network = fully_connected(model.network)
     theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
     scale = prior_scales(members, model).to(theta).expand_as(theta)
-    trained = torch.as_tensor(members.log_noise).to(theta).exp()
+    trained = members.noise_scale(model).to(theta)
+    if not model.likelihood.n_params:
+        at_noise = [
+            leverages_of(network, weights, data.double_data, prior_scale)[1](noise**-2).cpu()
+            for weights, prior_scale, noise in zip(theta, scale, trained, strict=True)
+        ]
+        return replace(members, leverage=torch.stack(at_noise))
     each = [
         effective_noise(network, weights, data.double_data, prior_scale, noise)
         for weights, prior_scale, noise in zip(theta, scale, trained, strict=True)

@@ -141,6 +141,11 @@ class EntryPredictive(PredictiveDistribution):
         return np.asarray(self._drawn(n, random_state).sample_of_draws(noise)[..., 0].numpy().T)
 
     def functions(self, n: int = 1, random_state: Any = 0) -> Array:
+        """Draws without noise, (n_entries, n): expected entries given the factors of each draw.
+
+        Factors are drawn once a draw, so entries that share a row or a column are dependent as they
+        are in the posterior: what Thompson sampling and the probability of being best need.
+        """
         return np.asarray(self._drawn(n, random_state).means[..., 0].numpy().T)
 
     def _drawn(self, n: int, random_state: Any) -> TargetPredictive:

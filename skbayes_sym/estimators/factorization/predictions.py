@@ -35,8 +35,7 @@ from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of, shown
-from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.arguments import check_arrays, shown
 
 
 class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):
@@ -240,28 +239,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             laws = [predictor.law(places).mean() for places in x.split(LAW_BLOCK)]
         return torch.cat(laws).numpy()
 
-    def sample_entries(
-        self, rows: Any, columns: Any = None, n_draws: int = 100, random_state: Any = None
-    ) -> Array:
-        """Draws of entries, without their noise.
-
-        Factors are drawn once a draw, so entries that share a row or a column are dependent as they
-        are in the posterior: what Thompson sampling and the probability of being best need.
-
-        Parameters
-        ----------
-        rows, columns : array-like of shape (n_entries,)
-            As in `predict_entries`.
-        n_draws : int, default=100
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        ndarray of shape (n_draws, n_entries)
-            In the units of the matrix; of counts their means, of classes the latent numbers.
-        """
-        return self._draws(*self._asked(rows, columns), n_draws, random_state)
-
     def with_new_rows(self, X: Any, *, row_features: Any = None) -> Self:
         """The model with rows that weren't there in `fit`, from the entries they have.
 
@@ -454,17 +431,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
 
     def _predictive(self, X: Any) -> EntryPredictive:
         return self._law(*self._asked(X, None))
-
-    def _draws(
-        self, predictor: FactorPredictor, x: Tensor, n_draws: int, random_state: Any
-    ) -> Array:
-        check_count("n_draws", n_draws)
-        generator = generator_from(seed_of(random_state), torch.device("cpu"))
-        if self._classes is not None:
-            return predictor.outputs(x, n_draws, generator=generator)[..., 0].numpy()
-        draws = predictor.functions(x, n_draws, generator=generator)[..., 0].numpy()
-        is_scaled = predictor.likelihood.scales_targets
-        return np.asarray(draws * self.scale_ + self.mean_ if is_scaled else draws)
 
 
 def places(raw: Any, n: int, name: str, labels: Array | None) -> tuple[Array, int]:

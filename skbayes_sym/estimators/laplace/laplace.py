@@ -242,9 +242,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
     max_iter : int or "auto", default="auto"
-        Largest number of optimiser steps; "auto" is 100, at least 50 of systems that take long,
-        up to three times as many where the evidence still rises steeply, as it does while next to
-        no noise is found; and 3000 by Adam.
+        Largest number of optimiser steps; "auto" is 100, 50 of up to 500 rows and at least
+        50 of systems that take long, up to three times as many where the evidence still rises
+        steeply, as it does while next to no noise is found; and 3000 by Adam.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Everything reported is in the units of ``y``.
@@ -279,6 +279,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_modes_, n_features)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     noise_std_modes_ : ndarray of shape (n_modes_, n_targets)
         Standard deviation of each mode's noise, in the units of ``y``.
     log_evidence_curve_ : ndarray of shape (n_updates,)
@@ -507,6 +509,8 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_modes_, n_features)
         Scale of the weights from every column of ``X``; only with ``prior=ARD(...)``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     variance_scale_ : float
         Factor on the variance of the logits in predictions; after Gauss-Newton steps only.
     log_evidence_curve_ : ndarray of shape (n_updates,)

@@ -116,6 +116,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_features,)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     posterior_ : LayerwisePosterior
         Posterior of the network's P weights, acting on standardised inputs and targets:
         ``posterior_.sample(n, generator=...)``. The flat order is layer by layer,

@@ -28,7 +28,12 @@ from skbayes_sym.estimators._fit.compatibility import (
 )
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.setting import Plan, SamplingSetting
-from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
+from skbayes_sym.inference.laplace_starts import (
+    Starts,
+    best_starts,
+    labels_starts,
+    regression_starts,
+)
 from skbayes_sym.inference.log_density import LogDensity, RoughGradients
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.inference.sampling.annealing import Annealing, Approach, Detour
@@ -51,8 +56,6 @@ NO_EVIDENCE = (
     "annealed chains are in modes of their own, with fewer draws in each than a bridge needs, so "
     "every chain has one vote; ModeWeights('evidence') tries all the same"
 )
-# Spread of what a hidden unit gets from n inputs of size 1, at most: 16 units of scale 1.
-_WIDEST = 4.0
 
 
 class ChainInit(NamedTuple):
@@ -102,13 +105,26 @@ def _laplace_blocks(setting: SamplingSetting) -> list[Block]:
     if SOFTMAX.is_met(likelihood):
         starts = labels_starts(mlp, data, scales, n=min(n, effort.label_modes), seed=seed)
     else:
+
+        def search(n: int, seed: int) -> Starts:
+            return regression_starts(mlp, likelihood, data, scales, n=n, seed=seed)
+
         n_modes = min(n, effort.modes)
-        starts = regression_starts(mlp, likelihood, data, scales, n=n_modes, seed=seed)
+        n_more = _more_searches(setting) if setting.weighs else 0
+        starts = best_starts(search, setting.model.group, n=n_modes, n_most=n_more, seed=seed)
     position, metric = starts.chains(n, setting.posterior.data.x)
     return start_blocks(
         position, setting.posterior, block_size=size, seed=setting.seeds.chains,
         preconditioners=[DensePreconditioner(part) for part in metric.cholesky.split(size)],
     )  # fmt: skip
+
+
+def _more_searches(setting: SamplingSetting) -> int:
+    """Searches that cost what the chains do, times what the evidence may cost; 1,024 at most."""
+    plan, effort, n_rows = setting.plan, setting.effort, setting.data.n_rows
+    p, n_moves = setting.posterior.n_dims, plan.n_warmup + plan.n_draws * plan.thinning
+    chains = setting.allowance().per_gradient * effort.mode_gradients * plan.n_chains * n_moves
+    return min(int(plan.cost * chains / (effort.mode_steps * (n_rows + p) * p**2)), 1024)
 
 
 def _ensemble_blocks(setting: SamplingSetting) -> list[Block]:
@@ -169,7 +185,7 @@ def usual_scale(network: Network) -> Tensor:
     parts = []
     for shape in network.layout.shapes.values():
         fan_in = prod(shape[1:])  # 1 for biases
-        parts.append(torch.full((prod(shape),), min(1.0, _WIDEST / sqrt(fan_in))))
+        parts.append(torch.full((prod(shape),), min(1.0, 4.0 / sqrt(fan_in))))
     return torch.cat(parts).double()
 
 

@@ -19,6 +19,7 @@ class SamplingEffort:
     mode_weights: int = 500
     mode_work: float = 1e12
     mode_steps: int = 100
+    mode_gradients: int = 40  # of a move, at most
     modes: int = 16
     label_modes: int = 4
     many_weights: int = 200

@@ -201,6 +201,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_features,)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     posterior_ : MeanFieldGaussian
         Base distribution q over the network's P weights, acting on standardised inputs and targets:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
@@ -390,6 +392,8 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
         Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_features,)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Means of these scales, as shares of 1.
     posterior_ : MeanFieldGaussian
         Base distribution q over the network's P weights, acting on standardised inputs:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fits import fitted
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 
@@ -183,3 +184,11 @@ def test_memory_for_the_curvature_is_asked_for_in_advance(scale, monkeypatch):
     quick(prior=scale, max_iter=2).fit(*DIABETES)
     curvature = [part.n_bytes for part in asked if "curvature of a member" in part.what]
     assert curvature == ([8 * (100 * 49 + 49**2)] if scale == "learn" else [])
+
+
+def test_importances_are_shares_of_the_relevance():
+    reg, without = fitted("bayesian-mlp-ard"), fitted("bayesian-mlp")
+    expected = reg.relevance_.mean(axis=0) / reg.relevance_.mean(axis=0).sum()
+    np.testing.assert_allclose(reg.feature_importances_, expected)
+    with pytest.raises(AttributeError, match=r"needs prior=ARD\(\)"):
+        without.feature_importances_  # noqa: B018

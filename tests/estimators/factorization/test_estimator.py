@@ -13,7 +13,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skbayes_sym import SymVIMatrixFactorization
+from skbayes_sym import SymVIMatrixFactorization, predictive
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.symmetry.gaps.row_gaps import SignFlipGap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
@@ -170,7 +170,7 @@ def test_score_is_a_normal_density_of_whole_rows(prior):
 def test_std_of_an_entry_is_that_of_the_product(fitted):
     """Against draws of both rows, offsets among their numbers."""
     n = 20_000
-    draws = fitted.sample_entries([3], [7], n, random_state=0)[:, 0]
+    draws = predictive(fitted, ([3], [7])).functions(n)[0]
     mean, std = fitted.predict_entries([3], [7], return_std=True)
     assert abs(mean[0] - draws.mean()) < 4.0 * draws.std() / n**0.5
     expected = np.sqrt(draws.var() + fitted.noise_std_**2)

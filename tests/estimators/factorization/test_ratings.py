@@ -234,7 +234,7 @@ def test_users_and_items_that_nobody_knows_have_wider_intervals(settings):
     off = model.predict_entries(i, j + 5) - SIGNAL[i, j + 5]
     _, std = model.predict_entries(i, j + 5, return_std=True)
     assert 0.6 < np.sqrt(np.mean(off**2) / np.mean(std**2 - noise**2)) < 1.6
-    draws = model.sample_entries([0, 0, 1], [7, 7, 7], 4000, random_state=0)
+    draws = predictive(model, ([0, 0, 1], [7, 7, 7])).functions(4000).T
     np.testing.assert_array_equal(draws[:, 0], draws[:, 1])
     assert abs(np.corrcoef(draws[:, 1:].T)[0, 1]) < 0.5  # two unknown users are two
 
@@ -252,7 +252,7 @@ def test_what_is_recommended_is_the_best_that_is_left(fitted):
     assert fitted.recommend(n=40).columns.shape == (60, HOLES.sum(axis=1).min())
     chance = fitted.recommend([3, 7], 40, by="probability_best", exclude_seen=False, random_state=0)
     np.testing.assert_allclose(chance.values.sum(axis=1), 1.0)
-    draws = fitted.sample_entries([3] * 40, range(40), 4000, random_state=1)
+    draws = predictive(fitted, ([3] * 40, range(40))).functions(4000, random_state=1).T
     expected = np.bincount(draws.argmax(axis=1), minlength=40) / 4000
     assert np.abs(chance.values[0] - expected[chance.columns[0]]).max() < 0.15
     firsts = [fitted.recommend([3], 1, by="thompson", random_state=i).columns[0, 0]
@@ -385,7 +385,7 @@ def test_intervals_of_new_rows_hold_what_they_say(coverage):
 @pytest.mark.long
 def test_draws_of_new_rows_have_the_predicted_moments(fitted):
     model, asked = fitted.with_new_rows(X[:2]), ([60, 60, 61], [3, 4, 3])
-    draws = model.sample_entries(*asked, 20_000, random_state=0)
+    draws = predictive(model, asked).functions(20_000).T
     mean, std = model.predict_entries(*asked, return_std=True)
     assert (np.abs(draws.mean(0) - mean) < 5.0 * draws.std(0) / 20_000**0.5).all()
     np.testing.assert_allclose(draws.var(0) + fitted.noise_std_**2, std**2, rtol=0.05)
@@ -680,7 +680,7 @@ def test_counts(likelihood):
         np.exp(model.entry_log_density(*where, np.full(held.sum(), float(y)))) for y in range(200)
     )
     np.testing.assert_allclose(total, 1.0, atol=1e-3)
-    draws = model.sample_entries(*where, 4000, random_state=0)
+    draws = predictive(model, where).functions(4000).T
     assert np.corrcoef(draws.mean(0), mean)[0, 1] > 0.9
     assert not hasattr(model, "noise_std_")
     assert np.isfinite(model.score(train[:5]))

@@ -42,7 +42,6 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 _WARM_UP = HMC(max_leapfrog=24)
 _DRAWING = HMC(max_leapfrog=64, least_step=0.3)
 
-_FREE_THIN = 3  # times as many moves a draw where chains run free: they are less efficient
 _WITH_METRIC = 1.3  # what a gradient and two products with a full metric take, in gradients
 
 
@@ -111,7 +110,7 @@ class ModeSampler:
             preconditioner = DiagonalPreconditioner(pooled.scale.to(self.like))
             warm = self._warm_up(_WARM_UP, starts, preconditioner, seed, on_step)
             self._spend(allowance, warm)
-            thin, confined = _FREE_THIN * thin, False
+            thin, confined = 3 * thin, False  # free chains are less efficient
         if not warm.complete:
             return warm
         thin, kernel = self._spaced(warm, thin, allowance)

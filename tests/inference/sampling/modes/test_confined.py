@@ -86,7 +86,7 @@ def test_where_units_overlap_chains_run_free(kernels, generator):
     assert [kernel.domain is None for kernel in kernels] == [False, True, True]
     draws = torch.as_tensor(run.draws)
     assert draws.shape == (24, 50, D)
-    assert int(run.sampling.n_moves[0]) == 50 * 2 * confined._FREE_THIN
+    assert int(run.sampling.n_moves[0]) == 50 * 2 * 3
     inside = found.modes.regions.domains[0].contains(draws.flatten(0, 1))
     assert abs(float(inside.double().mean()) - 1 / 8) < 0.1  # all over the eight copies
     for power, truth in ((2, 1.0), (4, 3.0)):

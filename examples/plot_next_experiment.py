@@ -1,0 +1,115 @@
+"""
+The next experiment
+===================
+
+Where to measure a function next, and which rows to label: utilities of candidates by their
+`~skbayes_sym.predictive` distribution.
+"""
+
+# %%
+# The lowest point of a function of two variables
+# -----------------------------------------------
+# Branin's function costs an experiment a point. From eight points on, the candidate with the
+# largest expected improvement is measured, in batches of two; beside it points at random, and
+# scikit-learn's Gaussian process with the closed form of one point at a time. The surrogate here is
+# the Gaussian process of a stack; networks join it as a member where a fit may take a second.
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+
+from skbayes_sym import DeepEnsembleClassifier, PredictiveStackingRegressor, predictive
+from skbayes_sym.acquisition import batch, expected_improvement, expected_information
+
+N_SEEDS, N_ROUNDS = 2, 11
+
+
+def branin(u):
+    a, b = 15.0 * u[:, 0] - 5.0, 15.0 * u[:, 1]
+    bend = b - 5.1 / (4.0 * np.pi**2) * a**2 + 5.0 / np.pi * a - 6.0
+    return bend**2 + 10.0 * (1.0 - 1.0 / (8.0 * np.pi)) * np.cos(a) + 10.0
+
+
+def by_batch(X, y, candidates, rng):
+    surrogate = PredictiveStackingRegressor([("process", "process")], random_state=0).fit(X, y)
+    law = predictive(surrogate, candidates)
+    return batch(law, 2, best=y.min(), maximize=False).rows
+
+
+def by_process(X, y, candidates, rng):
+    kernel = ConstantKernel() * Matern([0.5, 0.5], (0.05, 20.0), nu=2.5)
+    process = GaussianProcessRegressor(kernel, alpha=1e-6, normalize_y=True, random_state=0)
+    law = predictive(process.fit(X, y), candidates)
+    return np.argsort(-expected_improvement(law, y.min(), maximize=False))[:2]
+
+
+def at_random(X, y, candidates, rng):
+    return rng.choice(len(candidates), 2, replace=False)
+
+
+WAYS = {"batches by draws": by_batch, "scikit-learn's process": by_process, "random": at_random}
+regrets = {name: [] for name in WAYS}
+for name, choose in WAYS.items():
+    for seed in range(N_SEEDS):
+        rng = np.random.default_rng(seed)
+        candidates = rng.random((800, 2))
+        X, best = rng.random((8, 2)), []
+        for _ in range(N_ROUNDS):
+            y = branin(X)
+            best.append(y.min() - 0.397887)
+            X = np.vstack([X, candidates[choose(X, y, candidates, rng)]])
+        regrets[name].append(best)
+        if (name, seed) == ("batches by draws", 0):
+            measured = X
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+side = np.linspace(0, 1, 100)
+grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
+left.contourf(side, side, np.log1p(branin(grid)).reshape(100, 100), 20, cmap="Blues")
+left.scatter(*measured.T, c=np.arange(len(measured)), cmap="autumn", s=18)
+left.set(title="measured, from red to yellow", xlabel="x0", ylabel="x1")
+for name, curves in regrets.items():
+    right.plot(8 + 2 * np.arange(N_ROUNDS), np.mean(curves, axis=0), label=name)
+    print(f"{name:24}{np.mean(curves, axis=0)[-1]:8.3f} above the minimum after the last round")
+right.set(yscale="log", xlabel="points measured", ylabel="best above the minimum")
+right.legend(frameon=False)
+
+# %%
+# Which digits to label
+# ---------------------
+# Labels cost more than pictures. An ensemble learns from twenty, then asks for ten at a time: at
+# random, those whose label tells most about the model by itself (BALD), or the ten that tell most
+# together. Ten rows that are each the most informative are much alike; a batch isn't.
+
+X, y = load_digits(return_X_y=True)
+N_BATCHES = 9
+accuracy = {name: [] for name in ("together", "each by itself", "random")}
+for name, curves in accuracy.items():
+    for seed in range(N_SEEDS):
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(X))
+        rows, test, labelled = order[:1000], order[1000:], list(order[:20])
+        curve = []
+        for _ in range(N_BATCHES):
+            ensemble = DeepEnsembleClassifier(n_members=5, correction=None, random_state=0)
+            ensemble.fit(X[labelled], y[labelled])
+            curve.append(ensemble.score(X[test], y[test]))
+            rest = np.setdiff1d(rows, labelled)
+            law = predictive(ensemble, X[rest])
+            if name == "together":
+                chosen = batch(law, 10, n_draws=100).rows
+            elif name == "random":
+                chosen = rng.choice(len(rest), 10, replace=False)
+            else:
+                chosen = np.argsort(-expected_information(law))[:10]
+            labelled += list(rest[chosen])
+        curves.append(curve)
+
+figure, axes = plt.subplots(figsize=(5, 3.4), layout="constrained")
+for name, curves in accuracy.items():
+    axes.plot(20 + 10 * np.arange(N_BATCHES), np.mean(curves, axis=0), label=name)
+    print(f"{name:16}{np.mean(curves, axis=0)[-1]:6.3f} right after {10 + 10 * N_BATCHES} labels")
+axes.set(xlabel="digits labelled", ylabel="accuracy on others")
+axes.legend(frameon=False)

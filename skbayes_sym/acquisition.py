@@ -1,0 +1,214 @@
+r"""Which row to measure next: utilities of candidates, and batches of them.
+
+Each takes the `predictive` distribution of candidate rows and says of every row what measuring it
+is worth; the row with the greatest value is next. With :math:`f(x)` the function without noise, of
+mean :math:`m` and standard deviation :math:`s`, and :math:`z = (m - b) / s`,
+
+.. math:: E[\max(f - b, 0)] = s\,(z \Phi(z) + \varphi(z)), \qquad
+          I(y; f) = \tfrac12 \log(1 + s^2 / \sigma^2)
+
+(Jones et al. 1998, eq. 15; MacKay 1992). Models that don't say which part of their standard
+deviation is noise, such as scikit-learn's, are taken at all of it.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr
+
+from skbayes_sym.estimators.distributions import ClassPredictive
+from skbayes_sym.numerics.arguments import check_count, check_number
+
+Array = npt.NDArray[np.float64]
+
+
+def expected_improvement(law: Any, best: float, *, maximize: bool = True) -> Array:
+    """Expected excess over the best function value known, of normal functions.
+
+    Parameters
+    ----------
+    law : PredictiveDistribution
+        ``predictive(model, X)`` of a regressor with one target.
+    best : float
+        Largest (smallest) value known.
+    maximize : bool, default=True
+        Whether large values are looked for.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,)
+        In the units of ``y``.
+
+    Examples
+    --------
+    >>> from skbayes_sym import BayesianLinearRegressor, predictive
+    >>> from skbayes_sym.acquisition import expected_improvement
+    >>> reg = BayesianLinearRegressor().fit([[0.0], [1.0], [2.0]], [0.0, 1.1, 1.9])
+    >>> int(expected_improvement(predictive(reg, [[1.5], [3.0]]), best=1.9).argmax())
+    1
+    """
+    mean, std = _function(law)
+    gain = mean - best if maximize else best - mean
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = gain / std
+        value = gain * ndtr(z) + std * np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
+    return np.where(std > 0.0, value, np.maximum(gain, 0.0))
+
+
+def upper_confidence_bound(law: Any, width: float = 2.0, *, maximize: bool = True) -> Array:
+    """Optimistic function value: the mean and ``width`` standard deviations of the function.
+
+    Parameters
+    ----------
+    law, maximize : object
+        As for `expected_improvement`; minus the lower bound where small values are looked for.
+    width : float, default=2.0
+
+    Returns
+    -------
+    ndarray of shape (n_samples,)
+        In the units of ``y``.
+    """
+    mean, std = _function(law)
+    return np.asarray((mean if maximize else -mean) + check_number("width", width, 0.0) * std)
+
+
+def expected_information(law: Any) -> Array:
+    """Nats that a row's label or target is expected to tell about the model.
+
+    Parameters
+    ----------
+    law : PredictiveDistribution or ClassPredictive
+        Of a model of this package. Of classes it is the mutual information of label and function
+        (BALD; Houlsby et al. 2011), of numbers that of normal functions in normal noise.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,)
+    """
+    parts = law.uncertainty()
+    if isinstance(law, ClassPredictive):
+        return np.asarray(parts.epistemic)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = _one_target(parts.epistemic) / parts.aleatoric
+    return np.asarray(0.5 * np.log1p(np.nan_to_num(share, nan=0.0, posinf=np.inf)))
+
+
+def thompson(
+    law: Any, n: int = 1, *, maximize: bool = True, random_state: Any = 0
+) -> npt.NDArray[np.intp]:
+    """Best rows of ``n`` functions drawn, each among those not yet taken.
+
+    Parameters
+    ----------
+    law, maximize : object
+        As for `expected_improvement`, of a model of this package.
+    n : int, default=1
+        Rows, at most all.
+    random_state : int, RandomState instance or None, default=0
+
+    Returns
+    -------
+    ndarray of int of shape (n,)
+    """
+    functions = _one_target(law.functions(check_count("n", n), random_state), 2)
+    functions = functions * (1.0 if maximize else -1.0)
+    rows = np.empty(check_count("n", n, 1, len(functions)), dtype=np.intp)
+    for k in range(n):
+        rows[k] = functions[:, k].argmax()
+        functions[rows[k]] = -np.inf
+    return rows
+
+
+class Batch(NamedTuple):
+    """Rows to measure together, in the order of choice, and what the first 1, 2, ... are worth."""
+
+    rows: npt.NDArray[np.intp]  # (n,)
+    value: Array  # (n,), in units of y, or nats
+
+
+def batch(
+    law: Any, n: int, *, best: float | None = None, maximize: bool = True, n_draws: int = 256,
+    random_state: Any = 0,
+) -> Batch:  # fmt: skip
+    r"""Rows that are worth most together, one after another, by draws of functions.
+
+    With ``best`` it is the expected improvement of the best of them. Without it is information:
+    half the log determinant of :math:`1 + K / \sigma^2`, where K is the covariance of the functions
+    drawn. Of classes K is of probabilities over the root of their means: the mutual information to
+    second order, where functions disagree little.
+
+    Parameters
+    ----------
+    law : PredictiveDistribution or ClassPredictive
+        Of a model of this package.
+    n : int
+        Rows, at most all.
+    best, maximize : object
+        As for `expected_improvement`; no ``best`` by default.
+    n_draws : int, default=256
+        Functions drawn, at least two.
+    random_state : int, RandomState instance or None, default=0
+
+    Returns
+    -------
+    Batch
+        ``rows`` (n,), and the ``value`` (n,) of the first 1, 2, ... of them together.
+    """
+    functions = law.functions(check_count("n_draws", n_draws, 2), random_state)
+    size = check_count("n", n, 1, len(functions))
+    if best is not None:
+        values = _one_target(functions, 2)
+        return _by_improvement(values - best if maximize else best - values, size)
+    if isinstance(law, ClassPredictive):
+        noise = np.sqrt(functions.mean(axis=-1).clip(1e-9))
+    else:
+        functions = _one_target(functions, 2)[:, None]
+        noise = np.sqrt(law.uncertainty().aleatoric)[:, None]
+    off = functions - functions.mean(axis=-1, keepdims=True)
+    return _by_information(off / noise[..., None] / np.sqrt(n_draws - 1.0), size)
+
+
+def _by_improvement(gain: Array, n: int) -> Batch:
+    """Greedy choice by the gains of every row under every draw (N, S)."""
+    rows, values, reached = np.empty(n, dtype=np.intp), np.empty(n), np.zeros(gain.shape[1])
+    for k in range(n):
+        worth = np.maximum(gain, reached).mean(axis=1)
+        worth[rows[:k]] = -np.inf
+        rows[k] = worth.argmax()
+        values[k], reached = worth[rows[k]], np.maximum(gain[rows[k]], reached)
+    return Batch(rows, values)
+
+
+def _by_information(root: Array, n: int) -> Batch:
+    """Greedy log determinant of roots of covariances (N, C, S), blocks of a Cholesky factor."""
+    rows, values, total = np.empty(n, dtype=np.intp), np.empty(n), 0.0
+    covariance, one = root @ root.swapaxes(1, 2), np.eye(root.shape[1])
+    columns: list[Array] = []  # (N, C, C) of the factor, for every row chosen
+    for k in range(n):
+        worth = 0.5 * np.linalg.slogdet(one + covariance)[1]
+        worth[rows[:k]] = -np.inf
+        r = rows[k] = worth.argmax()
+        total += worth[r]
+        values[k] = total
+        across = root @ root[r].T - sum((c @ c[r].T for c in columns), np.zeros(()))
+        factor = np.linalg.cholesky(one + covariance[r])
+        columns.append(np.linalg.solve(factor, across.swapaxes(1, 2)).swapaxes(1, 2))
+        covariance = covariance - columns[-1] @ columns[-1].swapaxes(1, 2)
+    return Batch(rows, values)
+
+
+def _function(law: Any) -> tuple[Array, Array]:
+    """Mean and standard deviation of the function (N,), or of targets where that is all known."""
+    mean = _one_target(law.mean())
+    try:
+        return mean, np.sqrt(law.uncertainty().epistemic)
+    except TypeError:
+        return mean, np.asarray(law.std())
+
+
+def _one_target(values: Array, ndim: int = 1) -> Array:
+    if values.ndim != ndim:
+        raise ValueError("acquisition takes regressors of one target: give y one axis.")
+    return values

@@ -1,0 +1,123 @@
+"""Utilities against closed forms: of normals, of the linear model's covariance, of two classes."""
+
+import numpy as np
+import pytest
+from fits import NUMBERS, X, fitted
+from scipy import integrate, stats
+from sklearn.gaussian_process import GaussianProcessRegressor
+
+from skbayes_sym import BayesianLinearRegressor, acquisition, predictive
+from skbayes_sym.estimators.distributions import ClassPredictive, NormalPredictive
+
+LAW = predictive(BayesianLinearRegressor().fit(X, NUMBERS), X)
+NOISE = np.sqrt(LAW.uncertainty().aleatoric)
+
+
+def covariance():
+    """Of the linear model's functions at `X`."""
+    _, joint = LAW._model.predict(X, return_cov=True)
+    return joint - np.diag(NOISE**2)
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_expected_improvement_is_the_integral(maximize):
+    std = np.sqrt(LAW.uncertainty().epistemic)
+    sign = 1.0 if maximize else -1.0
+    value = acquisition.expected_improvement(LAW, 0.2, maximize=maximize)
+    for row in (0, 7):
+        law = stats.norm(LAW.mean()[row], std[row])
+        ends = np.sort([0.2, law.mean() + sign * 12.0 * std[row]])
+        exact = integrate.quad(lambda f, law=law: abs(f - 0.2) * law.pdf(f), *ends)[0]
+        assert value[row] == pytest.approx(exact, rel=1e-6, abs=1e-12)
+
+
+def test_bounds_are_means_and_deviations_and_of_a_sure_function_the_gain_is_known():
+    law = NormalPredictive(np.array([1.0, 2.0]), np.array([0.0, 3.0]))
+    np.testing.assert_array_equal(acquisition.upper_confidence_bound(law, 1.0), [1.0, 5.0])
+    low = acquisition.upper_confidence_bound(law, 1.0, maximize=False)
+    np.testing.assert_array_equal(low, [-1.0, 1.0])
+    assert acquisition.expected_improvement(law, 0.5)[0] == 0.5
+    assert acquisition.expected_improvement(law, 1.5)[0] == 0.0
+
+
+def test_information_is_that_of_normals_and_of_classes():
+    exact = 0.5 * np.log1p(np.diag(covariance()) / NOISE**2)
+    np.testing.assert_allclose(acquisition.expected_information(LAW), exact)
+    labels = predictive(fitted("ensemble-classifier"), X)
+    epistemic = labels.uncertainty().epistemic
+    np.testing.assert_array_equal(acquisition.expected_information(labels), epistemic)
+
+
+def test_a_batch_is_the_greedy_one_of_the_exact_covariance():
+    """The value of its rows, within what 4,000 draws leave open; its rows are hardly worse."""
+    chosen = acquisition.batch(LAW, 3, n_draws=4000)
+    root = covariance() / NOISE[:, None] / NOISE
+
+    def exact(rows):
+        return 0.5 * np.linalg.slogdet(np.eye(len(rows)) + root[np.ix_(rows, rows)])[1]
+
+    greedy: list[int] = []
+    for k in range(3):
+        greedy.append(max(range(len(X)), key=lambda row: exact([*greedy, row])))
+        error = 6.0 * (k + 1) / 4000**0.5
+        assert chosen.value[k] == pytest.approx(exact(chosen.rows[: k + 1]), abs=error)
+        assert exact(chosen.rows[: k + 1]) == pytest.approx(exact(greedy), abs=2.0 * error)
+    assert len(set(chosen.rows)) == 3
+
+
+class Disagreeing(ClassPredictive):
+    """Two rows of two classes whose probabilities are drawn, 0.3 and 0.6 in the mean."""
+
+    def __init__(self, spread):
+        draws = np.random.default_rng(0).standard_normal((2, 4000))
+        draws[1] += 0.8 * draws[0]
+        draws -= draws.mean(axis=1, keepdims=True)
+        first = np.array([[0.3], [0.6]]) + spread * draws
+        self.draws = np.stack([first, 1.0 - first], axis=1)
+
+    def functions(self, n=1, random_state=0):
+        return self.draws
+
+
+def entropy(p, axis):
+    return -(p * np.log(p)).sum(axis)
+
+
+def test_where_classes_hardly_disagree_a_batch_has_their_mutual_information():
+    """Of both rows, labels of pairs enumerated; half the spread halves what is off at least."""
+    off = []
+    for spread in (0.02, 0.01):
+        law = Disagreeing(spread)
+        pairs = (law.draws[0][:, None] * law.draws[1]).reshape(4, -1)
+        exact = entropy(pairs.mean(-1), 0) - entropy(pairs, 0).mean()
+        off.append(acquisition.batch(law, 2, n_draws=4000).value[-1] / exact - 1.0)
+    assert abs(off[1]) < 0.6 * abs(off[0]) < 0.02
+
+
+def test_a_batch_improves_together_as_the_largest_of_its_functions():
+    best = float(LAW.mean().max())
+    chosen = acquisition.batch(LAW, 3, best=best)
+    functions = LAW.functions(256)
+    together = np.maximum(functions[chosen.rows] - best, 0.0).max(axis=0).mean()
+    assert chosen.value[-1] == pytest.approx(together)
+    alone = np.maximum(functions - best, 0.0).mean(axis=1)
+    assert chosen.rows[0] == alone.argmax()
+    assert (np.diff(chosen.value) >= 0.0).all()
+
+
+def test_thompson_takes_the_best_row_of_every_function_once():
+    functions = -LAW.functions(5, 3)
+    rows = acquisition.thompson(LAW, 5, maximize=False, random_state=3)
+    assert rows[0] == functions[:, 0].argmax()
+    assert len(set(rows)) == 5
+
+
+def test_any_model_s_law_is_taken_and_wrong_ones_are_named():
+    process = predictive(GaussianProcessRegressor(alpha=0.1).fit(X, NUMBERS), X)
+    assert (acquisition.expected_improvement(process, 0.0) >= 0.0).all()
+    with pytest.raises(TypeError, match="how rows vary together"):
+        acquisition.batch(process, 2)
+    with pytest.raises(ValueError, match="regressors of one target"):
+        acquisition.thompson(predictive(fitted("vi-regressor"), X))
+    with pytest.raises(ValueError, match="n must be an int from 1 to 24, got 25"):
+        acquisition.thompson(LAW, 25)

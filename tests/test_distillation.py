@@ -1,0 +1,139 @@
+"""Students: what they keep of a teacher, their own law, files, and ONNX."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from fits import LABELS, NUMBERS, TABLE, X, fitted
+from scipy import integrate
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skbayes_sym import (
+    BayesianLinearRegressor,
+    PredictiveStackingRegressor,
+    distill,
+    distillation,
+)
+from skbayes_sym.distillation import Schooling
+from skbayes_sym.student import Student
+
+
+@pytest.fixture
+def quickly(monkeypatch):
+    """Students of few steps."""
+    effort = Schooling(n_rows=400, sizes=((16, 60),), batch=64)
+    monkeypatch.setattr(distillation, "Schooling", lambda: effort)
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    with pytest.MonkeyPatch.context() as patch:
+        effort = Schooling(n_rows=400, sizes=((16, 60),), batch=64)
+        patch.setattr(distillation, "Schooling", lambda: effort)
+        return distill(fitted("linear-gaussian"), X)
+
+
+@pytest.mark.long
+def test_a_student_of_a_line_has_its_law(monkeypatch):
+    """Normal, with a variance that bends: .01 nats per row, on new rows too."""
+    effort = Schooling(n_rows=4000, sizes=((32, 1500),), batch=128)
+    monkeypatch.setattr(distillation, "Schooling", lambda: effort)
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((300, 3))
+    model = BayesianLinearRegressor().fit(rows[:40], rows[:40, 0] + rng.standard_normal(40))
+    student, new = distill(model, rows), rng.standard_normal((500, 3))
+    (mean, std), (exact, exact_std) = (m.predict(new, return_std=True) for m in (student, model))
+    off = 0.5 * ((mean - exact) / exact_std) ** 2 + np.log(std / exact_std) ** 2
+    assert off.mean() < 0.01
+    assert abs(student.lost_) < 0.01
+
+
+def test_its_answers_are_of_one_law(numbers):
+    weights, loc, _ = numbers.components(X)
+    mean, std = numbers.predict(X, return_std=True)
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0)
+    np.testing.assert_allclose(mean, (weights * loc).sum(axis=1))
+    rows = np.repeat(X[:1], 4001, axis=0)
+    y = mean[0] + std[0] * np.linspace(-12, 12, 4001)
+    density = np.exp(numbers.log_predictive_density(rows, y))
+    assert integrate.trapezoid(density, y) == pytest.approx(1.0, abs=1e-6)
+    assert integrate.trapezoid(density * y**2, y) - mean[0] ** 2 == pytest.approx(std[0] ** 2)
+    low, high = numbers.predict_quantiles(X[:1], [0.05, 0.6])[0]
+    inside = (y >= low) & (y <= high)
+    assert integrate.trapezoid(density[inside], y[inside]) == pytest.approx(0.55, abs=0.01)
+    assert "nats per row worse" in repr(numbers)
+
+
+def test_its_file_is_small_and_opens_without_torch(numbers, tmp_path):
+    numbers.save(tmp_path / "student.npz")
+    assert (tmp_path / "student.npz").stat().st_size < 100_000
+    same = Student.load(tmp_path / "student.npz")
+    np.testing.assert_array_equal(same.predict(X), numbers.predict(X))
+    assert same.lost_ == numbers.lost_
+    code = (
+        "import sys\nfrom skbayes_sym.student import Student\n"
+        f"print(Student.load({str(tmp_path / 'student.npz')!r}).predict([[0.1, 0.2, 0.3]])[0])\n"
+        "assert not {'torch', 'sklearn'} & {*sys.modules}"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(run.stdout) == pytest.approx(numbers.predict([[0.1, 0.2, 0.3]])[0], rel=1e-6)
+
+
+def test_a_default_student_is_below_a_hundred_kilobytes():
+    """Of fifty columns, in float32."""
+    effort = Schooling()
+    width = max(units for units, _ in effort.sizes)
+    n_weights = 50 * width + width**2 + 9 * width
+    assert 4 * n_weights < 90_000
+
+
+@pytest.mark.usefixtures("quickly")
+def test_tables_are_read_as_they_are_and_pipelines_whole():
+    frame = pd.DataFrame(TABLE, columns=["a", "b", "c"]).astype({"a": float, "c": float})
+    stack = PredictiveStackingRegressor([("line", "linear")], random_state=0).fit(frame, NUMBERS)
+    student = distill(stack, frame)
+    encoded = student.encode(frame)
+    assert encoded.shape == (24, 2 + 1 + 3)  # numbers, one that is missing at times, three words
+    np.testing.assert_array_equal(encoded[:, 2], np.isnan(frame["c"]))
+    np.testing.assert_array_equal(encoded[:, 3:].sum(axis=1), 1.0)
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), LogisticRegression()), {"logisticregression__C": [1.0]}
+    ).fit(X, LABELS)
+    labels = distill(search, X)
+    assert set(labels.predict(X)) <= set(LABELS)
+    proba = labels.predict_proba(X)
+    np.testing.assert_allclose(proba.sum(axis=1), 1.0)
+    chosen = proba[np.arange(24), np.searchsorted(labels.classes_, LABELS)]
+    np.testing.assert_allclose(labels.log_predictive_density(X, LABELS), np.log(chosen))
+
+
+@pytest.mark.usefixtures("quickly")
+def test_without_rows_a_bare_model_makes_them_and_others_say_what_they_need():
+    model = BayesianLinearRegressor().fit(X, NUMBERS)
+    assert distill(model).encode(X).shape == X.shape
+    with pytest.raises(ValueError, match="distill needs X, rows like those to predict"):
+        distill(make_pipeline(StandardScaler(), BayesianLinearRegressor()).fit(X, NUMBERS))
+    with pytest.raises(ValueError, match="takes no counts"):
+        distill(fitted("linear-counts"), X)
+    with pytest.raises(ValueError, match="one model for each"):
+        distill(fitted("vi-regressor"), X)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_onnx_says_the_same(numbers, tmp_path):
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    rows = np.vstack([X, 50.0 * X]).astype(np.float32)
+    for student in (numbers, distill(fitted("ensemble-classifier"), X)):
+        student.to_onnx(str(tmp_path / "student.onnx"))
+        session = runtime.InferenceSession(str(tmp_path / "student.onnx"))
+        got = session.run(None, {"X": rows})
+        classes = student.classes_ is not None
+        expected = [student.predict_proba(rows)] if classes else student.components(rows)
+        for values, own in zip(got, expected, strict=True):
+            np.testing.assert_allclose(values, own, rtol=1e-3, atol=1e-5)
