@@ -23,7 +23,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 from skbayes_sym import DeepEnsembleClassifier, PredictiveStackingRegressor, predictive
 from skbayes_sym.acquisition import batch, expected_improvement, expected_information
 
-N_SEEDS, N_ROUNDS = 3, 11
+N_SEEDS, N_ROUNDS = 2, 11
 
 
 def branin(u):
@@ -35,7 +35,7 @@ def branin(u):
 def by_batch(X, y, candidates, rng):
     surrogate = PredictiveStackingRegressor([("process", "process")], random_state=0).fit(X, y)
     law = predictive(surrogate, candidates)
-    return batch(law, 2, best=y.min(), maximize=False, n_draws=1000).rows
+    return batch(law, 2, best=y.min(), maximize=False).rows
 
 
 def by_process(X, y, candidates, rng):

@@ -67,6 +67,8 @@ LESS = {
         "random_state=0)": "random_state=0, max_iter=5)",
         '"max_iter": 600': '"max_iter": 5',
     },
+    "plot_next_experiment.py": {"N_SEEDS, N_ROUNDS = 2, 11": "N_SEEDS, N_ROUNDS = 1, 2",
+                                "N_BATCHES = 9": "N_BATCHES = 1"},
     "plot_noise_of_the_input.py": {
         '"max_iter": 3000': '"max_iter": 50',
         "n_chains=16": "n_chains=2", "n_warmup=500": "n_warmup=30",

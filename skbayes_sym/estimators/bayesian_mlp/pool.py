@@ -56,6 +56,12 @@ class Effort:
     modes: ModesEffort = field(default=ModesEffort())
     modes_blocks: float = 0.5  # of the fit's; members have the rest
     linear_blocks: float = 0.01
+    # Members cost a third of a fit of a thousand rows, and counted on none of eleven tables of 110
+    # to 300. So two are trained first, and all only where these, beside two modes, gain a share
+    # nearly as large as all must.
+    judges: int = 2
+    judges_blocks: float = 0.2  # of the members'
+    judges_gain: float = 0.7
     # The ensemble's own defaults: relu under a fixed prior of 1 is what tanh modes lack.
     member_width: int = 50
     member_rate: float = 0.03
@@ -221,8 +227,10 @@ def fit_pool(kind: "Numbers | Labels", data: Training, model: Model, run: Run) -
     parts = fitted("modes", kind.modes(data, model), model, effort.modes_blocks)
     if parts.modes is not None:
         blocks -= effort.modes_blocks
-    parts = fitted("members", kind.members(data, members, parts), members, blocks)
     parts = fitted("linear", kind.linear(data, line, parts), line, effort.linear_blocks)
+    for share in (effort.judges_blocks, 1.0 - effort.judges_blocks):
+        more = kind.members(data, members, parts)
+        parts = fitted("members", more, members, share * blocks)
     pool = pooled(parts) if parts.were_stopped else kind.weighed(pooled(parts), data)
     pool = replace(pool, choice=_choice(kind, data, pool))
     logger.info("%s", pool.choice)
@@ -292,22 +300,38 @@ class Numbers:
         )  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
-        effort = self.effort
+        n, effort = self.n_members, self.effort
         if not model.likelihood.n_params:  # under hardly any noise nats per row never settle
             effort = replace(effort, member_tol=None)
         if parts.modes is None:
-            return effort.ensemble(max(1, self.n_members))
-        if not self.n_members:
+            return None if parts.members else effort.ensemble(max(1, n))
+        # As many members as modes: neither kind outvotes the other.
+        n = min(n, parts.n_modes)
+        if parts.n_members == n or (parts.members and not self._count(parts, data, model)):
             return None
         if noise_share(parts.modes.modes, data.double_data.y.cpu()) > self.effort.modes.most_noise:
             return None
-        # As many members as modes: neither kind outvotes the other. The noise and the left-out rows
-        # of one cost two eigendecompositions in the smaller of the spaces of rows and weights.
-        n, network = min(self.n_members, parts.n_modes), model.network
+        # The noise and the left-out rows of a member cost two eigendecompositions in the smaller of
+        # the spaces of rows and weights.
+        network = model.network
         n_numbers = min(data.n_rows, MOST_ROWS) * network.n_outputs
         m, larger = sorted((n_numbers, network.layout.n_params))
         done = n * 2.0 * m**2 * (larger + effort.eigenvectors * m)
+        is_judged = parts.linear is not None and parts.members is None
+        n = min(n, effort.judges) if is_judged else n
         return effort.ensemble(n) if done <= effort.modes.most_work else None
+
+    def _count(self, parts: Parts, data: Training, model: Model) -> bool:
+        """Whether members gain, on left-out rows, nearly what as many modes do."""
+        assert parts.modes is not None
+        search = parts.modes.search
+        some = search.of(torch.arange(min(parts.n_members, len(search.modes.theta))))
+        parts = parts._replace(modes=replace(parts.modes, search=some))
+        laws, rows = _left_out(PoolFit(parts, self.without_left_out(parts), model), data)
+        density = {kind: law.log_prob(rows.y) for kind, law in laws.items()}
+        baseline = density.pop("linear")
+        least = self.effort.judges_gain
+        return "members" in stacking.gaining(baseline, density, rows.weight, least)
 
     def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplace | None:
         n_numbers, effort = data.n_rows * model.network.n_outputs, self.effort.modes
@@ -423,7 +447,7 @@ class Labels:
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
         refitting, modes = Refitting("loo", is_optional=True), parts.modes
-        if modes is not None and not self.n_members:
+        if parts.members is not None or (modes is not None and not self.n_members):
             return None
         if modes is not None:
             is_due = refitting.is_due(self.n_members, data, model)

@@ -137,8 +137,9 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         whose evidence and left-out rows are behind the best by a quarter of a nat per row are left
         out. Modes alone are `LaplaceRegressor`'s.
     n_members : int, default=10
-        Members of the ensemble; not more than there are modes, if there are any, and none where
-        the noise of the modes is a fifth of the targets' variance.
+        Members of the ensemble; not more than there are modes, if there are any, two where these
+        hardly gain on left-out rows, and none where the noise of the modes is a fifth of the
+        targets' variance.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, whose width
         may depend on the level of the target and whose tails may be wide, where held-out rows
@@ -239,7 +240,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
 
     Notes
     -----
-    The modes take O(n_modes (n_samples P^2 + P^3)) a step and some hundred steps, the members
+    The modes take O(n_modes (n_samples P^2 + P^3)) a step and fifty to 300 steps, the members
     O(n_members min(n_samples, 2000) P') and at most 2,000: seconds for a thousand rows.
 
     The weight of the linear model is its stacking weight (Yao et al. 2018, eq. 8) beside the

@@ -40,11 +40,15 @@ class ModesEffort:
     most_modes: int = 10
 
     # Of a restart in regression. Small systems make all steps (concrete: -2.86 nats per row after
-    # 50, -2.85 after 100, -3.00 after 30); large ones fewer, and predict as well (an arm of eight
-    # links and a ship's sixteen columns, 1,000 to 2,000 rows: .01 better after 50). Twice as many
-    # again while the evidence rises steeply: where there is hardly any noise.
+    # 50, -2.85 after 100, -3.00 after 30; 1,000 rows without noise: .05 better after 100); large
+    # ones fewer, and predict as well (an arm of eight links and a ship's sixteen columns, 1,000 to
+    # 2,000 rows: .01 better after 50). So do few rows, whose evidences fall from there on while
+    # scales drift (twenty tables of 110 to 300 rows: .003 nats per row worse in the mean, .002
+    # better in the median). Twice as many again while the evidence rises steeply: where there is
+    # hardly any noise.
     steps: int = 100
     fewest_steps: int = 50
+    few_rows: int = 500
     more: int = 2
 
     # Evidences say too little of which mode predicts better, so modes count alike. But one whose
@@ -88,7 +92,7 @@ class ModesEffort:
     folds: int = 5
     fewest_rows: int = 10
     most_rows_asked: int = 20  # numbers to learn from a weight
-    rough_steps: int = 40  # enough to compare widths, and to go on from
+    rough_steps: int = 25  # enough to compare widths, and to go on from
     rough_tol: float = 1e-3  # nats per unit of weight
 
     # Labels. Beyond 1,000 weights fewer steps do, and each costs much more; beyond four modes
@@ -96,6 +100,9 @@ class ModesEffort:
     # seconds of one core, of which noisy labels take 2.5 times as much.
     labels_steps: int = 60
     labels_steps_of_many: int = 30
+    labels_last_steps: int = 40  # of all rows, after a search of some, whose first count
+    fewest_labels_rows: int = 2000  # that are searched first,
+    labels_rows_a_weight: int = 4  # and a weight
     many_weights: int = 1000
     most_labels_modes: int = 4
     labels_work: float = 4e11
@@ -147,6 +154,8 @@ class ModesEffort:
 
     def steps_of_mode(self, n_rows: int, network: MLP) -> int:
         """Gauss-Newton steps of a mode of regression."""
+        if n_rows <= self.few_rows:
+            return self.fewest_steps
         n_numbers, n_params = n_rows * network.n_outputs, network.layout.n_params
         few = work(self.fewest_modes, 1, n_numbers, n_params)
         return min(self.steps, max(self.fewest_steps, int(self.usual_work / few)))
@@ -186,6 +195,10 @@ class ModesEffort:
     def steps_of_labels(self, n_params: int) -> int:
         """Gauss-Newton steps of a mode of classification."""
         return self.labels_steps if n_params <= self.many_weights else self.labels_steps_of_many
+
+    def labels_rows(self, n_params: int) -> int:
+        """Rows whose modes a search of more begins with."""
+        return max(self.fewest_labels_rows, self.labels_rows_a_weight * n_params)
 
     def affordable_labels(self, most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
         """Modes that some seconds of one core are enough for, and whether for tries too.

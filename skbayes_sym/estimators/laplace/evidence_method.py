@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -66,6 +66,8 @@ from skbayes_sym.numerics.random import generator_from, spawn_seeds
 # The default priors of labels: on separated classes the evidence is higher under the first by tens
 # of nats, where labels are noisy under the second.
 STEEP, FLAT = LayerScales(8.0, 64.0), LayerScales(8.0, 4.0)
+
+Problem = TypeVar("Problem", bound=EvidenceProblem)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +186,13 @@ def _starts(problem: EvidenceProblem, n: int, seed: int) -> Tensor:
     """Starting points (n, P) on the problem's device."""
     drawn = starting_points(problem.network, n, generator=generator_from(seed))
     return drawn.to(problem.data.x.device)
+
+
+def some_rows(problem: Problem, most: int) -> Problem:
+    """The problem of at most ``most`` rows, spread evenly."""
+    n_rows = len(problem.data.x)
+    rows = torch.linspace(0, n_rows - 1, min(n_rows, most)).round().long()
+    return replace(problem, data=Data(*(t[rows.to(t.device)] for t in problem.data)))
 
 
 def _require_memory(data: Training, network: MLP, n: int, matrices: int) -> None:
@@ -343,9 +352,7 @@ class _Searches(NamedTuple):
     def pilot(self, model: Model) -> NumbersFit:
         """Two modes of some of the rows, one begun in each way, by which the noise is judged."""
         problem, theta = self.problem(model), self._draw(model, 2)
-        n_rows = min(self.data.n_rows, self.method.effort.pilot_rows)
-        rows = torch.linspace(0, self.data.n_rows - 1, n_rows).round().long().to(theta.device)
-        problem = replace(problem, data=Data(*(t[rows] for t in problem.data)))
+        problem = some_rows(problem, self.method.effort.pilot_rows)
         how = replace(self._how(model), max_more=0)
         doubted = alternating(2, theta)
         return self._fit(model, how.search(problem, theta, doubted, self._on_step(model)))
@@ -476,8 +483,11 @@ class EvidenceLaplaceLabels:
     ) -> tuple[LabelsEvidence, Search]:
         """The problem under the prior that was taken, and its modes.
 
-        Whichever search it comes from, the best mode so far is what an interrupt leaves.
+        Of many rows some say where a search leads and which prior to take; from the modes of these
+        it goes on with all. Whichever search it comes from, the best mode is what an interrupt
+        leaves.
         """
+        some = some_rows(problem, self.effort.labels_rows(problem.network.layout.n_params))
         max_iter = self.max_iter
         if isinstance(max_iter, str):
             max_iter = self.effort.steps_of_labels(problem.network.layout.n_params)
@@ -505,4 +515,15 @@ class EvidenceLaplaceLabels:
         alternative = None
         if tries and self.alternative is not None:
             alternative = scales_by_group(self.alternative.bind(problem.network.layout))
-        return search_labels(search, problem, start, alternative, tries=tries)
+        some, rough = search_labels(search, some, start, alternative, tries=tries)
+        problem = replace(problem, prior=some.prior)
+        if rough.has_ended or len(some.data.x) == len(problem.data.x):
+            return problem, rough
+        phase = run.phase(share, max_iter)
+
+        def on_step(step: int, so_far: Callable[[], Search]) -> bool:
+            run.keep(lambda: unrefined(problem, so_far()))
+            return phase(step, {"steps": step})
+
+        how = replace(how, max_iter=min(max_iter, self.effort.labels_last_steps))
+        return problem, how.resumed(problem, rough.modes, on_step)

@@ -242,9 +242,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it.
     max_iter : int or "auto", default="auto"
-        Largest number of optimiser steps; "auto" is 100, at least 50 of systems that take long,
-        up to three times as many where the evidence still rises steeply, as it does while next to
-        no noise is found; and 3000 by Adam.
+        Largest number of optimiser steps; "auto" is 100, 50 of up to 500 rows and at least
+        50 of systems that take long, up to three times as many where the evidence still rises
+        steeply, as it does while next to no noise is found; and 3000 by Adam.
     standardize : bool or {"X", "y"}, default=True
         Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
         them. Everything reported is in the units of ``y``.

@@ -1,5 +1,6 @@
 """Pooled networks: what they are made of, and what is chosen for how many rows."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -99,6 +100,22 @@ def test_a_line_in_noise_is_left_to_the_linear_model():
     assert pool.linear_share_ > 0.5
     density = pool.log_predictive_density(new, y_new).mean()
     assert density > alone.log_predictive_density(new, y_new).mean() - 0.1
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_two_members_judge_the_others(monkeypatch):
+    """More are trained where these gain, beside two modes, what the effort says."""
+    quick = replace(pool_module.Effort(), member_steps=5)
+    for gain, n in ((-np.inf, 3), (np.inf, 2)):
+        effort = replace(quick, judges_gain=gain)
+        monkeypatch.setattr(
+            BayesianMLPRegressor,
+            "_method",
+            lambda self, e=effort: pool_module.Numbers(3, 3, effort=e),
+        )
+        few = BayesianMLPRegressor((2,), n_modes=3, n_members=3, random_state=0)
+        assert len(few.fit(BENT[:30], np.tanh(2.0 * BENT[:30, 0])).samples_) == n
 
 
 @pytest.mark.long

@@ -60,7 +60,8 @@ def test_few_rows_cost_what_their_own_space_costs():
     assert work(2, 10, 501, 1000) == 2 * 10 * (501 * 1000**2 + 1000**3)
 
 
-def test_large_systems_make_fewer_steps():
+def test_few_rows_and_large_systems_make_fewer_steps():
+    assert [EFFORT.steps_of_mode(n, MLP(8, (3,), 1, TANH)) for n in (500, 501)] == [50, 100]
     network = MLP(8, (20,), 1, TANH)
     made = [EFFORT.steps_of_mode(n, network) for n in (900, 5000, 7000, 9000, 30_000)]
     assert made == sorted(made, reverse=True)

@@ -30,9 +30,6 @@ from skbayes_sym.numerics.linalg import NotPositiveDefiniteError, log_det
 # Derivatives a weight, at most, for which rows are the smaller space: their inner products are
 # taken anew for every diagonal, the matrix of the weights is not.
 _MOST_DERIVATIVES = 0.5
-_MOST_TRIES = 8  # step sizes tried in one iteration
-_SHRINK, _GROW, _UNDEFINED = 4.0, 6.0, 10.0  # of the damping: after success, failure, no factor
-_LEAST_DAMPING = 1e-9
 INITIAL_DAMPING = 1e-2
 
 
@@ -217,9 +214,9 @@ def step(
     energy = expansion.value + 0.5 * (precision * theta.square()).sum(1)
     unit = expansion.curvature.mean_diagonal()
     moved = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
-    start, theta, damping = damping, theta.clone(), damping.clone()
+    start, theta, damping, least = damping, theta.clone(), damping.clone(), 1e-9
     tried = torch.arange(len(theta), device=theta.device)
-    for _ in range(_MOST_TRIES):
+    for _ in range(8):
         added = precision[tried] + (damping[tried] * unit[tried]).unsqueeze(1)
         system = expansion.curvature.of(tried).system(added)
         away = system.solve(gradient[tried])
@@ -231,14 +228,14 @@ def step(
         better = is_lower & (system.failed == 0)
         theta[tried] = torch.where(better.unsqueeze(1), candidate, theta[tried])
         moved[tried] = better
-        factors = torch.where(system.failed > 0, _UNDEFINED, _GROW).to(damping)
-        more = damping[tried].clamp_min(_LEAST_DAMPING) * factors
+        factors = torch.where(system.failed > 0, 10.0, 6.0).to(damping)
+        more = damping[tried].clamp_min(least) * factors
         damping[tried] = torch.where(better, damping[tried], more)
         tried = (~moved).nonzero().flatten()
         if not len(tried):
             break
     # At a minimum nothing is lower: the damping found there says nothing about the next step.
-    lowered = (damping / _SHRINK).clamp_min(_LEAST_DAMPING)
+    lowered = (damping / 4.0).clamp_min(least)
     if is_wary:
         lowered = torch.where(damping > start, damping, lowered)
     damping = torch.where(moved, lowered, start)

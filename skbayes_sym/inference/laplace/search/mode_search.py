@@ -196,7 +196,10 @@ class EvidenceSearch:
     def resumed(
         self, problem: EvidenceProblem, modes: Modes, on_step: OnSearch | None = None
     ) -> Search:
-        """Modes from those of nearly the same problem, with their scales and noise; one batch."""
+        """Modes from those of nearly the same problem, with their scales and noise; one batch.
+
+        Steps that count as made there aren't made again.
+        """
         hyper, sure = SearchHyper(modes.hyper, modes.noise_precision), modes.n_iter < 0
         return self._batch(problem, Begun(problem, hyper), modes.theta, sure, on_step, resumes=True)
 
@@ -212,7 +215,7 @@ class EvidenceSearch:
     ) -> Search:
         at_first, hyper = begun
         state, rows = _start(theta, hyper), at_first.expansion(theta)
-        n_before = problem.schedule.best_start if resumes else 0  # steps made elsewhere
+        n_before = min(problem.schedule.best_start, self.max_iter - 1) if resumes else 0
         itself = torch.arange(len(theta))
         source, looks = itself, [itself]  # whose copy each restart is
         curve: list[Tensor] = []  # of scores and log evidences, (2, R) each
@@ -220,8 +223,7 @@ class EvidenceSearch:
         moving, alive = list(range(len(theta))), torch.arange(len(theta), device=theta.device)
         loop = Loop()
         with loop:
-            for n_done in loop.steps(range(self.max_iter + self.max_more)):
-                i = n_before + n_done
+            for i in loop.steps(range(n_before, self.max_iter + self.max_more)):
                 now = (at_first if i < HYPER_START else problem).of(alive)
                 part = state if len(moving) == len(theta) else _of(state, alive)
                 if i == HYPER_START and at_first is not problem:
@@ -242,14 +244,14 @@ class EvidenceSearch:
                         ended = ended | (source != itself).to(ended)
                 ended = ended | self._settled(problem, curve, state.n_without)
                 settled = ended
-                if n_done + 1 >= self.max_iter:
+                if i + 1 >= self.max_iter:
                     ended = ended | ~_rises(curve, problem.total_weight, ended)
                 before, (moving, n_settled) = moving, _moving(ended, settled)
                 loop.stop_if("tol", n_settled == len(theta))
                 if on_step is not None:
                     search = partial(_search, problem, state, curve, "interrupted")
                     so_far = partial(_with_copies, search, source)
-                    loop.stop_if("callback", on_step(n_done + 1, so_far))
+                    loop.stop_if("callback", on_step(i + 1 - n_before, so_far))
                 if not moving:
                     break
                 if len(moving) < len(before):

@@ -69,8 +69,9 @@ def test_a_search_goes_on_from_modes_that_leave_out_a_fold():
     start = starting_points(network, 10, generator=torch.Generator().manual_seed(0))
     fold = folds(120, 5, generator=torch.Generator().manual_seed(1))
     begun = cross_validated(EvidenceSearch(40, 1e-3), problem, start, fold).search.modes
-    how = EvidenceSearch(12, None)
-    cold, warm = how.search(problem, start).modes, how.resumed(problem, begun).modes
+    cold = EvidenceSearch(12, None).search(problem, start).modes
+    warm = EvidenceSearch(32, None).resumed(problem, begun).modes  # twenty count as made
+    assert warm.n_iter.tolist() == 10 * [12]
     assert warm.log_evidence.median() > cold.log_evidence.median() + 10.0
     whole = EvidenceSearch(60, None).search(problem, start).modes
     assert warm.log_evidence.median() > whole.log_evidence.median() - 10.0
