@@ -25,7 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "asv_bench/studies/figures.json"
 _IN_MARKDOWN = re.compile(r"<!-- figures: (.*?) -->\n(.*?)<!-- end -->", re.DOTALL)
 NAMES = {
-    "GaussianProcess": "Gaussian process",
+    "GaussianProcess": "Gaussian process", "process": "its Gaussian process alone",
+    "stack": "`PredictiveStacking...`", "pool": "`BayesianMLP...`", "forest": "its forest alone",
+    "boosting": "its boosted trees alone", "linear": "its linear model alone",
+    "LightGBM": "LightGBM, shaped noise", "CatBoost": "CatBoost, shaped noise",
     "friedman1": "Friedman 1, 200 rows", "friedman2": "Friedman 2, 200", "suburbs": "suburbs, 450",
     "friedman3": "Friedman 3, 200", "cars": "cars, 350", "fires": "fires, 465",
     "growing": "growing noise, 600", "1000x10": "1,000 x 10", "10000x20": "10,000 x 20",

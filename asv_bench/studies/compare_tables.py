@@ -143,8 +143,8 @@ def judge(model: Any, X: Any, y: Any, train: Any, test: Any) -> dict[str, float]
     return dict(zip(NUMBERS, map(float, values), strict=True))
 
 
-def summary(title: str, found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print what models have in common with the stack over tables."""
+def summary(title: str, found: Mapping[str, Mapping[str, Any]], *, store: bool) -> None:
+    """Print how far the stack is ahead of every model over tables; the half that judges is kept."""
     means = {
         table: {m: np.mean([f["log density"] for f in fits.values()]) for m, fits in by.items()}
         for table, by in found.items()
@@ -157,8 +157,13 @@ def summary(title: str, found: Mapping[str, Mapping[str, Any]]) -> None:
         if not tables:
             continue
         ahead = np.array([means[t]["stack"] - means[t][model] for t in tables])
-        ranks = [sum(v > means[t][model] for v in means[t].values()) + 1 for t in tables]
         seconds = [f["CPU s"] for t in tables for f in found[t][model].values()]
+        if store and "judging" in title:
+            kind = "classes" if "classification" in title else "numbers"
+            keep("ahead", kind, {model: -ahead})
+            keep("ahead", f"{kind}, best", {model: [-ahead.min()]})
+            keep("ahead", f"{kind}, CPU s", {model: [np.mean(seconds)]})
+        ranks = [sum(v > means[t][model] for v in means[t].values()) + 1 for t in tables]
         print(f"{model:18s}{len(tables):8d}{ahead.mean():9.3f}{np.median(ahead):9.3f}"
               f"{ahead.min():9.3f}  {tables[int(ahead.argmin())]:20s}{np.mean(ranks):6.1f}"
               f"{np.mean(seconds):8.1f}")  # fmt: skip
@@ -223,7 +228,7 @@ def main() -> None:
         for which in ("settling", "judging"):
             found = {t: by for t, by in stored.items() if half[t][:2] == (kind, which)}
             if found:
-                summary(f"{kind}, {which}", found)
+                summary(f"{kind}, {which}", found, store=args.keep)
 
 
 if __name__ == "__main__":

@@ -107,15 +107,16 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
             The estimator.
         """
         if self.__sklearn_is_fitted__():
-            likelihood = {k: v for k, v in vars(self).items() if k == "likelihood"}
-            self.__dict__.setdefault("_fitted_with_", likelihood)
+            read = ("likelihood", "noise_std")
+            before = {name: vars(self)[name] for name in read if name in vars(self)}
+            self.__dict__.setdefault("_fitted_with_", before)
         return super().set_params(**params)
 
     @property
     def _given_likelihood(self) -> Any:
         """The parameter, as it was for the fit that predicts."""
         fitted_with = vars(self).get("_fitted_with_", {})
-        return fitted_with["likelihood"] if fitted_with else self.likelihood
+        return fitted_with.get("likelihood", self.likelihood)
 
     @contextmanager
     def _keeping(self, run: Run) -> Iterator[None]:

@@ -130,7 +130,8 @@ class BayesianRegressorMixin(RegressorMixin):
                 return chosen
             return chosen.at(torch.as_tensor(self._learned_params()))
         log_noise = torch.as_tensor(self._noise() / self.y_scale_).log()
-        return Gaussian(log_noise, learn=isinstance(self.noise_std, str | HalfNormal))
+        noise = vars(self).get("_fitted_with_", {}).get("noise_std", self.noise_std)
+        return Gaussian(log_noise, learn=isinstance(noise, str | HalfNormal))
 
     def _learned_params(self) -> Array:
         """Parameters of the likelihood, (n_params,), or (S, 1, n_params) of draws."""

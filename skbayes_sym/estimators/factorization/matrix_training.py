@@ -124,7 +124,8 @@ class MatrixTraining:
             return data
         y = as_targets(likelihood, torch.as_tensor(observed.values)).numpy()
         best = likelihood.constant_outputs(y, data.weights)
-        return data if best is None else replace(data, mean=float(np.atleast_1d(best)[0]))
+        known = np.ravel([] if best is None else best)
+        return replace(data, mean=float(known[0])) if len(known) else data
 
     def _standardized(self, standardize: bool | str) -> "MatrixTraining":
         values, center = self.observed.values, standardize in (True, "center")

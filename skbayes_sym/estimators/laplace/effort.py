@@ -85,8 +85,8 @@ class ModesEffort:
     # over three and leave little unexplained, twenty have always gained over eight (concrete,
     # energy, yacht). Near a line eight are worse than either (150 rows x 8 columns: twenty are .05
     # ahead of three). Of eight units rows held out say, too, whether scales are a layer's or a
-    # column's: on eleven settling tables the pool's new rows were 0 (nine), .26 and 3.2 nats more
-    # likely.
+    # column's: on eleven settling tables the pool's new rows were 0 (eight), .07, .26 and 3.2 nats
+    # more likely.
     widths: tuple[int, ...] = (3, 8, 20)
     most_unexplained: float = 0.15
     folds: int = 5

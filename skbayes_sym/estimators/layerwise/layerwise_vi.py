@@ -240,6 +240,9 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         given = as_adam(self.optimizer, VariationalAdam).n_weight_samples
         return _N_DRAWS if isinstance(given, str) else float(given)
 
+    def _learned_params(self) -> Array:
+        return np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))
+
     def _method(self) -> LayerwiseVI:
         adam = as_adam(self.optimizer, VariationalAdam)
         for name, value in {"init": adam.init, "n_starts": adam.n_starts}.items():
