@@ -225,9 +225,10 @@ def test_groups_stay_together_and_folds_that_miss_rows_are_refused():
     splits = list(GroupKFold(5).split(X, Y, groups))
     stack = clone(REG).set_params(cv=splits, estimators=CHEAP[:2]).fit(X, Y)
     assert stack.score(X, Y) > 0.3
-    for missing in (PredefinedSplit(np.r_[-1, np.arange(119) % 3]), []):
-        with pytest.raises(ValueError, match="row 0 is left out 0 times"):
-            clone(stack).set_params(cv=missing).fit(X, Y)
+    missing = PredefinedSplit(np.r_[-1, np.arange(119) % 3])
+    for cv, times in ((missing, 0), ([], 0), ([(np.r_[1:120], [0]), *splits], 2)):
+        with pytest.raises(ValueError, match=f"row 0 is left out {times} times"):
+            clone(stack).set_params(cv=cv).fit(X, Y)
 
 
 @pytest.mark.parametrize(("estimators", "words"), [
