@@ -1,5 +1,6 @@
 """Classes in an order: between which cut points a noisy output lies."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import pi
 from typing import ClassVar, NamedTuple
@@ -98,20 +99,23 @@ class Ordinal(LabelLikelihood):
     def expected_log_prob(
         self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
     ) -> ExpectedLogProb:
-        return self._expected(mean, variance, y, N_NODES)
+        return self._expected(mean, variance, y, N_NODES, _Interval.between)
 
     def bound(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
         """Five nodes: log masses are smooth on the scale of the noise."""
-        return self._expected(mean, variance, y, _FEW_NODES)
+        return self._expected(mean, variance, y, _FEW_NODES, _Interval.near)
 
-    def _expected(self, mean: Tensor, variance: Tensor, y: Tensor, n: int) -> ExpectedLogProb:
+    def _expected(
+        self, mean: Tensor, variance: Tensor, y: Tensor, n: int,
+        between: Callable[[Tensor, Tensor], "_Interval"],
+    ) -> ExpectedLogProb:  # fmt: skip
         weights = gauss_hermite(n)[1].to(mean)
         edges, s = self._edges(mean), self.noise_std
         intervals = list[_Interval]()
 
         def value_and_slope(f: Tensor) -> tuple[Tensor, Tensor]:
             lower, upper = ((edges[y + i, None] - f) / s for i in (0, 1))
-            intervals.append(_Interval.between(lower, upper))
+            intervals.append(between(lower, upper))
             return intervals[-1].log_mass, (intervals[-1].lower - intervals[-1].upper) / s
 
         terms = by_quadrature(value_and_slope, mean, variance, n_nodes=n)
@@ -136,15 +140,25 @@ class _Interval(NamedTuple):
     @classmethod
     def between(cls, lower: Tensor, upper: Tensor) -> "_Interval":
         """Masses on the side where the tail is small: none is a difference of ones."""
-        middle, half = 0.5 * (lower + upper).abs(), 0.5 * (upper - lower)
-        a, b = -middle - half, half - middle
+        log_a, log_b = (torch.special.log_ndtr(end) for end in _in_lower_tail(lower, upper))
+        log_mass = log_b + torch.log(-torch.expm1(log_a - log_b))
+        ends = ((-0.5 * end.square() - 0.5 * LOG_2PI - log_mass).exp() for end in (lower, upper))
+        return cls(log_mass, *ends)
+
+    @classmethod
+    def near(cls, lower: Tensor, upper: Tensor) -> "_Interval":
+        """Masses as numbers, in a quarter of the time, where all of them are numbers."""
+        a, b = _in_lower_tail(lower, upper)
         if b.device.type == "cpu" and b.numel() and float(b.detach().min()) > _LEAST_END[b.dtype]:
             root_half = 0.5**0.5
             mass = 0.5 * (torch.erfc(-root_half * b) - torch.erfc(-root_half * a))
             scaled = (2.0 * pi) ** -0.5 / mass
             ends = (scaled * (-0.5 * end.square()).exp() for end in (lower, upper))
             return cls(mass.log(), *ends)
-        log_a, log_b = torch.special.log_ndtr(a), torch.special.log_ndtr(b)
-        log_mass = log_b + torch.log(-torch.expm1(log_a - log_b))
-        ends = ((-0.5 * end.square() - 0.5 * LOG_2PI - log_mass).exp() for end in (lower, upper))
-        return cls(log_mass, *ends)
+        return cls.between(lower, upper)
+
+
+def _in_lower_tail(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """Ends of the same mass on the side where no mass is a difference of ones."""
+    flip = lower + upper > 0.0
+    return torch.where(flip, -upper, lower), torch.where(flip, -lower, upper)

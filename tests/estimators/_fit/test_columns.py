@@ -72,7 +72,7 @@ def test_rare_gaps_have_no_indicator():
     pd.Timestamp("2020-02-20"), pd.Timedelta("1D"), pd.Timestamp("2020-02-20").date(),
 ])  # fmt: skip
 def test_dates_are_refused_by_name(dates):
-    with pytest.raises(ValueError, match=r"columns \('day'\) such as dates. Give numbers: days"):
+    with pytest.raises(ValueError, match=r"such as dates \(in 'day'\). Give numbers: days"):
         table_of(FRAME.assign(day=dates))
 
 
