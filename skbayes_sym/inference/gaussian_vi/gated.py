@@ -61,11 +61,11 @@ class GatedGap:
             return loc.new_full((), self._settled)
         if self._held is None or step % self._hold == 0:
             posterior = _Normals(loc.double(), (0.5 * log_variance.double()).exp())
-            found = self.gap.value_and_gradients(posterior, generator=self._generator)
+            estimate = self.gap.value_and_gradients(posterior, generator=self._generator)
             # By log variances: the variance times the derivative by it.
-            d_log_variance = -0.5 * posterior.scale.square() * found.added_precision
-            both = torch.cat([found.d_mean, d_log_variance])
-            self._held = found.value.to(gradient.dtype), both.to(gradient.dtype)
+            d_log_variance = -0.5 * posterior.scale.square() * estimate.added_precision
+            both = torch.cat([estimate.d_mean, d_log_variance])
+            self._held = estimate.value.to(gradient.dtype), both.to(gradient.dtype)
         value, held = self._held
         gradient[: len(held)].sub_(held, alpha=share)
         return value
