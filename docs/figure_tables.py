@@ -111,6 +111,8 @@ class FigureTable(Directive):
 if __name__ == "__main__":
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
-    for body, filled in in_markdown(text):
-        text = text.replace(body, filled)
+    tables = iter(in_markdown(text))
+    text = _IN_MARKDOWN.sub(
+        lambda match: f"<!-- figures: {match[1]} -->\n{next(tables)[1]}<!-- end -->", text
+    )
     readme.write_text(text, encoding="utf-8")
