@@ -166,13 +166,13 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     columns_in_ : Columns or None
         How words and missing values become numbers; None where there were none.
     posterior_ : ModeMixture
-        Laplace approximations of the modes: ``.loc`` (n_modes_, P), ``.sample(n, generator=...)``,
+        Laplace approximations of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
         ``.log_prob(theta)``. Only where modes were fitted, like the next eight.
     n_modes_ : int
         Distinct modes, none of them another's symmetric copy.
-    multiplicity_modes_ : ndarray of shape (n_modes_,)
+    multiplicity_modes_ : ndarray of shape (n_modes,)
         Restarts that ended in each mode or a copy of it: in proportion to them it counts.
-    log_evidence_modes_ : ndarray of shape (n_modes_,)
+    log_evidence_modes_ : ndarray of shape (n_modes,)
         Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences
         between modes, so they aren't weighed by it.
     log_evidence_ : float
@@ -181,11 +181,11 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         That mode's after every update.
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
-    prior_scale_modes_ : ndarray of shape (n_modes_, n_groups)
+    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
         Of every mode.
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups.
-    relevance_ : ndarray of shape (n_modes_, n_features)
+    relevance_ : ndarray of shape (n_modes, n_features)
         Scale of the weights from every column of ``X``; only where the prior is ``ARD()``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
@@ -195,7 +195,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         Standard deviation of each member's noise, in the units of ``y``.
     member_network_ : MLP
         The members' architecture.
-    noise_std_modes_ : ndarray of shape (n_modes_, n_targets)
+    noise_std_modes_ : ndarray of shape (n_modes, n_targets)
         Standard deviation of each mode's noise, in the units of ``y``.
     linear_share_, modes_share_, members_share_ : float
         Weights of the linear model, of all modes and of all members; they add up to 1.
@@ -384,15 +384,15 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     linear_variance_scale_ : float
         Factor on the variance of its logits in predictions.
     posterior_ : ModeMixture
-        Refined normal laws of the modes: ``.loc`` (n_modes_, P), ``.sample(n, generator=...)``,
+        Refined normal laws of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
         ``.log_prob(theta)``. Only where modes were found, like the next ten.
     variance_scale_ : float
         Factor on the variance of the logits in predictions.
     n_modes_ : int
         Distinct modes, none of them another's symmetric copy.
-    multiplicity_modes_ : ndarray of shape (n_modes_,)
+    multiplicity_modes_ : ndarray of shape (n_modes,)
         Restarts that ended in each mode or a copy of it: in proportion to them it counts.
-    log_evidence_modes_ : ndarray of shape (n_modes_,)
+    log_evidence_modes_ : ndarray of shape (n_modes,)
         Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences
         between modes, so they aren't weighed by it.
     log_evidence_ : float
@@ -401,11 +401,11 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
         That mode's after every update.
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
-    prior_scale_modes_ : ndarray of shape (n_modes_, n_groups)
+    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
         Of every mode.
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups.
-    relevance_ : ndarray of shape (n_modes_, n_features)
+    relevance_ : ndarray of shape (n_modes, n_features)
         Scale of the weights from every column of ``X``; only where the prior is ``ARD(...)``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.

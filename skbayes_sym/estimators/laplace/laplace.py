@@ -268,20 +268,20 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     n_modes_ : int
         Distinct modes, none of them another's symmetric copy; after Gauss-Newton steps only, like
         the next six.
-    multiplicity_modes_ : ndarray of shape (n_modes_,)
+    multiplicity_modes_ : ndarray of shape (n_modes,)
         Restarts that ended in each mode or a copy of it: in proportion to them it counts.
-    log_evidence_modes_ : ndarray of shape (n_modes_,)
+    log_evidence_modes_ : ndarray of shape (n_modes,)
         Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences,
         so modes aren't weighed by it.
-    prior_scale_modes_ : ndarray of shape (n_modes_, n_groups)
+    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
         Of every mode; only where they are learned.
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups of weights that share one.
-    relevance_ : ndarray of shape (n_modes_, n_features)
+    relevance_ : ndarray of shape (n_modes, n_features)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
-    noise_std_modes_ : ndarray of shape (n_modes_, n_targets)
+    noise_std_modes_ : ndarray of shape (n_modes, n_targets)
         Standard deviation of each mode's noise, in the units of ``y``.
     log_evidence_curve_ : ndarray of shape (n_updates,)
         That mode's after every update.
@@ -498,16 +498,16 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     n_modes_ : int
         Distinct modes, none of them another's symmetric copy; after Gauss-Newton steps only, like
         the next five.
-    multiplicity_modes_ : ndarray of shape (n_modes_,)
+    multiplicity_modes_ : ndarray of shape (n_modes,)
         Restarts that ended in each mode or a copy of it: in proportion to them it counts.
-    log_evidence_modes_ : ndarray of shape (n_modes_,)
+    log_evidence_modes_ : ndarray of shape (n_modes,)
         Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences,
         so modes aren't weighed by it.
-    prior_scale_modes_ : ndarray of shape (n_modes_, n_groups)
+    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
         Of every mode; only where they are learned.
     prior_groups_ : ndarray of shape (n_groups,)
         Names of the groups of weights that share one.
-    relevance_ : ndarray of shape (n_modes_, n_features)
+    relevance_ : ndarray of shape (n_modes, n_features)
         Scale of the weights from every column of ``X``; only with ``prior=ARD(...)``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
