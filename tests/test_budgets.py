@@ -16,9 +16,9 @@ REACHED = {
     "test lines": 38_000,
     "constructor parameters": 15,
     "class names twice": 0,
-    "shared basenames": 6,
+    "shared basenames": 4,
     "attribute signs": 20,
-    "module numbers": 420,
+    "module numbers": 388,
     "verbless docstrings": 0,
 }
 
