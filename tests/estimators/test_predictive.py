@@ -94,7 +94,7 @@ def test_units_of_targets_carry_through(name):
         np.testing.assert_allclose(found, expected, rtol=rtol)
     gained = plain.log_predictive_density(rows, y) - np.log(unit) * (y.size // len(y))
     found = scaled.log_predictive_density(rows, unit * y + zero)
-    np.testing.assert_allclose(found, gained, atol=1e-6)
+    np.testing.assert_allclose(found, gained, atol=max(rtol, 1e-6))
     bounds = {"elbo_", "elbo_curve_", "log_evidence_", "log_evidence_curve_",
               "log_posterior_samples_", "log_posterior_curve_"} & set(vars(plain))  # fmt: skip
     assert bounds or name.startswith("stack")  # which has none
