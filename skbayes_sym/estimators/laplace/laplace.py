@@ -54,7 +54,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import Prior, UnboundPrior
 
-_TOL = 5e-6  # of regression; see ``inference.laplace.search.numbers``
+_TOL = 5e-6  # of regression; see ``inference.laplace.search.evidence_problem``
 
 OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
