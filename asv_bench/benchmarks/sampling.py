@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.blocks import Block, Sampler
 from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
 from skbayes_sym.inference.sampling.kernels.hmc import HMC

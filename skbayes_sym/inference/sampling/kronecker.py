@@ -22,8 +22,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.log_density import LogDensity, NetworkPosterior
 from skbayes_sym.inference.sampling.kernels.kernel import Preconditioner
 from skbayes_sym.inference.sampling.warmup import RunningMoments, Window
 from skbayes_sym.models.networks.mlp import MLP

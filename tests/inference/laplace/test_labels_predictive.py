@@ -9,6 +9,7 @@ from inference.laplace.labels_problems import (
     held,
     repeated,
 )
+from skbayes_sym.inference.laplace.search.refine import refine
 
 from skbayes_sym.inference.laplace import labels_predictive, member_refit
 from skbayes_sym.inference.laplace.labels_predictive import (
@@ -16,6 +17,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     LeftOut,
     Posteriors,
     choose_variance_scale,
+    gaussian_bound,
     labels_mixture,
     leave_one_out,
 )
@@ -28,7 +30,6 @@ from skbayes_sym.inference.laplace.member_refit import (
 )
 from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
-from skbayes_sym.inference.laplace.search.refine import gaussian_bound, refine
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data

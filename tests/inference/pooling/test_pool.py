@@ -7,11 +7,19 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.pooling.class_calibration import Calibration, fit_calibration
-from skbayes_sym.inference.pooling.left_out import left_out
-from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
-from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor, ShapedPredictor, mixture
-from skbayes_sym.inference.pooling.weights import baseline_share, gaining, stacking_weights
+from skbayes_sym.inference.pooling import (
+    Calibration,
+    NoiseShape,
+    PooledPredictor,
+    ShapedPredictor,
+    baseline_share,
+    fit_calibration,
+    fit_noise_shape,
+    gaining,
+    left_out,
+    mixture,
+    stacking_weights,
+)
 from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
 

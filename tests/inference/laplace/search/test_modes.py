@@ -12,19 +12,18 @@ from sklearn.linear_model import LogisticRegression
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.inference.laplace.search import mode_search
 from skbayes_sym.inference.laplace.search import mode_search as modes_module
-from skbayes_sym.inference.laplace.search.copies import first_alike
-from skbayes_sym.inference.laplace.search.evidence_problem import SearchHyper
+from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence, SearchHyper
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
 from skbayes_sym.inference.laplace.search.mode_search import (
     HYPER_START,
     EvidenceSearch,
     distinct,
+    first_alike,
     joined,
     mapped,
     starting_points,
 )
-from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Data
