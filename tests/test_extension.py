@@ -15,7 +15,7 @@ import torch
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.inference.sampling.kernels.kernel import Info, State
+from skbayes_sym.estimators.samplers import Info, State
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import (
     BaseNetwork,

@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from skbayes_sym.inference.member_scales import learned
 from torch.testing import assert_close
 
 from skbayes_sym.inference.effective_noise import effective_noise, leverages_of, noise_nodes
 from skbayes_sym.inference.log_density import NetworkPosterior
-from skbayes_sym.inference.map import ScaledModes, determined_by_each, learned_noise, update_steps
+from skbayes_sym.inference.map import (
+    ScaledModes,
+    determined_by_each,
+    learned,
+    learned_noise,
+    update_steps,
+)
 from skbayes_sym.models import ARD, MLP, TANH, LayerScales
 from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.models.model import Data

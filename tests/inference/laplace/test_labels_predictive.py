@@ -9,7 +9,6 @@ from inference.laplace.labels_problems import (
     held,
     repeated,
 )
-from skbayes_sym.inference.laplace.search.refine import refine
 
 from skbayes_sym.inference.laplace import labels_predictive, member_refit
 from skbayes_sym.inference.laplace.labels_predictive import (
@@ -20,6 +19,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     gaussian_bound,
     labels_mixture,
     leave_one_out,
+    refine,
 )
 from skbayes_sym.inference.laplace.member_refit import (
     LinearisedMember,
