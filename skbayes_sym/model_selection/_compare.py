@@ -96,7 +96,6 @@ def compare_models(
 
     See Also
     --------
-    skbayes_sym.inspection.ModelComparisonDisplay : Draws the table.
     cross_validate_entries : For matrices with missing entries.
 
     Notes
