@@ -34,8 +34,7 @@ from skbayes_sym.inference.laplace_starts import (
     labels_starts,
     regression_starts,
 )
-from skbayes_sym.inference.log_density import LogDensity, RoughGradients
-from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.log_density import LogDensity, NetworkPosterior, RoughGradients
 from skbayes_sym.inference.sampling.annealing import (
     Annealing,
     Approach,

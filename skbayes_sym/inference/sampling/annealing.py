@@ -42,8 +42,7 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import LogDensity, gradient_of
-from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.log_density import LogDensity, NetworkPosterior, gradient_of
 from skbayes_sym.inference.sampling.kernels import (
     DiagonalPreconditioner,
     Info,
