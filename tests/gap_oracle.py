@@ -9,9 +9,8 @@ from torch import Tensor
 
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
+from skbayes_sym.symmetry import Orthogonal, SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
-from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 
 class Rows(NamedTuple):

@@ -20,11 +20,10 @@ from fits import FITS, NUMBERS, SMALL, X, everything_predicted, fitted, target
 from sklearn.base import clone
 from torch import Tensor
 
-from skbayes_sym import load, save
+from skbayes_sym import HMC, Annealing, load, save
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling import kernels
-from skbayes_sym.inference.sampling.annealing import Annealing
-from skbayes_sym.inference.sampling.kernels import HMC, DiagonalPreconditioner, initial_state
+from skbayes_sym.inference.sampling.kernels import DiagonalPreconditioner, initial_state
 from skbayes_sym.models.likelihoods import heteroscedastic
 from skbayes_sym.numerics import memory
 from skbayes_sym.numerics.machine import constant

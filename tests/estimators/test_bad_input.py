@@ -20,8 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
 
 import skbayes_sym as sk
-from skbayes_sym.models import Poisson
-from skbayes_sym.models.learned_scales import ARD
+from skbayes_sym.models import ARD, Poisson
 
 # Too few steps to converge on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -22,15 +22,14 @@ import torch
 from scipy.special import ndtri
 from torch.testing import assert_close
 
+from skbayes_sym import HMC
 from skbayes_sym.inference.diagnostics import mean_ess, rank_rhat
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling.chains import Sampler, sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels import HMC
 from skbayes_sym.inference.sampling.smc import SMCSettings, smc
 from skbayes_sym.inference.sampling.warmup import PooledDiagonal
-from skbayes_sym.symmetry.group import Trivial
+from skbayes_sym.symmetry import Trivial, Units
 from skbayes_sym.symmetry.relabelling import relabel
-from skbayes_sym.symmetry.units import Units
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6, in some thirty comparisons a kernel
 

@@ -20,8 +20,7 @@ from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.vi import mean_field_training as method
 from skbayes_sym.estimators.vi.mean_field_training import noise_excess
 from skbayes_sym.models import ARD
-from skbayes_sym.numerics.random import Estimate
-from skbayes_sym.symmetry.gaps.permanent_estimates import ExactUpTo, Importance, InfoNCE
+from skbayes_sym.symmetry import Estimate, ExactUpTo, Importance, InfoNCE
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
-from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
 
 

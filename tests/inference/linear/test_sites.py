@@ -18,11 +18,8 @@ from skbayes_sym.inference.linear.sites import (
     solve,
     update,
 )
-from skbayes_sym.models.likelihoods.categorical import Bernoulli
-from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models import Bernoulli, Gaussian, Poisson, StudentT
 from skbayes_sym.models.likelihoods.site_rules import ScalarSites, SoftmaxSites
-from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.numerics.convergence import AndersonMixing
 from skbayes_sym.numerics.gaussian import sobol_normal
 

@@ -24,8 +24,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     mapped,
     starting_points,
 )
-from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
 
 
