@@ -5,19 +5,34 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from torch import nn
 
 import skbayes_sym as sk
-from skbayes_sym import SMC, Adam, ModeWeights, Symmetrized, VariationalAdam
+from skbayes_sym import (
+    SMC,
+    Adam,
+    EvidenceAdam,
+    GaussNewton,
+    ModeWeights,
+    Symmetrized,
+    Updates,
+    VariationalAdam,
+)
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models import (
+    ARD,
+    MLP,
+    TANH,
     Affine,
     Bernoulli,
     Categorical,
     ColumnShift,
     HalfNormal,
+    Invariances,
     Normal,
     Poisson,
+    Rotation2D,
     StudentT,
 )
 from skbayes_sym.symmetry import Bethe, Importance, InfoNCE, Soules, Trivial, UnitGap
@@ -26,10 +41,23 @@ rng = np.random.default_rng(0)
 X = rng.standard_normal((12, 3))
 COUNTS = rng.poisson(2.0, 12).astype(float)
 LABELS = np.where(X[:, 0] > 0, "a", "b")
+IMAGES = rng.random((12, 30))
 
 LINEAR = nn.Linear(3, 1)
 PARTICLES = {"sampler": SMC(40)}
 NO_CHAINS = {**PARTICLES, "remove_symmetries": ModeWeights("uniform")}
+
+
+class Mine(Adam):
+    pass
+
+
+class NoLayers:
+    """Has a forward pass, and shows nothing of it."""
+
+    def forward(self, theta, x):
+        return x[:, :1]
+
 
 Case = tuple[type, Mapping[str, Any], str]
 
@@ -80,11 +108,10 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     ],
     sk.LayerwiseVIRegressor: [
         ({"optimizer": FROM_A_MODE}, "init='laplace' is not for Layerwise"),
-        (
-            {"optimizer": Adam(batch_size=4)},
-            "batch_size=4, but last_layer='collapsed' needs all 12",
-        ),
-        ({"last_layer": "variational"}, "last_layer='variational' .*use it with hidden_posterior"),
+        ({"last_layer": "exact"}, "last_layer"),
+        *(({"hidden_posterior": given}, "hidden_posterior") for given in ("full", 0)),
+        ({"optimizer": Adam(batch_size=4)}, "batch_size=4.*'collapsed' needs all 12.*'global_ind"),
+        ({"last_layer": "variational"}, "'variational' .*hidden_posterior.*SymmetrizedVI"),
     ],
     sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE + OF_CHAINS,
     sk.MCMCClassifier: OF_NETWORKS + OF_CHAINS,
@@ -101,11 +128,62 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     ],
     sk.BayesianMLPRegressor: OF_COUNTS_OF_NOTHING,
     sk.BayesianMLPClassifier: OF_COUNTS_OF_NOTHING,
-    sk.LaplaceRegressor: OF_NETWORKS + OF_NOISE,
-    sk.LaplaceClassifier: OF_NETWORKS,
+    sk.LaplaceRegressor: [
+        *OF_NETWORKS,
+        *OF_NOISE,
+        ({"noise_std": [1.0, 2.0]}, "noise_std"),
+        ({"network": NoLayers()}, "network=.*has no layout.*Linear and Conv2d"),
+        ({"network": MLP(5, (2,), 1, TANH)}, r"inputs of shape \(5,\), but X has 3 columns"),
+        ({"optimizer": GaussNewton(), "likelihood": Poisson()}, "Poisson.*[Nn]ormal noise"),
+        ({"optimizer": GaussNewton(0)}, "n_restarts"),
+        ({"optimizer": EvidenceAdam(updates=Updates(objective="map"))}, "LILA"),
+        ({"optimizer": Mine()}, "is not for this estimator: give EvidenceAdam"),
+        ({"optimizer": "gauss-newton", "network": LINEAR}, "fully connected"),
+        ({"optimizer": "adam", "prior": ARD()}, "learns its scales by Gauss-Newton"),
+        ({"optimizer": "adam", "prior": Normal(np.arange(1.0, 102.0))}, "one prior scale a layer"),
+    ],
+    sk.LaplaceClassifier: [
+        *OF_NETWORKS,
+        ({"network": nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))}, "couples the rows"),
+        ({"network": nn.Sequential(nn.Linear(3, 2), nn.Dropout())}, "random"),
+        ({"network": nn.Linear(3, 5)}, "must give 2 outputs"),
+        ({"network": nn.Linear(7, 2)}, r"doesn't take inputs of shape \(3,\)"),
+        ({"prior": [1.0, 2.0, 3.0]}, "prior.*2 layers"),
+        ({"optimizer": EvidenceAdam(curvature="kfac")}, "curvature"),
+        ({"optimizer": EvidenceAdam(layers="first")}, "layers"),
+        ({"optimizer": EvidenceAdam(updates=Updates(burn_in=1.0))}, "burn_in"),
+        ({"optimizer": EvidenceAdam(updates=Updates(0))}, "'n'"),
+    ],
     sk.LILARegressor: [*OF_NETWORKS, *OF_NOISE, ({"invariances": Affine()}, "give image_shape")],
-    sk.LILAClassifier: [*OF_NETWORKS, ({"network": "cnn"}, "network='cnn' .*give image_shape")],
+    sk.LILAClassifier: [
+        *OF_NETWORKS,
+        ({"network": "cnn"}, "network='cnn' .*give image_shape"),
+        ({"image_shape": (8, 8)}, r"\(8, 8\) has 64 pixels, but X has 30"),
+        ({"image_shape": (30,)}, r"\(H, W\) or \(C, H, W\)"),
+        ({"image_shape": (6.5, 5)}, "image_shape"),
+        ({"image_shape": (-6, -5)}, "image_shape"),
+        ({"network": "cnn", "image_shape": (6, 5), "activation": "relu"}, "activation='relu'"),
+        ({"invariances": [3]}, "invariances=3 has no half_width"),
+        ({"invariances": "rotations"}, "invariances='rotations' has no half_width"),
+        ({"invariances": [Rotation2D(columns=(0, 30))]}, "between 0 and 29"),
+        ({"invariances": [nn.Linear(2, 2)]}, "no parameter `eta`"),
+        ({"invariances": Affine("polar"), "image_shape": (6, 5)}, "basis must be"),
+        ({"optimizer": EvidenceAdam(updates=Updates(objective="elbo"))}, "has no transforms"),
+        ({"optimizer": EvidenceAdam(updates=Updates(gradient="fast"))}, "gradient"),
+        ({"optimizer": EvidenceAdam(layers="last")}, "covers all layers"),
+        ({"network": nn.Sequential(nn.BatchNorm1d(30), nn.Linear(30, 2))}, "couples"),
+    ],
+    sk.PredictiveStackingRegressor: [
+        ({"estimators": []}, "at least one"),
+        ({"estimators": [("a", "tree")]}, "'a' is 'tree', which is no member of the default list"),
+        ({"estimators": [("a", "linear"), ("a", "forest")]}, "names of their own, got 'a' twice"),
+        ({"estimators": ["linear"]}, "must hold pairs"),
+        ({"estimators": [("a", LogisticRegression())]}, "'a' must be a regressor"),
+        ({"estimators": [("a", LinearRegression)]}, "'a' must be a regressor"),
+        ({"estimators": [("a", 3)]}, "'a' must be a regressor, got 3"),
+    ],
     sk.BayesianLinearRegressor: [
+        *(({name: "guess"}, name) for name in ("noise_std", "prior", "likelihood")),
         ({"likelihood": "poisson", "noise_std": 0.3}, "noise_std=0.3 does not apply"),
         ({"likelihood": Poisson(), "noise_std": 0.3}, "noise_std=0.3 does not apply"),
     ],
@@ -117,7 +195,7 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
 }
 # All its parameters apply whatever the others are.
 NOTHING_TO_REFUSE = {
-    sk.BayesianLinearClassifier, sk.PredictiveStackingRegressor, sk.PredictiveStackingClassifier
+    sk.BayesianLinearClassifier, sk.PredictiveStackingClassifier
 }  # fmt: skip
 CASES: list[Case] = [(kind, *case) for kind, cases in REFUSED.items() for case in cases]
 
@@ -131,8 +209,9 @@ def test_what_does_not_apply_is_refused_by_name(
     kind: type, parameters: Mapping[str, Any], message: str
 ) -> None:
     y = LABELS if hasattr(kind, "predict_proba") else COUNTS
-    with pytest.raises(ValueError, match=message):
-        kind(**parameters).fit(X, y)
+    rows = IMAGES if kind is sk.LILAClassifier else X
+    with pytest.raises((TypeError, ValueError), match=message):
+        kind(**parameters).fit(rows, y)
 
 
 def test_every_estimator_is_asked() -> None:
@@ -185,9 +264,17 @@ OBJECTS: list[Case] = [
     (Importance, {"n_permutations": 0}, "Importance: n_permutations must be .* got 0"),
     (InfoNCE, {"n_permutations": 0}, "InfoNCE: n_permutations must be .* got 0"),
     (InfoNCE, {"n_permutations": 2.5}, "InfoNCE: n_permutations must be .* got 2.5"),
+    *((Invariances, given, message) for given, message in [
+        ({"n_augmentations": 0}, "n_augmentations must be a positive integer, got 0"),
+        ({"n_augmentations": 2.5}, "n_augmentations must be a positive integer, got 2.5"),
+        ({"n_predict_augmentations": 0}, "n_predict_augmentations must be 'auto' or a .*, got 0"),
+        ({"n_predict_augmentations": "all"}, "n_predict_augmentations must be .*, got 'all'"),
+        ({"learning_rate": 0.0}, "learning_rate must be 'auto' or a positive number, got 0.0"),
+        ({"learning_rate": "fast"}, "learning_rate must be 'auto' or a positive number"),
+    ]),
     (Gibbs, {"n_draws": 0}, "n_draws must be at least 1, got 0"),
     (VI, {"covariance": "banded"}, "covariance must be one of .* got 'banded'"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "settings", "message"), OBJECTS)

@@ -20,7 +20,7 @@ from skbayes_sym import (
     Updates,
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
-from skbayes_sym.models import MLP, TANH, ColumnShift, Invariances, StudentT
+from skbayes_sym.models import MLP, TANH, ColumnShift, Invariances
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
@@ -170,50 +170,6 @@ def test_a_network_object():
     )
     same = LaplaceRegressor((4,), optimizer="adam", max_iter=20, tol=None, random_state=0)
     assert np.array_equal(reg.fit(X, Y).predict(X), same.fit(X, Y).predict(X))
-
-
-class NoLayers:
-    """Has a forward pass, and shows nothing of it."""
-
-    def forward(self, theta, x):
-        return x[:, :1]
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"noise_std": [1.0, 2.0]}, "noise_std"),
-        ({"network": NoLayers()}, "network=.*has no layout.*Linear and Conv2d"),
-        ({"network": nn.Linear(3, 1), "hidden_layer_sizes": (7,)}, r"hidden_layer_sizes=\(7,\)"),
-        ({"network": MLP(5, (2,), 1, TANH)}, r"inputs of shape \(5,\), but X has 3 columns"),
-        ({"likelihood": StudentT(), "noise_std": 0.3}, "noise_std=0.3 does not apply"),
-    ],
-)
-def test_objects_that_dont_fit_are_named(params, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        LaplaceRegressor(max_iter=10, **params).fit(X, Y)
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"network": nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))}, "couples the rows"),
-        ({"network": nn.Sequential(nn.Linear(4, 3), nn.Dropout())}, "random"),
-        ({"network": nn.Linear(4, 2)}, "must give 3 outputs"),
-        ({"network": nn.Linear(7, 3)}, r"doesn't take inputs of shape \(4,\)"),
-        ({"prior": [1.0, 2.0, 3.0]}, "prior.*2 layers"),
-        ({"prior": [1.0, np.inf]}, "prior"),
-        ({"optimizer": EvidenceAdam(curvature="kfac")}, "curvature"),
-        ({"optimizer": EvidenceAdam(layers="first")}, "layers"),
-        ({"predictive": "mc"}, "predictive"),
-        ({"optimizer": EvidenceAdam(updates=Updates(burn_in=1.0))}, "burn_in"),
-        ({"optimizer": EvidenceAdam(updates=Updates(0))}, "'n'"),
-    ],
-)
-def test_bad_parameters_are_named(params, message):
-    A, b = load_iris(return_X_y=True)
-    with pytest.raises(ValueError, match=message):
-        LaplaceClassifier(max_iter=10, **params).fit(A, b)
 
 
 @pytest.mark.long

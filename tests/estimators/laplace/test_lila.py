@@ -220,47 +220,6 @@ def test_axis_basis_correlations_and_modules_of_images():
     np.testing.assert_allclose(directions @ directions.T, np.eye(6), atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"image_shape": (8, 8)}, r"\(8, 8\) has 64 pixels, but X has 30"),
-        ({"image_shape": (30,)}, r"\(H, W\) or \(C, H, W\)"),
-        ({"image_shape": (6.5, 5)}, "image_shape"),
-        ({"image_shape": (-6, -5)}, "image_shape"),
-        ({"network": "cnn", "image_shape": (6, 5), "activation": "relu"}, "activation='relu'"),
-        ({"invariances": [3]}, "invariances=3 has no half_width"),
-        ({"invariances": "rotations"}, "invariances='rotations' has no half_width"),
-        ({"invariances": [Rotation2D(columns=(0, 30))]}, "between 0 and 29"),
-        ({"invariances": [nn.Linear(2, 2)]}, "no parameter `eta`"),
-        ({"invariances": Affine("polar"), "image_shape": (6, 5)}, "basis must be"),
-        (updates(objective="elbo"), "objective='elbo' has no transforms"),
-        (updates(gradient="fast"), "gradient"),
-        ({"optimizer": EvidenceAdam(layers="last")}, "covers all layers"),
-        ({"network": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(30), nn.Linear(30, 2))}, "couples"),
-    ],
-)
-def test_bad_parameters_are_named(params, message):
-    X, y = small_images()
-    with pytest.raises((TypeError, ValueError), match=message):
-        LILAClassifier(max_iter=10, **params).fit(X, y)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"n_augmentations": 0}, "n_augmentations must be a positive integer, got 0"),
-        ({"n_augmentations": 2.5}, "n_augmentations must be a positive integer, got 2.5"),
-        ({"n_predict_augmentations": 0}, "n_predict_augmentations must be 'auto' or a .*, got 0"),
-        ({"n_predict_augmentations": "all"}, "n_predict_augmentations must be .*, got 'all'"),
-        ({"learning_rate": 0.0}, "learning_rate must be 'auto' or a positive number, got 0.0"),
-        ({"learning_rate": "fast"}, "learning_rate must be 'auto' or a positive number"),
-    ],
-)
-def test_bad_numbers_of_invariances_are_named(given, message):
-    with pytest.raises(ValueError, match=message):
-        Invariances(**given)
-
-
 def test_standardised_coordinates_make_a_rotation_warn():
     X, y = make_arcs(0)
     X = (X - X.mean(0)) / X.std(0)

@@ -12,16 +12,13 @@ from sklearn.model_selection import GridSearchCV
 from torch import nn
 
 from skbayes_sym import (
-    Adam,
-    EvidenceAdam,
     GaussNewton,
     LaplaceClassifier,
     LaplaceRegressor,
-    Updates,
 )
 from skbayes_sym.estimators.laplace import evidence_method
 from skbayes_sym.estimators.laplace.effort import ModesEffort
-from skbayes_sym.models import ARD, Normal, Poisson
+from skbayes_sym.models import ARD
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
@@ -177,31 +174,6 @@ def test_a_grid_over_restarts_survives_a_table_that_takes_long(monkeypatch):
     assert best.optimizer_ == "gauss-newton"
     assert best.multiplicity_modes_.sum() == search.best_params_["optimizer__n_restarts"]
     assert clone(reg).set_params(optimizer="auto").fit(X, Y).optimizer_ == "adam"
-
-
-class Mine(Adam):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"optimizer": GaussNewton(), "likelihood": Poisson()}, "Poisson.*[Nn]ormal noise"),
-        ({"optimizer": GaussNewton(0)}, "n_restarts"),
-        ({"optimizer": EvidenceAdam(updates=Updates(objective="map"))}, "LILA"),
-        ({"optimizer": Mine()}, "is not for this estimator: give EvidenceAdam"),
-        ({"optimizer": "gauss-newton", "network": nn.Linear(3, 1)}, "fully connected"),
-        ({"optimizer": "adam", "prior": ARD()}, "learns its scales by Gauss-Newton"),
-        ({"optimizer": "adam", "prior": Normal(np.arange(1.0, 82.0))}, "one prior scale a layer"),
-        ({"optimizer": "sgd"}, "optimizer"),
-        ({"max_iter": "many"}, "max_iter"),
-    ],
-)
-def test_what_doesnt_apply_is_named(params, message):
-    y = np.abs(np.round(Y))
-    with pytest.raises((TypeError, ValueError), match=message):
-        LaplaceRegressor(**{"max_iter": 10, "hidden_layer_sizes": (16,), **params}
-                         if "network" not in params else params).fit(X, y)  # fmt: skip
 
 
 def test_class_probabilities_are_averaged_as_asked():

@@ -231,20 +231,6 @@ def test_groups_stay_together_and_folds_that_miss_rows_are_refused():
             clone(stack).set_params(cv=cv).fit(X, Y)
 
 
-@pytest.mark.parametrize(("estimators", "words"), [
-    ([], "at least one"),
-    ([("a", "tree")], "'a' is 'tree', which is no member of the default list"),
-    ([("a", "linear"), ("a", "forest")], "names of their own, got 'a' twice"),
-    (["linear"], "must hold pairs"),
-    ([("a", LogisticRegression())], "'a' must be a regressor"),
-    ([("a", LinearRegression)], "'a' must be a regressor"),
-    ([("a", 3)], "'a' must be a regressor, got 3"),
-])  # fmt: skip
-def test_members_are_named_estimators(estimators, words):
-    with pytest.raises(ValueError, match=words):
-        PredictiveStackingRegressor(estimators).fit(X, Y)
-
-
 class Slow(Networks):
     """Networks whose two modes score as told."""
 
