@@ -300,19 +300,8 @@ FITTED = [
     "bayesian-mlp-two-classes",
 ]  # fmt: skip
 COUNTS = [1, 2, np.int64(2), 0, -1, 2.5, True, None, "many", HUGE, 10**400]
-LEVELS = [
-    0.5,
-    [0.1, 0.9],
-    [],
-    [0.0],
-    [1.0, 2.0],
-    None,
-    "half",
-    [np.nan],
-    [[0.5]],
-    1e-300,
-    1 - 1e-16,
-]
+LEVELS = [0.5, [0.1, 0.9], [], [0.0], [1.0, 2.0], None, "half", [np.nan], [[0.5]], 1e-300,
+          1 - 1e-16]  # fmt: skip
 PLACES = [[0, 1], 0, [-1], [10**9], [0.5], [], None, "a", [[0, 1]], [True, False], np.array([2, 1])]
 SEEDS = [0, None, np.random.RandomState(0), 2**40, -1, "x", 0.5]
 ARGUMENTS: dict[str, list[Any]] = {
@@ -628,11 +617,7 @@ if __name__ == "__main__":
         print(drawn.what)
         print(drawn.run())
     else:
-        n, seed = (
-            (int(a) for a in [*sys.argv[1:], "1000", "0"][:2])
-            if len(sys.argv) != 2
-            else (int(sys.argv[1]), 0)
-        )
+        n, seed = map(int, [*sys.argv[1:], *["1000", "0"][len(sys.argv) - 1 :]])
         began, all_found = process_time(), findings(n, seed)
         for finding in all_found:
             print(f"{finding.number}: {finding.what}\n    {finding.problem}")

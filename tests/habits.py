@@ -13,12 +13,9 @@ from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Categorical, ColumnShift, Invariances
 
 _VI = {
-    "hidden_layer_sizes": (5,),
-    "max_iter": 60,
-    "n_predict_samples": 50,
-    "tol": None,
+    "hidden_layer_sizes": (5,), "max_iter": 60, "n_predict_samples": 50, "tol": None,
     "random_state": 0,
-}
+}  # fmt: skip
 _LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 40, "tol": None,
             "random_state": 0}  # fmt: skip
 _EIGHT = sk.EvidenceAdam(updates=sk.Updates(8))
@@ -113,12 +110,9 @@ VARIANTS = [
     sk.SymVIMatrixFactorization(1, solver=VI("diag"), max_iter=30, random_state=0),
 ]  # fmt: skip
 _FEWEST = {
-    "optimizer__updates__n": 1,
-    "optimizer__n_restarts": 1,
-    "sampler__n_warmup": 4,
-    "n_draws": 2,
+    "optimizer__updates__n": 1, "optimizer__n_restarts": 1, "sampler__n_warmup": 4, "n_draws": 2,
     "n_predict_samples": 10,
-}
+}  # fmt: skip
 
 
 def hurried(estimator: Any) -> Any:

@@ -16,17 +16,11 @@ import skbayes_sym
 DOCS = Path(__file__).parents[1] / "docs"
 PACKAGE = Path(skbayes_sym.__file__).parent
 PUBLIC = [
-    "skbayes_sym",
-    "skbayes_sym.callbacks",
-    "skbayes_sym.datasets",
-    "skbayes_sym.estimators.samplers",
-    "skbayes_sym.inference.solvers",
-    "skbayes_sym.inspection",
-    "skbayes_sym.metrics",
-    "skbayes_sym.model_selection",
-    "skbayes_sym.models",
+    "skbayes_sym", "skbayes_sym.callbacks", "skbayes_sym.datasets",
+    "skbayes_sym.estimators.samplers", "skbayes_sym.inference.solvers", "skbayes_sym.inspection",
+    "skbayes_sym.metrics", "skbayes_sym.model_selection", "skbayes_sym.models",
     "skbayes_sym.symmetry",
-]
+]  # fmt: skip
 
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="a checkout has the pages")
 
@@ -226,13 +220,10 @@ def blocks(page):
 
 
 PAGES = [
-    "README.md",
-    "docs/index.rst",
-    "docs/user_guide/tutorial.rst",
-    "docs/user_guide/tutorial_images.rst",
-    "docs/user_guide/tutorial_ratings.rst",
+    "README.md", "docs/index.rst", "docs/user_guide/tutorial.rst",
+    "docs/user_guide/tutorial_images.rst", "docs/user_guide/tutorial_ratings.rst",
     "docs/user_guide/ecosystem.rst",
-]
+]  # fmt: skip
 NEEDS = {"ecosystem": ("mapie", "skpro", "arviz_stats", "optuna", "shap")}
 
 

@@ -73,21 +73,29 @@ class LaplaceNoise(TargetLikelihood):
 
 
 NOISE = LaplaceNoise(torch.zeros(1, dtype=torch.float64))
-TAKE_A_LIKELIHOOD = {
-    "vi": sk.SymmetrizedVIRegressor(**NET, **STEPS, likelihood=NOISE),
-    "mcmc": sk.MCMCRegressor(**NET, **CHAINS, likelihood=NOISE),
-    "ensemble": sk.DeepEnsembleRegressor(**NET, **STEPS, n_members=2, likelihood=NOISE),
-    "laplace": sk.LaplaceRegressor(**NET, **UPDATES, likelihood=NOISE),
-    "lila": sk.LILARegressor(**NET, **UPDATES, likelihood=NOISE, invariances=None),
-    "linear": sk.BayesianLinearRegressor(NOISE),
+FROM_CHANCE = {**NET, **STEPS, "optimizer": sk.VariationalAdam(init="random")}
+REGRESSORS = {
+    "vi": sk.SymmetrizedVIRegressor(**FROM_CHANCE),
+    "mcmc": sk.MCMCRegressor(**NET, **CHAINS),
+    "ensemble": sk.DeepEnsembleRegressor(**NET, **STEPS, n_members=2),
+    "laplace": sk.LaplaceRegressor(**NET, **UPDATES),
+    "lila": sk.LILARegressor(**NET, **UPDATES, invariances=None),
+    "linear": sk.BayesianLinearRegressor(),
+}
+CLASSIFIERS = {
+    "vi": sk.SymmetrizedVIClassifier(**FROM_CHANCE),
+    "mcmc": sk.MCMCClassifier(**NET, **CHAINS),
+    "ensemble": sk.DeepEnsembleClassifier(**NET, **STEPS, n_members=2),
+    "laplace": sk.LaplaceClassifier(**NET, **UPDATES),
+    "lila": sk.LILAClassifier(**NET, **UPDATES, invariances=None),
 }
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", TAKE_A_LIKELIHOOD)
+@pytest.mark.parametrize("name", REGRESSORS)
 def test_a_likelihood(name):
     """The predictive density integrates to 1, and quantiles are those of its integral."""
-    reg = clone(TAKE_A_LIKELIHOOD[name]).fit(X, Y)
+    reg = clone(REGRESSORS[name]).set_params(likelihood=NOISE).fit(X, Y)
     row, (mean,), (std,) = X[:1], *reg.predict(X[:1], return_std=True)
     grid = mean + std * np.linspace(-25.0, 25.0, 4001)
     density = np.exp(reg.log_predictive_density(np.repeat(row, len(grid), axis=0), grid))
@@ -121,21 +129,6 @@ class Wide(Gaussian):
         return super().log_prob(outputs / 2.0, y / 2.0) - math.log(2.0)
 
 
-USE_TEMPERED = {
-    "vi": sk.SymmetrizedVIClassifier(**NET, **STEPS, optimizer=sk.VariationalAdam(init="random")),
-    "mcmc": sk.MCMCClassifier(**NET, **CHAINS),
-    "ensemble": sk.DeepEnsembleClassifier(**NET, **STEPS, n_members=2),
-    "laplace": sk.LaplaceClassifier(**NET, **UPDATES),
-    "lila": sk.LILAClassifier(**NET, **UPDATES, invariances=None),
-}
-USE_WIDE = {
-    "vi": sk.SymmetrizedVIRegressor(**NET, **STEPS, optimizer=sk.VariationalAdam(init="random")),
-    "mcmc": sk.MCMCRegressor(**NET, **CHAINS),
-    "ensemble": sk.DeepEnsembleRegressor(**NET, **STEPS, n_members=2),
-    "laplace": sk.LaplaceRegressor(**NET, **UPDATES),
-    "lila": sk.LILARegressor(**NET, **UPDATES, invariances=None),
-    "linear": sk.BayesianLinearRegressor(),
-}
 REFUSE = {
     "bayesian-mlp": (sk.BayesianMLPClassifier(), Tempered(n_points=16)),
     "laplace": (sk.LaplaceClassifier(optimizer="gauss-newton"), Tempered(n_points=16)),
@@ -148,9 +141,9 @@ REFUSE = {
 
 @pytest.mark.parametrize(
     ("likelihood", "model", "y"),
-    [(Tempered(n_points=16), m, LABELS) for m in USE_TEMPERED.values()]
-    + [(Wide(), m, Y) for m in USE_WIDE.values()],
-    ids=[*(f"{name}-classifier" for name in USE_TEMPERED), *(f"{n}-regressor" for n in USE_WIDE)],
+    [(Tempered(n_points=16), m, LABELS) for m in CLASSIFIERS.values()]
+    + [(Wide(), m, Y) for m in REGRESSORS.values()],
+    ids=[*(f"{name}-classifier" for name in CLASSIFIERS), *(f"{n}-regressor" for n in REGRESSORS)],
 )
 def test_a_density_over_that_of_a_known_law(likelihood, model, y):
     """What is inherited of the known law is not used: fits and predictions are of the new one."""
@@ -218,10 +211,8 @@ FAST = {**NET, **STEPS, "optimizer": sk.Adam(learning_rate=0.05)}
 TAKE_A_PRIOR = {
     "vi": (sk.SymmetrizedVIRegressor(**FAST), ByLayer),
     "vi-classifier": (sk.SymmetrizedVIClassifier(**FAST), ByLayer),
-    "mcmc": (sk.MCMCRegressor(**NET, **CHAINS), Logistic),
-    "mcmc-classifier": (sk.MCMCClassifier(**NET, **CHAINS), Logistic),
-    "ensemble": (sk.DeepEnsembleRegressor(**NET, **STEPS, n_members=2), Logistic),
-    "ensemble-classifier": (sk.DeepEnsembleClassifier(**NET, **STEPS, n_members=2), Logistic),
+    **{name: (REGRESSORS[name], Logistic) for name in ("mcmc", "ensemble")},
+    **{f"{name}-classifier": (CLASSIFIERS[name], Logistic) for name in ("mcmc", "ensemble")},
 }
 
 

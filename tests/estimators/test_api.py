@@ -10,6 +10,7 @@ from collections.abc import Callable
 from email.message import Message
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from fits import FITS, SMALL, X, fitted, target
@@ -108,11 +109,16 @@ def test_attributes_are_those_of_the_docstring(name):
 
 @every
 def test_fit_returns_self_and_knows_its_columns(name):
-    estimator = clone(SMALL[name])
+    estimator, plain = clone(SMALL[name]), clone(SMALL[name])
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    assert estimator.fit(frame, target(estimator)) is estimator
+    assert estimator.fit(frame, pd.Series(target(estimator))) is estimator
     assert estimator.n_features_in_ == 3
     assert estimator.feature_names_in_.tolist() == ["a", "b", "c"]
+    ask = "predict" if hasattr(estimator, "predict") else "transform"
+    expected = getattr(plain.fit(X, target(plain)), ask)(X)
+    np.testing.assert_array_equal(getattr(estimator, ask)(frame), expected)
+    with pytest.raises(ValueError, match="feature names"):
+        getattr(estimator, ask)(frame.rename(columns={"a": "other"}))
 
 
 def import_of_its_own() -> list[str]:

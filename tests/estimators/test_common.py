@@ -3,7 +3,6 @@
 from functools import cache, partial
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from habits import (
@@ -103,14 +102,9 @@ def test_every_class_is_checked():
 
 
 @pytest.mark.kept(
-    "vi-regressor",
-    "laplace-classifier",
-    "lila-regressor",
-    "ensemble-classifier",
-    "linear-gaussian",
-    "linear-multinomial",
-    "mcmc-regressor",
-)
+    "vi-regressor", "laplace-classifier", "lila-regressor", "ensemble-classifier",
+    "linear-gaussian", "linear-multinomial", "mcmc-regressor",
+)  # fmt: skip
 @every(HABITUAL)
 def test_fits_repeat_and_nothing_global_moves(estimator):
     X, y = data(estimator)
@@ -132,17 +126,11 @@ def test_random_state_matters(estimator):
 
 
 @pytest.mark.kept(
-    "full-vi-regressor",
-    "minibatch-vi-classifier",
-    "full-laplace-classifier",
-    "minibatch-laplace-regressor",
-    "full-lila-regressor",
-    "minibatch-lila-classifier",
-    "full-ensemble-regressor",
-    "minibatch-ensemble-classifier",
-    "full-linear-*",
+    "full-vi-regressor", "minibatch-vi-classifier", "full-laplace-classifier",
+    "minibatch-laplace-regressor", "full-lila-regressor", "minibatch-lila-classifier",
+    "full-ensemble-regressor", "minibatch-ensemble-classifier", "full-linear-*",
     "full-mcmc-classifier",
-)
+)  # fmt: skip
 @every(HABITUAL)
 @pytest.mark.parametrize("batch_size", ["auto", 16], ids=["full", "minibatch"])
 def test_weights_are_repetitions_bit_for_bit(estimator, batch_size):
@@ -160,14 +148,9 @@ def test_weights_are_repetitions_bit_for_bit(estimator, batch_size):
 
 
 @pytest.mark.kept(
-    "vi-classifier",
-    "laplace-regressor",
-    "lila-classifier",
-    "ensemble-regressor",
-    "linear-student-t",
-    "linear-multinomial",
-    "mcmc-classifier",
-)
+    "vi-classifier", "laplace-regressor", "lila-classifier", "ensemble-regressor",
+    "linear-student-t", "linear-multinomial", "mcmc-classifier",
+)  # fmt: skip
 @every(HABITUAL)
 def test_threads_are_left_alone_and_dont_matter(estimator):
     X, y = data(estimator)
@@ -234,33 +217,6 @@ def test_grid_search_through_a_pipeline(estimator):
     assert search.predict(X).shape == y.shape
 
 
-@cache
-def framed(estimator):
-    """Fitted once to columns with names."""
-    X, y = data(estimator)
-    frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(X.shape[1])])
-    return clone(estimator).fit(frame, pd.Series(y))
-
-
-@pytest.mark.kept(
-    "vi-*",
-    "laplace-regressor",
-    "lila-classifier",
-    "ensemble-regressor",
-    "linear-gaussian",
-    "mcmc-classifier",
-)
-@every(HABITUAL)
-def test_data_frames_keep_their_names(estimator):
-    X, _ = data(estimator)
-    frame = pd.DataFrame(X, columns=[f"f{i}" for i in range(X.shape[1])])
-    fitted = framed(estimator)
-    assert list(fitted.feature_names_in_) == list(frame.columns)
-    assert np.array_equal(fitted.predict(frame), once_fitted(estimator).predict(X))
-    with pytest.raises(ValueError, match="feature names"):
-        fitted.predict(frame.rename(columns={"f0": "other"}))
-
-
 @pytest.mark.kept(
     "vi-classifier", "laplace-regressor", "lila-classifier", "ensemble-regressor", "mcmc-classifier"
 )
@@ -288,15 +244,3 @@ def test_predictions_dont_depend_on_the_other_rows(estimator):
     fitted = once_fitted(estimator)
     total = fitted.predict_uncertainty(X).total
     np.testing.assert_allclose(fitted.predict_uncertainty(X[::7]).total, total[::7], rtol=1e-9)
-
-
-@every(HABITUAL)
-def test_html_repr_and_doc_list_every_parameter_and_attribute(estimator):
-    fitted = framed(estimator)
-    assert type(estimator).__name__ in fitted._repr_html_()
-    doc = type(estimator).__doc__
-    for name in fitted.get_params(deep=False):
-        assert f"    {name} : " in doc, name
-    for name in vars(fitted):
-        if name.endswith("_") and not name.startswith("_"):
-            assert name in doc, name

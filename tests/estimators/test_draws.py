@@ -1,7 +1,5 @@
 """What chains and ensembles share: objects in, weighted draws out."""
 
-from math import prod
-
 import numpy as np
 import pytest
 import torch
@@ -37,21 +35,20 @@ COUNTS = rng.poisson(np.exp(0.3 * X[:, 0])).astype(float)
 LABELS = (Y > 0).astype(int)
 
 
-def n_draws(model):
-    return prod(model.samples_.shape[:-1])
-
-
-@regressors
-def test_likelihoods_of_draws_average_to_the_predictive_density(name):
-    model = clone(REGRESSORS[name]).fit(X, Y)
+@pytest.mark.parametrize("models", [REGRESSORS, CLASSIFIERS], ids=["numbers", "labels"])
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_likelihoods_of_draws_average_to_the_predictive_density(name, models):
+    y = LABELS if models is CLASSIFIERS else Y
+    model = clone(models[name]).fit(X, y)
     assert model.chain_weights_.tolist() == [1 / 3] * 3
     if name == "mcmc":
         model.chain_weights_ = np.array([1.0, 2.0, 3.0]) / 6.0
-    values = model.log_likelihood_samples(X, Y)
+    values = model.log_likelihood_samples(X, y)
     assert values.shape == (*model.samples_.shape[:-1], 30)
-    each = np.repeat(model.chain_weights_, n_draws(model) // 3) / (n_draws(model) // 3)
+    n_draws = values[..., 0].size
+    each = np.repeat(model.chain_weights_, n_draws // 3) / (n_draws // 3)
     mixed = logsumexp(values.reshape(-1, 30), axis=0, b=each[:, None])
-    np.testing.assert_allclose(mixed, model.log_predictive_density(X, Y), rtol=1e-9)
+    np.testing.assert_allclose(mixed, model.log_predictive_density(X, y), rtol=1e-9)
 
 
 @regressors
@@ -59,14 +56,6 @@ def test_only_draws_of_the_posterior_can_leave_rows_out(name):
     """Importance weights of modes would mean nothing."""
     model = clone(REGRESSORS[name]).fit(X, Y)
     assert has_posterior_draws(model) == (name == "mcmc")
-
-
-@pytest.mark.parametrize("name", CLASSIFIERS)
-def test_likelihoods_of_labels_average_to_the_predictive_density(name):
-    model = clone(CLASSIFIERS[name]).fit(X, LABELS)
-    values = model.log_likelihood_samples(X, LABELS)
-    mixed = logsumexp(values.reshape(-1, 30), axis=0) - np.log(n_draws(model))
-    np.testing.assert_allclose(mixed, model.log_predictive_density(X, LABELS), rtol=1e-9)
 
 
 @regressors

@@ -73,11 +73,8 @@ pytestmark = [
 
 FIRST = {next(k for k, c in FITS.items() if c.estimator is e): e for e in SMALL.values()}
 SLOW_ONES = {
-    "bayesian-mlp-growing-noise",
-    "bayesian-mlp-two-classes",
-    "mcmc-regressor",
-    "mcmc-classifier",
-}  # some tenths of a second each
+    "bayesian-mlp-growing-noise", "bayesian-mlp-two-classes", "mcmc-regressor", "mcmc-classifier",
+}  # some tenths of a second each  # fmt: skip
 
 
 def assert_kept(name, strike, n):

@@ -194,13 +194,6 @@ def test_half_a_count_has_no_mass():
     assert np.isneginf(density).tolist() == [True, True, False]
 
 
-@pytest.mark.parametrize("kind", [sk.LayerwiseVIRegressor, sk.BayesianMLPRegressor])
-@pytest.mark.parametrize("likelihood", ["heteroscedastic", StudentT()])
-def test_who_takes_no_likelihood_says_who_does(kind, likelihood):
-    with pytest.raises(ValueError, match=r"likelihood=.*Normal noise.*MCMCRegressor, DeepEns"):
-        kind(likelihood=likelihood).fit(X, Y)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("likelihood", ["heteroscedastic", "negative_binomial"])
 def test_displays_scorers_and_one_distribution_ask_the_same(likelihood):

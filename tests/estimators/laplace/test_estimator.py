@@ -293,11 +293,8 @@ def test_all_rows_are_seen_at_the_end_alone(model, y, monkeypatch):
 @both
 def test_a_batch_of_all_rows_makes_passes_of_its_own(model, y):
     settings = {
-        "optimizer__batch_size": "auto",
-        "optimizer__updates__n": 10,
-        "max_iter": 40,
-        "tol": None,
-    }
+        "optimizer__batch_size": "auto", "optimizer__updates__n": 10, "max_iter": 40, "tol": None,
+    }  # fmt: skip
     exact, automatic = (
         clone(model).set_params(optimizer__updates__gradient=hyper, **settings).fit(INPUTS, y)
         for hyper in ("exact", "auto")

@@ -82,24 +82,6 @@ def test_elbo_is_the_log_evidence(diabetes):
     assert reg.elbo_mean_field_ == pytest.approx(evidence - gap, rel=1e-12)
 
 
-def test_closed_form_oracle():
-    """Three data, four features with their own prior scales, noise variance 0.25."""
-    X = [[1.0, 2.0, -1.0, 0.5], [0.0, 1.0, 1.0, -2.0], [0.5, -1.0, 2.0, 1.0]]
-    y = [1.0, -0.5, 2.0]
-    reg = BayesianLinearRegressor(
-        prior=np.sqrt([1.0, 0.5, 2.0, 1.0]), noise_std=0.5, fit_intercept=False, **AS_GIVEN
-    ).fit(X, y)
-    coef = [0.6447578499201697, 0.24720596061734995, 0.583288983501863, 0.6620542841937204]
-    variance = [0.584752527940394, 0.1874667376263971, 0.09686003193187871, 0.13810537519957428]
-    np.testing.assert_allclose(reg.coef_, coef, rtol=1e-9)
-    np.testing.assert_allclose(reg.coef_std_**2, variance, rtol=1e-9)
-    np.testing.assert_allclose(reg.site_location_, y, rtol=1e-12)
-    np.testing.assert_allclose(reg.site_variance_, 0.25, rtol=1e-12)
-    assert reg.log_evidence_ == pytest.approx(-6.103691982552147, abs=1e-9)
-    assert reg.symmetry_gap_ == pytest.approx(0.8608175185326168, abs=1e-9)
-    assert reg.elbo_mean_field_ == pytest.approx(-6.9645095010847635, abs=1e-9)
-
-
 def test_logistic_oracle():
     X = [[1.0, 0.5], [-1.0, 2.0], [0.3, -1.0], [2.0, 1.0], [-0.5, -0.5], [1.5, -2.0]]
     clf = BayesianLinearClassifier(prior=2**0.5, fit_intercept=False, tol=1e-10, standardize=False)

@@ -19,7 +19,7 @@ from skbayes_sym import (
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.vi import mean_field_training as method
 from skbayes_sym.estimators.vi.mean_field_training import noise_excess
-from skbayes_sym.models import ARD
+from skbayes_sym.models import ARD, Normal
 from skbayes_sym.symmetry import Estimate, ExactUpTo, Importance, InfoNCE
 
 
@@ -154,7 +154,8 @@ def test_prior_scale_as_number_layers_or_array(diabetes):
     n = number.network_.layout.n_params
     layers = quick(prior=[0.7, 0.7]).fit(X, y)
     array = quick(prior=np.full(n, 0.7)).fit(X, y)
-    assert number.elbo_ == layers.elbo_ == array.elbo_
+    normal = quick(prior=Normal([0.7, 0.7])).fit(X, y)
+    assert number.elbo_ == layers.elbo_ == array.elbo_ == normal.elbo_
     assert quick(prior=[0.7, 2.0]).fit(X, y).elbo_ != number.elbo_
 
 
@@ -165,6 +166,8 @@ def test_prior_that_tells_units_apart_is_refused(diabetes):
     scale[0] = 2.0
     with pytest.raises(ValueError, match=r"prior is not invariant.*W1.*symmetry=None"):
         quick(prior=scale).fit(X, y)
+    with pytest.raises(ValueError, match=r"prior is not invariant.*symmetry=None"):
+        quick(prior=Normal(scale)).fit(X, y)
     quick(prior=scale, symmetry=None).fit(X, y)
 
 

@@ -1,7 +1,5 @@
 """Likelihoods, priors, groups and gaps of one's own, and what doesn't go together."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
@@ -18,7 +16,7 @@ from skbayes_sym import (
     invariance_gap,
 )
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.models import Normal, Poisson, Prior, StudentT
+from skbayes_sym.models import Poisson, StudentT
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.symmetry import Exact, Product, Trivial, UnitGap, Units
 
@@ -78,25 +76,6 @@ def test_a_likelihood_of_labels_is_the_softmax_written_again():
     ours = SymmetrizedVIClassifier(**FAST).fit(X, LABELS)
     np.testing.assert_allclose(own.predict_proba(X), ours.predict_proba(X), rtol=1e-6)
     assert own.elbo_ == pytest.approx(ours.elbo_, abs=1e-6)
-
-
-@dataclass(frozen=True)
-class HeavyTails(Prior):
-    def log_prob(self, theta):
-        return -2.0 * torch.log1p(theta**2).sum(-1)
-
-    def sample(self, n, *, generator):
-        raise NotImplementedError
-
-
-def test_a_prior_is_normal_or_refused():
-    reg = regressor(prior=Normal([0.5, 2.0])).fit(X, Y)
-    assert reg.elbo_ == regressor(prior=[0.5, 2.0]).fit(X, Y).elbo_
-    with pytest.raises(ValueError, match=r"prior=HeavyTails.*normals.*LayerScales"):
-        regressor(prior=HeavyTails()).fit(X, Y)
-    uneven = np.linspace(1.0, 2.0, 16)
-    with pytest.raises(ValueError, match=r"prior is not invariant.*symmetry=None"):
-        regressor(prior=Normal(uneven)).fit(X, Y)
 
 
 def test_flips_alone_are_a_subgroup():

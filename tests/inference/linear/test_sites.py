@@ -87,28 +87,6 @@ def test_gaussian_oracle_in_one_update():
     assert float(independent.elbo) == pytest.approx(-6.9645095010847635, abs=1e-9)
 
 
-def test_logistic_oracle():
-    X = [[1.0, 0.5], [-1.0, 2.0], [0.3, -1.0], [2.0, 1.0], [-0.5, -0.5], [1.5, -2.0]]
-    data = linear_data(X, np.array([1, 0, 1, 1, 0, 1]))
-    state = fit(data, ScalarSites(Bernoulli()), 2.0)
-    assert float(state.elbo) == pytest.approx(-2.8029370525398725, abs=1e-6)
-    np.testing.assert_allclose(
-        state.loc[0].numpy(), [1.889139066916685, -0.5547202423011295], atol=1e-6
-    )
-    covariance = [[0.847697329635758, 0.0590631087340388], [0.0590631087340388, 0.747482930938967]]
-    np.testing.assert_allclose(state.covariance.numpy(), covariance, atol=1e-6)
-    precision = [
-        0.14074597558373747, 0.07698530415445398, 0.17442208237996554, 0.07143965813774936,
-        0.2091342807145855, 0.05098905570634968,
-    ]  # fmt: skip
-    np.testing.assert_allclose(state.sites.precision.flatten().numpy(), precision, atol=1e-6)
-    independent = fit(data, ScalarSites(Bernoulli()), 2.0, mean_field(data.features))
-    assert float(independent.elbo) == pytest.approx(-2.8056618024528994, abs=1e-6)
-    np.testing.assert_allclose(
-        independent.loc[0].numpy(), [1.887513051339404, -0.5718543729388442], atol=1e-6
-    )
-
-
 def count_data():
     X, f, rng = problem()
     return linear_data(X, rng.poisson(np.exp(0.5 * f)).astype(float)[:, None])
