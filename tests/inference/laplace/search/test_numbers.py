@@ -1,23 +1,274 @@
-"""Evidence-trained modes against Bayesian linear regression, weights, and planted functions."""
+"""Searches of numbers and labels: exact cases, planted functions, endings, copies of modes."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from inference.laplace.labels_problems import class_data, class_problem, held, repeated
 from scipy import stats
+from sklearn.linear_model import LogisticRegression
 
+from skbayes_sym import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
 from skbayes_sym.inference.laplace.search import evidence_problem as problem_module
+from skbayes_sym.inference.laplace.search import mode_search
+from skbayes_sym.inference.laplace.search import mode_search as modes_module
 from skbayes_sym.inference.laplace.search.evidence_problem import (
     NumbersEvidence,
     SearchHyper,
     evaluated,
 )
-from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch
+from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING
+from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.mode_search import (
+    HYPER_START,
+    EvidenceSearch,
+    distinct,
+    first_alike,
+    joined,
+    mapped,
+    starting_points,
+)
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data
+
+
+def starts(problem, n=2):
+    return starting_points(problem.network, n, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("n_outputs", "n_classes"), [(1, 2), (3, 3)], ids=["logistic", "softmax"])
+def test_a_linear_mode_is_logistic_regressions(n_outputs, n_classes):
+    data, _ = repeated(class_data(n_classes=n_classes))
+    problem = class_problem(data, n_outputs=n_outputs)
+    # scikit-learn leaves intercepts alone; so does a prior this wide.
+    hyper = torch.tensor([2.0, 1e-7], dtype=torch.float64).log()
+    problem = replace(problem, prior=replace(problem.prior, hyper=hyper))
+    modes = EvidenceSearch(60, tol=None).search(held(problem), starts(problem)).modes
+    reference = LogisticRegression(C=0.5, tol=1e-10, max_iter=1000)
+    reference.fit(data.x.numpy(), data.y.numpy(), sample_weight=data.weight.numpy())
+    for theta in modes.theta:
+        weight, bias = problem.network.layers(theta)[0]
+        np.testing.assert_allclose(weight, reference.coef_, atol=1e-4)
+        shift = 0.0 if n_outputs == 1 else bias.mean()
+        np.testing.assert_allclose(bias - shift, reference.intercept_, atol=1e-4)
+    assert torch.equal(modes.hyper, hyper.expand(2, -1))
+
+
+@pytest.mark.long
+def test_learned_scales_are_where_mackays_step_stands_still():
+    problem = class_problem(class_data())
+    modes = EvidenceSearch(80, tol=None).search(problem, starts(problem)).modes
+    torch.testing.assert_close(modes.theta, modes.theta[:1].expand(2, -1), atol=1e-5, rtol=0.0)
+    variance = modes.covariance.diagonal(dim1=1, dim2=2)
+    again = problem.prior.evidence_step(modes.theta, variance, modes.hyper, 1.0)
+    torch.testing.assert_close(again, modes.hyper, atol=1e-4, rtol=0.0)
+
+
+def test_searches_end_early_and_keep_the_best():
+    problem = class_problem(class_data(), (4,))
+    search = EvidenceSearch(60, tol=1e-3 / 40).search(problem, starts(problem))
+    assert search.stop_reason == "tol"
+    assert int(search.modes.n_iter.max()) < 60
+    for value, curve in zip(search.modes.log_evidence, search.curves, strict=True):
+        torch.testing.assert_close(value, curve[8:].max())
+
+
+def test_exchanging_classes_exchanges_outputs():
+    data, order = class_data(n=20), torch.tensor([2, 0, 1])
+    exchanged = data._replace(y=order.argsort()[data.y])
+    problem, other = class_problem(data, (3,)), class_problem(exchanged, (3,))
+    start = starts(problem, 1)
+    params = problem.network.layout.unflatten(start)
+    moved = {**params, "W2": params["W2"][:, order], "b2": params["b2"][:, order]}
+    search = EvidenceSearch(12)
+    found = search.search(problem, start).modes
+    mirror = search.search(other, problem.network.layout.flatten(moved)).modes
+    torch.testing.assert_close(found.log_evidence, mirror.log_evidence)
+    logits = problem.network.forward(found.theta[0], data.x)[:, order]
+    torch.testing.assert_close(other.network.forward(mirror.theta[0], data.x), logits)
+
+
+def test_damping_begins_anew_where_doubt_ends(monkeypatch):
+    """What labels that hardly count allow is far too little for labels that do."""
+    dampings, original = [], modes_module.step
+
+    def spy(misfit, theta, expansion, precision, damping, **how):
+        dampings.append(float(damping))
+        return original(misfit, theta, expansion, precision, damping, **how)
+
+    monkeypatch.setattr(modes_module, "step", spy)
+    problem = class_problem(class_data(), (4,))
+    EvidenceSearch(12, tol=None).search(problem, starts(problem, 1), torch.tensor([True]))
+    assert dampings[0] == dampings[HYPER_START] == INITIAL_DAMPING
+    assert dampings[HYPER_START - 1] < INITIAL_DAMPING
+
+
+def test_many_weights_update_scales_in_one_step_of_three(monkeypatch):
+    problem = class_problem(class_data(n=10), (4,))
+    search = EvidenceSearch(12, tol=None)
+    assert len(search.search(problem, starts(problem, 1)).curves[0]) == 4
+    few = replace(problem.schedule, many_params=20)
+    monkeypatch.setattr(type(problem), "schedule", few)
+    assert len(search.search(problem, starts(problem, 1)).curves[0]) == 2
+
+
+def test_restarts_of_labels_in_one_batch_are_those_one_after_the_other(monkeypatch):
+    problem = class_problem(class_data(), (3,))
+    doubted = torch.tensor([False, True])
+    apart = EvidenceSearch(25).search(problem, starts(problem), doubted)
+    monkeypatch.setattr(type(problem), "schedule", replace(problem.schedule, is_batch=True))
+    together = EvidenceSearch(25).search(problem, starts(problem), doubted)
+    for one, other in zip(apart.modes, together.modes, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+    for one, other in zip(apart.curves, together.curves, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_callback_ends_the_search_after_the_mode_it_is_at():
+    problem, seen = class_problem(class_data(), (3,)), []
+
+    def on_step(step, so_far):
+        seen.append((step, len(so_far().modes.theta)))
+        return step == 30
+
+    search = EvidenceSearch(20, tol=None).search(problem, starts(problem, 4), on_step=on_step)
+    assert seen == [(step, 1 if step <= 20 else 2) for step in range(1, 31)]
+    assert search.modes.n_iter.tolist() == [20, 10]
+    assert search.stopped == ["max_iter", "callback"]
+
+
+def test_a_callback_and_an_interrupt_end_a_batch_with_what_there_is():
+    rows = class_data()
+    data = rows._replace(y=rows.x[:, :1])
+    network = MLP(2, (3,), 1, TANH)
+    problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
+    start, seen = starts(problem), []
+
+    def stop(step, so_far):
+        seen.append((step, so_far().modes.theta.shape))
+        return step == 3
+
+    search = EvidenceSearch().search(problem, start, on_step=stop)
+    assert seen == [(step, start.shape) for step in (1, 2, 3)]
+    assert (search.stopped, search.modes.n_iter.tolist()) == (["callback"] * 2, [3, 3])
+
+    def interrupt(step, so_far):
+        raise KeyboardInterrupt
+
+    search = EvidenceSearch().search(problem, start, on_step=interrupt)
+    assert search.stop_reason == "interrupted"
+    assert torch.isfinite(search.modes.theta).all()
+
+
+def test_searches_that_are_joined_stopped_for_the_gravest_reason():
+    problem = class_problem(class_data(n=10))
+    search = EvidenceSearch(2).search(problem, starts(problem, 1))
+    both = joined([search.ended_by("tol"), search])
+    assert (both.stopped, both.stop_reason) == (["tol", "max_iter"], "max_iter")
+    assert both.of(torch.tensor([0])).stop_reason == "tol"
+
+
+def test_starting_points_give_logits_of_order_one():
+    network = MLP(50, (30, 40), 3, TANH)
+    theta = starting_points(network, 100, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(20, 50, generator=torch.Generator().manual_seed(1)).double()
+    assert 0.3 < network.forward(theta, x).std() < 1.0
+    assert not network.layers(theta)[-1][1].any()
+
+
+NETWORK = MLP(2, (3,), 1, TANH)
+
+
+def problem_of_kind(kind):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 2, generator=generator, dtype=torch.float64)
+    y = (2.0 * x[:, :1]).sin() + 0.1 * torch.randn(40, 1, generator=generator)
+    y = y if kind is NumbersEvidence else (y[:, 0] > 0.0).long()
+    return kind(NETWORK, Data(x, y, torch.ones(40, dtype=torch.float64)),
+                LayerScales().bind(NETWORK.layout))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [NumbersEvidence, LabelsEvidence])
+def test_copies_are_alike_and_nothing_else_is(kind):
+    """Restarts 0, 1, 2 and copies of them; 6 has another scale, 7 another noise."""
+    problem, generator = problem_of_kind(kind), torch.Generator().manual_seed(1)
+    theta = torch.randn(3, NETWORK.layout.n_params, generator=generator, dtype=torch.float64)
+    group = NETWORK.symmetry()
+    copies = group.act(group.sample((3,), generator=generator), theta)
+    theta = torch.cat([theta, copies, theta[:2]])
+    log_precision = torch.zeros(8, len(problem.prior.sizes), dtype=torch.float64)
+    noise = torch.ones(8, 1 if kind is NumbersEvidence else 0, dtype=torch.float64)
+    log_precision[6, 0] += 1.0
+    noise[7:], log_precision[7:] = 2.0, log_precision[7:] + (kind is LabelsEvidence)
+    hyper = SearchHyper(log_precision, noise)
+    assert first_alike(problem, theta, hyper) == [0, 1, 2, 0, 1, 2, 6, 7]
+    shares = torch.ones(8, 40, dtype=torch.float64)  # of the rows that each learns from
+    assert first_alike(replace(problem, share=shares), theta, hyper) == list(range(8))
+
+
+def test_a_restart_that_joins_another_ends_with_its_mode():
+    """The second start is a copy of the first, a little away; without a tolerance none ends."""
+    problem, generator = problem_of_kind(NumbersEvidence), torch.Generator().manual_seed(2)
+    start = mode_search.starting_points(NETWORK, 1, generator=generator)
+    group = NETWORK.symmetry()
+    copy = group.act(group.sample((1,), generator=generator), start) + 1e-3
+    both = torch.cat([start, copy])
+    search = EvidenceSearch(60, tol=1e-12).search(problem, both)
+    assert torch.equal(search.modes.theta[1], search.modes.theta[0])
+    assert distinct(problem, search).modes.n_restarts.tolist() == [2]
+    never = EvidenceSearch(40, tol=None).search(problem, both)
+    assert never.modes.n_iter.tolist() == [40, 40]
+
+
+def test_two_units_have_one_mode_which_predicts_what_its_copies_did(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, (30, 1))
+    y = np.sin(2.0 * X[:, 0]) + 0.5 * X[:, 0] ** 2 + 0.1 * rng.standard_normal(30)
+    model = LaplaceRegressor((2,), random_state=0).fit(X, y)
+    assert model.n_modes_ == len(model.posterior_.loc) == 1
+    assert model.multiplicity_modes_.tolist() == [10]
+    monkeypatch.setattr(mode_search, "first_alike", lambda _, theta, hyper: [*range(len(theta))])
+    all_ten = LaplaceRegressor((2,), random_state=0).fit(X, y)
+    assert all_ten.n_modes_ == 10
+    grid = np.linspace(-3.0, 3.0, 20)[:, None]
+    mean, std = model.predict(grid, return_std=True)
+    theirs, width = all_ten.predict(grid, return_std=True)
+    np.testing.assert_allclose((mean - theirs) / width, 0.0, atol=0.02)
+    np.testing.assert_allclose(std, width, rtol=0.02)
+
+
+def test_modes_count_for_the_restarts_that_ended_there():
+    """A mixture of modes with multiplicities is that of all restarts, written out."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((60, 2))
+    y = X[:, 0] * X[:, 1] + 0.3 * rng.standard_normal(60) > 0.0
+    model = LaplaceClassifier((2,), random_state=0).fit(X, y)
+    counts = model.multiplicity_modes_
+    assert counts.sum() >= len(counts) == model.n_modes_
+    weighted = model.predict_proba(X[:5])
+    every, q = deepcopy(model), model.posterior_
+    every.posterior_ = type(q)(*(np.repeat(part, counts, axis=0) for part in (q.loc, q.factor)))
+    np.testing.assert_allclose(every.predict_proba(X[:5]), weighted, rtol=1e-9)
+
+
+def test_of_copies_the_one_of_the_highest_score_stays():
+    problem, generator = problem_of_kind(NumbersEvidence), torch.Generator().manual_seed(3)
+    start = mode_search.starting_points(NETWORK, 1, generator=generator)
+    search = EvidenceSearch(60).search(problem, start)
+    lower = search._replace(
+        modes=mapped(lambda t: t, search.modes)._replace(
+            log_evidence=search.modes.log_evidence - 1.0, theta=search.modes.theta + 1e-6
+        )
+    )
+    for order in ([search, lower], [lower, search]):
+        kept = distinct(problem, mode_search.joined(order)).modes
+        assert kept.n_restarts.tolist() == [2]
+        assert torch.equal(kept.theta, search.modes.theta)
 
 
 def table(x, y):
