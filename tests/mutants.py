@@ -163,8 +163,8 @@ MUTANTS = [
     # Draws of functions.
     Mutant("inference/laplace/member_refit.py", "(noise @ left * shrunk) @ left.mT +",
            "(noise @ left * shrunk) @ left.mT -", "estimators/test_functions.py"),
-    Mutant("inference/laplace/predictors.py", "symmetric_root(scale * covariance)",
-           "symmetric_root(covariance)", "estimators/test_functions.py"),
+    Mutant("inference/laplace/predictors.py", "symmetric_root(self.variance_scale * ",
+           "symmetric_root(", "estimators/test_functions.py"),
     Mutant("estimators/regressor.py", "law.uncertainty().epistemic.sqrt() if",
            "law.uncertainty().epistemic if", "estimators/test_functions.py"),
     # Files.

@@ -28,7 +28,6 @@ from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.laplace.evidence_method import FLAT, STEEP
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
-from skbayes_sym.inference.laplace.labels_predictive import Posteriors
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes, ModeMixture
 from skbayes_sym.inference.laplace.member_refit import RefittedMembers
 from skbayes_sym.inference.laplace.predictors import (
@@ -537,5 +536,4 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
             return RefittedPredictor(self.member_network_, laws, self.member_variance_scale_)
         modes = self._linearised(name, like)
         scale = self.linear_variance_scale_ if name == "linear" else self.variance_scale_
-        posteriors = Posteriors(modes.loc, torch.cholesky_inverse(modes.factor), modes.weight)
-        return LabelsPredictor(modes.network, posteriors, scale)
+        return LabelsPredictor(modes, scale)

@@ -102,7 +102,7 @@ class Refitting:
             member = refit(LinearisedMember.at(network, theta_m, prior_scale, rows.x), rows)
             members.append(member.member)
             left_out.append(without_itself(member.logits, member.terms))
-        together = RefittedMembers.of(members, scale)
+        together = RefittedMembers.of(members)
         if not isinstance(self.variance_scale, str):
             return Refitted(together, float(self.variance_scale))
         losses = left_out_losses(left_out, rows.y, VARIANCE_SCALES)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from skbayes_sym.estimators._fit.building import (
     prior_object,
 )
 from skbayes_sym.estimators._fit.compatibility import Fitted, Method
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.laplace.common import (
@@ -23,7 +24,6 @@ from skbayes_sym.estimators.laplace.common import (
     LaplaceClassification,
     LaplaceEstimator,
     LaplaceRegression,
-    PredictsFromModes,
     layer_prior,
     recording,
 )
@@ -44,7 +44,8 @@ from skbayes_sym.estimators.optimizers import (
     Updates,
     as_adam,
 )
-from skbayes_sym.inference.laplace.predictors import ModesPredictor
+from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
+from skbayes_sym.inference.laplace.predictors import LabelsPredictor, ModesPredictor
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -78,9 +79,15 @@ class ChoosesOptimizer(LaplaceEstimator):
 
     optimizer_: str
 
-    def _learned_prior(self, network: MLP) -> UnboundPrior:
-        """The prior of Gauss-Newton fits that learn its scales."""
-        return LayerScales()
+    def _modes(self, like: Tensor) -> LinearisedModes:
+        """The networks linearised at the modes, on the device of ``like``, made once."""
+
+        def make() -> LinearisedModes:
+            posterior: Any = self.posterior_
+            tensors = (t.to(like.device) for t in posterior.tensors)
+            return LinearisedModes(fully_connected(self.network_), *tensors)
+
+        return cast(LinearisedModes, self._cached(f"modes on {like.device}", make))
 
     def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
         if not isinstance(self.hidden_layer_sizes, str):
@@ -153,9 +160,8 @@ class ChoosesOptimizer(LaplaceEstimator):
         return automatic if isinstance(self.max_iter, str) else self.max_iter
 
     def _prior(self, network: Network) -> Prior:
-        if isinstance(self.prior, str) and self.optimizer_ == "gauss-newton":
-            return self._learned_prior(fully_connected(network)).bind(network.layout)
-        if not isinstance(self.prior, UnboundPrior):
+        is_learned = isinstance(self.prior, str) and self.optimizer_ == "gauss-newton"
+        if not (is_learned or isinstance(self.prior, UnboundPrior)):
             return layer_prior(self.prior, recording(network))
         bound = NetworkEstimator._prior(self, network)
         if self.optimizer_ == "adam":
@@ -196,7 +202,7 @@ def _require_scales_of_layers(prior: Prior, network: Network) -> None:
         )
 
 
-class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
+class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     r"""Bayesian neural network regression by Laplace approximations.
 
     Finds modes of the posterior from several starts, approximates the posterior at each by a normal
@@ -359,6 +365,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
 
     _parameter_constraints: dict[str, list[Any]] = {**OWN_CONSTRAINTS, **REGRESSOR_CONSTRAINTS}
 
+    noise_std_modes_: Array
+    y_scale_: Array
+
     _adam_effort = AdamEffort(keep_best=False)
 
     def __init__(
@@ -421,11 +430,11 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     def _predictor(self, like: Tensor) -> Predictor:
         if self.optimizer_ == "adam":
             return super()._predictor(like)
-        noise = torch.as_tensor(self._noise_of_modes()).unsqueeze(1).log()
+        noise = torch.as_tensor(self.noise_std_modes_ / self.y_scale_).unsqueeze(1).log()
         return ModesPredictor(self._modes(like), Gaussian(noise.to(like)))
 
 
-class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassification):
+class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     r"""Bayesian neural network classification by Laplace approximations.
 
     Finds modes of the posterior from several starts, with the prior's scales set by the evidence
@@ -583,6 +592,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
     }
 
+    variance_scale_: float
     _most_modes = ChoosesOptimizer._effort.most_labels_modes
 
     def __init__(
@@ -634,9 +644,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         one = self.optimizer_ == "gauss-newton" and isinstance(self.network, str)
         return 1 if one and n_classes == 2 else n_classes
 
-    def _learned_prior(self, network: MLP) -> UnboundPrior:
+    def _learned_scales(self, network: Network) -> UnboundPrior:
         # A linear model has one mode, whose scales don't run away.
-        return STEEP if network.hidden_layer_sizes else LayerScales()
+        return STEEP if fully_connected(network).hidden_layer_sizes else LayerScales()
 
     def _most_steps(self, network: MLP) -> int:
         return self._steps_up_to(self._effort.steps_of_labels(network.layout.n_params))
@@ -652,8 +662,5 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
             return super()._predictor(like)
         return self._cached(
             f"{self._integral} labels on {like.device}",
-            lambda: self._labels(like, self._integral, self.variance_scale_),
+            lambda: LabelsPredictor(self._modes(like), self.variance_scale_, self._integral),
         )
-
-    def _outputs_variance_scale(self) -> float:
-        return 1.0 if isinstance(self.variance_scale, str) else self.variance_scale

@@ -2,15 +2,19 @@
 
 import pytest
 import torch
-from inference.laplace.labels_problems import class_data, class_problem, held, repeated
+from inference.laplace.labels_problems import (
+    class_data,
+    class_problem,
+    held,
+    mixture_at,
+    repeated,
+)
 
 from skbayes_sym.inference.laplace import labels_predictive
 from skbayes_sym.inference.laplace.labels_predictive import (
     VARIANCE_SCALES,
     LeftOut,
-    Posteriors,
     choose_variance_scale,
-    labels_mixture,
     leave_one_out,
     refine,
 )
@@ -28,16 +32,12 @@ def modes_of(problem, n=1, max_iter=60):
     return EvidenceSearch(max_iter).search(problem, start).modes
 
 
-def posteriors(modes):
-    return Posteriors(modes.theta, modes.covariance)
-
-
 @KINDS
 @pytest.mark.parametrize("variance_scale", VARIANCE_SCALES)
 def test_probabilities_and_weights_sum_to_one(n_outputs, n_classes, variance_scale):
     problem = class_problem(class_data(n_classes=n_classes), (3,), n_outputs)
-    laws = posteriors(modes_of(problem, n=2, max_iter=10))
-    mixture = labels_mixture(problem.network, laws, problem.data.x, variance_scale)
+    laws = modes_of(problem, n=2, max_iter=10)
+    mixture = mixture_at(problem, laws, variance_scale)
     total = mixture.log_probs.logsumexp(-1)
     torch.testing.assert_close(total, torch.zeros_like(total))
     one = torch.ones((), dtype=torch.float64)
@@ -47,8 +47,8 @@ def test_probabilities_and_weights_sum_to_one(n_outputs, n_classes, variance_sca
 
 def test_without_variance_it_is_the_mean_of_the_modes():
     problem = class_problem(class_data(), (3,))
-    laws = posteriors(modes_of(problem, n=2, max_iter=10))
-    mixture = labels_mixture(problem.network, laws, problem.data.x, 0.0)
+    laws = modes_of(problem, n=2, max_iter=10)
+    mixture = mixture_at(problem, laws, 0.0)
     outputs = problem.network.forward(laws.theta, problem.data.x)
     torch.testing.assert_close(mixture.mean(), outputs.softmax(-1).mean(0))
 
@@ -57,15 +57,14 @@ def test_without_variance_it_is_the_mean_of_the_modes():
 def test_exchanging_classes_exchanges_probabilities(variance_scale, atol):
     """Exactly but for the points, which treat the classes alike to quasi-Monte Carlo error."""
     problem, order = class_problem(class_data(), (3,)), torch.tensor([2, 0, 1])
-    laws, layout = posteriors(modes_of(problem, max_iter=10)), problem.network.layout
+    laws, layout = modes_of(problem, max_iter=10), problem.network.layout
     places = layout.unflatten(torch.arange(layout.n_params))
     moved = {**places, "W2": places["W2"][order], "b2": places["b2"][order]}
     index = layout.flatten(moved)
-    exchanged = Posteriors(laws.theta[:, index], laws.covariance[:, index][:, :, index])
-    found = [
-        labels_mixture(problem.network, these, problem.data.x, variance_scale).mean()
-        for these in (laws, exchanged)
-    ]
+    covariance = laws.covariance[:, index][:, :, index]
+    factor = torch.linalg.cholesky(torch.linalg.inv(covariance))
+    exchanged = laws._replace(theta=laws.theta[:, index], factor=factor)
+    found = [mixture_at(problem, these, variance_scale).mean() for these in (laws, exchanged)]
     torch.testing.assert_close(found[0][:, order], found[1], atol=atol, rtol=0.0)
 
 
@@ -89,8 +88,7 @@ def test_leaving_out_is_near_to_fitting_without_the_row(n_outputs, n_classes, av
     for row in range(15):
         kept = torch.arange(15) != row
         _, found = law(Data(*(t[kept] for t in data)))
-        mixture = labels_mixture(problem.network, posteriors(found), data.x, 1.0)
-        probabilities = mixture.mean()
+        probabilities = mixture_at(problem, found, 1.0, data.x).mean()
         exact.append(probabilities[row, data.y[row]].log())
     exact = torch.stack(exact)
     assert (log_p - exact).abs().mean() < 0.1

@@ -6,13 +6,8 @@ from inference.laplace.labels_problems import class_data, class_problem, held, r
 
 from skbayes_sym.inference.laplace import member_refit
 from skbayes_sym.inference.laplace.labels_predictive import refine
-from skbayes_sym.inference.laplace.member_refit import (
-    LinearisedMember,
-    RefittedMembers,
-    refit,
-    refitted_logits,
-    refitted_mixture,
-)
+from skbayes_sym.inference.laplace.member_refit import LinearisedMember, RefittedMembers, refit
+from skbayes_sym.inference.laplace.predictors import RefittedPredictor
 from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.models import MLP, TANH
@@ -45,7 +40,7 @@ def test_mean_and_covariance_are_stationary(to_the_end, n, n_classes):
     scale = torch.linspace(0.5, 1.5, network.layout.n_params, dtype=torch.float64)
     member = member_of(network, data, scale)
     found = refit(member, data).member
-    theta, loc, root = found
+    theta, loc, root = found[:3]
     jacobian = contrasts(torch.func.jacrev(lambda t: network.forward(t, data.x))(theta))
     mean = contrasts(network.forward(theta, data.x)) + jacobian @ (loc - theta)
     covariance = (scale**2).diag() - root @ root.T
@@ -81,7 +76,7 @@ def test_logits_of_the_rows_it_was_fitted_to(n_classes):
     network = MLP(2, (5,), n_classes, TANH)
     scale = torch.ones(network.layout.n_params, dtype=torch.float64)
     found = refit(member_of(network, data, scale), data)
-    logits = refitted_logits(network, found.member, scale, data.x)
+    logits = found.member.logits(network, data.x)
     # But for directions that are left out, of little variance.
     torch.testing.assert_close(logits.mean, found.logits.mean, atol=0.02, rtol=0.0)
     torch.testing.assert_close(logits.covariance, found.logits.covariance, atol=0.02, rtol=0.0)
@@ -97,8 +92,8 @@ def test_early_stop_and_fewer_directions_change_little(monkeypatch):
         for name, value in constants.items():
             monkeypatch.setattr(member_refit, name, value)
         member = refit(member_of(network, data, scale), data).member
-        laws = RefittedMembers.of([member], scale).tensors(x.device)
-        found.append(refitted_mixture(network, laws, x, 1.0).mean())
+        laws = RefittedMembers.of([member]).tensors(x.device)
+        found.append(RefittedPredictor(network, laws, 1.0).law(x).mean())
     assert (found[0] - found[1]).abs().max() < 0.01
 
 

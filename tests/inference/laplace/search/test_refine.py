@@ -2,14 +2,15 @@
 
 import pytest
 import torch
-from inference.laplace.labels_problems import class_data, class_problem, grid_log_evidence, held
-
-from skbayes_sym.inference.laplace.labels_predictive import (
-    Posteriors,
-    gaussian_bound,
-    labels_mixture,
-    refine,
+from inference.laplace.labels_problems import (
+    class_data,
+    class_problem,
+    grid_log_evidence,
+    held,
+    mixture_at,
 )
+
+from skbayes_sym.inference.laplace.labels_predictive import gaussian_bound, refine
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Data
@@ -67,6 +68,6 @@ def test_separated_classes_become_confident_again():
     assert torch.all(refined.bound > laplace)
     losses = []
     for law in (modes, refined):
-        mixture = labels_mixture(problem.network, Posteriors(law.theta, law.covariance), x, 1.0)
+        mixture = mixture_at(problem, law, 1.0)
         losses.append(-mixture.mean()[torch.arange(30), data.y].log().mean())
     assert losses[1] < 0.5 * losses[0]
