@@ -161,7 +161,7 @@ FITS: dict[str, FitCase] = {
     "laplace-diagonal-last": FitCase(
         sk.LaplaceClassifier(
             **_STEPS,
-            optimizer=sk.EvidenceAdam(curvature="diag", layers="last", updates=sk.Updates(4)),
+            optimizer=sk.EvidenceAdam(layers="last", updates=sk.Updates(4)),
         ),
         X, THREE,
     ),

@@ -209,7 +209,6 @@ def _likelihood(name: str, device: str) -> dict[str, Any]:
     predictive = likelihood.predictive(outputs)
     found = {
         "log_prob": likelihood.log_prob(outputs, y),
-        "score": likelihood.score(mean, y),
         "root": likelihood.hessian_root(mean, y),
         "predictive": predictive.log_prob(y),
         "sample": predictive.sample(3, np.random.default_rng(0)),

@@ -31,9 +31,7 @@ NOUNS = {
     "estimators.mcmc.allocate": "Mode",
     "estimators.stacking.parts": "CalibratedPredictor OfEstimator OfGiven OfTrees StackPart Trees",
     "inference.gaussian_process": "GaussianProcess",
-    "inference.laplace.curvature": (
-        "LayerSpectrum KroneckerPrecision DiagonalPrecision FullPrecision"
-    ),
+    "inference.laplace.curvature": "LayerSpectrum KroneckerPrecision FullPrecision",
     "inference.laplace.member_refit": "RefittedMembers",
     "inference.laplace.laplace_posterior": "LaplacePosterior ModeMixture",
     "inference.gaussian_vi.layers": "Layerwise",

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -87,9 +86,6 @@ class Categorical(LabelLikelihood):
         d_outputs.scatter_add_(-1, index, torch.ones_like(index, dtype=mean.dtype))
         d_variance = (d_outputs * noise).div_(sd).mul_(0.5)
         return ExpectedLogProb(value, d_outputs, d_variance, mean.new_zeros(len(mean), 0))
-
-    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return F.one_hot(y, outputs.shape[-1]).to(outputs) - outputs.softmax(-1)
 
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         """``diag(sqrt p) - p sqrt(p)'``, whose square is ``diag(p) - p p'``."""

@@ -135,12 +135,6 @@ class Heteroscedastic(TargetLikelihood):
         d_variance = torch.cat([-0.5 * expected, slope @ nodes / (2.0 * sd)], -1)
         return ExpectedLogProb(value.sum(-1), d_mean, d_variance, mean.new_zeros(len(mean), 0))
 
-    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        mean, log_std = self.heads(outputs)
-        precision = (-2.0 * log_std).exp()
-        first = (y - mean) * precision
-        return torch.cat([first, self._slope(log_std) * (first * (y - mean) - 1.0)], -1)
-
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Root of the Fisher information, diagonal, (2 T, N, 2 T)."""
         _, log_std = self.heads(outputs)
@@ -264,11 +258,6 @@ class NaturalHeteroscedastic(TargetLikelihood):
         d_mean = torch.cat([y - m1 * inverse, d_second], -1)
         d_variance = torch.cat([-0.5 * inverse, -0.25 * (noise_part + mean_part)], -1)
         return ExpectedLogProb(value.sum(-1), d_mean, d_variance, mean.new_zeros(len(mean), 0))
-
-    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        mean, std = self.heads(outputs)
-        residual = y - mean
-        return torch.cat([residual, 0.5 - 0.5 * residual * (y + mean) / std.square()], -1)
 
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Cholesky factors of the Fisher information, (2 T, N, 2 T).

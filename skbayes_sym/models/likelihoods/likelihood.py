@@ -32,7 +32,7 @@ Kind = Literal[
 
 # Members that are made of the density, and those that are made of the ``torch.distributions`` law.
 _OF_DENSITY = (
-    "kind", "predictive", "n_noise", "expected_log_prob", "bound", "score", "hessian_root",
+    "kind", "predictive", "n_noise", "expected_log_prob", "bound", "hessian_root",
     "constant_outputs", "sites", "given",
 )  # fmt: skip
 _OF_LAW = (*_OF_DENSITY, "log_prob", "mean", "variance", "cdf", "sample")
@@ -162,14 +162,6 @@ class Likelihood:
         A lower bound, or a rule of few nodes; ``d_variance`` is what a Gaussian site needs.
         """
         return self.expected_log_prob(mean, variance, y, mean.new_empty(len(mean), 0))
-
-    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Gradient of `log_prob` in the outputs, (N, O); differentiable where they are."""
-        graph = self._has_graph(outputs)
-        with torch.inference_mode(False), torch.enable_grad():
-            outputs, y = leaf(outputs), kept(y)
-            total = self.log_prob(outputs, y).sum()
-            return torch.autograd.grad(total, outputs, create_graph=graph)[0]
 
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         r"""Columns r_k of a root of ``-d^2 log p / d outputs^2 = sum_k r_k r_k'``, (O, N, O).

@@ -75,9 +75,6 @@ class Gaussian(TargetLikelihood):
         d_params = scaled - 1.0 if self.learn else scaled[:, :0]
         return ExpectedLogProb(value, residual * precision, d_variance, d_params)
 
-    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return (y - outputs) * (-2.0 * self.log_noise).exp()
-
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         root = (-self.log_noise).exp().expand(outputs.shape[-1]).diag()
         return root.unsqueeze(1).expand(-1, outputs.shape[0], -1)

@@ -89,8 +89,7 @@ def test_noise_and_prior_reach_a_maximum_of_the_evidence():
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:.*the empirical Fisher matrix has vanished")
-@pytest.mark.parametrize("curvature", ["auto", "kron-sketch", "kron-ef", "diag", "full"])
+@pytest.mark.parametrize("curvature", ["auto", "kron-sketch", "full"])
 def test_every_curvature_predicts_well(curvature):
     A, b = load_wine(return_X_y=True)
     train, test = np.random.default_rng(0).permutation(178)[:120], slice(None)
@@ -99,8 +98,7 @@ def test_every_curvature_predicts_well(curvature):
     ).fit(A[train], b[train])
     assert clf.score(A[test], b[test]) > 0.93
     assert clf.prior_scale_.shape == (2,)
-    # The empirical Fisher vanishes at a good fit, which makes its posterior far too wide.
-    assert clf.log_predictive_density(A, b).mean() > (-0.8 if curvature == "kron-ef" else -0.4)
+    assert clf.log_predictive_density(A, b).mean() > -0.4
 
 
 @pytest.mark.long
