@@ -13,6 +13,8 @@ from skbayes_sym.inference.sampling.annealing import (
     Annealing,
     Detour,
     EnergyErrorAdaptation,
+    KroneckerAdaptation,
+    KroneckerPreconditioner,
     MicrocanonicalLangevin,
     Motion,
     climb,
@@ -21,15 +23,13 @@ from skbayes_sym.inference.sampling.annealing import (
     mclachlan,
     refresh,
 )
-from skbayes_sym.inference.sampling.blocks import Sampler
-from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.kernel import (
+from skbayes_sym.inference.sampling.chains import Sampler, sample_chains, start_blocks
+from skbayes_sym.inference.sampling.kernels import (
+    HMC,
     DensePreconditioner,
     DiagonalPreconditioner,
     initial_state,
 )
-from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation, KroneckerPreconditioner
 from skbayes_sym.inference.sampling.warmup import FixedPreconditioner
 from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.model import Data
