@@ -91,10 +91,10 @@ class PoolOfNetworks(NetworkEstimator):
 
     def _linearised(self, name: str, like: Tensor) -> LinearisedModes:
         """The networks at the modes, or the linear model."""
-        network, posterior = self.network_, self.posterior_
+        network = self.network_
         if name == "linear":
             network = linear_network(network.n_inputs, network.n_outputs)
-            posterior = self.linear_posterior_
+        posterior = self.linear_posterior_ if name == "linear" else self.posterior_
         return LinearisedModes(network, *(t.to(like.device) for t in posterior.tensors))
 
     def _predictor(self, like: Tensor) -> Predictor:
