@@ -101,7 +101,7 @@ STRINGS = "models/likelihoods/named.py"  # what stands for a likelihood
 ADDED: dict[str, tuple[str, set[str]]] = {
     "likelihood": (
         "models.likelihoods.student_t",
-        {"estimators/linear/linear_regressor.py", STRINGS},
+        {"estimators/linear/linear_models.py", STRINGS},
     ),
     "likelihood of labels": (
         "models.likelihoods.ordinal",
