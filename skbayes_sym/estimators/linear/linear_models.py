@@ -19,6 +19,7 @@ from skbayes_sym.estimators._fit.rows import (
 )
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
 from skbayes_sym.estimators.linear.site_inference import SiteFit, is_conjugate, scale_by_left_out
@@ -43,6 +44,7 @@ FOR_CLASSES: dict[str, Likelihood | None] = {
 }
 
 
+@in_full
 class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     r"""Bayesian linear regression with an exact posterior, or the best Gaussian one.
 
@@ -82,12 +84,10 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         Whether to scale the columns of ``X`` to unit variance, and to centre and scale ``y``
         first; "X" and "y" do one of them. Everything reported is in the units of ``y``. Counts,
         and targets of a likelihood without a scale to learn, are taken as they are.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone. Of these fits none has any.
-    verbose : int, default=0
-        1 logs a summary to stderr.
+    device : as in every estimator
+    random_state : as in every estimator
+        Of these fits none has any.
+    verbose : as in every estimator
 
     Attributes
     ----------
@@ -125,24 +125,14 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     likelihood_ : Likelihood
         The one that was given, with what was learned of it, in standardised units.
     posterior_ : LowRankGaussian
-        Posterior of the coefficients of scaled inputs and targets: ``.loc``, ``.variance()``,
+        Posterior of the coefficients of scaled data: ``.loc``, ``.variance()``,
         ``.sample(n, generator=...)``, ``.log_prob(w)``.
     elbo_curve_ : ndarray
         ELBO after every update.
     n_iter_ : int
         Updates made: 1 for "gaussian" with given scales.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why they ended.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    y_mean_, y_scale_ : ndarray of shape (n_targets,)
-        Scaling of the targets.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_, device_, dtype_ : as in every estimator
+    n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -256,6 +246,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         return np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))
 
 
+@in_full
 class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     r"""Bayesian logistic and softmax regression with a posterior of full covariance.
 
@@ -274,57 +265,29 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         Distribution of a class given the outputs: "bernoulli" has one output and two classes,
         "multinomial" one output per class (softmax); "auto" takes "bernoulli" for two classes.
         ``Categorical(n_points=4096)`` is "multinomial" with as many quasi-Monte Carlo points.
-    prior : "learn", float or ndarray of shape (n_features,), default="learn"
-        Prior standard deviation of the coefficients, in standardised units: one number, or one per
-        feature. "learn" maximises the ELBO over one for all.
+    prior : as in BayesianLinearRegressor
     variance_scale : "loo" or float, default="loo"
         Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3, 1 and
         3 whose predictions of left-out rows are best, approximately; 1 is the posterior's own, and
         what "loo" is where ``likelihood`` is an object of one output.
-    fit_intercept : bool, default=True
-        Whether there is an intercept: a parameter without prior that maximises the ELBO. The
-        columns of ``X`` are centred.
-    max_iter : int, default=500
-        Largest number of natural gradient updates of the sites.
-    tol : float or None, default=1e-6
-        An update that moves no output by as many posterior standard deviations, nor a learned log
-        scale by as much, is the last. None never stops.
+    fit_intercept, max_iter, tol : as in BayesianLinearRegressor
     standardize : bool, default=True
         Whether to scale the columns of ``X`` to unit variance first.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone. It draws the quasi-Monte Carlo
-        points; "bernoulli" uses none.
-    verbose : int, default=0
-        1 logs a summary to stderr.
+    device : as in every estimator
+    random_state : as in every estimator
+        It draws the quasi-Monte Carlo points; "bernoulli" uses none.
+    verbose : as in every estimator
 
     Attributes
     ----------
-    classes_ : ndarray of shape (n_classes,)
-        Class labels.
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
         Posterior mean of the coefficients, of ``X`` as given; one row for "bernoulli".
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts.
-    coef_std_ : ndarray of the shape of ``coef_``
-        Posterior standard deviation of the coefficients.
-    coef_cov_ : ndarray of shape (n_coefficients, n_coefficients)
-        Posterior covariance of ``coef_.ravel()``, built on demand; a `MemoryError` names the
-        bytes where it is too large.
     elbo_ : float
         Evidence lower bound, nats.
-    symmetry_ : Translation
-        Translations of a row of coefficients, in units of ``posterior_``, that no row of ``X``
-        sees.
-    symmetry_gap_std_error_ : float
-        Monte Carlo standard error of `symmetry_gap_`.
     elbo_std_error_ : float
         Its quasi-Monte Carlo standard error; 0 for "bernoulli", whose rule is deterministic.
-    elbo_mean_field_ : float
-        Bound of the best mean-field posterior at the same hyperparameters.
-    symmetry_gap_ : float
-        `elbo_` - `elbo_mean_field_`: what independence costs, nats.
     site_location_, site_variance_ : ndarray of shapes (n_samples,) and (n_samples,)
         Of every row of ``X``, per unit of sample weight; a variance is infinite where the weight
         is 0 (the location is then NaN). For "multinomial" of shapes (n_samples, n_classes) and
@@ -334,23 +297,10 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         Learned or given prior standard deviation.
     variance_scale_ : float
         Factor on the variance of the logits in predictions.
-    posterior_ : LowRankGaussian
-        Posterior of the coefficients of scaled inputs: ``.loc``, ``.variance()``,
-        ``.sample(n, generator=...)``, ``.log_prob(w)``.
-    elbo_curve_ : ndarray
-        ELBO after every update.
-    n_iter_ : int
-        Updates made.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why they ended.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    coef_std_, coef_cov_, symmetry_, symmetry_gap_std_error_ : as in BayesianLinearRegressor
+    elbo_mean_field_, symmetry_gap_, posterior_, elbo_curve_ : as in BayesianLinearRegressor
+    classes_, n_iter_, stop_reason_, x_mean_, x_scale_, device_, dtype_ : as in every estimator
+    n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
