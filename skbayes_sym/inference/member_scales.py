@@ -36,8 +36,8 @@ from skbayes_sym.inference.laplace.determined import Determined, determined
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import ScalesByGroup
 
 _FIRST, _EVERY = 10, 20  # updates begin after a tenth of the steps, and come each twentieth
 _DAMPING = 0.7  # share of a logarithmic step, as of modes that Gauss-Newton steps find

@@ -7,7 +7,7 @@ from fits import FITS, fitted
 from scipy import stats
 from torch.distributions import Categorical, Normal
 
-from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.priors import LayerScales
 
 
 def gauss_newton_evidence(model, theta, scale, noise, X, y):

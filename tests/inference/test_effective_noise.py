@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from skbayes_sym.inference.effective_noise import effective_noise, leverages_of, noise_nodes
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 
 ONE = torch.ones(1, dtype=torch.float64)
 

@@ -15,7 +15,7 @@ from skbayes_sym.inference.member_scales import (
 )
 from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models import ARD, MLP, TANH, LayerScales
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 

@@ -30,13 +30,11 @@ from skbayes_sym.inference.pooling import weights as stacking
 from skbayes_sym.inference.pooling.left_out import left_out
 from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
 from skbayes_sym.inference.pooling.pooled_predictor import mixture
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data, Model
-from skbayes_sym.models.networks.activations import IDENTITY, RELU
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import IDENTITY, MLP, RELU
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.models.priors import Normal, UnboundPrior
+from skbayes_sym.models.priors import LayerScales, Normal, UnboundPrior
 from skbayes_sym.numerics.optimise import Stopped, gravest
 from skbayes_sym.symmetry.group import Trivial
 

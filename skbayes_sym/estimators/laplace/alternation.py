@@ -10,10 +10,10 @@ from skbayes_sym.estimators._fit.run import logger
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, EvidenceParts
 from skbayes_sym.inference.laplace.online_training import HyperAscent
 from skbayes_sym.inference.map import MapObjective
-from skbayes_sym.numerics.convergence import gain
 from skbayes_sym.numerics.optimise import (
     OptimiseResult,
     ParamGroup,
+    gain,
     half_constant_half_linear,
     minimise,
 )

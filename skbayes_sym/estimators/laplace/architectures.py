@@ -12,8 +12,7 @@ from skbayes_sym.estimators._fit.compatibility import RECORDED
 from skbayes_sym.models.augmentations.augmentation import ImageShape
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.modules import ModuleNetwork
-from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.networks.recording import RecordingNetwork
+from skbayes_sym.models.networks.network import Network, RecordingNetwork
 from skbayes_sym.models.priors import GaussianPrior
 
 NAMES = frozenset(ARCHITECTURES)  # what ``network`` may be called beside "mlp"

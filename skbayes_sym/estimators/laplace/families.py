@@ -12,17 +12,17 @@ from skbayes_sym.estimators._fit.compatibility import require_members
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
 from skbayes_sym.estimators._fit.training import LARGEST, Training
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.augmentation import (
     Augmentation,
     Composed,
     Identity,
     ImageShape,
     InRescaledUnits,
+    Invariances,
+    ModuleAugmentation,
+    amplitude,
 )
-from skbayes_sym.models.augmentations.half_width import amplitude
-from skbayes_sym.models.augmentations.invariances import Invariances
-from skbayes_sym.models.augmentations.module import ModuleAugmentation
+from skbayes_sym.models.augmentations.images import Affine, AffineBasis
 from skbayes_sym.models.augmentations.tabular import Rotation2D
 
 _STANDARDISED = 1e-6  # a column whose mean is 0 and standard deviation 1 to this was standardised

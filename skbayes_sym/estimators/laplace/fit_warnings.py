@@ -8,7 +8,7 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.laplace.averaged_problem import Evaluated, LaplaceFit, Problem
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.convergence import last_tenth_gain
+from skbayes_sym.numerics.optimise import last_tenth_gain
 
 FEWEST_UPDATES = 20  # whose last tenth says anything; of fewer the weights' own loss does
 

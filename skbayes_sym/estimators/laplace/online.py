@@ -44,8 +44,7 @@ from skbayes_sym.inference.laplace.online_training import (
     recorded_steps,
 )
 from skbayes_sym.inference.map import MapObjective
-from skbayes_sym.models.augmentations.augmentation import Identity
-from skbayes_sym.models.augmentations.invariances import OBJECTIVES, TransformObjective
+from skbayes_sym.models.augmentations.augmentation import OBJECTIVES, Identity, TransformObjective
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.numerics.optimise import ParamGroup
 from skbayes_sym.numerics.random import generator_from, spawn_seeds

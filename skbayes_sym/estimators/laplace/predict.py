@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
-from skbayes_sym.models.augmentations.augmentation import Augmentation
-from skbayes_sym.models.augmentations.half_width import stratified_noise
+from skbayes_sym.models.augmentations.augmentation import Augmentation, stratified_noise
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 EVALUATION_SAMPLES = 32  # transformations a row of the reported evidence and of predictions

@@ -22,8 +22,7 @@ from skbayes_sym.estimators.linear.site_inference import is_conjugate
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
-from skbayes_sym.models.likelihoods.student_t import StudentT
+from skbayes_sym.models.likelihoods.noise import Gaussian, StudentT
 
 LIKELIHOODS: dict[str, Likelihood] = {
     "gaussian": Gaussian(),

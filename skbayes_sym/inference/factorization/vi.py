@@ -29,8 +29,7 @@ from skbayes_sym.inference.factorization.factor_model import (
 from skbayes_sym.inference.factorization.gap_looks import WORTH, GapLooks, GapStream
 from skbayes_sym.inference.factorization.incidence import Entries
 from skbayes_sym.inference.factorization.sides import learn_prior, update_side
-from skbayes_sym.numerics.convergence import stalled
-from skbayes_sym.numerics.optimise import Loop
+from skbayes_sym.numerics.optimise import Loop, stalled
 from skbayes_sym.symmetry.gaps.gap import GapGradient
 
 # Sweeps before which a diagonal family is turned to the axes of the factors: from any other

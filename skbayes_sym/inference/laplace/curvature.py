@@ -32,7 +32,7 @@ from skbayes_sym.inference.laplace.precision import (
     Precision,
     averaged_vectors,
 )
-from skbayes_sym.models.networks.recording import WeightLayer
+from skbayes_sym.models.networks.network import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import cholesky
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.gaussian import log_normal_multivariate
 from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.numerics.memory import rows_within

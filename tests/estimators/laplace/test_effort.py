@@ -9,7 +9,7 @@ from skbayes_sym import EvidenceAdam, GaussNewton, LaplaceClassifier, LaplaceReg
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.priors import LayerScales
 
 EFFORT = ModesEffort()
 

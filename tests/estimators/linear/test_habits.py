@@ -12,7 +12,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_diabetes
 
 from skbayes_sym import BayesianLinearRegressor
-from skbayes_sym.models.likelihoods.expectations import ExpectedLogProb
+from skbayes_sym.models.likelihoods.likelihood import ExpectedLogProb
 
 
 @pytest.mark.kept("linear-gaussian", "linear-student-t")

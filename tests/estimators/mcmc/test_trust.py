@@ -11,8 +11,7 @@ from skbayes_sym.estimators.mcmc.trust import decided_weights, no_evidence, why_
 from skbayes_sym.inference.sampling.modes.bridge import NOT_ESTIMATED
 from skbayes_sym.inference.sampling.modes.find import DrawModes, ModeMasses
 from skbayes_sym.inference.sampling.modes.weigh import DrawPool, Weighing
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 
 
 def weighing(

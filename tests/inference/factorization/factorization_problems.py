@@ -11,7 +11,7 @@ from skbayes_sym.inference.factorization.factor_model import FactorModel, Factor
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
 from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.vi import fit_factors
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 
 FAMILIES = {kind: CovarianceFamily(kind) for kind in ("isotropic", "row", "diag", "full")}
 

@@ -16,8 +16,8 @@ from skbayes_sym.inference.gaussian_vi.layers import (
     with_ones,
 )
 from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Batches, Data
+from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
 
 # One prior scale for a layer, and one per input.

@@ -26,8 +26,7 @@ from skbayes_sym.inference.gaussian_vi.global_inducing import (
 )
 from skbayes_sym.inference.gaussian_vi.layers import LayerInputs, Layerwise, with_ones
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 
 
 def inputs_of(features, data, noise=LOG_NOISE):

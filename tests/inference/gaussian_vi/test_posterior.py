@@ -17,8 +17,7 @@ from torch.testing import assert_close
 from skbayes_sym.inference.gaussian_vi.layers import HiddenDraws, LayerInputs, propagate
 from skbayes_sym.inference.gaussian_vi.layerwise_posterior import LayerwisePosterior
 from skbayes_sym.models import Gaussian
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 
 
 def one_per_input(parts):

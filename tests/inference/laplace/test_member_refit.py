@@ -16,7 +16,7 @@ from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_ro
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.refine import refine
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import ScalesByGroup
+from skbayes_sym.models.priors import ScalesByGroup
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.online_training import OnlineEvidence, recorded_steps
-from skbayes_sym.models.networks.recording import Convolution, Dense
+from skbayes_sym.models.networks.network import Convolution, Dense
 
 PROBLEMS = {
     "classes": problem("classes"),

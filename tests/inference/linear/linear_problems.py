@@ -10,7 +10,7 @@ from skbayes_sym.inference.linear.sites import (
     full_covariance,
     solve,
 )
-from skbayes_sym.models.likelihoods.site_rules import SoftmaxSites
+from skbayes_sym.models.likelihoods.categorical import SoftmaxSites
 from skbayes_sym.numerics.gaussian import sobol_normal
 
 

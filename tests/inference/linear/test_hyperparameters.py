@@ -7,11 +7,10 @@ from scipy import optimize, stats
 
 from skbayes_sym.inference.linear.hyperparameters import Learning, Range, Until, fit_sites
 from skbayes_sym.inference.linear.sites import LinearData, converge, first_sites, solve
-from skbayes_sym.models.likelihoods.categorical import Bernoulli
+from skbayes_sym.models.likelihoods.categorical import Bernoulli, SoftmaxSites
 from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
-from skbayes_sym.models.likelihoods.site_rules import ScalarSites, SoftmaxSites
-from skbayes_sym.models.likelihoods.student_t import StudentT
+from skbayes_sym.models.likelihoods.likelihood import ScalarSites
+from skbayes_sym.models.likelihoods.noise import Gaussian, StudentT
 from skbayes_sym.numerics.gaussian import sobol_normal
 
 WIDE = Range(-20.0, 20.0)

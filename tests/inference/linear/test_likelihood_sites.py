@@ -7,7 +7,7 @@ from inference.linear.linear_problems import class_data, fit, softmax
 from torch.testing import assert_close
 
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
-from skbayes_sym.models.likelihoods.site_rules import ScalarSites
+from skbayes_sym.models.likelihoods.likelihood import ScalarSites
 
 
 def random_moments(n_outputs=3, n=4):

@@ -19,10 +19,9 @@ from skbayes_sym.inference.linear.sites import (
 )
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
-from skbayes_sym.models.likelihoods.site_rules import ScalarSites
-from skbayes_sym.models.likelihoods.student_t import StudentT
-from skbayes_sym.numerics.convergence import AndersonMixing
+from skbayes_sym.models.likelihoods.likelihood import ScalarSites
+from skbayes_sym.models.likelihoods.noise import Gaussian, StudentT
+from skbayes_sym.numerics.optimise import AndersonMixing
 
 
 def gaussian(noise_variance):

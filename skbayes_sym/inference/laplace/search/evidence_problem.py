@@ -30,9 +30,9 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
     are_few,
     require_factor,
 )
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import ScalesByGroup
 
 UPDATE_DAMPING = 0.7  # share of the logarithmic step of a hyperparameter
 

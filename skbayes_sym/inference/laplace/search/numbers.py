@@ -30,7 +30,7 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
     WeightCurvature,
     are_outnumbered,
 )
-from skbayes_sym.models.networks.mlp_factors import outputs_and_factors, rows_per_block
+from skbayes_sym.models.networks.mlp_passes import outputs_and_factors, rows_per_block
 
 # The noise's precision at the beginning, in units of the targets' variance.
 BELIEVED, DOUBTED = 1.0 / 0.3, 0.3

@@ -15,8 +15,8 @@ from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, distinct, mapped
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import LayerScales
 
 NETWORK = MLP(2, (3,), 1, TANH)
 

@@ -16,8 +16,8 @@ from skbayes_sym.inference.laplace.search.held_out import (
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import LayerScales
 
 
 def data_of(n=23):

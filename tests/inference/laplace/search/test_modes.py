@@ -18,7 +18,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
 )
 from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.priors import LayerScales
 
 
 def starts(problem, n=2):

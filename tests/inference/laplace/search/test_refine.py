@@ -7,8 +7,8 @@ from inference.laplace.labels_problems import class_data, class_problem, grid_lo
 from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_mixture
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.inference.laplace.search.refine import gaussian_bound, refine
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import LayerScales
 
 
 def modes_of(problem, n=1, max_iter=60, tol="auto"):
