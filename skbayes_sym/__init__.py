@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from skbayes_sym.inference.sampling.annealing import Annealing
     from skbayes_sym.inference.sampling.chain_count import n_chains_required
-    from skbayes_sym.inference.sampling.kernels.hmc import HMC
+    from skbayes_sym.inference.sampling.kernels import HMC
     from skbayes_sym.inspection.invariance_gap import invariance_gap
     from skbayes_sym.inspection.loss_barrier import loss_barrier
     from skbayes_sym.inspection.symmetry_removal import remove_symmetries
@@ -121,7 +121,7 @@ _PLACES = {
     "estimators.vi.gaps": ("Symmetrized",),
     "inference.sampling.annealing": ("Annealing",),
     "inference.sampling.chain_count": ("n_chains_required",),
-    "inference.sampling.kernels.hmc": ("HMC",),
+    "inference.sampling.kernels": ("HMC",),
     "inspection.invariance_gap": ("invariance_gap",),
     "inspection.loss_barrier": ("loss_barrier",),
     "inspection.symmetry_removal": ("remove_symmetries",),

@@ -13,12 +13,12 @@ import torch
 from gap_oracle import GapCase, correlated, mean_field, rows
 from torch import Tensor
 
+from skbayes_sym.inference.laplace.curvature import FullPrecision
 from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior
-from skbayes_sym.inference.laplace.precision import FullPrecision
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture
+from skbayes_sym.inference.sampling.kernels import HMC
+from skbayes_sym.inference.sampling.modes.bridge import GaussianMixture
 from skbayes_sym.models.augmentations.augmentation import (
     Augmentation,
     Composed,

@@ -22,11 +22,10 @@ from torch import Tensor
 
 from skbayes_sym import load, save
 from skbayes_sym.inference.log_density import AutogradPosterior
+from skbayes_sym.inference.sampling import kernels
 from skbayes_sym.inference.sampling.annealing import Annealing
-from skbayes_sym.inference.sampling.kernels import hmc
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.kernel import DiagonalPreconditioner, initial_state
-from skbayes_sym.models.likelihoods import heteroscedastic
+from skbayes_sym.inference.sampling.kernels import HMC, DiagonalPreconditioner, initial_state
+from skbayes_sym.models.likelihoods import noise
 from skbayes_sym.numerics import memory
 from skbayes_sym.numerics.machine import constant
 from skbayes_sym.numerics.random import generator_from
@@ -97,7 +96,7 @@ def fitted_there(name: str) -> Any:
     case = FITS[name]
     there = clone(case.estimator).set_params(device="cuda", **ALIKE.get(name, {}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hmc, "host_uniforms", lambda n, generator: torch.rand(
+        patch.setattr(kernels, "host_uniforms", lambda n, generator: torch.rand(
             n, generator=generator, device=generator.device, dtype=torch.float64
         ).tolist())  # fmt: skip
         return there.fit(case.X, case.y)
@@ -110,7 +109,7 @@ def test_a_fit_is_the_same_and_moves(name, cuda, monkeypatch):
     estimator, rows, y = FITS[name]
     changed = ALIKE.get(name, {})
     if "anneal" in name:  # whose chains double any rounding at every step
-        monkeypatch.setattr(heteroscedastic, "collapsed_weight", lambda weight: weight)
+        monkeypatch.setattr(noise, "collapsed_weight", lambda weight: weight)
     there = fitted_there(name)
     assert there.device_.startswith("cuda")
     predicted = everything_predicted(there, rows)

@@ -11,11 +11,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.inference.sampling.annealing import MicrocanonicalLangevin
-from skbayes_sym.inference.sampling.kernels.hmc import draw_momentum, leapfrog
-from skbayes_sym.inference.sampling.kernels.kernel import DiagonalPreconditioner, initial_state
-from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation
+from skbayes_sym.inference.log_density import NetworkPosterior
+from skbayes_sym.inference.sampling.annealing import KroneckerAdaptation, MicrocanonicalLangevin
+from skbayes_sym.inference.sampling.kernels import (
+    DiagonalPreconditioner,
+    draw_momentum,
+    initial_state,
+    leapfrog,
+)
 from skbayes_sym.inference.sampling.warmup import RunningMoments
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic
 from skbayes_sym.models.model import Data

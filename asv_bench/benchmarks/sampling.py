@@ -8,12 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.inference.sampling.blocks import Block, Sampler
-from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
+from skbayes_sym.inference.log_density import NetworkPosterior
+from skbayes_sym.inference.sampling.chains import Block, Sampler, sample_chains, start_blocks
+from skbayes_sym.inference.sampling.kernels import HMC
 from skbayes_sym.inference.sampling.modes.bridge import Integrand, bridge_evidence
+from skbayes_sym.inference.sampling.modes.particle_alignment import align_particles
 from skbayes_sym.inference.sampling.warmup import PooledDiagonal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from skbayes_sym import LaplaceRegressor, MCMCRegressor, SymmetrizedVIRegressor
-from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
+from skbayes_sym.inference.laplace.laplace_posterior import ModeMixture
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 
 N_DRAWS = 500

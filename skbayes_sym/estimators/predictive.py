@@ -31,7 +31,7 @@ from skbayes_sym.estimators.distributions import (
     checked_levels,
 )
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
-from skbayes_sym.inference.pooling.pooled_predictor import mixture
+from skbayes_sym.inference.pooling import mixture
 from skbayes_sym.models.predictive_mixtures import NormalMixture, crps
 from skbayes_sym.numerics.arguments import check_random_state, seed_of
 

@@ -1,7 +1,7 @@
 """Objects of ``sampler=`` and ``remove_symmetries=``: the search for modes, and their weights.
 
 `HMC` moves chains, and so does any other `Kernel`
-(`skbayes_sym.inference.sampling.kernels.kernel`), which makes a `State` and an `Info`.
+(`skbayes_sym.inference.sampling.kernels`), which makes a `State` and an `Info`.
 """
 
 from numbers import Integral, Real
@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.inference.sampling.annealing import Annealing
-from skbayes_sym.inference.sampling.kernels.kernel import Info, Kernel, State
+from skbayes_sym.inference.sampling.kernels import Info, Kernel, State
 
 __all__ = ["Info", "Kernel", "State"]  # a kernel of one's own; the objects are names of skbayes_sym
 

@@ -1,13 +1,13 @@
 """How beliefs are updated: pure functions over explicit states.
 
 Reading order: `posteriors` (what every method ends with), `predictor` (as rows ask it) and
-`log_density` (what samplers start from); `network_posterior` (both, of a network), `map` (its
-modes), `member_scales` (the same where the prior learns its scales). Then a folder a method:
+`log_density` (what samplers start from), `map` (its modes, and scales that they learn). Then a
+folder a method:
 `gaussian_vi`, `linear`, `laplace`, `factorization`, `sampling`; `modes` (which modes
 draws have, what each weighs, chains in one), `laplace_starts` (where chains may start),
 `diagnostics`, `effective_noise`; `pooling` (several distributions as one, by the rows that each
 leaves out).
-`gaussian_process` and `trees` predict without a network.
+`gaussian_process` predicts without a network.
 `solvers` are what a user gives to an estimator.
 
 In: `skbayes_sym.models`, groups and gaps. Out: posteriors, and bounds or evidences in nats.

@@ -1,13 +1,46 @@
-"""Modes of a posterior: many searches at once by Adam, or one to the last digit by L-BFGS."""
+r"""Modes of a posterior by Adam, and scales and noise that the evidence of every mode sets.
 
+With the Gauss-Newton curvature of the likelihood and independent normal weights of standard
+deviations S before the data, weights have at a mode the covariance
+
+.. math:: C^{-1} = S^{-2} + \sum_n w_n J_n' \Lambda_n J_n .
+
+The rows :math:`R = \sqrt{w_n} \Lambda_n^{1/2} J_n S`, one per output of every row, give C in the
+smaller of two dimensions, the number of weights or that of rows:
+
+.. math:: C = S (I + R'R)^{-1} S = S \left[ I - R' (I + R R')^{-1} R \right] S,
+
+and the leverages of rows as the diagonal of :math:`R (I + R'R)^{-1} R' = I - (I + R R')^{-1}`.
+
+A mode of weights and scales together would count all :math:`n_g` weights of a group as determined,
+also those that only follow their prior. The evidence integrates the weights out: by Laplace's
+approximation its maximum under the hyperprior is at
+
+.. math:: \alpha_g = \frac{\gamma_g + 2a}{|\theta_g|^2 + 2 a s_g^2}, \qquad
+          \gamma_g = n_g - \alpha_g \operatorname{tr}_g C
+
+(MacKay 1992, "A practical Bayesian framework for backpropagation networks", eq. 21). A group that
+no row speaks for has :math:`\gamma_g = 0`, and at weights of zero the precision :math:`1 / s_g^2`.
+Normal noise that the evidence sets, too, follows
+:math:`\beta_t = (N - \gamma_t) / \sum_n w_n r_{nt}^2`, with :math:`\gamma_t` the sum of the rows'
+leverages (eq. 22): trained as a parameter it would be too small by what the weights have taken.
+"""
+
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import Evaluation, LogDensity
-from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.models.model import Batches
+from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, dense_jacobian
+from skbayes_sym.inference.log_density import Evaluation, LogDensity, NetworkPosterior
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.model import Batches, Data
+from skbayes_sym.models.networks.network import Network, RecordingNetwork
+from skbayes_sym.models.priors import ScalesByGroup
+from skbayes_sym.numerics.linalg import cholesky
+from skbayes_sym.numerics.memory import rows_within
 
 _GTOL = 1e-8  # of the gradient, at a maximum
 
@@ -79,3 +112,198 @@ class MinibatchDensity:
 
     def evaluate(self, position: Tensor) -> Evaluation:
         return replace(self.posterior, data=self.batches.next()).evaluate(position)
+
+
+_MOST_WORK = 4e9  # multiplications of a product: a third of a second of one core
+_NOTHING = 1e-10  # of a row's largest curvature
+_AT_ONCE = 16  # rows whose derivatives are taken together, of a network that can't be recorded
+_REMEDY = "Standardise X and y, or give prior a number."
+
+
+class Determined(NamedTuple):
+    """Variances and leverages at one weight vector."""
+
+    variance: Tensor  # (P,), the diagonal of C
+    taken: Tensor  # (K,), sums of leverages: how many rows each column of the root has lost
+
+
+def determined(
+    network: Network, likelihood: Likelihood, theta: Tensor, data: Data, scale: Tensor
+) -> Determined:
+    """Variances of the weights, and what they take of the rows.
+
+    ``network``: one that can be recorded takes one backward pass an output; any other one by
+    autograd, sixteen rows at a time. ``likelihood``: with a ``hessian_root``, at its parameters.
+    Normal noise has a column a target. ``theta`` (P,). ``data``: float64. A row of weight 2 counts
+    as two. ``scale`` (P,): standard deviations of the weights' prior.
+
+    O(n K P m + m^3) for n rows of K outputs, m the smaller of n K and P. Where that takes more
+    than 4e9 multiplications an even selection of rows stands for all, its curvature scaled to
+    theirs; it determines as many directions as it has rows and outputs, at most.
+    """
+    x, y, weight = data
+    chosen = chosen_rows(len(x), network.n_outputs, len(theta)).to(x.device)
+    share = weight.sum() / weight[chosen].sum()
+    root = (share * weight[chosen]).sqrt()
+    columns = _root_rows(network, likelihood, theta, x[chosen], y[chosen])  # (K, n, P)
+    rows = (root[:, None] * columns).flatten(0, 1) * scale
+    n, p = rows.shape
+    if p <= n:
+        system = rows.mT @ rows
+        system.diagonal().add_(1.0)
+        factor = cholesky(system, what="The posterior's precision", remedy=_REMEDY)
+        share = torch.cholesky_inverse(factor).diagonal()
+        solved = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
+        leverage = solved.square().sum(0)
+    else:
+        system = rows @ rows.mT
+        system.diagonal().add_(1.0)
+        factor = cholesky(system, what="The covariance of the outputs", remedy=_REMEDY)
+        solved = torch.linalg.solve_triangular(factor, rows, upper=False)
+        share = (1.0 - solved.square().sum(0)).clamp_min(0.0)
+        leverage = 1.0 - torch.cholesky_inverse(factor).diagonal()
+    return Determined(scale.square() * share, leverage.view(len(columns), -1).sum(1))
+
+
+def chosen_rows(n: int, n_outputs: int, p: int) -> Tensor:
+    """Places of the rows that stand for all ``n``, int64: all of them where work allows."""
+    # (n K) P min(n K, P) multiplications
+    most = max((_MOST_WORK / p) ** 0.5 if p**3 > _MOST_WORK else _MOST_WORK / p**2, 1.0)
+    size = min(n, rows_within(int(most), n_outputs))
+    return torch.linspace(0, n - 1, size).round().long()
+
+
+def curvature_numbers(n: int, n_outputs: int, p: int) -> int:
+    """Numbers that are held together: rows, and the matrix of the smaller dimension."""
+    size = len(chosen_rows(n, n_outputs, p)) * n_outputs
+    return size * p + min(size, p) ** 2
+
+
+def _root_rows(
+    network: Network, likelihood: Likelihood, theta: Tensor, x: Tensor, y: Tensor
+) -> Tensor:
+    """The columns of a root of every row's curvature, through the network: (K, n, P)."""
+    with torch.inference_mode(False), torch.enable_grad():
+        theta, x = theta.detach().clone(), x.clone()
+        if not isinstance(network, RecordingNetwork):
+            return _by_autograd(network, likelihood, theta.requires_grad_(), x, y)
+        recording = network.record(theta, x)
+        directions = _directions(likelihood, recording.outputs.detach(), y)
+        jacobian = AveragedJacobian(
+            recording, network.weight_layers, 1, recording.outputs, directions
+        )
+        return dense_jacobian(jacobian, network.layout).detach()
+
+
+def _directions(likelihood: Likelihood, outputs: Tensor, y: Tensor) -> Tensor:
+    """Columns (K, n, O) of a root of every row's curvature, none that all rows can do without.
+
+    Class probabilities don't change along equal logits: columns are turned so that one is 0.
+    """
+    root = likelihood.hessian_root(outputs, y).movedim(0, -1)  # (n, O, K)
+    values, turn = torch.linalg.eigh(root.mT @ root)  # rising
+    if turn.shape[-1] == 1 or bool((values[:, 0] > _NOTHING * values[:, -1]).any()):
+        return root.movedim(-1, 0)
+    return (root @ turn)[..., 1:].movedim(-1, 0)
+
+
+def _by_autograd(
+    network: Network, likelihood: Likelihood, theta: Tensor, x: Tensor, y: Tensor
+) -> Tensor:
+    directions, blocks = _directions(likelihood, network.forward(theta, x).detach(), y), []
+    for rows in torch.arange(len(x), device=x.device).split(_AT_ONCE):
+        outputs, columns = network.forward(theta, x[rows]), directions[:, rows]
+        n_columns, n, _ = columns.shape
+        # One direction a row: the others are 0.
+        alone = torch.eye(n).to(columns)[:, :, None] * columns[:, None]
+        (slopes,) = torch.autograd.grad(outputs, theta, alone.flatten(0, 1), is_grads_batched=True)
+        blocks.append(slopes.view(n_columns, n, -1))
+    return torch.cat(blocks, 1).detach()
+
+
+_FIRST, _EVERY = 10, 20  # updates begin after a tenth of the steps, and come each twentieth
+_DAMPING = 0.7  # share of a logarithmic step, as of modes that Gauss-Newton steps find
+_LEAST_FREEDOMS = 1.0  # rows that are left to the noise, at least
+
+
+def update_steps(max_iter: int) -> range:
+    """Steps of ``max_iter`` at which scales move: eighteen, the weights alone before."""
+    every, first = max(1, max_iter // _EVERY), max(1, max_iter // _FIRST)
+    return range(-(-first // every) * every, max_iter, every)
+
+
+class ScaledModes(MapObjective):
+    """`MapObjective` under a prior whose scales follow the evidence of every position.
+
+    ``posterior``: with a prior of learned scales, those to start from: (G,), or (M, G).
+    ``density``: what training sees of it: all rows, or minibatches. ``position`` (M, D): where the
+    searches start. ``rows``: all rows in float64, for the curvature. ``steps``: when scales move,
+    as `update_steps` has it. ``log_noise_range``: where the evidence sets the noise, which must be
+    normal and learned: its logarithm's ends. By default it is trained as a parameter.
+
+    An update takes M times `determined`; between updates scales (and noise) stay.
+    """
+
+    def __init__(
+        self, posterior: NetworkPosterior, density: Callable[[NetworkPosterior], LogDensity],
+        position: Tensor, rows: Data, steps: Container[int],
+        log_noise_range: tuple[float, float] | None = None,
+    ) -> None:  # fmt: skip
+        prior: ScalesByGroup = posterior.prior  # type: ignore[assignment]
+        self._posterior, self._make, self._rows, self._steps = posterior, density, rows, steps
+        self._log_noise_range, self._holds_noise = log_noise_range, False
+        self.prior = replace(prior, hyper=prior.hyper.expand(len(position), -1))
+        super().__init__(self._density(), posterior.network.layout.n_params, position)
+
+    def __call__(self, step: int) -> Tensor:
+        if step in self._steps:
+            self._update()
+        value = super().__call__(step)
+        if self._holds_noise:
+            self.gradient[self.n_theta :] = 0.0
+        return value
+
+    def _update(self) -> None:
+        position, n = self.position.double(), self._posterior.network.layout.n_params
+        variance, taken = determined_by_each(self._posterior, self.prior, position, self._rows)
+        self.prior = learned(self.prior, position[:, :n], variance)
+        self._log_density = self._density()
+        if self._log_noise_range is not None:
+            log_noise = learned_noise(self._posterior, position, taken, self._rows)
+            self.params[self.n_theta :] = log_noise.clamp(*self._log_noise_range).flatten()
+            self._holds_noise = True
+
+    def _density(self) -> LogDensity:
+        self._posterior = replace(self._posterior, prior=self.prior)
+        return self._make(self._posterior)
+
+
+def determined_by_each(
+    posterior: NetworkPosterior, prior: ScalesByGroup, position: Tensor, rows: Data
+) -> Determined:
+    """`determined` of every position (M, D), under scales of its own: (M, P) and (M, K)."""
+    network, n = posterior.network, posterior.network.layout.n_params
+    likelihood, scale = posterior.likelihood.to(rows.x), prior.scale.to(rows.x)
+    each = [
+        determined(network, likelihood.at(one[n:]), one[:n], rows, prior_scale)
+        for one, prior_scale in zip(position, scale, strict=True)
+    ]
+    return Determined(*(torch.stack(t) for t in zip(*each, strict=True)))
+
+
+def learned(prior: ScalesByGroup, theta: Tensor, variance: Tensor) -> ScalesByGroup:
+    """The prior after one damped step of the scales (M, G) of weights (M, P)."""
+    hyper = prior.evidence_step(theta, variance, prior.hyper.to(theta), _DAMPING)
+    return replace(prior, hyper=hyper.to(prior.hyper))
+
+
+def learned_noise(
+    posterior: NetworkPosterior, position: Tensor, taken: Tensor, rows: Data
+) -> Tensor:
+    """Logarithms of the noise (M, T) after one damped step, of ``taken`` rows (M, T)."""
+    n = posterior.network.layout.n_params
+    residual = rows.y - posterior.network.forward(position[:, :n], rows.x)
+    squares = torch.einsum("n,mnt->mt", rows.weight, residual.square_())
+    freedoms = (rows.weight.sum() - taken).clamp_min(_LEAST_FREEDOMS)
+    goal = 0.5 * (squares.clamp_min(torch.finfo(squares.dtype).tiny) / freedoms).log()
+    return torch.lerp(position[:, n:], goal, _DAMPING)

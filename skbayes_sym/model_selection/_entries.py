@@ -13,9 +13,14 @@ from sklearn.utils.validation import check_array
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
-from skbayes_sym.estimators.factorization.entries import observed_entries, with_entries
-from skbayes_sym.estimators.factorization.lists import is_listed, listed_parts, role_of
-from skbayes_sym.estimators.factorization.recommending import Recommends
+from skbayes_sym.estimators.factorization.entries import (
+    is_listed,
+    listed_parts,
+    observed_entries,
+    role_of,
+    with_entries,
+)
+from skbayes_sym.estimators.factorization.predictions import PredictsEntries
 from skbayes_sym.numerics.arguments import shown
 
 _BY = ("entries", "rows", "columns", "time")
@@ -296,7 +301,7 @@ class RankingScorer:
         if self.metric not in _METRICS:
             raise ValueError(f"metric must be one of {_METRICS}, got {self.metric!r}.")
 
-    def __call__(self, estimator: Recommends, X: Any, y: Any = None) -> float:
+    def __call__(self, estimator: PredictsEntries, X: Any, y: Any = None) -> float:
         """Score held-out entries.
 
         Parameters

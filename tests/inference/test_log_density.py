@@ -5,8 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior, RoughGradients, gradient_of
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.kernel import DiagonalPreconditioner, initial_state
+from skbayes_sym.inference.sampling.kernels import HMC, DiagonalPreconditioner, initial_state
 
 
 def conjugate(**changes):

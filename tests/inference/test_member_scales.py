@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from skbayes_sym.inference.member_scales import (
+from skbayes_sym.inference.log_density import NetworkPosterior
+from skbayes_sym.inference.map import (
     ScaledModes,
     determined_by_each,
     learned,
     learned_noise,
     update_steps,
 )
-from skbayes_sym.inference.network_posterior import NetworkPosterior
 from skbayes_sym.models import ARD, MLP, TANH, LayerScales
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data

@@ -9,8 +9,7 @@ import torch
 from cases import LIKELIHOODS, NETWORKS, OTHER_NETWORKS, PRIORS
 from torch.testing import assert_close
 
-from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.log_density import AutogradPosterior, NetworkPosterior
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import ARD, GaussianPrior, LayerScales

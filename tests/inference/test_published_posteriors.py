@@ -24,9 +24,8 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.diagnostics import mean_ess, rank_rhat
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.sampling.blocks import Sampler
-from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.chains import Sampler, sample_chains, start_blocks
+from skbayes_sym.inference.sampling.kernels import HMC
 from skbayes_sym.inference.sampling.smc import SMCSettings, smc
 from skbayes_sym.inference.sampling.warmup import PooledDiagonal
 from skbayes_sym.symmetry.group import Trivial

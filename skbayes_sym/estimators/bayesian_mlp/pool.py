@@ -26,10 +26,15 @@ from skbayes_sym.estimators.laplace.evidence_method import EvidenceLaplace, Evid
 from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
 from skbayes_sym.inference.laplace.search.gauss_newton import are_outnumbered
-from skbayes_sym.inference.pooling import weights as stacking
-from skbayes_sym.inference.pooling.left_out import left_out
-from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
-from skbayes_sym.inference.pooling.pooled_predictor import mixture
+from skbayes_sym.inference.pooling import (
+    NoiseShape,
+    baseline_share,
+    fit_noise_shape,
+    gaining,
+    left_out,
+    mixture,
+    stacking_weights,
+)
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP, RELU
@@ -329,7 +334,7 @@ class Numbers:
         density = {kind: law.log_prob(rows.y) for kind, law in laws.items()}
         baseline = density.pop("linear")
         least = self.effort.judges_gain
-        return "members" in stacking.gaining(baseline, density, rows.weight, least)
+        return "members" in gaining(baseline, density, rows.weight, least)
 
     def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplace | None:
         n_numbers, effort = data.n_rows * model.network.n_outputs, self.effort.modes
@@ -349,9 +354,9 @@ class Numbers:
         laws, rows = _left_out(pooled, data)
         density = {kind: law.log_prob(rows.y) for kind, law in laws.items()}
         baseline = density.pop("linear")
-        kept = stacking.gaining(baseline, density, rows.weight, self.effort.least_gain)
+        kept = gaining(baseline, density, rows.weight, self.effort.least_gain)
         inner = {kind: equal[kind] / sum(equal[k] for k in kept) for kind in kept}
-        share = stacking.baseline_share(baseline, density, inner, rows.weight)
+        share = baseline_share(baseline, density, inner, rows.weight)
         copies = 0.0 if parts.modes is None else parts.modes.network.symmetry().log_order
         weights = _floored(Weights.of(share, inner), parts, data, copies)
         counting = {kind: share for kind, share in weights._asdict().items() if share}
@@ -490,9 +495,9 @@ class Labels:
         inner = dict.fromkeys(density, 1.0)
         if len(density) == 2:
             # A few rows leave each near a half.
-            p = stacking.stacking_weights(torch.stack([*density.values()]), weight, concentration=2)
+            p = stacking_weights(torch.stack([*density.values()]), weight, concentration=2)
             inner = dict(zip(density, p.tolist(), strict=True))
-        share = stacking.baseline_share(baseline, density, inner, weight)
+        share = baseline_share(baseline, density, inner, weight)
         # The best mode without its copies: most units are pruned under this prior, so they overlap.
         weights = _floored(Weights.of(share, inner), pooled.parts, data)
         density = density if baseline is None else {**density, "linear": baseline}

@@ -29,15 +29,14 @@ from skbayes_sym.estimators.laplace.evidence_method import FLAT, STEEP
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.laplace.labels_predictive import Posteriors
+from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes, ModeMixture
 from skbayes_sym.inference.laplace.member_refit import RefittedMembers
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
 from skbayes_sym.inference.laplace.predictors import (
     LabelsPredictor,
     ModesPredictor,
     RefittedPredictor,
 )
-from skbayes_sym.inference.pooling.noise_shape import NoiseShape
-from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor, ShapedPredictor
+from skbayes_sym.inference.pooling import NoiseShape, PooledPredictor, ShapedPredictor
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood

@@ -25,7 +25,6 @@ from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged
 from skbayes_sym.inference.effective_noise import effective_noise, leverages_of
-from skbayes_sym.inference.laplace.determined import curvature_numbers
 from skbayes_sym.inference.laplace.labels_predictive import (
     LeftOut,
     left_out_losses,
@@ -38,10 +37,14 @@ from skbayes_sym.inference.laplace.member_refit import (
     RefittedMembers,
     refit,
 )
-from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.map import MapObjective, MinibatchDensity
-from skbayes_sym.inference.member_scales import ScaledModes, update_steps
-from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.log_density import LogDensity, NetworkPosterior
+from skbayes_sym.inference.map import (
+    MapObjective,
+    MinibatchDensity,
+    ScaledModes,
+    curvature_numbers,
+    update_steps,
+)
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.memory import Part, require_memory

@@ -14,7 +14,6 @@ from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import warn_of_empty
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
 from skbayes_sym.inference.diagnostics import rank_rhat
-from skbayes_sym.inference.factorization.coordinates import Free, with_pinned
 from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor, law_cov
 from skbayes_sym.inference.factorization.factor_model import (
     FactorModel,
@@ -23,6 +22,7 @@ from skbayes_sym.inference.factorization.factor_model import (
     FactorState,
 )
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SidePrior
+from skbayes_sym.inference.factorization.incidence import Free, with_pinned
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.solvers import Solver
 from skbayes_sym.models.likelihoods.ordinal import Ordinal

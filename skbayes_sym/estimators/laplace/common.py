@@ -1,33 +1,123 @@
 """Base of the Laplace and LILA estimators: constructor to model and method, and predictions."""
 
+from math import prod
 from numbers import Integral, Real
 from typing import Any, cast
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
 
-from skbayes_sym.estimators._fit.building import NETWORK_CONSTRAINTS, gaussian_noise, layer_sizes
-from skbayes_sym.estimators._fit.compatibility import refuse
+from skbayes_sym.estimators._fit.building import (
+    NETWORK_CONSTRAINTS,
+    GivenPrior,
+    fully_connected,
+    gaussian_noise,
+    layer_sizes,
+    scale_array,
+)
+from skbayes_sym.estimators._fit.compatibility import RECORDED, refuse
 from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
-from skbayes_sym.estimators.laplace.architectures import chosen_network, layer_prior, recording
-from skbayes_sym.estimators.laplace.predict import Transformations
+from skbayes_sym.estimators.laplace.families import Transformations
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
-from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior, LinearisedNetwork
+from skbayes_sym.inference.laplace.labels_predictive import Posteriors
+from skbayes_sym.inference.laplace.laplace_posterior import (
+    LaplacePosterior,
+    LinearisedModes,
+    LinearisedNetwork,
+    ModeMixture,
+)
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
-from skbayes_sym.inference.laplace.mode_mixture import ModeMixture
-from skbayes_sym.inference.laplace.predictors import LinearisedLabels, LinearisedPredictor
+from skbayes_sym.inference.laplace.predictors import (
+    LabelsPredictor,
+    LinearisedLabels,
+    LinearisedPredictor,
+)
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.augmentations.augmentation import Identity, ImageShape
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
+from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network, RecordingNetwork
-from skbayes_sym.models.priors import Prior
+from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.random import spawn_seeds
+
+NAMES = frozenset(ARCHITECTURES)  # what ``network`` may be called beside "mlp"
+START_SCALE = 3.0  # of priors that are learned: from a small one the network collapses
+
+
+def recording(network: Network | Any) -> RecordingNetwork:
+    """The same network, as one that shows its layers.
+
+    Raises TypeError: naming what it lacks.
+    """
+    RECORDED.require(network, "network")
+    return network  # type: ignore[return-value]
+
+
+def chosen_network(
+    given: Any, n_features: int, image_shape: ImageShape | None, n_outputs: int
+) -> RecordingNetwork:
+    """The network that ``network`` names or is, if it isn't "mlp"."""
+    if isinstance(given, str):
+        if image_shape is None:
+            raise ValueError(
+                f"network={given!r} takes images: give image_shape=(H, W) or (C, H, W), or use "
+                "network='mlp'."
+            )
+        return ARCHITECTURES[given](image_shape, n_outputs)
+    is_module = isinstance(given, nn.Module)
+    network = ModuleNetwork(given, image_shape or (n_features,)) if is_module else recording(given)
+    _check_shapes(network, n_features, n_outputs)
+    return network
+
+
+def _check_shapes(network: RecordingNetwork, n_features: int, n_outputs: int) -> None:
+    """Raise unless it takes a row of ``X`` and gives as many outputs."""
+    shape = tuple(network.input_shape)
+    if prod(shape) != n_features:
+        raise ValueError(f"network takes inputs of shape {shape}, but X has {n_features} columns.")
+    theta = torch.zeros(network.layout.n_params)
+    try:
+        outputs = tuple(network.record(theta, torch.zeros(1, *shape)).outputs.shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"network doesn't take inputs of shape {shape}: {error}. Set image_shape or the "
+            "module's own sizes."
+        ) from error
+    if outputs != (1, n_outputs):
+        raise ValueError(f"network must give {n_outputs} outputs per row, got shape {outputs}.")
+
+
+def layer_prior(prior: GivenPrior, network: RecordingNetwork) -> GaussianPrior:
+    """``prior`` for every parameter: one number, or one per weight layer.
+
+    "learn" starts from `START_SCALE`. Parameters in no weight layer have the first one's.
+    """
+    layers, layout = network.weight_layers, network.layout
+    given = START_SCALE if isinstance(prior, str) else prior
+    per_layer = np.broadcast_to(scale_array(given, layers=len(layers)), (len(layers),))
+    scale = torch.full((layout.n_params,), float(per_layer[0]), dtype=torch.float64)
+    for layer, value in zip(layers, per_layer, strict=True):
+        for name in (layer.weight, layer.bias):
+            if name is not None:
+                scale[layout.slices[name]] = float(value)
+    return GaussianPrior(scale)
+
+
+def layer_precisions(network: RecordingNetwork, precision: Tensor) -> Tensor:
+    """Prior precisions (P,) as one for every weight layer."""
+    layout = network.layout
+    first = [layout.slices[layer.weight].start for layer in network.weight_layers]
+    return precision[first]
+
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
@@ -146,3 +236,30 @@ class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
 
     def _outputs_variance_scale(self) -> float:
         return 1.0
+
+
+class PredictsFromModes(NetworkEstimator):
+    """An estimator whose ``posterior_`` may be a `ModeMixture`."""
+
+    noise_std_modes_: Array
+    y_scale_: Array
+
+    def _modes(self, like: Tensor) -> LinearisedModes:
+        """The networks linearised at the modes, on the device of ``like``, made once."""
+
+        def make() -> LinearisedModes:
+            posterior: ModeMixture = self.posterior_
+            tensors = (t.to(like.device) for t in posterior.tensors)
+            return LinearisedModes(fully_connected(self.network_), *tensors)
+
+        return cast(LinearisedModes, self._cached(f"modes on {like.device}", make))
+
+    def _noise_of_modes(self) -> Array:
+        """Standard deviations in scaled units, (R, T)."""
+        return np.asarray(self.noise_std_modes_ / self.y_scale_)
+
+    def _labels(self, like: Tensor, integral: str, variance_scale: float) -> LabelsPredictor:
+        """Labels by all modes, on the device of ``like``."""
+        modes = self._modes(like)
+        posteriors = Posteriors(modes.loc, torch.cholesky_inverse(modes.factor), modes.weight)
+        return LabelsPredictor(modes.network, posteriors, variance_scale, integral)

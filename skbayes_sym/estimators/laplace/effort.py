@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from skbayes_sym.inference.laplace.search.beginnings import MODES_A_FOLD
 from skbayes_sym.inference.laplace.search.gauss_newton import are_few
-from skbayes_sym.inference.laplace.search.held_out import MODES_A_FOLD
 from skbayes_sym.models.networks.mlp import MLP, TANH
 
 

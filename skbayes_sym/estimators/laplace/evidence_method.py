@@ -23,24 +23,26 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.laplace.effort import ModesEffort, network_of
 from skbayes_sym.inference.effective_noise import chosen_rows
-from skbayes_sym.inference.laplace.labels_predictive import choose_variance_scale
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
-from skbayes_sym.inference.laplace.search.beginnings import (
-    alternating,
-    begins_both_ways,
-    noise_share,
-    search_labels,
-    search_numbers,
+from skbayes_sym.inference.laplace.labels_predictive import (
+    RefinedModes,
+    choose_variance_scale,
+    refine,
 )
-from skbayes_sym.inference.laplace.search.evidence_problem import EvidenceProblem
-from skbayes_sym.inference.laplace.search.held_out import (
+from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes, ModeMixture
+from skbayes_sym.inference.laplace.search.beginnings import (
     MODES_A_FOLD,
     HeldOutFold,
+    alternating,
+    begins_both_ways,
     cross_validated,
     folds,
     is_better,
+    noise_share,
+    search_labels,
+    search_numbers,
     unexplained_share,
 )
+from skbayes_sym.inference.laplace.search.evidence_problem import EvidenceProblem, NumbersEvidence
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
 from skbayes_sym.inference.laplace.search.mode_search import (
     EvidenceSearch,
@@ -51,9 +53,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     mapped,
     starting_points,
 )
-from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
-from skbayes_sym.inference.laplace.search.refine import RefinedModes, refine
-from skbayes_sym.inference.pooling.left_out import left_out
+from skbayes_sym.inference.pooling import left_out
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive_mixtures import NormalMixture

@@ -16,7 +16,6 @@ from skbayes_sym.estimators._fit.building import (
 from skbayes_sym.estimators._fit.compatibility import Fitted, Method
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.laplace.architectures import layer_prior, recording
 from skbayes_sym.estimators.laplace.common import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
@@ -24,6 +23,9 @@ from skbayes_sym.estimators.laplace.common import (
     LaplaceClassification,
     LaplaceEstimator,
     LaplaceRegression,
+    PredictsFromModes,
+    layer_prior,
+    recording,
 )
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.estimators.laplace.evidence_method import (
@@ -32,7 +34,6 @@ from skbayes_sym.estimators.laplace.evidence_method import (
     EvidenceLaplace,
     EvidenceLaplaceLabels,
 )
-from skbayes_sym.estimators.laplace.mode_predictions import PredictsFromModes
 from skbayes_sym.estimators.laplace.online import AdamEffort, Laplace
 from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.estimators.optimizers import (
@@ -52,7 +53,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import LayerScales, Prior, UnboundPrior
 
-_TOL = 5e-6  # of regression; see ``inference.laplace.search.numbers``
+_TOL = 5e-6  # of regression; see ``inference.laplace.search.evidence_problem``
 
 OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,

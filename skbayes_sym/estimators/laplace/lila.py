@@ -13,24 +13,25 @@ from skbayes_sym.estimators._fit.building import GivenPrior
 from skbayes_sym.estimators._fit.compatibility import require_members
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, is_standardized
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
-from skbayes_sym.estimators.laplace.architectures import NAMES
 from skbayes_sym.estimators.laplace.common import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
+    NAMES,
     REGRESSOR_CONSTRAINTS,
     LaplaceClassification,
     LaplaceEstimator,
     LaplaceRegression,
 )
 from skbayes_sym.estimators.laplace.families import (
+    EVALUATION_SAMPLES,
     Families,
+    Transformations,
     given_invariances,
     image_scaling,
     image_shape,
     warn_of_nothing_to_learn,
 )
 from skbayes_sym.estimators.laplace.online import AdamEffort, Laplace
-from skbayes_sym.estimators.laplace.predict import EVALUATION_SAMPLES, Transformations
 from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Optimizer, Updates, as_adam
 from skbayes_sym.models.augmentations.augmentation import (
     OBJECTIVES,

@@ -11,8 +11,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.explore import Draws, Explored, drawn_on, made, replicate
 from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.estimators.mcmc.trust import decided_weights, why_not, why_not_weigh
-from skbayes_sym.inference.sampling.allowance import Allowance
-from skbayes_sym.inference.sampling.modes.confined import ModeRun, ModeSampler, refine
+from skbayes_sym.inference.sampling.modes.confined import Allowance, ModeRun, ModeSampler, refine
 from skbayes_sym.inference.sampling.modes.weigh import (
     Weighing,
     contending,

@@ -2,7 +2,7 @@
 
 Chains of networks of hundreds of weights and more (``init="ensemble"``) each start as a member of a
 deep ensemble does, are annealed to a wide basin (`skbayes_sym.inference.sampling.annealing`) and
-sample it in the coordinates of its curvature (`skbayes_sym.inference.sampling.kronecker`). From the
+sample it in the coordinates of its curvature (`skbayes_sym.inference.sampling.annealing`). From the
 last tuned step size on the chains are exact; they don't leave their basins, so that every chain is
 a posterior of its own and all have one vote.
 """
@@ -34,14 +34,15 @@ from skbayes_sym.inference.laplace_starts import (
     labels_starts,
     regression_starts,
 )
-from skbayes_sym.inference.log_density import LogDensity, RoughGradients
-from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.inference.sampling.annealing import Annealing, Approach, Detour
-from skbayes_sym.inference.sampling.blocks import Block
-from skbayes_sym.inference.sampling.chains import start_blocks
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.kernel import DensePreconditioner, Kernel
-from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation
+from skbayes_sym.inference.log_density import LogDensity, NetworkPosterior, RoughGradients
+from skbayes_sym.inference.sampling.annealing import (
+    Annealing,
+    Approach,
+    Detour,
+    KroneckerAdaptation,
+)
+from skbayes_sym.inference.sampling.chains import Block, start_blocks
+from skbayes_sym.inference.sampling.kernels import HMC, DensePreconditioner, Kernel
 from skbayes_sym.inference.sampling.warmup import (
     FixedPreconditioner,
     PooledDiagonal,

@@ -12,9 +12,8 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.chain_starts import INITS, density_for, from_afar
 from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.sampling.blocks import Block, Sampler
-from skbayes_sym.inference.sampling.chains import ChainDraws, retuned, sample_chains
-from skbayes_sym.inference.sampling.kernels.kernel import Kernel, initial_state
+from skbayes_sym.inference.sampling.chains import Block, ChainDraws, Sampler, retuned, sample_chains
+from skbayes_sym.inference.sampling.kernels import Kernel, initial_state
 from skbayes_sym.inference.sampling.smc import SMCResult, SMCSettings, run_replicates
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, resumed, spawn_seeds

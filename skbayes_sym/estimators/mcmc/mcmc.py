@@ -26,8 +26,8 @@ from skbayes_sym.estimators.mcmc.sampling import Sampling
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.samplers import SMC, Chains, Kernel, ModeWeights
-from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.inference.sampling.blocks import Block
+from skbayes_sym.inference.log_density import NetworkPosterior
+from skbayes_sym.inference.sampling.chains import Block
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
 from skbayes_sym.models.model import Data, Model

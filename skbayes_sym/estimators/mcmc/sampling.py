@@ -25,10 +25,9 @@ from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.estimators.mcmc.trust import diagnose, disagreement, doubtful_chains, no_evidence
 from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
-from skbayes_sym.inference.sampling.blocks import Block
 from skbayes_sym.inference.sampling.chain_count import n_chains_required
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.kernel import Kernel
+from skbayes_sym.inference.sampling.chains import Block
+from skbayes_sym.inference.sampling.kernels import HMC, Kernel
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.priors import CollapsedScales
 from skbayes_sym.numerics.memory import Part, require_memory

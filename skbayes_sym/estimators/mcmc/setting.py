@@ -10,11 +10,11 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.inference.sampling.allowance import Allowance
+from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.annealing import Approach
-from skbayes_sym.inference.sampling.blocks import Block
-from skbayes_sym.inference.sampling.kernels.kernel import Kernel
+from skbayes_sym.inference.sampling.chains import Block
+from skbayes_sym.inference.sampling.kernels import Kernel
+from skbayes_sym.inference.sampling.modes.confined import Allowance
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.group import SymmetryGroup

@@ -11,7 +11,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.explore import Draws, Explored
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
-from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.chains import ChainDraws
 from skbayes_sym.inference.sampling.modes.bridge import MIN_DRAWS_PER_DIM, can_bridge
 from skbayes_sym.inference.sampling.modes.weigh import (

@@ -19,10 +19,12 @@ from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.stacking.kinds import Fit, Given, Member, Networks, StackTask
 from skbayes_sym.estimators.stacking.parts import CalibratedPredictor, StackPart
-from skbayes_sym.inference.pooling.class_calibration import fit_calibration
-from skbayes_sym.inference.pooling.noise_shape import fit_noise_shape
-from skbayes_sym.inference.pooling.pooled_predictor import ShapedPredictor
-from skbayes_sym.inference.pooling.weights import stacking_weights
+from skbayes_sym.inference.pooling import (
+    ShapedPredictor,
+    fit_calibration,
+    fit_noise_shape,
+    stacking_weights,
+)
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 
 _LEAST_WEIGHT = 1e-3  # of a member that is asked for predictions

@@ -22,10 +22,9 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.bayesian_mlp.pools import BayesianMLPClassifier, BayesianMLPRegressor
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.linear.linear_regressor import BayesianLinearRegressor
-from skbayes_sym.estimators.stacking.parts import OfEstimator, OfGiven, OfTrees, RowBlock
+from skbayes_sym.estimators.stacking.parts import OfEstimator, OfGiven, OfTrees, RowBlock, Trees
 from skbayes_sym.inference.gaussian_process import ProcessEffort, fit_process
-from skbayes_sym.inference.pooling.left_out import left_out
-from skbayes_sym.inference.trees import Trees
+from skbayes_sym.inference.pooling import left_out
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 

@@ -30,7 +30,7 @@ from skbayes_sym.estimators.stacking.combining import StackFit, fit_stack
 from skbayes_sym.estimators.stacking.kinds import KINDS, Given, Member, StackEffort, StackTask
 from skbayes_sym.estimators.stacking.parts import RowBlock
 from skbayes_sym.inference.gaussian_process import ProcessEffort
-from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor
+from skbayes_sym.inference.pooling import PooledPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.memory import Part, require_memory
 

@@ -1,4 +1,4 @@
-r"""The Laplace posterior and its linearised predictive.
+r"""Laplace's approximation around one mode or several, and its linearised predictions.
 
 Around a mode the posterior is :math:`N(\theta^*, (H + \Delta)^{-1})`, and the network is replaced
 by its linearisation, so that outputs are normal too (Immer et al. 2021, "glm"):
@@ -10,13 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.laplace.curvature import Precision
 from skbayes_sym.inference.laplace.jacobian import AveragedJacobian
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
-from skbayes_sym.inference.laplace.precision import Precision
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.gaussian import log_normal_multivariate
+from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.random import copies
 
@@ -135,3 +139,104 @@ class LinearisedNetwork(NamedTuple):
             with torch.no_grad():
                 parts.append(finish(jacobian, mean.detach()))
         return parts
+
+
+@dataclass(frozen=True, eq=False)
+class ModeMixture:
+    """``sum_r w_r N(loc_r, (L_r L_r')^-1)``, around R distinct modes, none of their copies.
+
+    A mode's weight is the share of the restarts that ended in it: Laplace's evidence of a mode is
+    wrong by more than modes differ.
+    """
+
+    loc: np.ndarray  # (R, P), the modes, in the network's flat order
+    factor: np.ndarray  # (R, P, P), lower Cholesky factors of their precisions
+    weight: np.ndarray | None = None  # (R,), of sum one; equal by default
+
+    @property
+    def n_modes(self) -> int:
+        """Number R of modes."""
+        return len(self.loc)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Modes, factors and weights, float64 on the CPU."""
+        weight = np.full(self.n_modes, 1.0 / self.n_modes) if self.weight is None else self.weight
+        return torch.as_tensor(self.loc), torch.as_tensor(self.factor), torch.as_tensor(weight)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws, (n, P)."""
+        loc, factor, weight = self.tensors
+        mode = weight.multinomial(n, replacement=True, generator=generator)
+        noise = torch.randn((n, loc.shape[1], 1), generator=generator, dtype=torch.float64)
+        moved = torch.linalg.solve_triangular(factor[mode].mT, noise, upper=True)
+        return loc[mode] + moved.squeeze(2)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log density in nats, (*B, P) -> (*B,)."""
+        loc, factor, weight = self.tensors
+        away = torch.as_tensor(theta).double().unsqueeze(-2) - loc
+        squares = torch.einsum("...rp,rpq->...rq", away, factor).square().sum(-1)
+        each = log_normal_multivariate(squares, -log_det(factor), loc.shape[1])
+        return (each + weight.log()).logsumexp(-1)
+
+
+class LinearisedModes(NamedTuple):
+    """Networks linearised at the modes, on the device that predicts."""
+
+    network: MLP
+    loc: Tensor  # (R, P), float64
+    factor: Tensor  # (R, P, P)
+    weight: Tensor  # (R,), of sum one
+
+    def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Means (R, N, O) of every mode's outputs, and a row's covariances (R, N, O, O)."""
+        parts = [self._outputs(which, x.double()) for which in self._blocks(len(x))]
+        return torch.cat([m for m, _ in parts]), torch.cat([v for _, v in parts])
+
+    def functions(self, x: Tensor, mode: Tensor, noise: Tensor) -> Tensor:
+        """Functions (n, N, O) of the modes ``mode`` (n,), from standard normals (n, P)."""
+        drawn = self.loc.new_empty(len(mode), len(x), self.network.n_outputs)
+        for r in mode.unique().tolist():
+            outputs, jacobian = outputs_and_jacobian(self.network, self.loc[r : r + 1], x.double())
+            eps = noise[mode == r].mT
+            shift = torch.linalg.solve_triangular(self.factor[r].mT, eps, upper=True)
+            drawn[mode == r] = outputs[0] + (jacobian[0] @ shift).movedim(-1, 0)
+        return drawn
+
+    def draw(self, x: Tensor, mode: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Functions (n, N, O) of the modes ``mode`` (n,), alike for whatever rows are asked."""
+        shape = (len(mode), self.loc.shape[1])
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return self.functions(x, mode.to(x.device), noise.to(x.device))
+
+    def covariance(self, x: Tensor) -> Tensor:
+        """Joint covariance of the mixture's functions at all rows, (N, N, O).
+
+        That within the modes, on average, and that between them; O(R O (N P^2 + N^2 P)).
+        """
+        within, means = x.new_zeros((), dtype=torch.float64), []
+        for theta, factor, weight in zip(self.loc, self.factor, self.weight, strict=True):
+            outputs, jacobian = outputs_and_jacobian(self.network, theta.unsqueeze(0), x.double())
+            rows = jacobian[0].movedim(1, 0)  # (O, N, P)
+            root = torch.linalg.solve_triangular(factor, rows.mT, upper=False)
+            within = within + weight * (root.mT @ root).movedim(0, -1)
+            means.append(outputs[0])
+        each = torch.stack(means)
+        away = each - torch.einsum("r,rno->no", self.weight, each)
+        return within + torch.einsum("r,rno,rmo->nmo", self.weight, away, away)
+
+    def _blocks(self, n_rows: int) -> list[Tensor]:
+        per_mode = n_rows * self.network.n_outputs * self.loc.shape[1]
+        size = rows_within(_JACOBIAN_ENTRIES // 2, per_mode)
+        return list(torch.arange(len(self.loc)).split(size))
+
+    def _outputs(self, which: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, jacobian = outputs_and_jacobian(self.network, self.loc[which], x)
+        columns = jacobian.flatten(1, 2).mT
+        solved = torch.linalg.solve_triangular(self.factor[which], columns, upper=False)
+        variance = solved.square().sum(1).view_as(outputs)
+        if outputs.shape[-1] == 1:
+            return outputs, variance.unsqueeze(-1)
+        by_row = solved.unflatten(2, outputs.shape[1:])
+        return outputs, torch.einsum("rpno,rpnq->rnoq", by_row, by_row)

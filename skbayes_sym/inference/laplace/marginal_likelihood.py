@@ -29,9 +29,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.curvature import Structure
+from skbayes_sym.inference.laplace.curvature import Factors, Precision, Structure
 from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, Directions
-from skbayes_sym.inference.laplace.precision import Factors, Precision
 from skbayes_sym.models.augmentations.augmentation import Augmentation, stratified_noise
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data

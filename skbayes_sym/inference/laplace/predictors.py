@@ -11,13 +11,16 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     labels_mixture,
     moderated_mixture,
 )
-from skbayes_sym.inference.laplace.laplace_posterior import LinearisedNetwork, LinearisedOutputs
+from skbayes_sym.inference.laplace.laplace_posterior import (
+    LinearisedModes,
+    LinearisedNetwork,
+    LinearisedOutputs,
+)
 from skbayes_sym.inference.laplace.member_refit import (
     RefittedMember,
     drawn_logits,
     refitted_mixture,
 )
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
 from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
 from skbayes_sym.inference.predictor import BasePredictor, of_draws
 from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood

@@ -16,9 +16,8 @@ from joblib import Parallel, delayed
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogPosterior
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.kernel import Preconditioner, initial_state
-from skbayes_sym.inference.sampling.kernels.particle_alignment import (
+from skbayes_sym.inference.sampling.kernels import HMC, Preconditioner, initial_state
+from skbayes_sym.inference.sampling.modes.particle_alignment import (
     align_particles,
     full_preconditioner,
     pooled_preconditioner,

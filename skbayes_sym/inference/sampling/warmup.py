@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.sampling.kernels.hmc import draw_momentum, energy_error, leapfrog
-from skbayes_sym.inference.sampling.kernels.kernel import (
+from skbayes_sym.inference.sampling.kernels import (
     DiagonalPreconditioner,
     Preconditioner,
     State,
+    draw_momentum,
+    energy_error,
+    leapfrog,
 )
 from skbayes_sym.symmetry.group import SymmetryGroup
 

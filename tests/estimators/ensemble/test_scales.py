@@ -11,7 +11,7 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import Adam, DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.estimators.ensemble import members as method
-from skbayes_sym.inference import member_scales
+from skbayes_sym.inference import map as maps
 from skbayes_sym.inference.laplace.member_refit import LinearisedMember, refit
 from skbayes_sym.models import ARD, LayerScales, StudentT
 from skbayes_sym.models.model import Data
@@ -100,7 +100,7 @@ def test_modes_of_weights_and_scales_together_collapse(monkeypatch):
         each = [prior.update(one, torch.zeros_like(one)).hyper for one in theta]
         return replace(prior, hyper=torch.stack(each))
 
-    monkeypatch.setattr(member_scales, "learned", together)
+    monkeypatch.setattr(maps, "learned", together)
     collapsed = clone(wide).fit(X, y)
     assert collapsed.score(X, y) < 0.1
     assert collapsed.prior_scale_[2] < 0.1 * found.prior_scale_[2]

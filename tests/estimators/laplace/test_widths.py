@@ -9,7 +9,7 @@ from sklearn.datasets import make_friedman3
 from skbayes_sym import BayesianMLPRegressor, GaussNewton, LaplaceRegressor, predictive
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.laplace.evidence_method import choose_width
-from skbayes_sym.inference.laplace.search.held_out import HeldOutFold
+from skbayes_sym.inference.laplace.search.beginnings import HeldOutFold
 from skbayes_sym.models import MLP, TANH
 
 NETWORK, EFFORT = MLP(5, (20,), 1, TANH), ModesEffort()

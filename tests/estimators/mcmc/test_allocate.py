@@ -8,7 +8,7 @@ import torch
 
 from skbayes_sym.estimators.mcmc.allocate import budget_of, work_of
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.inference.sampling.allowance import Allowance
+from skbayes_sym.inference.sampling.modes.confined import Allowance
 
 N_CHAINS, N_GRADIENTS = 16, 1000
 

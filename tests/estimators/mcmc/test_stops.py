@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import HMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.log_density import NetworkPosterior
 
 FAST = {
     "sampler": Chains(HMC(max_leapfrog=8), init="prior", n_warmup=80), "n_chains": 4, "n_draws": 30,

@@ -9,8 +9,7 @@ import torch
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.trust import decided_weights, no_evidence, why_not, why_not_weigh
 from skbayes_sym.inference.sampling.modes.bridge import NOT_ESTIMATED
-from skbayes_sym.inference.sampling.modes.find import DrawModes, ModeMasses
-from skbayes_sym.inference.sampling.modes.weigh import DrawPool, Weighing
+from skbayes_sym.inference.sampling.modes.weigh import DrawModes, DrawPool, ModeMasses, Weighing
 from skbayes_sym.models.networks.mlp import MLP, TANH
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from skbayes_sym.inference.laplace import determined as module
-from skbayes_sym.inference.laplace.determined import chosen_rows, curvature_numbers, determined
+from skbayes_sym.inference import map as module
+from skbayes_sym.inference.map import chosen_rows, curvature_numbers, determined
 from skbayes_sym.models import MLP, TANH, BaseNetwork, ParamLayout
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson

@@ -12,10 +12,10 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     choose_variance_scale,
     labels_mixture,
     leave_one_out,
+    refine,
 )
 from skbayes_sym.inference.laplace.search.labels import LabelTerms
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
-from skbayes_sym.inference.laplace.search.refine import refine
 from skbayes_sym.models.model import Data
 
 KINDS = pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import torch
 from inference.laplace.labels_problems import class_data, class_problem, held, repeated
 
 from skbayes_sym.inference.laplace import member_refit
+from skbayes_sym.inference.laplace.labels_predictive import refine
 from skbayes_sym.inference.laplace.member_refit import (
     LinearisedMember,
     RefittedMembers,
@@ -14,7 +15,6 @@ from skbayes_sym.inference.laplace.member_refit import (
 )
 from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
-from skbayes_sym.inference.laplace.search.refine import refine
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.priors import ScalesByGroup
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes, ModeMixture
+from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes, ModeMixture
 from skbayes_sym.models import MLP, TANH
 
 NETWORK = MLP(2, (2,), 1, TANH)

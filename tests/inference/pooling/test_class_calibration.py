@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.pooling.class_calibration import Calibration, fit_calibration
+from skbayes_sym.inference.pooling import Calibration, fit_calibration
 
 
 def test_a_temperature_is_found_and_undone(generator):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.pooling.noise_shape import NoiseShape, fit_noise_shape
+from skbayes_sym.inference.pooling import NoiseShape, fit_noise_shape
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 
 

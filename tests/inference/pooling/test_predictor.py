@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.pooling.noise_shape import NoiseShape
-from skbayes_sym.inference.pooling.pooled_predictor import PooledPredictor, ShapedPredictor, mixture
+from skbayes_sym.inference.pooling import NoiseShape, PooledPredictor, ShapedPredictor, mixture
 from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
 

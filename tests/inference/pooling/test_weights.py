@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.pooling.left_out import left_out
-from skbayes_sym.inference.pooling.weights import baseline_share, gaining, stacking_weights
+from skbayes_sym.inference.pooling import baseline_share, gaining, left_out, stacking_weights
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 
 ROWS = torch.ones(40, dtype=torch.float64)

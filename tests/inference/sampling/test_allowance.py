@@ -2,7 +2,7 @@
 
 import torch
 
-from skbayes_sym.inference.sampling.allowance import A_MOVE, Allowance
+from skbayes_sym.inference.sampling.modes.confined import A_MOVE, Allowance
 
 
 def test_chains_of_a_block_share_their_calls():

@@ -8,12 +8,13 @@ from inference.sampling.known_densities import Normal as NormalDensity
 from inference.sampling.known_densities import quartic, scaled
 from torch.testing import assert_close
 
-from skbayes_sym.inference.log_density import Evaluation
-from skbayes_sym.inference.network_posterior import NetworkPosterior
+from skbayes_sym.inference.log_density import Evaluation, NetworkPosterior
 from skbayes_sym.inference.sampling.annealing import (
     Annealing,
     Detour,
     EnergyErrorAdaptation,
+    KroneckerAdaptation,
+    KroneckerPreconditioner,
     MicrocanonicalLangevin,
     Motion,
     climb,
@@ -22,15 +23,13 @@ from skbayes_sym.inference.sampling.annealing import (
     mclachlan,
     refresh,
 )
-from skbayes_sym.inference.sampling.blocks import Sampler
-from skbayes_sym.inference.sampling.chains import sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.kernel import (
+from skbayes_sym.inference.sampling.chains import Sampler, sample_chains, start_blocks
+from skbayes_sym.inference.sampling.kernels import (
+    HMC,
     DensePreconditioner,
     DiagonalPreconditioner,
     initial_state,
 )
-from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation, KroneckerPreconditioner
 from skbayes_sym.inference.sampling.warmup import FixedPreconditioner
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic
 from skbayes_sym.models.model import Data

@@ -13,9 +13,15 @@ from inference.sampling.known_densities import Normal, scaled
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
-from skbayes_sym.inference.sampling.blocks import REPORT_EVERY, Sampler, run_block
-from skbayes_sym.inference.sampling.chains import retuned, sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.chains import (
+    REPORT_EVERY,
+    Sampler,
+    retuned,
+    run_block,
+    sample_chains,
+    start_blocks,
+)
+from skbayes_sym.inference.sampling.kernels import HMC
 from skbayes_sym.inference.sampling.warmup import FixedPreconditioner, PooledDiagonal
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units

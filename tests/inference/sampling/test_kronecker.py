@@ -3,9 +3,9 @@ import torch
 from torch.func import jacrev
 from torch.testing import assert_close
 
-from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.inference.sampling.kernels.kernel import DiagonalPreconditioner
-from skbayes_sym.inference.sampling.kronecker import KroneckerAdaptation, curvature_at, own_scales
+from skbayes_sym.inference.log_density import NetworkPosterior
+from skbayes_sym.inference.sampling.annealing import KroneckerAdaptation, curvature_at, own_scales
+from skbayes_sym.inference.sampling.kernels import DiagonalPreconditioner
 from skbayes_sym.inference.sampling.warmup import RunningMoments
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson

@@ -6,11 +6,12 @@ from inference.sampling.known_densities import scaled
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import Evaluation
-from skbayes_sym.inference.sampling.kernels.hmc import energy_error, leapfrog
-from skbayes_sym.inference.sampling.kernels.kernel import (
+from skbayes_sym.inference.sampling.kernels import (
     DiagonalPreconditioner,
     State,
+    energy_error,
     initial_state,
+    leapfrog,
 )
 from skbayes_sym.inference.sampling.warmup import (
     MAX_STEP_SIZE,

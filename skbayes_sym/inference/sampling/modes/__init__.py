@@ -1,10 +1,9 @@
-"""Posteriors with several modes: which there are, and what each one weighs.
+"""Posteriors with several modes: which there are, and the mass of each.
 
-Reading order: `mixtures` (Gaussians fitted to draws: a bridge's proposal, and approximations that
-predict), `bridge` (the evidence of one mode modulo the symmetry), `find` (which draws belong
-together), `weigh` (a pool of draws, weighed), `confined` (chains in one mode, where its mass is
-poorly known).
+Reading order: `bridge` (the evidence of one mode modulo the symmetry), `weigh` (a pool of draws,
+divided and weighed), `particle_alignment`,
+`confined` (chains in one mode, where its mass is poorly known).
 
-In: draws of chains and particles, their log densities, the symmetry group. Out: regions, log
-evidences with standard errors in nats, weights.
+In: draws of chains, their log densities, the symmetry group. Out: regions, log evidences with
+standard errors in nats, weights.
 """

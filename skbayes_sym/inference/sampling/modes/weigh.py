@@ -1,36 +1,259 @@
-"""Weights of a posterior's modes, from draws that found them.
+"""Modes of a posterior and their weights, from the draws that found them.
 
-Chains end where their starts lead them, and particles where a few ancestors were: neither weighs
-modes by posterior mass. Here the draws of both are put on one representative of their orbits,
-divided into modes, and the mass of each is estimated by bridge sampling.
+Chains end where their starts lead them, which doesn't weigh modes by posterior mass. Here their
+draws are put on one representative of their orbits and divided into modes, each with a region of
+space of its own, and the mass of each is estimated by bridge sampling.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
-from math import hypot, nan
+from math import ceil, hypot, log, nan
 from typing import NamedTuple
 
 import torch
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.sampling.kernels.particle_alignment import align_particles
 from skbayes_sym.inference.sampling.modes.bridge import (
     NOT_ESTIMATED,
     BridgeEstimate,
+    GaussianMixture,
     Integrand,
+    Region,
     bridge_evidence,
+    domain_of,
+    fit_gaussian_mixture,
 )
-from skbayes_sym.inference.sampling.modes.find import (
-    LONG,
-    DrawModes,
-    ModeMasses,
-    find_modes,
-    weigh_modes,
-)
-from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, has_exact_domain
+from skbayes_sym.inference.sampling.modes.particle_alignment import align_particles
+from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, FundamentalDomain, has_exact_domain
 from skbayes_sym.symmetry.group import SymmetryGroup
+
+LONG = 10  # draws from which a chain has a mean and a spread to compare
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """A division of all space into one region a mode, the same for every copy of a position.
+
+    A position belongs to the Gaussian under which its copy in that Gaussian's fundamental domain
+    is likeliest.
+    """
+
+    domains: tuple[FundamentalDomain, ...]
+    gaussians: tuple[GaussianMixture, ...]
+
+    @property
+    def n_modes(self) -> int:
+        """Number K of regions."""
+        return len(self.domains)
+
+    def assign(self, position: Tensor) -> Tensor:
+        """Index of each position's region, (C, D) -> int64 (C,); invariant under the group.
+
+        O(C K (D^2 + d^3)) for d hidden units.
+        """
+        places = position.detach().cpu().double()
+        scores = [
+            gaussian.log_prob(domain.enter(places)[0])
+            for domain, gaussian in zip(self.domains, self.gaussians, strict=True)
+        ]
+        regions = torch.stack(scores, dim=-1).nan_to_num(nan=-torch.inf).argmax(dim=-1)
+        return regions.to(position.device)
+
+    def region(self, k: int) -> Region:
+        """Region ``k`` as a function (C, D) -> bool (C,)."""
+        return lambda position: self.assign(position) == k
+
+
+class DrawModes(NamedTuple):
+    """Aligned draws by mode, the largest first."""
+
+    labels: Tensor  # int64 (n,): the region of each draw
+    regions: Regions
+    counts: Tensor  # int64 (K,): draws in each
+
+
+class ModeMasses(NamedTuple):
+    """Shares of the modes and evidence of the whole."""
+
+    weights: Tensor  # (K,), sum 1; 0 where the evidence isn't known
+    standard_error: Tensor  # (K,), of the weights
+    log_evidence: float  # nats, of all modes whose evidence is known: a lower bound on the whole
+    log_evidence_standard_error: float
+
+
+def find_modes(
+    draws: Tensor,  # (n, D): aligned
+    values: Tensor,  # (n,): log density of each, nats
+    chains: Tensor,  # (n,), int64: the chain of each; particles have one each
+    group: SymmetryGroup,
+) -> DrawModes:
+    """Cluster aligned draws of chains and of particles; deterministic.
+
+    Draws of one chain start together. Three rules join chains, transitively:
+
+    1. Two chains (of 10 draws or more) are in one mode if their means differ by less than 3
+       within-chain standard deviations in every coordinate, and their mean log densities by less
+       than 5 nats or one standard deviation.
+    2. A particle, a draw of a shorter chain, is in the mode of its nearest 2 log n neighbours among
+       all draws, where their log densities differ by no more than chance makes them.
+    3. A Gaussian is fitted to each cluster, and every draw goes to the Gaussian under which it is
+       likeliest. Clusters that exchange a tenth of their draws, or share a chain that spends a
+       tenth of its draws in each, are one.
+
+    ``labels`` are ``regions.assign(draws)``.
+
+    Splitting one mode in two costs accuracy only: the regions are disjoint, and their evidences
+    add up. Taking two modes for one costs more: rule 1 sees modes closer than 3 standard
+    deviations in every coordinate and equally high as one. A bridge with more components
+    (`bridge_evidence`) then gives another evidence. O(C^2 D) for chains, O(n D) a particle.
+    """
+    draws, values = draws.detach().cpu().double(), values.detach().cpu().double()
+    chain = chains.cpu().unique(return_inverse=True)[1]
+    labels = _linked(draws, values, chain)[chain]
+    while True:
+        regions = _fit_regions(draws, labels, group)
+        assigned = regions.assign(draws)
+        merged = _merge(labels, assigned, chain)
+        if int(merged.max()) + 1 == regions.n_modes:
+            break
+        labels = merged[labels]
+    return _in_order(assigned, regions)
+
+
+def weigh_modes(
+    # Of disjoint regions, with independent errors. Those that are nan get weight 0.
+    estimates: list[BridgeEstimate],
+) -> ModeMasses:
+    """Weights ``softmax(log Z)`` and total ``logsumexp(log Z)`` with errors to first order.
+
+    All nan if no evidence is known.
+    """
+    log_z = torch.tensor([e.log_evidence for e in estimates], dtype=torch.float64)
+    variance = torch.tensor([e.standard_error for e in estimates], dtype=torch.float64).square()
+    known = log_z.isfinite()
+    if not bool(known.any()):
+        nothing = torch.full_like(log_z, torch.nan)
+        return ModeMasses(nothing, nothing, torch.nan, torch.nan)
+    weights = log_z.masked_fill(~known, -torch.inf).softmax(0)
+    shares = weights.square() * variance.masked_fill(~known, 0.0)
+    total = shares.sum()
+    # d w_k = w_k (d_k - sum_j w_j d_j)
+    spread = weights.square() * ((1.0 - 2.0 * weights) * variance.masked_fill(~known, 0.0) + total)
+    log_evidence = float(torch.logsumexp(log_z[known], 0))
+    return ModeMasses(weights, spread.clamp_min(0.0).sqrt(), log_evidence, float(total.sqrt()))
+
+
+def _linked(draws: Tensor, values: Tensor, chain: Tensor) -> Tensor:
+    """Rules 1 and 2: the component of each chain."""
+    n_chains = int(chain.max()) + 1
+    size = torch.bincount(chain, minlength=n_chains)
+    long = size >= LONG
+    edges = [_alike(draws, values, chain, long)]
+    if not bool(long.all()):
+        edges.append(_neighbors(draws, values, chain, ~long[chain]))
+    return _components(torch.cat(edges, dim=1), n_chains)
+
+
+def _components(edges: Tensor, n: int) -> Tensor:
+    """Labels of the connected components of a graph with these edges (2, E)."""
+    a, b = edges.numpy()
+    graph = coo_matrix(([True] * len(a), (a, b)), shape=(n, n))
+    return torch.from_numpy(connected_components(graph, directed=False)[1]).long()
+
+
+def _alike(draws: Tensor, values: Tensor, chain: Tensor, long: Tensor) -> Tensor:
+    """Edges (2, E) between long chains that rule 1 holds together."""
+    named = torch.cat([draws, values.unsqueeze(-1)], dim=1)
+    size = torch.bincount(chain).clamp_min(1).unsqueeze(-1).double()
+    mean = named.new_zeros(len(size), named.shape[1]).index_add_(0, chain, named) / size
+    square = (named - mean[chain]).square()
+    variance = torch.zeros_like(mean).index_add_(0, chain, square) / (size - 1.0).clamp_min(1.0)
+    edges = [torch.zeros(2, 0, dtype=torch.int64)]
+    ids = long.nonzero().squeeze(-1)
+    mean, variance = mean[ids], variance[ids]
+    for i in range(len(ids) - 1):
+        gap = (mean[i + 1 :] - mean[i]).abs()
+        spread = (0.5 * (variance[i + 1 :] + variance[i])).sqrt()
+        near = (gap[:, :-1] <= 3.0 * spread[:, :-1]).all(dim=-1)
+        near &= gap[:, -1] <= spread[:, -1].clamp_min(5.0)
+        others = ids[i + 1 :][near]
+        edges.append(torch.stack([ids[i].expand_as(others), others]))
+    return torch.cat(edges, dim=1)
+
+
+def _neighbors(draws: Tensor, values: Tensor, chain: Tensor, asked: Tensor) -> Tensor:
+    """Edges (2, E) between chains: from particles to their nearest draws, rule 2.
+
+    With 2 log n neighbours a random graph of one cloud is connected (Brito et al. 1997); no chance
+    takes a Gaussian's log density 6 standard deviations away.
+    """
+    scale = draws.std(dim=0, correction=0)
+    points = draws / torch.where(scale > 0, scale, 1.0)
+    allowed = 6.0 * (0.5 * draws.shape[1]) ** 0.5
+    k = min(ceil(2.0 * log(len(points))) + 1, len(points))  # itself is one of them
+    edges = [torch.zeros(2, 0, dtype=torch.int64)]
+    for rows in asked.nonzero().squeeze(-1).split(rows_within(1 << 22, len(points))):
+        near = torch.cdist(points[rows], points).topk(k, largest=False).indices
+        alike = (values[near] - values[rows].unsqueeze(-1)).abs() <= allowed
+        asking = chain[rows].unsqueeze(-1).expand_as(near)
+        edges.append(torch.stack([asking[alike], chain[near][alike]]))
+    return torch.cat(edges, dim=1)
+
+
+def _fit_regions(draws: Tensor, labels: Tensor, group: SymmetryGroup) -> Regions:
+    """Fit a Gaussian a cluster; few draws borrow the spread that clusters have on average."""
+    clusters = [draws[labels == k] for k in range(int(labels.max()) + 1)]
+    spread = torch.stack([c.var(dim=0, correction=0) for c in clusters])
+    size = torch.tensor([len(c) for c in clusters]).unsqueeze(-1)
+    typical = (size * spread).sum(0) / len(draws) if len(clusters) > 1 else spread[0]
+    domains = tuple(domain_of(c, group) for c in clusters)
+    gaussians = tuple(_gaussian(c, typical) for c in clusters)
+    return Regions(domains, gaussians)
+
+
+def _gaussian(draws: Tensor, typical: Tensor) -> GaussianMixture:
+    """A Gaussian around draws, widened to ``typical`` variances where they are few."""
+    n, d = draws.shape
+    if n >= 2 * d:
+        return fit_gaussian_mixture(draws)
+    mean, variance = draws.mean(dim=0), draws.var(dim=0, correction=0)
+    floor = torch.finfo(draws.dtype).eps * (1.0 + mean.square())
+    variance = torch.maximum((n * variance + 2 * typical) / (n + 2), floor)
+    return GaussianMixture(mean.new_zeros(1), mean[None], torch.diag(variance.sqrt())[None])
+
+
+def _merge(labels: Tensor, assigned: Tensor, chain: Tensor) -> Tensor:
+    """Rule 3: the new label of each cluster; crossed by a tenth, a boundary is none."""
+    n = int(labels.max()) + 1
+    moved = _table(labels, assigned, n, n)
+    crossing = moved > 0.1 * moved.sum(dim=1, keepdim=True).clamp_min(1.0)
+    visits = _table(chain, assigned, int(chain.max()) + 1, n)
+    lives = (visits > 0.1 * visits.sum(dim=1, keepdim=True)).double()
+    edges = (crossing | ((lives.mT @ lives) > 0)).nonzero().mT
+    return _components(edges, n)
+
+
+def _table(rows: Tensor, columns: Tensor, n_rows: int, n_columns: int) -> Tensor:
+    """Counts of pairs, float64 (n_rows, n_columns)."""
+    counts = torch.bincount(rows * n_columns + columns, minlength=n_rows * n_columns)
+    return counts.reshape(n_rows, n_columns).double()
+
+
+def _in_order(labels: Tensor, regions: Regions) -> DrawModes:
+    """Largest first."""
+    counts = torch.bincount(labels, minlength=regions.n_modes)
+    order = counts.argsort(descending=True, stable=True)
+    place = order.argsort()
+    sorted_regions = Regions(
+        tuple(regions.domains[k] for k in order), tuple(regions.gaussians[k] for k in order)
+    )
+    return DrawModes(place[labels], sorted_regions, counts[order])
+
 
 # A mode so many nats lower, on average over its draws, than the best holds no mass worth bridging:
 # its volume would have to be e^30 times larger.

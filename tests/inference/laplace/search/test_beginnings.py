@@ -14,8 +14,8 @@ from skbayes_sym.inference.laplace.search.beginnings import (
     search_labels,
     unexplained,
 )
+from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
-from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import LayerScales

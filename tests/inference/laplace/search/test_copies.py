@@ -9,11 +9,14 @@ import torch
 
 from skbayes_sym import LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.inference.laplace.search import mode_search
-from skbayes_sym.inference.laplace.search.copies import first_alike
-from skbayes_sym.inference.laplace.search.evidence_problem import SearchHyper
+from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence, SearchHyper
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
-from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, distinct, mapped
-from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
+from skbayes_sym.inference.laplace.search.mode_search import (
+    EvidenceSearch,
+    distinct,
+    first_alike,
+    mapped,
+)
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import LayerScales

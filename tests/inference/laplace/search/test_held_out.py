@@ -5,16 +5,16 @@ import pytest
 import torch
 from scipy import stats
 
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
-from skbayes_sym.inference.laplace.search.beginnings import alternating
-from skbayes_sym.inference.laplace.search.held_out import (
+from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
+from skbayes_sym.inference.laplace.search.beginnings import (
+    alternating,
     cross_validated,
     folds,
     is_better,
     unexplained_share,
 )
+from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
-from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import LayerScales

@@ -9,6 +9,7 @@ from inference.laplace.labels_problems import class_data, class_problem, held, r
 from sklearn.linear_model import LogisticRegression
 
 from skbayes_sym.inference.laplace.search import mode_search as modes_module
+from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING
 from skbayes_sym.inference.laplace.search.mode_search import (
     HYPER_START,
@@ -16,7 +17,6 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     joined,
     starting_points,
 )
-from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.priors import LayerScales
 

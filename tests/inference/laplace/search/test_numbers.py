@@ -7,11 +7,14 @@ import pytest
 import torch
 from scipy import stats
 
-from skbayes_sym.inference.laplace.mode_mixture import LinearisedModes
+from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
 from skbayes_sym.inference.laplace.search import evidence_problem as problem_module
-from skbayes_sym.inference.laplace.search.evidence_problem import SearchHyper, evaluated
+from skbayes_sym.inference.laplace.search.evidence_problem import (
+    NumbersEvidence,
+    SearchHyper,
+    evaluated,
+)
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch
-from skbayes_sym.inference.laplace.search.numbers import NumbersEvidence
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import ARD, LayerScales, ScalesByGroup

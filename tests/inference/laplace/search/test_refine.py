@@ -4,9 +4,13 @@ import pytest
 import torch
 from inference.laplace.labels_problems import class_data, class_problem, grid_log_evidence, held
 
-from skbayes_sym.inference.laplace.labels_predictive import Posteriors, labels_mixture
+from skbayes_sym.inference.laplace.labels_predictive import (
+    Posteriors,
+    gaussian_bound,
+    labels_mixture,
+    refine,
+)
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
-from skbayes_sym.inference.laplace.search.refine import gaussian_bound, refine
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import LayerScales
 

@@ -7,12 +7,15 @@ from inference.sampling.known_densities import flat, quartic
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior
-from skbayes_sym.inference.sampling.kernels.hmc import HMC, energy_error, leapfrog, metropolis
-from skbayes_sym.inference.sampling.kernels.kernel import (
+from skbayes_sym.inference.sampling.kernels import (
+    HMC,
     DensePreconditioner,
     DiagonalPreconditioner,
     State,
+    energy_error,
     initial_state,
+    leapfrog,
+    metropolis,
 )
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain

@@ -15,12 +15,13 @@ from thin import pairwise
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
-from skbayes_sym.inference.sampling.kernels.hmc import draw_momentum, leapfrog
-from skbayes_sym.inference.sampling.kernels.kernel import (
+from skbayes_sym.inference.sampling.kernels import (
     DensePreconditioner,
     DiagonalPreconditioner,
     Info,
+    draw_momentum,
     initial_state,
+    leapfrog,
 )
 
 N_CHAINS = 512  # independent, so that standard errors are those of a plain mean

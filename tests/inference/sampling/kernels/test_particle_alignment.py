@@ -6,7 +6,7 @@ from cases import mixed
 from symmetry.planted import Case
 from torch.testing import assert_close
 
-from skbayes_sym.inference.sampling.kernels.particle_alignment import (
+from skbayes_sym.inference.sampling.modes.particle_alignment import (
     align_particles,
     full_preconditioner,
     pooled_preconditioner,

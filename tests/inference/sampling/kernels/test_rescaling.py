@@ -3,10 +3,13 @@
 import torch
 from scipy import stats
 
-from skbayes_sym.inference.network_posterior import NetworkPosterior
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
-from skbayes_sym.inference.sampling.kernels.kernel import DiagonalPreconditioner, initial_state
-from skbayes_sym.inference.sampling.kernels.rescaling import rescale
+from skbayes_sym.inference.log_density import NetworkPosterior
+from skbayes_sym.inference.sampling.kernels import (
+    HMC,
+    DiagonalPreconditioner,
+    initial_state,
+    rescale,
+)
 from skbayes_sym.models import MLP, TANH, Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import LayerScales

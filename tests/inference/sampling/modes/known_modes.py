@@ -4,7 +4,7 @@ from math import log, pi
 
 import torch
 
-from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture
+from skbayes_sym.inference.sampling.modes.bridge import GaussianMixture
 from skbayes_sym.inference.sampling.modes.weigh import pool_draws
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 from skbayes_sym.symmetry.units import Units

@@ -9,12 +9,13 @@ from scipy.signal import lfilter
 from torch.distributions import Normal
 
 from skbayes_sym.inference.sampling.modes.bridge import (
+    GaussianMixture,
     Integrand,
     bridge_evidence,
     bridge_ratio,
     can_bridge,
+    fit_gaussian_mixture,
 )
-from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, enumerate_group

@@ -8,10 +8,9 @@ import torch
 from inference.sampling.modes.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
 from inference.sampling.modes.mode_samplers import PLAN, posterior_of, sampler_of, two_modes
 
-from skbayes_sym.inference.sampling.allowance import Allowance
-from skbayes_sym.inference.sampling.kernels.hmc import HMC
+from skbayes_sym.inference.sampling.kernels import HMC
 from skbayes_sym.inference.sampling.modes import confined
-from skbayes_sym.inference.sampling.modes.confined import ModeSampler, refine
+from skbayes_sym.inference.sampling.modes.confined import Allowance, ModeSampler, refine
 from skbayes_sym.inference.sampling.modes.weigh import pool_draws, weigh
 
 

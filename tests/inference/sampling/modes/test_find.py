@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.inference.sampling.modes.bridge import NOT_ESTIMATED
-from skbayes_sym.inference.sampling.modes.find import find_modes, weigh_modes
+from skbayes_sym.inference.sampling.modes.weigh import find_modes, weigh_modes
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units
 

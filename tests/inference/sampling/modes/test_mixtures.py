@@ -7,7 +7,7 @@ import torch
 from inference.sampling.modes.known_modes import bumps
 from torch.testing import assert_close
 
-from skbayes_sym.inference.sampling.modes.mixtures import GaussianMixture, fit_gaussian_mixture
+from skbayes_sym.inference.sampling.modes.bridge import GaussianMixture, fit_gaussian_mixture
 
 
 def test_mixtures_normalise_and_fit(generator):

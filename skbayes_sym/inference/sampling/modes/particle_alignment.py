@@ -7,7 +7,7 @@ representative of each orbit has the spread of the mode itself, from one draw a 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.sampling.kernels.kernel import (
+from skbayes_sym.inference.sampling.kernels import (
     DensePreconditioner,
     DiagonalPreconditioner,
 )

@@ -1,4 +1,4 @@
-"""Hamiltonian Monte Carlo for many chains as one batch.
+"""Hamiltonian Monte Carlo for many chains as one batch, and the nouns every kernel shares.
 
 In the coordinates z of a preconditioner ``position = L z`` the momentum p is standard normal, and
 the dynamics of ``H = -log density + |p|^2 / 2`` are followed by the leapfrog integrator
@@ -7,25 +7,163 @@ the dynamics of ``H = -log density + |p|^2 / 2`` are followed by the leapfrog in
 
 (Neal 2011, "MCMC using Hamiltonian dynamics", section 2.3). All chains of a batch make the same
 number of steps, so that one gradient of the batch is one call; each has its own step size.
+
+A prior that learns its scales has the tails of a Student-t distribution: where the data don't mind,
+the weights of a group are a hundred times larger in one draw than in the next. Trajectories are too
+short to go there and back. A change of scale (`rescale`) goes there at once.
 """
 
 from dataclasses import dataclass, field
 from math import ceil, pi
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogDensity, VariesInScale, gradient_of
-from skbayes_sym.inference.sampling.kernels.kernel import (
-    MAX_ENERGY_ERROR,
-    Info,
-    Preconditioner,
-    State,
-    where,
-)
-from skbayes_sym.inference.sampling.kernels.rescaling import rescale
 from skbayes_sym.numerics.random import host_uniforms, standard_normal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
+
+_Nested = TypeVar("_Nested", bound=tuple[Any, ...])
+
+
+class State(NamedTuple):
+    """Places of C chains, as the next move needs them."""
+
+    position: Tensor  # (C, D)
+    value: Tensor  # (C,), log density there, nats
+    gradient: Tensor  # (C, D)
+
+
+class Info(NamedTuple):
+    """Figures of a move."""
+
+    acceptance: Tensor  # (C,), mean Metropolis probability of the proposals
+    accepted: Tensor  # (C,), bool: the chain moved
+    divergent: Tensor  # (C,), bool: the integrator's energy error exceeded `MAX_ENERGY_ERROR`
+    n_gradients: Tensor  # (C,), int64: gradients this chain's move was charged for
+    energy_error: Tensor | None = None  # (C,), nats, of the proposal; where a move has one
+    outside: Tensor | None = None  # (C,), bool: the proposal left a region, and was rejected
+
+
+# Energy error in nats beyond which a trajectory has left the integrator's stability (Stan's value).
+MAX_ENERGY_ERROR = 1000.0
+
+
+def where(mask: Tensor, new: _Nested, old: _Nested) -> _Nested:
+    """Chain by chain ``new`` where ``mask`` (C,) holds, else ``old``: of nested NamedTuples."""
+
+    def choose(a: Any, b: Any) -> Any:
+        if isinstance(b, Tensor):
+            return torch.where(mask.reshape(-1, *[1] * (b.ndim - 1)), a, b)
+        return type(b)(*map(choose, a, b))
+
+    chosen: _Nested = choose(new, old)
+    return chosen
+
+
+class Preconditioner(Protocol):
+    """A linear map ``position = L z`` under which the target is about as wide in all directions.
+
+    Momenta live in the coordinates z and are standard normal there: the mass matrix is
+    ``(L L')^-1``.
+    """
+
+    def to_position(self, z: Tensor) -> Tensor:
+        """``L z``, (C, D) -> (C, D)."""
+
+    def to_gradient(self, gradient: Tensor) -> Tensor:
+        """``L' gradient``, (C, D) -> (C, D)."""
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalPreconditioner:
+    """Coordinate by coordinate: ``scale`` (C, D), each chain its own, or (D,)."""
+
+    scale: Tensor
+
+    def to_position(self, z: Tensor) -> Tensor:
+        return self.scale * z
+
+    def to_gradient(self, gradient: Tensor) -> Tensor:
+        return self.scale * gradient
+
+
+@dataclass(frozen=True, eq=False)
+class DensePreconditioner:
+    """A Cholesky factor of the covariance: (D, D) for all chains or (C, D, D)."""
+
+    cholesky: Tensor
+
+    def to_position(self, z: Tensor) -> Tensor:
+        return (self.cholesky @ z.unsqueeze(-1)).squeeze(-1) if self._own else z @ self.cholesky.mT
+
+    def to_gradient(self, gradient: Tensor) -> Tensor:
+        if self._own:
+            return (self.cholesky.mT @ gradient.unsqueeze(-1)).squeeze(-1)
+        return gradient @ self.cholesky
+
+    @property
+    def _own(self) -> bool:
+        return self.cholesky.ndim == 3
+
+
+class Kernel(Protocol):
+    """A Markov move of C independent chains that leaves ``exp(log_density)`` invariant.
+
+    Kernels keep no state: everything adaptive is an argument, and must not depend on the state
+    within the move.
+    """
+
+    def step(
+        self,
+        state: State,
+        log_density: LogDensity,
+        *,
+        step_size: Tensor,
+        preconditioner: Preconditioner,
+        generator: torch.Generator,
+    ) -> tuple[State, Info]:
+        """Move every chain once; ``step_size`` is (C,)."""
+
+
+def initial_state(position: Tensor, log_density: LogDensity) -> State:
+    """The state of chains at ``position`` (C, D)."""
+    value, gradient = log_density.evaluate(position)
+    return State(position, value, gradient)
+
+
+def rescale(
+    state: State,
+    log_density: LogDensity,
+    directions: Tensor,  # (K, D): one is chosen for each chain and change, all alike
+    *,
+    generator: torch.Generator,
+    domain: FundamentalDomain | None = None,  # changes that leave it are rejected
+) -> State:
+    """Change every chain's scales four times; four values and a gradient.
+
+        theta_k -> exp(r e_k) theta_k,    r ~ N(0, 1.5^2),    e_k in {-1, 0, 1},
+
+    accepted with probability ``min(1, exp(r sum_k e_k) p(theta') / p(theta))``, whose first factor
+    is the Jacobian (Liu and Sabatti 2000, Biometrika 87). The directions ``e`` are the density's.
+    """
+    position, value, _ = state
+    n_chains, device = len(value), generator.device
+    for _ in range(4):
+        chosen = torch.randint(len(directions), (n_chains,), generator=generator, device=device)
+        size = 1.5 * standard_normal((n_chains, 1), generator=generator, like=position)
+        log_scale = size * directions[chosen.to(directions.device)]
+        proposal = position * log_scale.exp()
+        proposed = log_density(proposal)
+        gain = proposed.double() - value.double() + log_scale.double().sum(1)
+        uniform = torch.rand(n_chains, generator=generator, device=device, dtype=torch.float64)
+        accepted = uniform.to(gain.device).log() < gain  # False for nan
+        if domain is not None:
+            accepted &= domain.contains(proposal)
+        position = torch.where(accepted.unsqueeze(1), proposal, position)
+        value = torch.where(accepted, proposed, value)
+    return initial_state(position, log_density)
 
 
 @dataclass(frozen=True)

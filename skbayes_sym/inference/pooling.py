@@ -1,0 +1,438 @@
+r"""Several predictive distributions as one, by the rows that each of them leaves out.
+
+**Weights.** Stacking (Yao et al. 2018, eq. 8) maximises the log score of left-out rows, here with a
+Dirichlet prior of concentration c whose logarithm is added; concave in p:
+
+.. math:: \max_{p \in \Delta} \sum_n w_n \log \sum_k p_k e^{a_{kn}} + (c - 1) \sum_k \log p_k .
+
+**Left-out rows.** A model that is linear in its weights, with normal noise and prior, leaves rows
+out in closed form, with the residual :math:`r_n` and the leverage :math:`h_n = \beta\, j_n' C j_n`,
+
+.. math:: y_n \mid y_{-n} \sim N\big(y_n - r_n / (1 - h_n),\; \beta^{-1} / (1 - h_n)\big)
+
+(Rasmussen & Williams 2006, eqs. 5.10 to 5.12). For a linearised network it is an approximation, and
+too favourable: the features themselves have seen the row.
+
+**Noise.** Targets that can't be negative scatter more where they are large; counts of rare events
+and faults of instruments have tails. With the noise :math:`s` of training and the pooled mean
+:math:`m(x)`, in standard deviations of the training rows' and kept within their range,
+
+.. math:: y \mid x \sim (1 - p) N(f(x), v_0 \sigma^2) + p N(f(x), v_1 \sigma^2), \quad
+          \sigma = s \exp(o + g\, m(x)),
+
+where the two variances average to :math:`\sigma^2` (the contaminated normal of Tukey 1960). o, g, p
+and :math:`v_1 / v_0` have the highest density of the left-out rows under priors, and are kept where
+the Bayesian information criterion (Schwarz 1978) prefers them to one noise of any level.
+Predictions of points have no noise of their own: its level is free, and the shape always kept.
+
+**Classes.** Scores s (logarithms of probabilities, or a regression of one-hot labels) become
+
+.. math:: p_k(x) = (1 - \epsilon)\, \mathrm{softmax}_k(b\, s(x)) + \epsilon f_k,
+
+with an inverse temperature b (Guo et al. 2017) and a share of the class frequencies f.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import exp, isnan, log
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from skbayes_sym.inference.predictor import BasePredictor, Predictor
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
+from skbayes_sym.numerics.optimise import by_autograd, lbfgs
+from skbayes_sym.numerics.random import generator_from
+
+Array = npt.NDArray[np.float64]
+
+_HALVINGS = 60
+_MOST_EXCHANGES = 100  # a part
+_TOL = 1e-10  # nats per unit of weight, by which no other weights score more
+_LOWEST = -500.0  # nats below the best part of a row
+
+
+def stacking_weights(log_density: Tensor, weight: Tensor, *, concentration: float = 1.0) -> Tensor:
+    """Weights (K,) of the parts that maximise the log score of left-out rows.
+
+    The two parts of steepest and least slope exchange their weight, exactly each time, until the
+    largest slope promises no more; 0 and 1 are reached. Equal parts leave all to the last.
+
+    ``log_density`` (K, N): of every row by the parts that leave it out, nats; ``weight`` (N,);
+    ``concentration``: at least 1, a flat prior.
+    """
+    density = (log_density - log_density.amax(0)).clamp_min(_LOWEST).exp()
+    pull, p = concentration - 1.0, torch.zeros(len(density)).to(density)
+    p[-1] = 1.0
+    for _ in range(_MOST_EXCHANGES * len(p)):
+        slopes = density @ (weight / (p @ density)) + (pull / p if pull else 0.0)
+        first = int(slopes.argmax())
+        second = int(torch.where(p > 0.0, slopes, torch.inf).argmin())
+        gain = slopes[first] - p @ slopes.nan_to_num(0.0, posinf=0.0)
+        if first == second or gain <= _TOL * weight.sum():
+            break
+        both = float(p[first] + p[second])
+        p[[first, second]] = 0.0
+        share = _exchanged(density[first], density[second], p @ density, both, weight, pull)
+        p[first], p[second] = share, both - share
+    return p
+
+
+def _exchanged(
+    first: Tensor, second: Tensor, rest: Tensor, both: float, weight: Tensor, pull: float
+) -> float:
+    """Share of ``both`` that the first of two parts takes, where the score's slope changes sign."""
+    less = first - second
+
+    def rises(share: float) -> bool:
+        slope = float((weight * less / (rest + both * second + share * less)).sum())
+        return slope + (pull / share - pull / (both - share) if pull else 0.0) > 0.0
+
+    if not pull and not rises(0.0):
+        return 0.0
+    if not pull and rises(both):
+        return both
+    low, high = 0.0, both
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if rises(middle) else (low, middle)
+    return 0.5 * (low + high)
+
+
+def gaining(
+    baseline: Tensor, kinds: Mapping[str, Tensor], weight: Tensor, least: float
+) -> list[str]:
+    """Kinds that gain at least the share ``least`` of the best kind's gain over the baseline.
+
+    ``baseline``, ``values of kinds`` (N,): log densities of left-out rows, nats; ``weight`` (N,);
+    ``least``: where no kind gains, the one that loses least is kept.
+    """
+    gains = {kind: float(weight @ (density - baseline)) for kind, density in kinds.items()}
+    gains = {kind: gain for kind, gain in gains.items() if not isnan(gain)}  # a density needs noise
+    best = max(gains.values())
+    return [kind for kind, gain in gains.items() if gain >= min(least * best, best)]
+
+
+def baseline_share(
+    baseline: Tensor | None, kinds: Mapping[str, Tensor], inner: Mapping[str, float], weight: Tensor
+) -> float:
+    """Stacking weight of a baseline beside kinds in the proportions ``inner``, which add up to 1.
+
+    ``baseline``, ``values of kinds`` (N,): log densities of left-out rows, nats; without a baseline
+    its weight is 0. ``inner``: of those kinds that count. ``weight`` (N,).
+    """
+    if baseline is None:
+        return 0.0
+    together = torch.stack([kinds[kind] + log(p) for kind, p in inner.items()]).logsumexp(0)
+    return float(stacking_weights(torch.stack([baseline, together]), weight)[0])
+
+
+_MOST_LEVERAGE = 1.0 - 1e-6
+
+
+def left_out(law: NormalMixture, y: Tensor) -> NormalMixture:
+    """Distribution of every row given all others, the mixture of S models.
+
+    ``law``: of every row given all rows, (S, N, T); a row of weight w is one of w repetitions.
+    ``y`` (N, T).
+    """
+    noise = law.noise_variance
+    leverage = (law.variance / noise).clamp(0.0, _MOST_LEVERAGE)
+    rest = 1.0 - leverage
+    return NormalMixture(y - (y - law.loc) / rest, noise * leverage / rest, noise, law.log_weights)
+
+
+# Prior standard deviations. Noise proportional to the target has a slope of about the target's
+# coefficient of variation: rarely more than 1. The level of the noise is what training has said:
+# left-out rows of linearised networks are too favourable to ask them. Whether there is a shape is
+# decided beside a level that is free, or tails would stand in for it.
+_SLOPE_STD, _OFFSET_STD, _FREE = 0.5, 0.1, 1.0
+_TAILS_STD = 3.0  # of the shape of point predictions
+_MOST_WIDE = 0.5  # of the rows; beyond, the other state would be called the wide one
+# Bounds of the logit of the share (of `_MOST_WIDE`) and of the logarithm of ratio - 1.
+_LOGIT, _LOG_RATIO = (-6.0, 6.0), (-3.0, 5.0)
+_MAX_ITER = 100
+_VISIBLE = 1.5  # ratio of standard deviations from which tails are worth a word
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseShape:
+    """Noise whose width depends on the predicted mean, of two normals.
+
+    ``offset``, ``slope`` (T,): of the logarithm of the factor on the standard deviation; slope per
+    ``spread``. ``centre``, ``spread`` (T,): average and standard deviation of the predicted means
+    of training rows. ``lowest``, ``highest`` (T,): ends of these means, in units of ``spread``:
+    beyond, the factor stays what it is there.
+    """
+
+    offset: Array
+    slope: Array
+    centre: Array
+    spread: Array
+    lowest: Array
+    highest: Array
+    wide_share: float  # share p of the noise that has the larger variance
+    wide_ratio: float  # by how much the larger variance exceeds the smaller
+    mean_square: Array  # (T,); mean square of the factor over the training rows
+
+    def __str__(self) -> str:
+        growth = ", ".join(f"{exp(g):.2g}" for g in self.slope)
+        text = f"noise {growth} times as wide per standard deviation of the mean"
+        wide = self.wide_ratio**0.5
+        if wide < _VISIBLE:
+            return text
+        return f"{text}, and {wide:.2g} times as wide again in {self.wide_share:.2g} of the rows"
+
+    def factor(self, mean: Tensor) -> Tensor:
+        """Factor on the noise's standard deviation, given predicted means (N, T)."""
+        arrays = (self.centre, self.spread, self.lowest, self.highest, self.offset, self.slope)
+        centre, spread, low, high, offset, slope = (torch.as_tensor(a).to(mean) for a in arrays)
+        level = ((mean - centre) / spread).clamp(low, high)
+        return (offset + slope * level).exp()
+
+    @property
+    def states(self) -> tuple[Tensor, Tensor]:
+        """Factors (2,) on the variance, which average to 1, and their shares (2,)."""
+        return _states(*torch.tensor([self.wide_share, self.wide_ratio], dtype=torch.float64))
+
+    def shaped(self, law: NormalMixture) -> NormalMixture:
+        """The distribution with this noise in place of noise of one width: two states a draw."""
+        return _widened(law, self.factor(law.mean()), *self.states)
+
+
+def _states(share: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
+    variances = torch.stack([torch.ones_like(ratio), ratio]) / (1.0 + share * (ratio - 1.0))
+    return variances, torch.stack([1.0 - share, share])
+
+
+def _widened(
+    law: NormalMixture, factor: Tensor, variances: Tensor, shares: Tensor
+) -> NormalMixture:
+    """Every draw once for each state, its noise widened by ``factor`` (N, T)."""
+    n, noise = len(shares), (law.noise_variance * factor.square()).expand_as(law.loc)
+    log_weights = law.log_weights
+    if log_weights is None:
+        log_weights = noise.new_full((len(law.loc),), -log(len(law.loc)))
+    return replace(
+        law,
+        loc=law.loc.repeat(n, 1, 1),
+        variance=law.variance.expand_as(law.loc).repeat(n, 1, 1),
+        noise_variance=torch.cat([noise * v for v in variances.to(noise).unbind()]),
+        log_weights=(shares.to(noise).log().unsqueeze(1) + log_weights).flatten(),
+        covariance=None if law.covariance is None else law.covariance.repeat(n, 1, 1, 1),
+    )
+
+
+def fit_noise_shape(
+    law: NormalMixture, y: Tensor, weight: Tensor, *, is_free: bool = False
+) -> NoiseShape | None:
+    """The shape that left-out rows like best; None where one noise does as well.
+
+    ``law``: of every row given all others: S models, N rows, T targets; ``y`` (N, T); ``weight``
+    (N,); ``is_free``: whether the law's noise is a guess: its level is free then, and the shape is
+    never None.
+
+    O(S N T) an evaluation, some hundred of them.
+    """
+    total, mean, n = float(weight.sum()), law.mean(), y.shape[1]
+    centre = weight @ mean / total
+    spread = (weight @ (mean - centre).square() / total).sqrt()
+    if not bool((spread > 0.0).all()):
+        if not is_free:
+            return None
+        spread = torch.where(spread > 0.0, spread, 1.0)
+    level = (mean - centre) / spread
+
+    def loss(position: Tensor, offset_std: float) -> Tensor:
+        """Minus the log density of rows and prior; of an offset alone for one noise."""
+        offset, slope, tails = position.tensor_split([n, 2 * n])
+        log_factor, states = offset, (offset.new_ones(1), offset.new_ones(1))
+        if len(slope):
+            log_factor, states = offset + slope * level, _states(*_tails(tails))
+        squares = (offset / offset_std).square().sum() + (slope / _SLOPE_STD).square().sum()
+        if is_free and len(slope):
+            squares = squares + ((tails - _tail_start(tails)) / _TAILS_STD).square().sum()
+        return 0.5 * squares - weight @ _widened(law, log_factor.exp(), *states).log_prob(y)
+
+    def lowest(start: Tensor, offset_std: float) -> Tensor:
+        bounds = None if len(start) == n else [(-5.0, 5.0)] * (2 * n) + [_LOGIT, _LOG_RATIO]
+        of_std = by_autograd(partial(loss, offset_std=offset_std))
+        return lbfgs(of_std, start, max_iter=_MAX_ITER, bounds=bounds)
+
+    plain = lowest(level.new_zeros(n), _FREE)
+    free = lowest(torch.cat([plain, plain.new_zeros(n), _tail_start(plain)]), _FREE)
+    if not is_free:
+        if float(loss(plain, _FREE) - loss(free, _FREE)) < 0.5 * (n + 2) * log(max(total, 1.0)):
+            return None
+        free = lowest(free, _OFFSET_STD)
+    offset, slope, tails = free.tensor_split([n, 2 * n])
+    share, ratio = (float(t) for t in _tails(tails))
+    mean_square = weight @ (2.0 * (offset + slope * level)).exp() / total
+    columns = (offset, slope, centre, spread, level.amin(0), level.amax(0), mean_square)
+    *shape, square = (np.asarray(t.double().cpu().numpy()) for t in columns)
+    return NoiseShape(*shape, share, ratio, square)  # type: ignore[call-arg, arg-type]
+
+
+def _tail_start(like: Tensor) -> Tensor:
+    """Start of the search of share and ratio, and centre of their prior."""
+    return like.new_tensor([-1.0, 1.0])
+
+
+def _tails(position: Tensor) -> tuple[Tensor, Tensor]:
+    """Share of the wide state, and the ratio of the variances."""
+    return _MOST_WIDE * position[0].sigmoid(), 1.0 + position[1].exp()
+
+
+Law = TypeVar("Law", NormalMixture, CategoricalMixture)
+
+
+@dataclass(frozen=True, eq=False)
+class PooledPredictor(BasePredictor):
+    """Mixture of parts; parts of weight zero are never asked, and may have no density."""
+
+    parts: Mapping[str, Predictor]
+    weights: Mapping[str, float]  # by the names of the parts, adding up to 1
+
+    def law(self, x: Tensor) -> Any:
+        """Distribution of targets at rows (N, ...)."""
+        counting = [name for name in self.parts if self.weights[name]]
+        laws: list[Any] = [self.parts[name].law(x) for name in counting]
+        return mixture(laws, [self.weights[name] for name in counting])
+
+    def mean(self, x: Tensor) -> Tensor:
+        means = [w * self.parts[name].mean(x) for name, w in self.weights.items() if w]
+        return torch.stack(means).sum(0)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Any:
+        """Distribution of targets given each of ``n`` joint draws of functions, of chosen parts."""
+        weights = torch.tensor([self.weights[name] for name in self.parts], dtype=torch.float64)
+        which = torch.multinomial(weights, n, replacement=True, generator=generator)
+        parts, counts = list(self.parts.values()), which.bincount().tolist()
+        laws: list[Any] = [
+            parts[k].drawn(x, m, generator=generator) for k, m in enumerate(counts) if m
+        ]
+        order = which.argsort(stable=True).argsort().to(x.device)
+        if isinstance(laws[0], CategoricalMixture):
+            return CategoricalMixture(torch.cat([law.log_probs for law in laws])[order])
+        loc = torch.cat([law.loc for law in laws])[order]
+        noise = torch.cat([law.noise_variance.expand_as(law.loc) for law in laws])[order]
+        return NormalMixture(loc, torch.zeros_like(loc[:, :1]), noise)
+
+
+@dataclass(frozen=True, eq=False)
+class ShapedPredictor(BasePredictor):
+    """Numbers with noise by left-out rows, nowhere narrower than ``floor``."""
+
+    base: Predictor
+    noise: NoiseShape | None
+    floor: float = 0.0
+
+    def law(self, x: Tensor) -> NormalMixture:
+        law: Any = self.base.law(x)
+        return self.shaped(law)
+
+    def shaped(self, law: NormalMixture) -> NormalMixture:
+        """A law of the base with this noise."""
+        law = law if self.noise is None else self.noise.shaped(law)
+        return replace(law, noise_variance=law.noise_variance.clamp_min(self.floor**2))
+
+    def mean(self, x: Tensor) -> Tensor:
+        return self.base.mean(x)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+        """Distribution given each of ``n`` functions: every row's noise is in one of its states."""
+        # States have a stream of their own: functions don't depend on the rows that are asked for.
+        stream = generator_from(int(torch.randint(2**62, (), generator=generator)))
+        law: Any = self.base.drawn(x, n, generator=generator)
+        noise = law.noise_variance
+        if self.noise is not None:
+            (narrow, wide), (_, share) = self.noise.states
+            is_wide = torch.rand((n, len(x), 1), generator=stream) < float(share)
+            state = torch.where(is_wide, wide, narrow).to(noise)
+            noise = noise * self.noise.factor(self.base.mean(x)).square() * state
+        return replace(law, noise_variance=noise.clamp_min(self.floor**2))
+
+
+def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:
+    """Mixture of mixtures of one kind in the proportions ``shares``, whose sum doesn't matter."""
+    pairs = zip(laws, shares, strict=True)
+    log_weights = torch.cat([_log_weights(law) + log(p / sum(shares)) for law, p in pairs])
+    every: Sequence[Any] = laws
+    whole: Any
+    if isinstance(laws[0], CategoricalMixture):
+        whole = CategoricalMixture(torch.cat([law.log_probs for law in every]), log_weights)
+    else:
+        covariances = [law.covariance for law in every]
+        if any(covariance is None for covariance in covariances):
+            covariances = [_covariance(law) for law in every]
+        whole = NormalMixture(
+            torch.cat([law.loc for law in every]),
+            torch.cat([law.variance.expand_as(law.loc) for law in every]),
+            torch.cat([law.noise_variance.expand_as(law.loc) for law in every]),
+            log_weights,
+            torch.cat(covariances),
+        )
+    return whole  # type: ignore[no-any-return]
+
+
+def _log_weights(law: NormalMixture | CategoricalMixture) -> Tensor:
+    if law.log_weights is not None:
+        return law.log_weights
+    like = law.loc if isinstance(law, NormalMixture) else law.log_probs
+    return like.new_full((len(like),), -log(len(like)))
+
+
+def _covariance(law: NormalMixture) -> Tensor:
+    if law.covariance is not None:
+        return law.covariance
+    return torch.diag_embed(law.variance.expand_as(law.loc))
+
+
+
+# Normal priors of log b and of the logit of the share, and where they may lie.
+_MEAN, _STD = (0.0, -4.0), (1.0, 2.0)
+_BOUNDS = [(-3.0, 4.0), (-9.0, 0.0)]
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """``log_slope`` is log b; ``share`` is epsilon; ``frequency`` (K,): of the classes."""
+
+    log_slope: float
+    share: float
+    frequency: npt.NDArray[np.float64]
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """Log probabilities (N, K) of scores (N, K)."""
+        position = scores.new_tensor([self.log_slope, np.log(self.share) - np.log1p(-self.share)])
+        return _log_probs(position, scores, torch.as_tensor(self.frequency).to(scores))
+
+
+def _log_probs(position: Tensor, scores: Tensor, frequency: Tensor) -> Tensor:
+    softmax = (position[0].exp() * scores).log_softmax(-1)
+    kept, mixed = -torch.nn.functional.softplus(torch.stack([position[1], -position[1]]))
+    return torch.logaddexp(kept + softmax, mixed + frequency.log())
+
+
+def fit_calibration(scores: Tensor, y: Tensor, weight: Tensor) -> Calibration:
+    """The calibration that left-out rows like best.
+
+    ``scores`` (N, K): of every row without itself; ``y`` (N,): codes of the classes; ``weight``
+    (N,). Half a row of every class is added to the frequencies.
+    """
+    n_classes = scores.shape[1]
+    counts = torch.bincount(y, weight, minlength=n_classes).to(scores) + 0.5
+    frequency, rows = counts / counts.sum(), torch.arange(len(y))
+    mean, std = scores.new_tensor(_MEAN), scores.new_tensor(_STD)
+
+    def loss(position: Tensor) -> Tensor:
+        log_probs = _log_probs(position, scores, frequency)[rows, y]
+        return 0.5 * ((position - mean) / std).square().sum() - weight @ log_probs
+
+    log_slope, logit = lbfgs(by_autograd(loss), mean, max_iter=_MAX_ITER, bounds=_BOUNDS).tolist()
+    share = float(1.0 / (1.0 + np.exp(-logit)))
+    return Calibration(log_slope, share, frequency.cpu().numpy())
