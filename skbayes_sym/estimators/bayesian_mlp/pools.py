@@ -39,13 +39,12 @@ from skbayes_sym.inference.laplace.predictors import (
 )
 from skbayes_sym.inference.pooling import NoiseShape, PooledPredictor, ShapedPredictor
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
+from skbayes_sym.models.priors import LayerScales
 from skbayes_sym.symmetry.group import Trivial
 
 

@@ -28,11 +28,10 @@ from skbayes_sym.inference.effective_noise import NoiseNodes, noise_nodes
 from skbayes_sym.inference.laplace.member_refit import RefittedMembers
 from skbayes_sym.inference.laplace.predictors import RefittedPredictor
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import HalfNormal, UnboundPrior
+from skbayes_sym.models.priors import HalfNormal, LayerScales, UnboundPrior
 
 _RATE = 0.03  # learning_rate="auto"
 

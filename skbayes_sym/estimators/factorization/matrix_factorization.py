@@ -27,9 +27,9 @@ from skbayes_sym.inference.factorization.factor_model import FactorModel, rows_g
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
 from skbayes_sym.inference.factorization.incidence import Coordinates
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, Solver
+from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
-from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.symmetry.group import SymmetryGroup
 

@@ -47,13 +47,12 @@ from skbayes_sym.estimators.optimizers import (
 )
 from skbayes_sym.inference.laplace.predictors import ModesPredictor
 from skbayes_sym.inference.predictor import Predictor
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import Prior, UnboundPrior
+from skbayes_sym.models.priors import LayerScales, Prior, UnboundPrior
 
 _TOL = 5e-6  # of regression; see ``inference.laplace.search.evidence_problem``
 

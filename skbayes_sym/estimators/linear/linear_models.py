@@ -28,8 +28,7 @@ from skbayes_sym.inference.linear.linear_predictor import LinearPredictor
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
-from skbayes_sym.models.likelihoods.student_t import StudentT
+from skbayes_sym.models.likelihoods.noise import Gaussian, StudentT
 from skbayes_sym.models.model import Model
 
 FOR_NUMBERS: dict[str, Likelihood] = {

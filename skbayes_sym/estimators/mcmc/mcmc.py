@@ -29,13 +29,11 @@ from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.samplers import SMC, Chains, Kernel, ModeWeights
 from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.chains import Block
-from skbayes_sym.models.learned_scales import LayerScales
-from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import GaussianPrior, HalfNormal, Prior, UnboundPrior
+from skbayes_sym.models.priors import GaussianPrior, HalfNormal, LayerScales, Prior, UnboundPrior
 from skbayes_sym.symmetry.group import NotInvariantError, SymmetryGroup, Trivial, check_invariant
 
 CONSTRAINTS: dict[str, list[Any]] = {
