@@ -27,7 +27,7 @@ from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, standard_normal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, has_exact_domain
 from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.relabelling import DiagonalReference
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
 from skbayes_sym.inference.laplace.predictors import LabelsPredictor
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import LayerScales
 
 
 def class_data(n=40, n_inputs=2, n_classes=3, seed=0):

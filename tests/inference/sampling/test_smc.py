@@ -30,8 +30,7 @@ from skbayes_sym.inference.sampling.smc import (
     smc,
     systematic_resample,
 )
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.group import Product, Trivial
 from skbayes_sym.symmetry.units import Units

@@ -13,8 +13,14 @@ from skbayes_sym.inference.sampling.kernels import (
 )
 from skbayes_sym.numerics.linalg import cholesky, shrink_to_diagonal
 from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.reference import DiagonalReference, estimate_reference, orbit_mean
-from skbayes_sym.symmetry.relabelling import Labelling, label_objective, relabel
+from skbayes_sym.symmetry.relabelling import (
+    DiagonalReference,
+    Labelling,
+    estimate_reference,
+    label_objective,
+    orbit_mean,
+    relabel,
+)
 
 _SWEEPS = 20  # of relabelling; prior-like units never settle and needn't
 

@@ -11,8 +11,7 @@ from skbayes_sym.inference.sampling.modes.particle_alignment import (
     full_preconditioner,
     pooled_preconditioner,
 )
-from skbayes_sym.models.networks.activations import RELU, TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.symmetry.group import Trivial
 
 F64 = torch.float64
