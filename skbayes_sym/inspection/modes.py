@@ -17,6 +17,7 @@ from skbayes_sym.inspection._drawing import (
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.numerics.arguments import check_arrays
 
+_COLUMNS = ("weight", "log_evidence", "std_error", "n_explorers")
 _MOST_MODES = 10  # drawn, in the order given
 _LEGEND = 0.5  # rows that the legend takes
 
@@ -37,8 +38,6 @@ class ModesDisplay(Display):
         Nats.
     n_explorers : ndarray of int of shape (n_modes,)
         Chains that ended there on their own.
-    n_particles : ndarray of int of shape (n_modes,), optional
-        Particles of sequential Monte Carlo, likewise; 0 by default.
 
     Attributes
     ----------
@@ -75,20 +74,16 @@ class ModesDisplay(Display):
     """
 
     def __init__(
-        self, weight: Array, log_evidence: Array, std_error: Array, n_explorers: Array, *,
-        n_particles: Array | None = None,
-    ) -> None:  # fmt: skip
-        columns = ("weight", "log_evidence", "std_error", "n_explorers", "n_particles")
+        self, weight: Array, log_evidence: Array, std_error: Array, n_explorers: Array
+    ) -> None:
         arrays = check_arrays(
-            "ModesDisplay", {**dict.fromkeys(columns, "m"), "n_particles": "m?"}, weight=weight,
-            log_evidence=log_evidence,
-            std_error=std_error, n_explorers=n_explorers, n_particles=n_particles,
+            "ModesDisplay", dict.fromkeys(_COLUMNS, "m"), weight=weight, log_evidence=log_evidence,
+            std_error=std_error, n_explorers=n_explorers,
         )  # fmt: skip
         self.weight = arrays["weight"]
         self.log_evidence = arrays["log_evidence"]
         self.std_error = arrays["std_error"]
         self.n_explorers = arrays["n_explorers"]
-        self.n_particles = arrays.get("n_particles")
 
     @classmethod
     def from_estimator(cls, estimator: BaseEstimator, *, ax: Any = None, **kwargs: Any) -> Self:
@@ -117,9 +112,7 @@ class ModesDisplay(Display):
                 f"ModesDisplay needs modes, and this {type(model).__name__} has none: fit it with "
                 'remove_symmetries=ModeWeights("evidence").'
             )
-        names = ("weight", "log_evidence", "std_error", "n_explorers", "n_particles")
-        modes = [mode._asdict() for mode in model.modes_]
-        columns = {name: np.array([mode[name] for mode in modes]) for name in names}
+        columns = {n: np.array([getattr(mode, n) for mode in model.modes_]) for n in _COLUMNS}
         return cls(**columns).plot(ax=ax, **kwargs)
 
     def _size(self) -> tuple[float, float]:
@@ -145,19 +138,13 @@ class ModesDisplay(Display):
             share[:n], rows, "o", ms=7, mfc="white", mew=2, color=VERMILLION, clip_on=False,
             label="share of chains",
         )  # fmt: skip
-        ax.set_yticks(rows, [self._row_name(k) for k in range(n)])
+        ax.set_yticks(rows, [f"mode {k}: {self.n_explorers[k]} chains" for k in range(n)])
         unknown = "" if np.all(np.isfinite(self.weight)) else " (masses not trusted)"
         hidden = len(self.weight) - n
         rest = f"; {hidden} lighter modes not shown" if hidden else ""
         ax.set(xlim=(0, 1), xlabel=f"share of the posterior{unknown}{rest}")
         handles = [self.bars_, self.found_]
         legend_on_top(ax, n_columns=2, share=0.0, handles=handles)
-
-    def _row_name(self, k: int) -> str:
-        name = f"mode {k}: {self.n_explorers[k]} chains"
-        if self.n_particles is not None and np.any(self.n_particles):
-            name += f"\n{self.n_particles[k]} particles"
-        return name
 
     def _draw_evidence(self, ax: Any, n: int) -> None:
         rows = np.arange(n)
