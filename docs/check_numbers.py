@@ -88,10 +88,6 @@ NUMBERS = [
            "the axes from {} (two dimensions) to {} (a hundred) on", _MODE_SEEKING,
            (_FULL, r"appears at ([\d.]+) sigma", r"D = 2\s+([\d.]+)", r"D = 100\s+([\d.]+)")),
     Stated("docs/reproduction/gelberg.rst", "{} :math:`\\sigma`", _MODE_SEEKING, (_FULL,)),
-    Stated("docs/user_guide/symmetrized_vi.rst",
-           ":math:`{}\\,\\sigma` (one dimension, or full covariance); for mean-field off the axes "
-           ":math:`{}\\,\\sigma` in 2 dimensions down to :math:`{}\\,\\sigma` in 100.",
-           _MODE_SEEKING, (_FULL, r"D = 2\s+([\d.]+)", r"D = 100\s+([\d.]+)")),
     Stated("docs/user_guide/symmetrized_vi.rst", ":math:`{}\\,\\sigma` apart.", _MODE_SEEKING,
            (_FULL,)),
     Stated("docs/reproduction/gelberg.rst",

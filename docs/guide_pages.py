@@ -18,10 +18,10 @@ _NAMES_OF_PAGES = {
     "small_models": "distill Student",
     "keeping": "save load",
     "comparing_models": "compare_models evidence_scorer log_predictive_density_scorer NoSplit "
-    "get_scorer ModelComparisonDisplay interval_calibration_error expected_calibration_error",
+    "get_scorer interval_calibration_error expected_calibration_error",
     "practice": "HeldOut",
     "ecosystem": "as_quantile",
-    "displays": "PredictiveDisplay IntervalCalibrationDisplay ELBODisplay "
-    "InvarianceDisplay SymmetryDisplay ModesDisplay",
+    "displays": "PredictiveDisplay IntervalCalibrationDisplay "
+    "InvarianceDisplay SymmetryDisplay",
 }
 PAGES = {name: page for page, names in _NAMES_OF_PAGES.items() for name in names.split()}

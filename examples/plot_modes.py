@@ -2,16 +2,15 @@
 Modes: mass against votes
 =========================
 
-`~skbayes_sym.inspection.ModesDisplay` shows what a sampler found. A mode's posterior mass comes
-from bridge sampling. The share of chains that ended there only says how many starts its basin
-attracts.
+What a sampler found. A mode's posterior mass comes from bridge sampling. The share of chains that
+ended there only says how many starts its basin attracts.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from skbayes_sym import Chains, MCMCRegressor, ModeWeights
-from skbayes_sym.inspection import ModesDisplay, SymmetryDisplay
+from skbayes_sym.inspection import SymmetryDisplay
 
 # %%
 # Four plateaus, three steps between them, and one tanh unit, which can make one step: the first
@@ -23,8 +22,21 @@ settings = {
     "prior": 3.0, "sampler": Chains(init="prior", n_warmup=300), "n_chains": 64,
     "remove_symmetries": ModeWeights("evidence"), "random_state": 0,
 }  # fmt: skip
-reg = MCMCRegressor((1,), **settings)
-ModesDisplay.from_estimator(reg.fit(x[:, None].astype(np.float32), y))
+reg = MCMCRegressor((1,), **settings).fit(x[:, None].astype(np.float32), y)
+modes = reg.modes_
+names = [f"mode {k}: {mode.n_explorers} chains" for k, mode in enumerate(modes)]
+n_chains = sum(mode.n_explorers for mode in modes)
+figure, (shares, evidences) = plt.subplots(1, 2, figsize=(8, 2.5), layout="constrained")
+shares.barh(names, [mode.weight for mode in modes], alpha=0.6, label="mass")
+shares.plot([mode.n_explorers / n_chains for mode in modes], names, "o", label="share of chains")
+shares.set_xlabel("share of the posterior")
+shares.legend()
+evidences.errorbar(
+    [mode.log_evidence for mode in modes], names, fmt="o", capsize=3,
+    xerr=[2 * mode.std_error for mode in modes],
+)  # fmt: skip
+evidences.set_xlabel("log evidence (nats)")
+evidences.set_yticks([])
 
 # %%
 # The same modes in the plane of the unit's weight and bias. Each has two copies, since the unit can

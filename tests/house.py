@@ -18,7 +18,7 @@ from typing import NamedTuple
 FLOORS = [
     {"numerics"}, {"symmetry"}, {"models"}, {"inference"}, {"metrics", "datasets"},
     {"estimators"}, {"saving", "callbacks"}, {"inspection", "model_selection", "acquisition"},
-    {"student"}, {"surrogates", "distillation"}, {""},
+    {"student"}, {"distillation"}, {""},
 ]  # fmt: skip
 ORDER = {name: i for i, floor in enumerate(FLOORS) for name in floor}
 

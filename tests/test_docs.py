@@ -1,5 +1,7 @@
-"""The API page has every public name, and no other."""
+"""The pages: every public name, the words they link, and what their blocks print."""
 
+import contextlib
+import io
 import re
 import runpy
 from importlib import import_module
@@ -204,3 +206,50 @@ def test_the_numbers_behind_auto_are_on_their_page() -> None:
     table = runpy.run_path(str(DOCS / "effort_tables.py"))["table"]
     text = "\n".join(table("skbayes_sym.estimators.bayesian_mlp.pool.Effort"))
     assert "``least_gain = 0.85``\n     - Networks of one kind count" in text
+
+
+def blocks(page):
+    """Code and what is printed after it (None: nothing is said), in order."""
+    text = (DOCS.parent / page).read_text()
+    found = []
+    if page.endswith(".md"):
+        pieces = re.findall(r"```(python|text)\n(.*?)```", text, re.DOTALL)
+    else:
+        pieces = re.findall(r"\.\. (testcode|testoutput)::\n\n((?:   .*\n|\n)+)", text)
+        pieces = [(kind, re.sub(r"(?m)^   ", "", body)) for kind, body in pieces]
+    for kind, body in pieces:
+        if kind in ("python", "testcode"):
+            found.append((body, None))
+        else:
+            found[-1] = (found[-1][0], body)
+    return found
+
+
+PAGES = [
+    "README.md",
+    "docs/index.rst",
+    "docs/user_guide/tutorial.rst",
+    "docs/user_guide/tutorial_images.rst",
+    "docs/user_guide/tutorial_ratings.rst",
+    "docs/user_guide/ecosystem.rst",
+]
+NEEDS = {"ecosystem": ("mapie", "skpro", "arviz_stats", "optuna", "shap")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:.*the learned noise:UserWarning")
+@pytest.mark.filterwarnings("default::DeprecationWarning", "default::FutureWarning")
+def test_every_block_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
+    for name in ("pandas", *NEEDS.get(Path(page).stem, ())):
+        pytest.importorskip(name)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for code, expected in blocks(page):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, names)
+        if expected is not None:
+            assert printed.getvalue().split() == expected.split()
+    assert names

@@ -11,13 +11,11 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization
-from skbayes_sym.inference.factorization.coordinates import Coordinates
-from skbayes_sym.inference.factorization.covariance import CovarianceFamily
 from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem
-from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
-from skbayes_sym.inference.factorization.incidence import entries
-from skbayes_sym.inference.factorization.vi import fit_factors
+from skbayes_sym.inference.factorization.incidence import Coordinates, entries
+from skbayes_sym.inference.factorization.sides import CovarianceFamily
+from skbayes_sym.inference.factorization.vi import GapStream, fit_factors
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Gaussian
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap

@@ -42,7 +42,10 @@ chains = loss_barrier(model, (0, -1), (1, -1))
 within = loss_barrier(model, (0, 0), (0, -1))
 figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
 for ax, found, title in zip(axes, (chains, within), ("two chains", "one chain"), strict=True):
-    found.plot(ax)
+    ax.plot(found.share, found.before, label="as drawn")
+    ax.plot(found.share, found.after, label="aligned")
+    ax.set(xlabel="share of the way", ylabel="loss (nats per row)")
+    ax.legend()
     ax.set(title=title)
     print(
         f"{title:10}  distance {found.distance_before:5.1f}, aligned {found.distance_after:5.1f}"

@@ -1,6 +1,4 @@
-"""The data of the papers: toy generators (``_toy``), and a loader (``_loading``) for the sets the
-papers benchmark on, images among them (``_images``).
-"""
+"""The data of the papers: toys (``_toy``), and the sets that they benchmark on (``_loading``)."""
 
 from skbayes_sym.datasets._loading import load_dataset
 from skbayes_sym.datasets._toy import (

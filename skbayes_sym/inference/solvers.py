@@ -10,9 +10,7 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.covariance import CovarianceFamily
 from skbayes_sym.inference.factorization.entry_sites import is_normal
-from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo, side_moments
 from skbayes_sym.inference.factorization.factor_model import (
     MOST_PERMUTED,
     NAMES,
@@ -24,10 +22,14 @@ from skbayes_sym.inference.factorization.factor_model import (
     OnSweep,
     rows_group,
 )
-from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.gibbs import align, sample_factors
-from skbayes_sym.inference.factorization.sides import with_law
-from skbayes_sym.inference.factorization.vi import fit_factors, sweeps_start
+from skbayes_sym.inference.factorization.sides import (
+    CovarianceFamily,
+    mean_field_elbo,
+    side_moments,
+    with_law,
+)
+from skbayes_sym.inference.factorization.vi import GapStream, fit_factors, sweeps_start
 from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.random import Estimate

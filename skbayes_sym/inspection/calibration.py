@@ -8,13 +8,14 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.inspection._drawing import GREY, Display, has_label, next_series, no_box
+from skbayes_sym.inspection._drawing import COLOURS, GREY, MARKERS, Display, no_box
 from skbayes_sym.inspection._fitted import of_target, regression_law
 from skbayes_sym.metrics import interval_calibration_error
 from skbayes_sym.numerics.arguments import check_arrays, check_count, check_name, check_number
 
 _CHANCE = 0.95  # of the band within which a perfect model falls, at each coverage by itself
 _DIAGONAL = "perfect"
+_CURVE = "calibration curve"  # marks those that are counted
 
 
 class IntervalCalibrationDisplay(Display):
@@ -164,18 +165,18 @@ class IntervalCalibrationDisplay(Display):
 
     def _draw(self, style: dict[str, Any]) -> None:
         self.band_ = None
-        if not has_label(self.ax_, _DIAGONAL):
+        if _DIAGONAL not in self.ax_.get_legend_handles_labels()[1]:
             self.ax_.plot([0, 1], [0, 1], "--", color=GREY, lw=1, label=_DIAGONAL)
             self.band_ = self.ax_.fill_between(
                 self.nominal, *self.band.T, color="0.88", lw=0, zorder=0,
                 label=f"range of chance, {self.n_rows} rows",
             )  # fmt: skip
-        label = f"{self.name} (error {self.error:.3f})"
-        (self.line_,) = self.ax_.plot(
-            self.nominal,
-            self.observed,
-            **{"ms": 4, "label": label, **next_series(self.ax_), **style},
-        )
+        n = sum(line.get_gid() == _CURVE for line in self.ax_.get_lines())  # of earlier displays
+        series = {
+            "color": COLOURS[n % len(COLOURS)], "marker": MARKERS[n % len(MARKERS)], "ms": 4,
+            "gid": _CURVE, "label": f"{self.name} (error {self.error:.3f})",
+        }  # fmt: skip
+        (self.line_,) = self.ax_.plot(self.nominal, self.observed, **{**series, **style})
         self.ax_.set(
             xlim=(0, 1), ylim=(0, 1), xlabel="coverage of the intervals",
             ylabel="share of observations inside",

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.inspection._drawing import open_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.numerics.arguments import check_count
 from skbayes_sym.symmetry.modules.merging import aligned, between, vector
@@ -48,15 +47,6 @@ class LossBarrier:
         straight = (1 - self.share) * loss[0] + self.share * loss[-1]
         return float((loss - straight).max())
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw both paths; returns the axes (needs matplotlib)."""
-        ax, _ = open_axes(ax, self)
-        ax.plot(self.share, self.before, label="as drawn")
-        ax.plot(self.share, self.after, label="aligned")
-        ax.set(xlabel="share of the way", ylabel="loss (nats per row)")
-        ax.legend()
-        return ax
-
 
 def loss_barrier(
     model: BaseEstimator | Callable[[nn.Module], float], a: Any, b: Any, *, n_points: int = 21,
@@ -84,7 +74,7 @@ def loss_barrier(
     Returns
     -------
     LossBarrier
-        ``barrier_before`` and ``barrier_after`` (nats per row), the losses, and ``plot()``.
+        ``barrier_before`` and ``barrier_after`` (nats per row), and the losses along the way.
 
     Raises
     ------

@@ -49,7 +49,6 @@ class SymmetryDisplay(Display):
     See Also
     --------
     skbayes_sym.remove_symmetries : Draws of any sampler on one representative.
-    ModesDisplay : What the modes weigh.
 
     Examples
     --------

@@ -1,16 +1,16 @@
 """Comparing and choosing models.
 
 Reading order: ``_scorers`` (for ``scoring=``), ``_entries`` (a matrix's entries and rankings),
-``_compare`` (several models, one table) of ``_fits``, ``_quantile`` (for tools that take points).
+``_compare`` (several models, one table).
 
 In: estimators, fitted or not, through their public interface. Out: scores in nats per row.
 """
 
 from skbayes_sym.model_selection._compare import compare_models
 from skbayes_sym.model_selection._entries import EntryKFold, RankingScorer, cross_validate_entries
-from skbayes_sym.model_selection._quantile import as_quantile
 from skbayes_sym.model_selection._scorers import (
     NoSplit,
+    as_quantile,
     evidence_scorer,
     get_scorer,
     log_predictive_density_scorer,

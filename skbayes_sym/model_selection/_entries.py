@@ -13,9 +13,14 @@ from sklearn.utils.validation import check_array
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
-from skbayes_sym.estimators.factorization.entries import observed_entries, with_entries
-from skbayes_sym.estimators.factorization.lists import is_listed, listed_parts, role_of
-from skbayes_sym.estimators.factorization.recommending import Recommends
+from skbayes_sym.estimators.factorization.entries import (
+    is_listed,
+    listed_parts,
+    observed_entries,
+    times_of,
+    with_entries,
+)
+from skbayes_sym.estimators.factorization.predictions import PredictsEntries
 from skbayes_sym.numerics.arguments import shown
 
 _BY = ("entries", "rows", "columns", "time")
@@ -100,7 +105,7 @@ class EntryKFold:
         if len(place) < k:
             raise ValueError(f"n_splits={k} is more than the {len(place)} observed entries.")
         if self.by == "time":
-            times = role_of(X, "time")[place]
+            times = times_of(X)[place]
             order = np.argsort(times, kind="stable")
             fold = np.empty(len(place), dtype=np.int64)
             fold[order] = np.arange(len(place)) * (k + 1) // len(place) - 1
@@ -134,9 +139,9 @@ def _entries_of(X: Any, columns: Any) -> _Entries:
     if not is_listed(X, columns):
         seen = observed_entries(_checked(X))
         return _Entries(*seen[:3], np.arange(len(seen.values)))
-    listed = listed_parts(X, columns)
-    place = np.flatnonzero(~np.isnan(listed.values))
-    return _Entries(listed.rows[place], listed.columns[place], listed.values[place], place)
+    rows, places, values, _ = listed_parts(X, columns)
+    place = np.flatnonzero(~np.isnan(values))
+    return _Entries(rows[place], places[place], values[place], place)
 
 
 def _part(X: Any, columns: Any, place: Array) -> Any:
@@ -296,7 +301,7 @@ class RankingScorer:
         if self.metric not in _METRICS:
             raise ValueError(f"metric must be one of {_METRICS}, got {self.metric!r}.")
 
-    def __call__(self, estimator: Recommends, X: Any, y: Any = None) -> float:
+    def __call__(self, estimator: PredictsEntries, X: Any, y: Any = None) -> float:
         """Score held-out entries.
 
         Parameters

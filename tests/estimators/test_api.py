@@ -1,4 +1,4 @@
-"""The public estimators side by side: one name, one meaning, and a place in the docstring."""
+"""The public estimators side by side: one name, one meaning, one wording, imported when used."""
 
 import inspect
 import os
@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from email.message import Message
 from typing import Any
 
@@ -158,3 +159,141 @@ def test_a_class_links_to_its_page_once_there_is_a_site(monkeypatch):
     monkeypatch.setattr("skbayes_sym.estimators._fit.scikit_learn.metadata", lambda _: site)
     page = "https://docs.example/api/generated/skbayes_sym.BayesianLinearRegressor.html"
     assert page in estimator._repr_html_()
+
+
+KINDS = [*ESTIMATORS.values()]
+NETWORKS = [kind for kind in KINDS if "hidden_layer_sizes" in inspect.signature(kind).parameters]
+
+# One name, several meanings: in estimators of networks...
+OF_NETWORKS = {
+    "chain_weights_": "members aren't chains",
+    "elbo_": "of a symmetrised posterior or not",
+    "log_evidence_": "of one mode or of all",
+    "log_evidence_curve_": "of one mode or of the best",
+    "log_posterior_samples_": "members and draws, targets and labels",
+    "n_members": "trained networks, or whatever completes an ensemble",
+    "n_predict_samples": "of different things",
+    "network_": "of one posterior or of its modes",
+    "noise_std_": "of one posterior or of several",
+    "noise_std_samples_": "members and draws",
+    "optimizer": "what it says differs",
+    "posterior_": "a family each",
+    "prior_scale_": "of layers, groups or all coefficients",
+    "samples_": "members and draws",
+    "standardize": "of inputs, or of targets too",
+    "tol": "what has to gain differs",
+}
+# ... and in the linear models and the factorisation besides.
+OF_ALL = OF_NETWORKS | {
+    "coef_": "labels have no units",
+    "elbo_curve_": "after an update, a sweep or a block of steps",
+    "elbo_mean_field_": "of the best mean-field posterior, or of the one that was averaged",
+    "elbo_std_error_": "of the number that is estimated",
+    "likelihood": "linear models have likelihoods by name",
+    "max_iter": "updates, sweeps or steps",
+    "n_features_in_": "columns of a matrix",
+    "n_iter_": "updates, sweeps or steps",
+    "noise_std": "of targets or of a matrix",
+    "prior": "of weights or coefficients",
+    "site_location_": "a row of several classes has several",
+    "site_variance_": "a row of several classes has several",
+    "stop_reason_": "steps, updates or sweeps",
+    "symmetry_": "of units or of components",
+    "symmetry_gap_": "in closed form, by permanents or a bound",
+}
+# Types of parameters that differ.
+OF_TYPES = {
+    "hidden_layer_sizes": "'auto' where nothing has to be chosen",
+    "likelihood": "linear models have likelihoods by name",
+    "max_iter": "'auto' where there are two optimisers",
+    "network": "images have networks by name",
+    "noise_std": "one target, or several",
+    "optimizer": "Gauss-Newton where it can be",
+    "prior": "'learn' where the evidence is known",
+    "standardize": "'X' or 'y' where targets are numbers, one of two steps of a matrix",
+    "tol": "'auto' where there are two optimisers",
+}
+
+
+Descriptions = dict[str, dict[str, list[str]]]  # name -> text -> estimators
+
+
+def first_clause(lines: list[str]) -> str:
+    return re.split(r"[.;:](?:\s|$)", " ".join(" ".join(lines).split()))[0]
+
+
+def without_default(kind: str) -> str:
+    return re.sub(r",? *(default=.*|optional)$", "", " ".join(kind.split()))
+
+
+def described(kinds: list[type], sections: list[str], words: Callable[[Any], str]) -> Descriptions:
+    """What ``words`` takes from every entry of these sections, and whose it is."""
+    docscrape = pytest.importorskip("numpydoc.docscrape")
+    found: Descriptions = defaultdict(lambda: defaultdict(list))
+    for kind in kinds:
+        doc = docscrape.NumpyDocString(inspect.getdoc(kind) or "")
+        for entry in (entry for section in sections for entry in doc[section]):
+            for name in entry.name.split(", "):
+                found[name][words(entry)].append(kind.__name__)
+    return found
+
+
+def texts(kinds: list[type]) -> Descriptions:
+    """First clauses of parameters and attributes."""
+    return described(kinds, ["Parameters", "Attributes"], lambda e: first_clause(e.desc))
+
+
+def types() -> Descriptions:
+    return described(KINDS, ["Parameters"], lambda e: without_default(e.type))
+
+
+def differing(found: Descriptions) -> dict[str, dict[str, list[str]]]:
+    """Entries of which one doesn't go on from the shortest."""
+    return {
+        name: dict(by_text)
+        for name, by_text in found.items()
+        if not all(text.startswith(min(by_text, key=len)) for text in by_text)
+    }
+
+
+@pytest.mark.parametrize(
+    ("kinds", "allowed"), [(NETWORKS, OF_NETWORKS), (KINDS, OF_ALL)], ids=["networks", "all"]
+)
+def test_one_wording(kinds: list[type], allowed: dict[str, str]) -> None:
+    found = differing(texts(kinds))
+    assert {name: found[name] for name in found if name not in allowed} == {}
+
+
+def test_one_type() -> None:
+    found = {name: dict(kinds) for name, kinds in types().items() if len(kinds) > 1}
+    assert {name: found[name] for name in found if name not in OF_TYPES} == {}
+
+
+def test_no_exception_has_become_idle() -> None:
+    assert set(OF_ALL) - set(differing(texts(KINDS))) == set()
+    assert {name for name in OF_TYPES if len(types()[name]) < 2} == set()
+
+
+MOST_MODULES = 106  # a third of the 318 that `import skbayes_sym` loaded before names were lazy
+
+
+def test_every_name_is_there_and_listed():
+    assert set(skbayes_sym._MODULES) == set(skbayes_sym.__all__) <= set(dir(skbayes_sym))
+    for name in skbayes_sym.__all__:
+        assert getattr(skbayes_sym, name).__name__ == name
+    for name in skbayes_sym._ROOMS:
+        assert getattr(skbayes_sym, name).__name__ == f"skbayes_sym.{name}"
+    with pytest.raises(AttributeError, match="no attribute 'BayesianForest'"):
+        skbayes_sym.BayesianForest  # noqa: B018
+
+
+def test_a_linear_model_loads_no_sampler_and_no_inspection():
+    code = (
+        "import sys\nfrom skbayes_sym import BayesianLinearRegressor\n"
+        "print(*(m for m in sys.modules if m.startswith('skbayes_sym')))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = run.stdout.split()
+    assert 10 < len(modules) <= MOST_MODULES
+    for room in ("inspection", "model_selection", "saving", "inference.sampling"):
+        assert not any(m.startswith(f"skbayes_sym.{room}") for m in modules), room

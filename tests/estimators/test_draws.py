@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.model_selection._fits import has_posterior_draws
+from skbayes_sym.model_selection._compare import has_posterior_draws
 from skbayes_sym.models import Poisson
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -8,13 +8,9 @@ import pytest
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 
-from skbayes_sym import DeepEnsembleRegressor, MCMCRegressor, SymVIMatrixFactorization, inspection
+from skbayes_sym import MCMCRegressor, SymVIMatrixFactorization, inspection
 
-DISPLAYS = [
-    getattr(inspection, name)
-    for name in inspection.__all__
-    if hasattr(getattr(inspection, name), "from_estimator")
-]
+DISPLAYS = [getattr(inspection, name) for name in inspection.__all__]
 X, Y = np.arange(6.0)[:, None], np.arange(6.0)
 
 
@@ -41,7 +37,6 @@ def test_foreign_estimators_are_named_with_the_need(display):
 @pytest.mark.parametrize(
     ("display", "estimator"),
     [
-        (inspection.ELBODisplay, DeepEnsembleRegressor((2,), n_members=2, max_iter=20, tol=9.0)),
         (inspection.InvarianceDisplay, SymVIMatrixFactorization(1, max_iter=2, tol=9.0)),
         (inspection.SymmetryDisplay, SymVIMatrixFactorization(1, max_iter=2, tol=9.0)),
     ],
@@ -56,5 +51,5 @@ def test_unsuitable_estimators_of_our_own_are_named(display, estimator):
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
-    with pytest.raises(ImportError, match=r"ELBODisplay.*pip install matplotlib"):
-        inspection.ELBODisplay(np.arange(3.0), np.arange(3.0)).plot()
+    with pytest.raises(ImportError, match=r"IntervalCalib.*pip install matplotlib"):
+        inspection.IntervalCalibrationDisplay.from_predictions([0.5])

@@ -53,12 +53,6 @@ def test_classes_and_pipelines():
     assert np.isfinite(sk.loss_barrier(pipeline, (0, 0), (1, 0)).before).all()
 
 
-def test_it_draws_both_paths(model):
-    pytest.importorskip("matplotlib")
-    ax = sk.loss_barrier(model, (0, 0), (1, 0)).plot()
-    assert len(ax.lines) == 2
-
-
 def test_what_has_no_draws_is_refused(model):
     ensemble = sk.DeepEnsembleRegressor((3,), n_members=2, max_iter=5, tol=None).fit(X, Y)
     with pytest.raises(TypeError, match="loss_barrier needs draws of a network"):

@@ -12,8 +12,7 @@ from inference.factorization.factorization_problems import (
     swept,
 )
 
-from skbayes_sym.inference.factorization.covariance import CovarianceFamily
-from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
+from skbayes_sym.inference.factorization.sides import CovarianceFamily, mean_field_elbo
 
 
 @pytest.mark.long

@@ -6,8 +6,8 @@ from inference.factorization.factorization_problems import complete, fit, noisy_
 from inference.factorization.test_vi import LOG_EVIDENCE
 from printed_rotation_gap import printed_gap, printed_log_integral, printed_objective
 
-from skbayes_sym.inference.factorization.covariance import CovarianceFamily
-from skbayes_sym.inference.factorization.gap_looks import GapStream
+from skbayes_sym.inference.factorization.sides import CovarianceFamily
+from skbayes_sym.inference.factorization.vi import GapStream
 from skbayes_sym.symmetry.gaps.langevin import langevin_gap
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal

@@ -1,5 +1,6 @@
-"""Observed entries of a matrix with missing ones: dense with NaN, or sparse."""
+"""Observed entries of a matrix with missing ones, dense or sparse, or of a list of them."""
 
+import re
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -71,15 +72,12 @@ def frame_labels(X: Any) -> tuple[Array | None, Array | None]:
     """Names of a frame's rows and columns; None where it only numbers them."""
     if not is_frame(X):
         return None, None
-    return _names_or_none(X.index), _names_or_none(X.columns)
-
-
-def _names_or_none(labels: Sequence[Hashable]) -> Array | None:
-    array = np.asarray(labels)
-    if array.dtype.kind == "O":
-        array = array.astype(str)
-    is_numbered = array.dtype.kind in "iu" and np.array_equal(array, np.arange(len(array)))
-    return None if is_numbered or len(np.unique(array)) < len(array) else array
+    named = list[Array | None]()
+    for labels in map(np.asarray, (X.index, X.columns)):
+        array = labels.astype(str) if labels.dtype.kind == "O" else labels
+        is_numbered = array.dtype.kind in "iu" and np.array_equal(array, np.arange(len(array)))
+        named.append(None if is_numbered or len(np.unique(array)) < len(array) else array)
+    return named[0], named[1]
 
 
 def observed_entries(X: Any) -> Observed:
@@ -133,20 +131,16 @@ def scaling(
     with np.errstate(over="ignore", invalid="ignore"):
         mean = float(np.average(values, weights=weights)) if center else 0.0
         mean = float(values[0]) if center and is_constant else mean
-        away, unit = _in_units(values - mean)
-        spread = unit * float(np.sqrt(np.average(away**2, weights=weights))) or 1.0
+        away = values - mean
+        # In units of a power of two near the largest: no square over- or underflows.
+        unit = float(np.exp2(np.frexp(np.abs(away).max())[1] - 1.0))
+        spread = unit * float(np.sqrt(np.average((away / unit) ** 2, weights=weights))) or 1.0
     if not np.isfinite(spread):
         raise ValueError(
             "the observed entries of X span more than numbers can: rescale them, or take "
             "logarithms."
         )
     return mean, spread if scale else 1.0, spread
-
-
-def _in_units(values: Array) -> tuple[Array, float]:
-    """Values in units of a power of two near the largest: no square over- or underflows."""
-    unit = float(np.exp2(np.frexp(np.abs(values).max())[1] - 1.0))
-    return values / unit, unit
 
 
 def warn_of_empty(observed: Observed, *, is_told: Sequence[bool]) -> None:
@@ -161,3 +155,195 @@ def warn_of_empty(observed: Observed, *, is_told: Sequence[bool]) -> None:
             "stay at the prior.",
             UserWarning,
         )
+
+
+# How the columns of a list are called; any of them may have an end such as "_id".
+_STEMS = {
+    "row": "row|user|customer|reviewer|member|client|person",
+    "column": "column|item|movie|film|product|book|song|track|artist|article|business",
+    "value": "value|rating|score|star",
+    "weight": "weight",
+    "time": "time|date",
+}
+_END = r"s?[ _.:-]*(id|no|nr|key|code|idx|index|stamp)?s?"
+
+
+def list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> list[Hashable] | None:
+    """Columns of a frame that hold rows, columns, values and maybe weights; None of a matrix.
+
+    ``valued``: whether it must have values.
+
+    Raises ValueError if the columns that were named aren't there, or several could be meant, or
+    the frame is no matrix by the look of it.
+    """
+    if not is_frame(X):
+        return None
+    names, most = list(X.columns), 4 if valued else 2
+    if not isinstance(columns, str):
+        missing = [name for name in columns[:most] if name not in names]
+        if missing:
+            raise ValueError(f"columns={tuple(columns)!r} names {missing}, X has {names}.")
+        return list(columns[:most])
+    by_role = [_column_of(names, role) for role in ("row", "column", "value", "weight")]
+    if None in by_role[: 3 if valued else 2]:
+        _require_matrix(X, names)
+        return None
+    return [name for name in by_role[:most] if name is not None]
+
+
+def is_listed(X: Any, columns: Any = "auto") -> bool:
+    """Whether X is a list of entries: a tuple, or a frame whose columns say so."""
+    return isinstance(X, tuple) or list_columns(X, columns) is not None
+
+
+def _column_of(names: Sequence[Hashable], role: str) -> Hashable | None:
+    """The column of that role: the one so called, else the one that begins so."""
+    for pattern in (f"({_STEMS[role]}){_END}", f"({_STEMS[role]}).*"):
+        matching = [name for name in names if re.fullmatch(pattern, str(name), re.IGNORECASE)]
+        if len(matching) == 1:
+            return matching[0]
+        if len(matching) > 1 and pattern.endswith(_END):
+            raise ValueError(
+                f"{matching} of X may all be the {role}s of a list of entries: say which, by "
+                "columns=(rows, columns, values)."
+            )
+    return None
+
+
+def label_column(names: Sequence[Hashable], role: str) -> Hashable | None:
+    """The only column that is called as one of labels of that role."""
+    matching = [n for n in names if re.fullmatch(f"({_STEMS[role]}){_END}", str(n), re.IGNORECASE)]
+    return matching[0] if len(matching) == 1 else None
+
+
+def times_of(X: Any) -> Array:
+    """Times of the entries of a frame; ValueError if no column is called so."""
+    name = _column_of(list(X.columns), "time") if is_frame(X) else None
+    if name is None:
+        raise ValueError("X has no column of times: a frame with one that is called so is due.")
+    return np.asarray(X[name])
+
+
+def _require_matrix(X: Any, names: list[Hashable]) -> None:
+    """Refuse a frame that looks like a list of entries whose columns have other names."""
+    kinds = [np.asarray(X[name]).dtype.kind for name in names]
+    ids = [name for name, kind in zip(names, kinds, strict=True) if kind in "iuOUS"]
+    words = [name for name, kind in zip(names, kinds, strict=True) if kind in "OUSmM"]
+    looks_so = 3 <= len(names) <= 5 and len(ids) >= 2 and len(X) > 1
+    if looks_so and not words:
+        first, second = (np.asarray(X[name]) for name in ids[:2])
+        n_pairs = len(np.unique(np.stack([first, second]), axis=1).T)
+        sizes = len(np.unique(first)), len(np.unique(second))
+        looks_so = n_pairs == len(X) and max(sizes) < len(X) and min(sizes) > 10
+    if looks_so or (words and len(names) >= 3):
+        raise ValueError(
+            f"X has columns {names}. Of a list of entries say which hold rows, columns and values: "
+            f"columns=({', '.join(map(repr, names[:3]))}), say. A matrix of numbers is taken as "
+            "X.to_numpy()."
+        )
+
+
+# Labels of rows and of columns, values (NaN is missing) and weights, (N,) each, as listed.
+EntryList = tuple[Array, Array, Array, Array | None]
+
+
+def with_labels(observed: Observed, side: int, more: Array) -> Observed:
+    """The entries of a list with these labels, sorted, among those of its rows (0) or columns."""
+    if side == 1:
+        return with_labels(observed.transposed, 0, more).transposed
+    old, m = observed.row_labels, observed.shape[1]
+    if old is None or not len(np.setdiff1d(more, old)):
+        return observed
+    labels = np.union1d(old, more)
+    rows = np.searchsorted(labels, old).astype(np.int32)[observed.rows]
+    return observed._replace(rows=rows, row_labels=labels, shape=(len(labels), m))
+
+
+def listed_parts(X: Any, columns: Any = "auto") -> EntryList:
+    """Rows, columns, values and maybe weights of a tuple, or of a frame with columns of them.
+
+    Raises ValueError if the parts differ in length, labels are missing, or values or weights
+    aren't numbers.
+    """
+    named = list_columns(X, columns)
+    names: list[Any] = ["rows", "columns", "values", "weights"] if named is None else list(named)
+    parts = list(X) if named is None else [X[name] for name in named]
+    if len(parts) not in (3, 4):
+        raise ValueError(
+            f"a list of entries is (rows, columns, values) or (rows, columns, values, weights), "
+            f"got {len(parts)} parts."
+        )
+    rows, places = (as_labels(*pair) for pair in zip(parts[:2], names, strict=False))
+    values = _numbers(parts[2], names[2])
+    weights = _numbers(parts[3], names[3]) if len(parts) == 4 else None
+    lengths = [len(part) for part in (rows, places, values, weights) if part is not None]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"the parts of a list of entries must be of one length, got {lengths}.")
+    if weights is not None and not (np.isfinite(weights).all() and (weights >= 0.0).all()):
+        raise ValueError("weights must be finite and at least 0.")
+    if np.isinf(values).any():
+        raise ValueError("values contains infinity; NaN is a missing entry.")
+    return rows, places, values, weights
+
+
+def listed_entries(X: Any, columns: Any = "auto") -> Observed:
+    """Entries of a list, row by row.
+
+    Rows and columns are any labels; they are sorted. NaN is a missing value; its row and column
+    are there. An entry listed twice was observed twice; warns if with another value.
+    """
+    rows, places, values, weights = listed_parts(X, columns)
+    (row_labels, i), (column_labels, j) = _coded(rows), _coded(places)
+    kept = ~np.isnan(values) if weights is None else ~np.isnan(values) & (weights > 0.0)
+    order = np.flatnonzero(kept)[np.lexsort((j[kept], i[kept]))]
+    first, second = values[order][:-1], values[order][1:]
+    again = (np.diff(i[order]) == 0) & (np.diff(j[order]) == 0) & (first != second)
+    if again.any():
+        first = order[np.flatnonzero(again)[0]]
+        warn_user(
+            f"{np.count_nonzero(again)} entries are listed again with another value, such as "
+            f"({rows[first]!s}, {places[first]!s}): each counts as an observation of its own. "
+            "frame.drop_duplicates([rows, columns], keep='last') keeps the last.",
+            UserWarning,
+        )
+    return Observed(
+        i[order], j[order], values[order], (len(row_labels), len(column_labels)),
+        None if weights is None else weights[order], row_labels, column_labels,
+    )  # fmt: skip
+
+
+def as_labels(raw: Any, name: Hashable) -> Array:
+    """Labels as numbers or words, (N,). Raises ValueError where one is missing."""
+    labels = np.asarray(raw)
+    if labels.ndim != 1:
+        raise ValueError(f"{name} of a list of entries must be 1D, got shape {labels.shape}.")
+    with np.errstate(invalid="ignore"):
+        is_missing = np.array([v is None or v != v or str(v) in ("<NA>", "NaT") for v in labels]) \
+            if labels.dtype.kind == "O" else labels != labels  # fmt: skip
+    if is_missing.any():
+        raise ValueError(
+            f"{name} is missing in {np.count_nonzero(is_missing)} entries, the first at position "
+            f"{np.argmax(is_missing)}: an entry must say whose it is. Leave these out."
+        )
+    return labels.astype(str) if labels.dtype.kind == "O" else labels
+
+
+def _coded(labels: Array) -> tuple[Array, Array]:
+    """Distinct labels in their order, and each one's place among them, int32."""
+    if labels.dtype.kind in "iu" and len(labels):
+        low, high = int(labels.min()), int(labels.max())
+        if high - low <= 4 * len(labels):  # a table of what is there beats sorting
+            is_there = np.zeros(high - low + 1, dtype=bool)
+            is_there[labels - low] = True
+            place = np.cumsum(is_there, dtype=np.int32) - np.int32(1)
+            distinct = np.flatnonzero(is_there) + low
+            return distinct.astype(labels.dtype), place[labels - low]
+    distinct, place = np.unique(labels, return_inverse=True)
+    return distinct, place.astype(np.int32)
+
+
+def _numbers(raw: Any, name: Hashable) -> Array:
+    numbers = np.asarray(raw)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "fiub":
+        raise ValueError(f"{name} of a list of entries must be numbers, 1D; got {raw!r}.")
+    return numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)

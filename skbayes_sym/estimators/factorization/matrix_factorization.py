@@ -11,15 +11,20 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators.factorization.entries import is_listed
 from skbayes_sym.estimators.factorization.fitting import FactorEffort, Factorization
-from skbayes_sym.estimators.factorization.lists import is_listed
-from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining, observe
-from skbayes_sym.estimators.factorization.recommending import Recommends
-from skbayes_sym.estimators.factorization.stream import Listed, joined, warm_state
-from skbayes_sym.inference.factorization.coordinates import Coordinates
+from skbayes_sym.estimators.factorization.matrix_training import (
+    Listed,
+    MatrixTraining,
+    joined,
+    observe,
+    warm_state,
+)
+from skbayes_sym.estimators.factorization.predictions import PredictsEntries
 from skbayes_sym.inference.factorization.entry_sites import is_normal, with_scale
 from skbayes_sym.inference.factorization.factor_model import FactorModel, rows_group
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
+from skbayes_sym.inference.factorization.incidence import Coordinates
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, Solver
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
 from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
@@ -46,7 +51,7 @@ _NOISE_RANGE = 1e-3, 1e2
 _LATENT_NOISE = 0.75  # variance of the noise that turns factors into labels: their unit is free
 
 
-class SymVIMatrixFactorization(Recommends):
+class SymVIMatrixFactorization(PredictsEntries):
     r"""Factorise a ratings-like matrix by symmetrised variational inference.
 
     .. math:: x_{ij} = \text{mean} + \text{scale} \cdot

@@ -1,7 +1,7 @@
-"""Predictions of a fitted factorisation: factors of rows, entries, draws, scores."""
+"""Predictions of a fitted factorisation: factors of rows, entries, draws, scores, rankings."""
 
 from copy import copy
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,26 +16,44 @@ from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.base import BayesianEstimator
-from skbayes_sym.estimators.factorization.entries import frame_labels, observed_entries
-from skbayes_sym.estimators.factorization.entry_law import EntryPredictive
-from skbayes_sym.estimators.factorization.fitting import stated
-from skbayes_sym.estimators.factorization.lists import (
+from skbayes_sym.estimators.factorization.entries import (
     as_labels,
+    frame_labels,
     is_listed,
     list_columns,
     listed_entries,
+    observed_entries,
 )
+from skbayes_sym.estimators.factorization.entry_law import EntryPredictive
+from skbayes_sym.estimators.factorization.fitting import stated
 from skbayes_sym.estimators.factorization.side_features import FeatureCode, of_new_rows
 from skbayes_sym.inference.factorization.entry_predictor import (
     LAW_BLOCK,
     EntryRows,
     FactorPredictor,
+    law_cov,
 )
 from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.arguments import check_arrays, shown
+from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of, shown
+from skbayes_sym.numerics.random import generator_from
+
+
+class Recommended(NamedTuple):
+    """Columns for each row asked for, the best first."""
+
+    columns: Array  # (n_rows, n), labels or positions
+    values: Array  # (n_rows, n): expected entries, probabilities, or one draw of entries
+
+
+class Similar(NamedTuple):
+    """Columns like one, the most alike first."""
+
+    columns: Array  # (n,), labels or positions
+    mean: Array  # (n,), posterior mean of the correlation
+    interval: Array  # (n, 2), ends of a central 90 % interval
 
 
 class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):
@@ -58,11 +76,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     def _fitted_likelihood(self) -> Likelihood:
         """The likelihood of the entries, at any parameters."""
         raise NotImplementedError
-
-    @property
-    def _is_of_a_list(self) -> bool:
-        """Whether `fit` was given a list: `predict` of a matrix would have to be of its rows."""
-        return "stop_reason_" in vars(self) and self._was_list_
 
     def _labels(self, side: str) -> Array | None:
         """Labels of the rows or the columns; None where they are numbered."""
@@ -88,7 +101,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             return validate_data(self, X, reset=reset, dtype=FLOATS, **settings)
 
     def transform(self, X: Any, return_std: bool = False, *, row_features: Any = None) -> Any:
-        """Posterior means of the row factors; rows may be new.
+        """Posterior means of the row factors given the posterior of V; rows may be new.
 
         Parameters
         ----------
@@ -101,10 +114,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
 
         Returns
         -------
-        mean : ndarray of shape (n_rows, n_components)
-            Given the posterior of V; the prior mean for a row with nothing observed.
-        std : ndarray of shape (n_rows, n_components)
-            Only if ``return_std``.
+        mean, std : ndarray of shape (n_rows, n_components)
+            ``std`` only if asked for.
         """
         data, labels = self._entries_of(X)
         rows, k = self._new_rows(data, labels, row_features), len(self.components_)
@@ -116,7 +127,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         return mean, variance.sqrt().numpy().astype(dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Array:
-        """Row factors back to rows of the matrix, column offsets included.
+        """Turn row factors back into rows of the matrix, with the columns' offsets only.
 
         Parameters
         ----------
@@ -125,8 +136,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Returns
         -------
         ndarray of shape (n_rows, n_columns)
-            In the units of the matrix. The rows' own offsets, which the factors don't hold, are
-            left out: `predict_new_rows` has them.
+            In the units of the matrix.
         """
         check_is_fitted(self)
         with numbers_due("X"):
@@ -140,13 +150,12 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         return factors @ self.components_ * self.scale_ + self.mean_ + offsets
 
     def reconstruct(self) -> Array:
-        """Posterior mean of the whole training matrix, without the noise.
+        """Posterior mean of the whole training matrix, without the noise, dense.
 
         Returns
         -------
         ndarray of shape (n_rows, n_columns)
-            Dense, in the units of the matrix (of counts and classes, of the latent numbers);
-            `predict_entries` for matrices too large for it.
+            In the units of the matrix (of counts and classes, of the latent numbers).
         """
         predictor = self._predictor()
         n, root_k = len(predictor.rows.mean), np.sqrt(len(self.components_))
@@ -157,9 +166,10 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             product = (predictor.rows.mean @ predictor.columns.mean.T).numpy()
         return product / root_k * self.scale_ + self.mean_
 
-    @available_if(lambda self: self._is_of_a_list)
+    # Of a matrix it would have to be of its rows.
+    @available_if(lambda self: "stop_reason_" in vars(self) and self._was_list_)
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predict entries, where `fit` was given a list of them.
+        """Predict entries, where `fit` was given a list of them, as `predict_entries` does.
 
         Parameters
         ----------
@@ -167,12 +177,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             A frame, as `fit` takes it, or a tuple; values aren't looked at and may be left out.
         return_std : bool, default=False
             Whether to return the standard deviation of a new observation too.
-
-        Returns
-        -------
-        mean : ndarray of shape (n_entries,)
-        std : ndarray of shape (n_entries,)
-            Noise included; only if ``return_std``.
         """
         return self.predict_entries(X, return_std=return_std)
 
@@ -182,10 +186,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Parameters
         ----------
         rows, columns : array-like of shape (n_entries,)
-            Labels, where `row_labels_` and `column_labels_` are set; else positions, counted from
-            0. Rows or columns of which nothing is known, new labels, are predicted as any of those
-            of the fit would be, before its entries were seen: with a wider deviation. In place of
-            both, a list of entries as `fit` takes it, with or without values.
+            Labels, where `row_labels_` and `column_labels_` are set; else positions. Those with new
+            labels are predicted as any of the fit before its entries were seen: with a wider
+            deviation. In place of both, a list of entries as `fit` takes it, values or not.
         return_std : bool, default=False
             Whether to return the standard deviation of a new observation too.
 
@@ -226,11 +229,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         -------
         ndarray of shape (n_entries, n_classes)
             In the order of `classes_`.
-
-        Raises
-        ------
-        ValueError
-            If the likelihood is of numbers.
         """
         predictor, x = self._asked(rows, columns)
         if self._classes is None:
@@ -240,7 +238,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         return torch.cat(laws).numpy()
 
     def with_new_rows(self, X: Any, *, row_features: Any = None) -> Self:
-        """The model with rows that weren't there in `fit`, from the entries they have.
+        """Copy of the model with rows that weren't there in `fit`, from the entries they have.
 
         Parameters
         ----------
@@ -252,14 +250,13 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Returns
         -------
         model : object
-            A copy, whose other rows and whose columns are as they were: given the columns'
-            posterior, a new row is a regression. It predicts, draws and recommends for the new
-            rows as for the others.
+            Other rows and columns are as they were: given the columns' posterior, a new row is a
+            regression.
         """
         return self._with_new(X, row_features, 0)
 
     def with_new_columns(self, X: Any, *, column_features: Any = None) -> Self:
-        """The model with columns that weren't there in `fit`, from the entries they have.
+        """Copy of the model with columns that weren't there in `fit`, as by `with_new_rows`.
 
         Parameters
         ----------
@@ -267,11 +264,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             Entries of new columns, such as the first ratings of a film.
         column_features : array-like or DataFrame, optional
             Of these columns, if `fit` was given some.
-
-        Returns
-        -------
-        model : object
-            A copy, as `with_new_rows` gives.
         """
         return self._with_new(X, column_features, 1)
 
@@ -291,9 +283,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Returns
         -------
         float
-            Nats per observed entry, of the entries as given: the entries of a row under a normal
-            with the mean and covariance they have given the prior of rows and the posterior of V;
-            of likelihoods but "gaussian" a lower bound. 0 if nothing is observed.
+            Nats per observed entry, as given: a row's entries under a normal with their mean and
+            covariance given the prior of rows and the posterior of V; of likelihoods but "gaussian"
+            a lower bound. 0 if nothing is observed.
         """
         check_is_fitted(self)
         if is_listed(X, self.columns):
@@ -308,6 +300,129 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             density = self._predictor().log_density_of_rows(data, features)
         total = density - len(data.value) * float(np.log(self.scale_))
         return total / max(len(data.value), 1)
+
+    def recommend(
+        self,
+        rows: Any = None,
+        n: int = 10,
+        *,
+        exclude_seen: bool = True,
+        by: str = "mean",
+        n_draws: int = 200,
+        random_state: Any = None,
+    ) -> Recommended:
+        """Recommend the best columns for rows.
+
+        Parameters
+        ----------
+        rows : array-like of shape (n_rows,), optional
+            Labels, or positions where rows have none; all rows by default. Unknown ones get what is
+            best on average; `with_new_rows` takes what they have seen.
+        n : int, default=10
+            Columns for each, if every row has that many left.
+        exclude_seen : bool, default=True
+            Whether columns that the row has an entry of are left out.
+        by : {"mean", "probability_best", "thompson"}, default="mean"
+            The expected entry; the share of ``n_draws`` joint draws in which the column is the best
+            one; or the order of a single draw, which explores columns as often as they may be best.
+        n_draws : int, default=200
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        Recommended
+            ``columns`` and ``values``, (n_rows, n) each.
+        """
+        check_is_fitted(self)
+        if by not in ("mean", "probability_best", "thompson"):
+            raise ValueError(f"by must be 'mean', 'probability_best' or 'thompson', got {by!r}.")
+        check_count("n", n)
+        check_count("n_draws", n_draws)
+        n_known, labels = len(self.posterior_.rows.mean), self._labels("row")
+        if rows is None:
+            asked, n_unknown = np.arange(n_known), 0
+        else:
+            asked, n_unknown = places(rows, n_known, "rows", labels)
+        predictor = self._predictor()
+        predictor = predictor.with_unknown(n_unknown, 0) if n_unknown else predictor
+        generator = generator_from(seed_of(random_state), torch.device("cpu"))
+        m, (i, j) = len(self.posterior_.columns.mean), self._seen_
+        marks = np.ones(len(i), dtype=bool)
+        seen = self._cached("seen", lambda: sp.csr_array((marks, (i, j)), shape=(n_known, m)))
+        n_left, chosen, values = min(n, m), list[Array](), list[Array]()
+        at_once = n_draws if by == "probability_best" else 1
+        for block in np.array_split(asked, max(1, len(asked) * m * at_once // (1 << 22))):
+            x = torch.cartesian_prod(torch.as_tensor(block), torch.arange(m)).view(-1, 2)
+            scores: Array
+            if by == "mean":
+                scores = self._law(predictor, x).mean().reshape(-1, m)
+            else:
+                with one_thread(), torch.no_grad():
+                    drawn = predictor.outputs(x, at_once, generator=generator)[..., 0]
+                scores = drawn.numpy().reshape(at_once, -1, m)
+            out = np.zeros((len(block), m), dtype=bool)
+            if exclude_seen:
+                out[block < n_known] = seen[block[block < n_known]].toarray()
+            scores = np.where(out, -np.inf, scores)
+            if by == "probability_best":
+                best = scores.argmax(axis=2)
+                scores = np.stack([np.bincount(b, minlength=m) for b in best.T]) / at_once
+                scores = np.where(out, -np.inf, scores)
+            scores = scores.reshape(-1, m)
+            if by == "thompson" and predictor.likelihood.scales_targets:
+                scores = scores * self.scale_ + self.mean_
+            n_left = min(n_left, int((m - out.sum(axis=1)).min(initial=m)))
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :n]
+            chosen.append(order)
+            values.append(np.take_along_axis(scores, order, axis=1))
+        columns, names = np.concatenate(chosen)[:, :n_left], self._labels("column")
+        columns = columns if names is None else names[columns]
+        return Recommended(columns, np.concatenate(values)[:, :n_left])
+
+    def similar_columns(
+        self, column: Any, n: int = 10, *, n_draws: int = 200, random_state: Any = None
+    ) -> Similar:
+        """Find the columns that rows take to as they do to one: by correlation over rows.
+
+        Parameters
+        ----------
+        column : label or int
+            Label or position.
+        n, n_draws : int, default=10, 200
+            Columns to find, and draws of the factors' posterior.
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        Similar
+            ``columns``, ``mean`` and ``interval`` of the correlation between the expected entries
+            of two columns, over rows of the prior; the highest mean first.
+        """
+        check_is_fitted(self)
+        check_count("n", n)
+        check_count("n_draws", n_draws)
+        predictor, labels = self._predictor(), self._labels("column")
+        (place,), n_unknown = places([column], len(predictor.columns.mean), "columns", labels)
+        if n_unknown:
+            raise ValueError(f"column {column!r} was not there in fit, so nothing is like it.")
+        # Rows t ~ N(m, C), their offset included, have entries t' v: two columns of them are
+        # correlated as v' C w says.
+        free = list(predictor.network.sides[0].free)
+        root = torch.linalg.cholesky(law_cov(predictor.laws[0])).numpy()
+        loc = predictor.columns.mean[:, free].numpy()
+        values, vectors = np.linalg.eigh(predictor.columns.cov[:, free][:, :, free].numpy())
+        spread = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
+        rng, cosines = np.random.default_rng(seed_of(random_state)), []
+        for _ in range(n_draws):
+            noise = rng.standard_normal((*loc.shape, 1))
+            drawn = (loc + (spread @ noise)[..., 0]) @ root
+            drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+            cosines.append(drawn @ drawn[place])
+        mean = np.mean(cosines, axis=0)
+        order = np.argsort(-np.where(np.arange(len(mean)) == place, -np.inf, mean))[:n]
+        order = order[order != place]
+        ends = np.quantile(cosines, [0.05, 0.95], axis=0)
+        return Similar(order if labels is None else labels[order], mean[order], ends[:, order].T)
 
     def _asked(self, rows: Any, columns: Any) -> tuple[FactorPredictor, Tensor]:
         """Places of entries, (E, 2), and a predictor that has them, unknown ones at the end."""
@@ -396,13 +511,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         return sp.csr_array(places, shape=shape)
 
     def _as_fitted(self, values: Array) -> Array:
-        """Values as the model has them: scaled, or positions among the classes.
-
-        Raises
-        ------
-        ValueError
-            If a value is no class that was seen.
-        """
+        """Values as the model has them: scaled, or positions among the classes that were seen."""
         if self._classes is None:
             counts = not self._fitted_likelihood().scales_targets
             values = np.asarray(values, dtype=np.float64)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.columns import Columns, Table, table_of
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
-from skbayes_sym.estimators.factorization.lists import as_labels, label_column
+from skbayes_sym.estimators.factorization.entries import as_labels, label_column
 from skbayes_sym.numerics.arguments import is_frame, shown
 
 MOST_FEATURES = 5000  # their inner products are held and factorised

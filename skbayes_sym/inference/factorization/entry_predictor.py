@@ -10,13 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.coordinates import (
-    Coordinates,
-    Free,
-    free_part,
-    given_pinned,
-    with_pinned,
-)
 from skbayes_sym.inference.factorization.entry_sites import (
     SeenEntries,
     expected,
@@ -27,10 +20,15 @@ from skbayes_sym.inference.factorization.entry_sites import (
 )
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.incidence import (
+    Coordinates,
+    Free,
     Incidence,
+    free_part,
+    given_pinned,
     packed_second_moments,
     packed_sums,
     sums_over_entries,
+    with_pinned,
 )
 from skbayes_sym.inference.factorization.sides import Noise, row_conditionals
 from skbayes_sym.inference.predictor import BasePredictor

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.coordinates import Coordinates
 from skbayes_sym.inference.factorization.entry_sites import noise_variance
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior, RowLaw, SidePrior
-from skbayes_sym.inference.factorization.incidence import Entries
+from skbayes_sym.inference.factorization.incidence import Coordinates, Entries
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.optimise import Stopped

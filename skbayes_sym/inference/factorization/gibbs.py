@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.coordinates import given_pinned
 from skbayes_sym.inference.factorization.factor_model import FactorProblem, FactorState, OnSweep
 from skbayes_sym.inference.factorization.incidence import (
     Incidence,
+    given_pinned,
     packed_second_moments,
     packed_sums,
     products,

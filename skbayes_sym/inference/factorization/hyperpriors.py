@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.coordinates import Coordinates
+from skbayes_sym.inference.factorization.incidence import Coordinates
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.random import float64_normal, numpy_generator

@@ -1,25 +1,181 @@
-"""The rows of one side given those of the other: their best Gaussians, their prior, their size."""
+"""The rows of one side given the other's: their best Gaussians, prior and size, and the bound."""
 
-from math import sqrt
+from dataclasses import dataclass
+from math import log, pi, sqrt
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.coordinates import ToExplain, given_pinned, put_free
-from skbayes_sym.inference.factorization.covariance import CovarianceFamily
-from skbayes_sym.inference.factorization.factor_elbo import side_moments
-from skbayes_sym.inference.factorization.factor_model import FactorProblem, FactorState
+from skbayes_sym.inference.factorization.entry_sites import SeenEntries, expected, is_normal
+from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem, FactorState
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SideMoments, SidePrior
 from skbayes_sym.inference.factorization.incidence import (
+    Entries,
+    Incidence,
     Side,
     Sums,
+    ToExplain,
+    free_part,
+    given_pinned,
+    packed_multiplicity,
     packed_second_moments,
     packed_sums,
+    products,
+    put_free,
 )
+from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import cholesky, log_det, matrix_blocks
 from skbayes_sym.numerics.machine import positions
 from skbayes_sym.symmetry.gaps.gap import GapGradient
+from skbayes_sym.symmetry.gaps.rotations import row_root
+
+
+@dataclass(frozen=True)
+class CovarianceFamily:
+    """The best covariances of a family for given precisions ``P_i``.
+
+    ``kind``: "full", any ``S_i = P_i^-1``; "diag", independent entries, ``diag(P_i)^-1``; "row", a
+    variance a row, ``k / tr P_i``; "isotropic", one for all rows of a side, the harmonic mean of
+    theirs; "none", points: sweeps are alternating least squares and end at the MAP, and their
+    objective is the log joint density, which bounds nothing. Fully observed, the product is then
+    the SVD of R with its values lowered by ``noise^2 sqrt(k) / prior_scale^2`` (Srebro, Rennie &
+    Jaakkola 2005).
+    """
+
+    kind: str
+
+    @property
+    def is_isotropic(self) -> bool:
+        """Whether every S_i is a multiple of the identity."""
+        return self.kind in ("row", "isotropic", "none")
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether every S_i is diagonal."""
+        return self.kind != "full"
+
+    def project(self, precision: Tensor, factor: Tensor) -> Tensor:
+        """Maximise ``-1/2 tr(P_i S_i) + 1/2 log det S_i`` in the family, all (n, k, k).
+
+        ``factor``: Cholesky factors of the precisions.
+        """
+        if self.kind == "full":
+            return torch.cholesky_inverse(factor)
+        if self.kind == "none":
+            return torch.zeros_like(precision)
+        diagonal = precision.diagonal(dim1=-2, dim2=-1)
+        if self.is_isotropic:
+            diagonal = diagonal.mean(-1, keepdim=True).expand_as(diagonal)
+        return torch.diag_embed(diagonal.reciprocal())
+
+    def project_free(self, precision: Tensor, factor: Tensor, n_components: int) -> Tensor:
+        """`project` rows that have an offset too; independent of the factors unless full."""
+        k = n_components
+        if precision.shape[-1] == k or not self.is_elementwise:
+            return self.project(precision, factor)
+        cov = torch.zeros_like(precision)
+        for part in (slice(k), slice(k, None)):
+            cov[:, part, part] = self.project(precision[:, part, part], factor[:, part, part])
+        return cov
+
+    def pool(self, cov: Tensor) -> Tensor:
+        """Multiples (n,) of each row's covariance that agree with the others'."""
+        if self.kind != "isotropic":
+            return cov.new_ones(len(cov))
+        variance = cov[:, 0, 0]
+        return 1.0 / (variance * variance.reciprocal().mean())
+
+    def entropy(self, variances: Tensor, log_det_precision: float) -> float:
+        """Entropy of rows with these variances (n, d), nats; 0 of points, which have none.
+
+        ``log_det_precision`` is that of all precisions they were projected from together.
+        """
+        if self.kind == "none":
+            return 0.0
+        log_dets = -log_det_precision
+        if self.is_elementwise:
+            log_dets = float(variances.log().sum(-1).double().sum())
+        return 0.5 * (log_dets + variances.numel() * (1.0 + LOG_2PI))
+
+
+def row_entropy(cov: Tensor) -> float:
+    """Entropy of independent normal rows, (n, d, d) -> nats."""
+    log_dets = float(log_det(row_root(cov)).double().sum())
+    return 0.5 * (log_dets + cov.shape[0] * cov.shape[1] * (1.0 + LOG_2PI))
+
+
+def seen_entries(data: Entries, posterior: FactorState, model: FactorModel) -> SeenEntries:
+    """Moments of the outputs of all entries, in the order of ``data.by_row``; O(N k^2)."""
+    n, (mean, cov), root_k = data.n_rows, posterior[:2], sqrt(model.n_components)
+    packed, value = packed_second_moments(mean[n:], cov[n:]), data.by_row.value
+    centre, variance = torch.empty_like(value), torch.empty_like(value)
+    for begin, end in matrix_blocks(n, mean.shape[1]):
+        rows = slice(begin, end)
+        second = packed_second_moments(mean[rows], cov[rows]) * packed_multiplicity(mean)
+        block = data.by_row.block(begin, end)
+        where = slice(int(data.by_row.start[begin]), int(data.by_row.start[end]))
+        centre[where] = products(mean[rows], mean[n:], block) / root_k
+        square = products(second, packed, block) / root_k**2
+        variance[where] = (square - centre[where].square()).clamp(min=0.0)
+    return SeenEntries(value, data.by_row.weight, centre + model.shift, variance)
+
+
+def expected_squares(data: Incidence, posterior: FactorState, model: FactorModel) -> float:
+    """Weighted sum over entries of ``E_q (r - u . v / sqrt(k))^2``; ``data`` are those by row.
+
+    By sums over the entries of each row: no number is kept for an entry.
+    """
+    n, (mean, cov), k = data.n_rows, posterior[:2], model.n_components
+    packed, others = packed_second_moments(mean[n:], cov[n:]), mean[n:].contiguous()
+    multiplicity, total = packed_multiplicity(mean), data.squares
+    for begin, end in matrix_blocks(n, mean.shape[1]):
+        rows = slice(begin, end)
+        sums = packed_sums(data.block(begin, end), packed, others)
+        second = packed_second_moments(mean[rows], cov[rows])
+        total += float((second * sums.second @ multiplicity).sum()) / k
+        total -= 2.0 * float((mean[rows] * sums.first).sum()) / sqrt(k)
+    return max(total, 0.0)
+
+
+def normal_log_density(squares: float, n: float, variance: float) -> float:
+    """Log density of n entries whose squared errors have this sum, nats."""
+    return -0.5 * (n * log(2.0 * pi * variance) + squares / variance)
+
+
+def side_moments(problem: FactorProblem, posterior: FactorState, index: int) -> SideMoments:
+    """Sums over the rows of one side, free coordinates, float64."""
+    rows, side = problem.data.sides[index].own, problem.model.network.sides[index]
+    mean, cov = posterior.mean[rows], posterior.cov[rows]
+    total = torch.zeros(cov.shape[1:], dtype=torch.float64, device=cov.device)
+    for begin, end in matrix_blocks(len(cov), cov.shape[1]):
+        total += cov[begin:end].double().sum(0)
+    free = positions(side.free, cov)
+    return problem.priors[index].moments(mean[:, free], total[free][:, free])
+
+
+def mean_field_elbo(data: Entries, posterior: FactorState, model: FactorModel) -> float:
+    """ELBO of q itself, a lower bound on log p(R), nats; O(N k^2).
+
+    What was learned of the noise and of the shrinkage of features is taken as given. Of ``data``
+    only the entries by row are looked at.
+    """
+    problem = FactorProblem(data, data, model)
+    if is_normal(posterior.likelihood):
+        squares = expected_squares(data.by_row, posterior, model)
+        total = normal_log_density(squares, data.by_row.total_weight, posterior.noise_variance)
+    else:
+        seen = seen_entries(data, posterior, model)
+        total = seen.total(expected(posterior.likelihood, seen).value)
+    laws, sides = problem.laws(posterior), zip(data.sides, model.network.sides, strict=True)
+    for index, (rows, side) in enumerate(sides):
+        moments = side_moments(problem, posterior, index)
+        total += problem.priors[index].learned(moments, laws[index])[1]
+        mean, cov = posterior.mean[rows.own], posterior.cov[rows.own]
+        for begin, end in matrix_blocks(len(cov), cov.shape[1]):
+            total += row_entropy(free_part(mean[begin:end], cov[begin:end], side)[1])
+    return total
+
 
 # Sweeps that size factors, once their prior is learned: the first so many, then every so many.
 _EAGER_SCALES, _LAZY_SCALES = 16, 4

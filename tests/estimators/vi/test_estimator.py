@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from inference.gaussian_vi.layerwise_problems import one_unit_evidence
+from quadrature import one_unit_evidence
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 

@@ -5,11 +5,10 @@ from math import log, sqrt
 import pytest
 import torch
 
-from skbayes_sym.inference.factorization.coordinates import Coordinates
-from skbayes_sym.inference.factorization.covariance import CovarianceFamily
 from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
-from skbayes_sym.inference.factorization.incidence import entries
+from skbayes_sym.inference.factorization.incidence import Coordinates, entries
+from skbayes_sym.inference.factorization.sides import CovarianceFamily
 from skbayes_sym.inference.factorization.vi import fit_factors
 from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 

@@ -6,7 +6,7 @@ from inference.factorization.factorization_problems import FAMILIES, every_famil
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.covariance import CovarianceFamily, row_entropy
+from skbayes_sym.inference.factorization.sides import CovarianceFamily, row_entropy
 
 
 def precisions(generator, n=5, k=3):

@@ -11,7 +11,6 @@ from scipy import stats
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.coordinates import Coordinates, with_pinned
 from skbayes_sym.inference.factorization.entry_predictor import (
     EntryRows,
     FactorPredictor,
@@ -20,6 +19,7 @@ from skbayes_sym.inference.factorization.entry_predictor import (
     entry_variances,
 )
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
+from skbayes_sym.inference.factorization.incidence import Coordinates, with_pinned
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.normal_noise import Gaussian
 

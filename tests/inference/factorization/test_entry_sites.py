@@ -10,9 +10,9 @@ from scipy import optimize
 from torch.testing import assert_close
 
 from skbayes_sym.inference.factorization.entry_sites import SeenEntries, expected, learned, sites
-from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
 from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.incidence import entries
+from skbayes_sym.inference.factorization.sides import mean_field_elbo
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
 from skbayes_sym.models.likelihoods.normal_noise import Gaussian

@@ -14,16 +14,18 @@ from inference.factorization.factorization_problems import (
 from torch.testing import assert_close
 
 from skbayes_sym.inference.factorization import sides
-from skbayes_sym.inference.factorization.covariance import row_entropy
-from skbayes_sym.inference.factorization.factor_elbo import (
-    expected_squares,
-    mean_field_elbo,
-    side_moments,
-)
 from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.incidence import packed_second_moments, sums_over_entries
-from skbayes_sym.inference.factorization.sides import Noise, rescaled, row_conditionals
+from skbayes_sym.inference.factorization.sides import (
+    Noise,
+    expected_squares,
+    mean_field_elbo,
+    rescaled,
+    row_conditionals,
+    row_entropy,
+    side_moments,
+)
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 
 

@@ -20,11 +20,9 @@ from inference.factorization.factorization_problems import (
 from thin import some
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.covariance import CovarianceFamily, row_entropy
-from skbayes_sym.inference.factorization.factor_elbo import mean_field_elbo
-from skbayes_sym.inference.factorization.gap_looks import GapStream
 from skbayes_sym.inference.factorization.incidence import entries
-from skbayes_sym.inference.factorization.vi import sweeps_start
+from skbayes_sym.inference.factorization.sides import CovarianceFamily, mean_field_elbo, row_entropy
+from skbayes_sym.inference.factorization.vi import GapStream, sweeps_start
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.symmetry.gaps.langevin import langevin_gap
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap

@@ -1,14 +1,224 @@
-"""Factors against dense matrices; log-determinants and their derivatives against each other."""
+"""Jacobians and factors against dense matrices; log-determinants and their derivatives."""
+
+from itertools import product
+from typing import NamedTuple
 
 import pytest
 import torch
-from inference.laplace.laplace_problems import averaged_outputs, image_problem, problem
-from inference.laplace.test_jacobian import PROBLEMS, every_problem, jacobian_of
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from skbayes_sym.inference.laplace.curvature import Diagonal, Full, Kronecker
-from skbayes_sym.inference.laplace.jacobian import parameter_positions
+from skbayes_sym.inference.laplace.jacobian import (
+    AveragedJacobian,
+    Directions,
+    dense_jacobian,
+    parameter_layers,
+    parameter_positions,
+)
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
+from skbayes_sym.models.augmentations.augmentation import Identity
+from skbayes_sym.models.augmentations.tabular import Rotation2D
 from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.model import Data
+from skbayes_sym.models.networks.activations import TANH
+from skbayes_sym.models.networks.convolutional import resnet, wide_resnet
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.modules import ModuleNetwork
+
+
+class Problem(NamedTuple):
+    model: AveragedNetwork
+    theta: Tensor
+    hyper: Tensor
+    data: Data
+    noise: Tensor
+
+
+def problem(kind="classes", hidden=(4,), n=7, n_samples=3, rotate=True, seed=0):
+    """An MLP on the plane with rotated inputs, weights at random and unequal row weights."""
+    g = torch.Generator().manual_seed(seed)
+    likelihood = (
+        Categorical() if kind == "classes" else Gaussian(torch.tensor([-0.4, 0.3]).double())
+    )
+    n_outputs = 3 if kind == "classes" else 2
+    network = MLP(2, hidden, n_outputs, TANH)
+    augmentation = Rotation2D() if rotate else Identity()
+    model = AveragedNetwork(network, augmentation, likelihood, n_samples if rotate else 1)
+    x = torch.randn(n, 2, generator=g, dtype=torch.float64)
+    if kind == "classes":
+        y = torch.randint(0, 3, (n,), generator=g)
+    else:
+        y = torch.randn(n, 2, generator=g, dtype=torch.float64)
+    weight = 0.5 + torch.rand(n, generator=g, dtype=torch.float64)
+    return _with_start(model, Data(x, y, weight), g)
+
+
+def image_problem(n=3, n_samples=2, seed=0, hidden=False):
+    """A convolution with stride and padding, a pooling and a linear layer without bias."""
+    g = torch.Generator().manual_seed(seed)
+    module = nn.Sequential(
+        nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
+        *([nn.Linear(3, 3), nn.Softplus()] if hidden else []), nn.Linear(3, 3, bias=False),
+    )  # fmt: skip
+    network = ModuleNetwork(
+        module, (2, 4, 4), {name: (0.0, 0.7) for name, _ in module.named_parameters()}
+    )
+    model = AveragedNetwork(network, _Shift(), Categorical(), n_samples)
+    x = torch.randn(n, 2, 4, 4, generator=g, dtype=torch.float64)
+    y = torch.randint(0, 3, (n,), generator=g)
+    return _with_start(model, Data(x, y, torch.ones(n, dtype=torch.float64)), g)
+
+
+def network_problem(network, n=2, n_samples=2, seed=0):
+    """Images of any network, its weights away from where training starts."""
+    g = torch.Generator().manual_seed(seed)
+    model = AveragedNetwork(network, _Shift(), Categorical(), n_samples)
+    x = torch.randn(n, *network.input_shape, generator=g, dtype=torch.float64)
+    y = torch.randint(0, network.n_outputs, (n,), generator=g)
+    p = _with_start(model, Data(x, y, torch.ones(n, dtype=torch.float64)), g)
+    noise = torch.randn(p.theta.shape, generator=g, dtype=torch.float64)
+    return p._replace(theta=p.theta + 0.1 * noise)
+
+
+class _Shift:
+    """Adds a random multiple of a fixed image: smooth, so that differences can be checked."""
+
+    half_width = Rotation2D().half_width
+
+    def bind(self, scale, image_shape=None):
+        return self
+
+    def transform(self, x, eta, noise):
+        pattern = torch.linspace(-1.0, 1.0, x[0].numel(), dtype=x.dtype).reshape(x.shape[1:])
+        return x.unsqueeze(1) + (noise * eta)[..., None, None] * pattern
+
+
+def _with_start(model, data, g):
+    theta = model.network.init(1, generator=g)[0]
+    hyper = torch.cat(
+        [
+            torch.full((model.augmentation.half_width.n_params,), 0.6, dtype=torch.float64),
+            model.likelihood.params.double(),
+            torch.linspace(-1.0, 0.5, len(model.layers), dtype=torch.float64),
+        ]
+    )
+    return Problem(model, theta, hyper, data, model.noise(len(data.x), data.x, g))
+
+
+def averaged_outputs(p: Problem, theta: Tensor) -> Tensor:
+    """The averaged network, written out without recording anything, (N, O)."""
+    eta = p.model.hyper.unflatten(p.hyper)["eta"]
+    x = p.model.augmentation.transform(p.data.x, eta, p.noise)
+    outputs = [p.model.network.forward(theta, x[:, s]) for s in range(p.model.n_samples)]
+    return torch.stack(outputs).mean(0)
+
+
+PROBLEMS = {
+    "classes": problem("classes"),
+    "numbers": problem("numbers", hidden=(3, 2)),
+    "plain": problem("classes", rotate=False),
+    "images": image_problem(),
+    "images-hidden": image_problem(hidden=True),
+    "residual": network_problem(resnet((2, 4, 4), 3, 2)),
+    "wide-residual": network_problem(wide_resnet((2, 4, 4), 3, 10, 1)),
+}
+every_problem = pytest.mark.parametrize("name", PROBLEMS)
+
+
+def jacobian_of(p, directions):
+    h = p.model.hyper.unflatten(p.hyper)
+    recording, averaged = p.model.record(p.theta, h["eta"], p.data.x, p.noise)
+    return AveragedJacobian(recording, p.model.layers, p.model.n_samples, averaged, directions)
+
+
+@every_problem
+def test_jacobian_is_that_of_the_averaged_network(name, generator):
+    p = PROBLEMS[name]
+    n_outputs = averaged_outputs(p, p.theta).shape[-1]
+    directions = torch.randn(4, len(p.data.x), n_outputs, generator=generator, dtype=torch.float64)
+    expected = torch.func.jacrev(lambda t: averaged_outputs(p, t))(p.theta)
+    expected = torch.einsum("kno,nop->knp", directions, expected)
+    layout = p.model.network.layout
+    at = parameter_positions(p.model.layers, layout)
+    assert_close(dense_jacobian(jacobian_of(p, directions), layout), expected[..., at])
+
+
+@pytest.mark.parametrize("n_last", [1, 2, 3])
+@pytest.mark.parametrize("name", ["numbers", "plain", "images-hidden"])
+def test_averages_without_backward_passes_are_those_with_them(name, n_last):
+    """Values and second derivatives of the closed form at the end, against the general path."""
+    p = PROBLEMS[name]
+    layers = p.model.layers[-n_last:]
+
+    def averages_and_slopes(with_head):
+        leaf = p.hyper.clone().requires_grad_()
+        eta = p.model.hyper.unflatten(leaf)["eta"]
+        recording, averaged = p.model.record(p.theta, eta, p.data.x, p.noise)
+        assert recording.head is not None
+        recording = recording if with_head else recording._replace(head=None)
+        directions = averaged.sin() * torch.arange(1, 5).double()[:, None, None]
+        jacobian = AveragedJacobian(
+            recording, layers, p.model.n_samples, averaged, directions, True
+        )
+        flat = torch.cat([t.flatten() for layer in jacobian.averages for t in layer[1:]])
+        towards = torch.linspace(-1.0, 1.0, len(flat), dtype=torch.float64)
+        slope = torch.autograd.grad(towards @ flat, leaf)[0] if p.noise.numel() else flat[:0]
+        return flat.detach(), slope
+
+    for found, expected in zip(*map(averages_and_slopes, (True, False)), strict=True):
+        assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_last_layer_alone():
+    p = problem("classes", hidden=(4, 3))
+    model = p.model.__class__(p.model.network, p.model.augmentation, p.model.likelihood, 3, 1)
+    layout = model.network.layout
+    h = p.model.hyper.unflatten(p.hyper)
+    recording, averaged = model.record(p.theta, h["eta"], p.data.x, p.noise)
+    directions = Categorical().hessian_root(averaged.detach(), p.data.y)
+    jacobian = AveragedJacobian(recording, model.layers, 3, averaged, directions)
+    every = dense_jacobian(jacobian_of(p, directions), layout)
+    assert_close(
+        dense_jacobian(jacobian, layout), every[..., parameter_positions(model.layers, layout)]
+    )
+    assert torch.equal(
+        parameter_positions(model.layers, layout), torch.arange(layout.slices["W3"].start, 39)
+    )
+    assert set(parameter_layers(model.layers, layout).tolist()) == {0}
+    assert model.sizes.tolist() == [12]
+
+
+def test_exact_directions_are_the_root_and_the_empirical_ones_the_score(generator):
+    outputs = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, 3, (6,), generator=generator)
+    lik = Categorical()
+    exact = Directions("exact").columns(lik, outputs, y, generator=generator)
+    assert torch.equal(exact, lik.hessian_root(outputs, y))
+    fisher = Directions("fisher").columns(lik, outputs, y, generator=generator)
+    assert torch.equal(fisher[0], lik.score(outputs, y))
+
+
+def test_the_sketch_is_unbiased(generator):
+    outputs = torch.randn(2, 4, generator=generator, dtype=torch.float64)
+    y = torch.zeros(2, dtype=torch.int64)
+    lik = Categorical()
+    root = lik.hessian_root(outputs, y)
+    n_draws = 4000
+    columns = Directions("sketch", n_draws).columns(lik, outputs, y, generator=generator)
+    squares = n_draws * torch.einsum("kno,knp->knop", columns, columns)
+    error = squares.mean(0) - torch.einsum("kno,knp->nop", root, root)
+    standard_error = squares.std(0) / n_draws**0.5
+    assert (error.abs() < 5.0 * standard_error + 1e-12).all()
+    # and each direction is the root times signs over sqrt(n_draws), not only on average
+    assert columns.shape == (n_draws, 2, 4)
+    signs = torch.tensor(list(product((-1.0, 1.0), repeat=4)), dtype=torch.float64)
+    for row in range(2):
+        away = torch.cdist(n_draws**0.5 * columns[:, row], signs @ root[:, row])  # (n_draws, 16)
+        assert float(away.min(1).values.max()) < 1e-7
+        assert len(away.argmin(1).unique()) >= 8  # s and -s differ, others may tie
+
 
 STRUCTURES = {
     "kronecker": Kronecker, "diagonal": Diagonal, "full": Full,

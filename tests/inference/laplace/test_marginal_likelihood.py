@@ -1,22 +1,34 @@
-"""The evidence against closed forms; its minibatch gradient against three others."""
+"""Evidence, its gradients and the posterior of Laplace, against closed forms and dense matrices."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import product
 from math import pi
 
+import numpy as np
 import pytest
 import torch
-from inference.laplace.laplace_problems import (
+from inference.laplace.test_curvature import (
+    STRUCTURES,
     averaged_outputs,
+    blocks_of,
+    every_structure,
+    factors_of,
     image_problem,
+    kronecker_factors,
     network_problem,
+    precision_of,
+    prior_of,
     problem,
+    structure_of,
 )
-from inference.laplace.test_curvature import every_structure, structure_of
 from torch.testing import assert_close
 
-from skbayes_sym.inference.laplace.jacobian import Directions
-from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
+from skbayes_sym.inference.laplace.jacobian import Directions, parameter_positions
+from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior, LinearisedNetwork
+from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
+from skbayes_sym.inference.laplace.online_training import OnlineEvidence, recorded_steps
 from skbayes_sym.models.networks.convolutional import resnet
+from skbayes_sym.models.networks.recording import Convolution, Dense
 
 DIRECTIONS = {
     "exact": Directions("exact"),
@@ -188,3 +200,200 @@ def test_averaged_network_forward_is_the_mean_of_its_transformations():
     expected = averaged_outputs(p, p.theta)
     assert_close(p.model.forward(p.theta, eta, p.data.x, p.noise), expected)
     assert_close(p.model.record(p.theta, eta, p.data.x, p.noise)[1].detach(), expected)
+
+
+TRAINED = {
+    "classes": problem("classes"),
+    "numbers": problem("numbers", hidden=(3, 2)),
+    "images": image_problem(hidden=True),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class FixedNoise(AveragedNetwork):
+    """Transforms its rows by the same noise every time."""
+
+    drawn: torch.Tensor = None
+
+    def noise(self, n_rows, like, generator):
+        return self.drawn
+
+
+def fixed(p, kind, directions):
+    m = p.model
+    model = FixedNoise(m.network, m.augmentation, m.likelihood, m.n_samples, drawn=p.noise)
+    return replace(evidence_of(p, kind, directions), model=model)
+
+
+@pytest.mark.parametrize("directions", ["exact", "sketch"])
+@pytest.mark.parametrize("kind", ["kronecker", "diagonal", "full"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_batch_of_all_rows_gives_the_exact_update(name, kind, directions):
+    p = TRAINED[name]
+    evidence = fixed(p, kind, directions)
+    exact = evidence.one_pass(p.theta, p.hyper, 3)
+    precision = evidence.precision(exact.factors, p.hyper)
+    gradient = evidence.gradient(p.theta, p.hyper, 3, precision)
+
+    online = OnlineEvidence(evidence)
+    theta = p.theta.clone().requires_grad_()
+    recorded = online.record(theta, p.hyper, p.data, p.noise)
+    loss = -p.model.likelihood.log_prob(recorded.averaged, p.data.y).sum()
+    torch.autograd.grad(loss, theta, retain_graph=True)
+    with torch.no_grad():  # as estimators train
+        online.gather(recorded, torch.Generator().manual_seed(3))
+    sums, _, found = online.collect(p.hyper)
+
+    assert_close(sums.log_likelihood, exact.log_likelihood.detach())
+    for own, expected in zip(sums.factors, exact.factors, strict=True):
+        assert_close(own, expected)
+    assert_close(found, gradient)
+    assert torch.count_nonzero(found) > 0
+
+
+def test_later_batches_use_the_spectrum_of_the_update_before():
+    """Without noise and with weights at rest, halves of the data sum to the whole."""
+    p = problem("numbers", n=8, rotate=False)
+    evidence = evidence_of(p)
+    exact = evidence.one_pass(p.theta, p.hyper, 3)
+    gradient = evidence.gradient(p.theta, p.hyper, 3, evidence.precision(exact.factors, p.hyper))
+    online = OnlineEvidence(evidence)
+    for update in range(2):
+        for rows in (slice(0, 3), slice(3, 8)):
+            batch = type(p.data)(*(t[rows] for t in p.data))
+            recorded = online.record(p.theta, p.hyper, batch, p.noise[rows])
+            online.gather(recorded, torch.Generator())
+        _, _, found = online.collect(p.hyper)
+        assert (found is None) == (update == 0)
+    assert_close(found, gradient)
+
+
+DENSE = [Dense("W", "b")]
+CONVOLUTION = Convolution("K", None, (3, 3), (1, 1), (1, 1), (1, 1))
+
+
+def test_recorded_steps_see_the_data_once_at_most():
+    assert recorded_steps(10, 1, DENSE) == 1  # all the data a step: one is enough
+    assert recorded_steps(30, 7, DENSE) == 7
+    assert recorded_steps(1, 50, DENSE) == 1  # an update has to rest on something
+
+
+@pytest.mark.parametrize(
+    ("layers", "eight"), [(DENSE, 6), ([CONVOLUTION, *DENSE], 2)], ids=["dense", "convolution"]
+)
+def test_recording_adds_less_than_half_to_training(layers, eight):
+    assert recorded_steps(8, 8, layers) == eight
+    cost = max(layer.recording_cost for layer in layers)
+    for n_between in range(4, 100):
+        assert recorded_steps(n_between, 1000, layers) * cost < 0.5 * n_between
+
+
+def test_precisions_alone_take_no_gradient():
+    """Theirs is in closed form: the sums are the same, and no graph is kept."""
+    p = TRAINED["classes"]
+    evidence = fixed(p, "kronecker", "exact")
+    exact = evidence.one_pass(p.theta, p.hyper, 3)
+    online = OnlineEvidence(evidence, needs_gradient=False)
+    for _ in range(2):
+        recorded = online.record(p.theta, p.hyper, p.data, p.noise)
+        assert not recorded.hyper.requires_grad
+        with torch.no_grad():
+            online.gather(recorded, torch.Generator().manual_seed(3))
+        sums, _, gradient = online.collect(p.hyper)
+        assert gradient is None
+        for own, expected in zip(sums.factors, exact.factors, strict=True):
+            assert_close(own, expected)
+
+
+def posterior_of(p, kind):
+    """As fitted: arrays, not tensors."""
+    positions = parameter_positions(p.model.layers, p.model.network.layout).numpy()
+    precision = precision_of(p, kind).map(np.asarray)
+    return LaplacePosterior(p.theta.numpy(), precision, positions)
+
+
+def dense_precision(p, kind):
+    if kind == "kronecker":
+        blocks = blocks_of(p, kronecker_factors(p))
+        dense = torch.block_diag(*(blocks[n] for n in p.model.network.layout.shapes))
+    else:
+        dense = factors_of(p, "full")[0]
+        dense = dense.diagonal().diag() if kind == "diagonal" else dense
+    return dense + prior_of(p)[p.model.owner].diag()
+
+
+@every_structure
+@pytest.mark.parametrize("p", [problem("classes"), image_problem()], ids=["plane", "images"])
+def test_density_is_that_of_the_dense_normal(p, kind, generator):
+    posterior, dense = posterior_of(p, kind), dense_precision(p, kind)
+    theta = p.theta + torch.randn(3, len(p.theta), generator=generator, dtype=torch.float64)
+    normal = torch.distributions.MultivariateNormal(p.theta, precision_matrix=dense)
+    assert_close(posterior.log_prob(theta), normal.log_prob(theta))
+    assert posterior.log_prob(p.theta).shape == ()
+
+
+@every_structure
+def test_draws_have_the_dense_covariance(kind, generator):
+    p = problem("classes", hidden=(2,))
+    n = 20_000
+    draws = posterior_of(p, kind).sample(n, generator=generator) - p.theta
+    covariance = torch.linalg.inv(dense_precision(p, kind))
+    products = draws[:, :, None] * draws[:, None, :]
+    error = (products.mean(0) - covariance).abs()
+    # About a hundred entries at 5 standard errors.
+    assert (error < 5.0 * products.std(0) / n**0.5).all()
+
+
+AT_ONE_POINT = {"plane": problem("numbers", rotate=False), "images": image_problem(n_samples=1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*product(AT_ONE_POINT, STRUCTURES), ("averaged", "diagonal"), ("averaged", "full")],
+)
+def test_outputs_of_the_linearised_network(name, kind):
+    """Without averaging, J is exact in every structure."""
+    p = problem("classes") if name == "averaged" else AT_ONE_POINT[name]
+    posterior = posterior_of(p, kind).tensors(p.theta)
+    eta, shared = p.model.hyper.unflatten(p.hyper)["eta"], p.noise[0]
+    q = p._replace(noise=shared.expand(len(p.data.x), *shared.shape))
+    jac = torch.func.jacrev(lambda t: averaged_outputs(q, t))(p.theta)
+    covariance = torch.linalg.inv(dense_precision(p, kind))
+    linearised = LinearisedNetwork(p.model, posterior, eta, shared)
+    found = linearised.outputs(p.data.x)
+    assert_close(found.mean, averaged_outputs(q, p.theta))
+    assert_close(found.covariance, torch.einsum("noi,ij,nkj->nok", jac, covariance, jac))
+    joint = torch.einsum("noi,ij,moj->nmo", jac, covariance, jac)
+    assert_close(linearised.covariance(p.data.x), joint)
+
+
+@pytest.mark.long
+@every_structure
+def test_functions_have_the_linearised_moments_and_share_their_weights(kind):
+    p = problem("numbers", n=3)
+    posterior = posterior_of(p, kind).tensors(p.theta)
+    eta = p.model.hyper.unflatten(p.hyper)["eta"]
+    linearised = LinearisedNetwork(p.model, posterior, eta, p.noise[0])
+    law = linearised.outputs(p.data.x)
+
+    def draw(x, n):
+        generator = torch.Generator().manual_seed(5)
+        return linearised.functions(x, n, generator=generator)
+
+    n = 4000
+    away = draw(p.data.x, n) - law.mean
+    products = torch.einsum("sno,snp->snop", away, away)
+    error = (products.mean(0) - law.covariance).abs()
+    assert (error < 5.0 * products.std(0) / n**0.5).all()
+    assert_close(draw(p.data.x[1:2], 6)[:, 0], draw(p.data.x, 6)[:, 1])
+
+
+def test_the_last_layer_leaves_the_others_at_the_mode(generator):
+    p = problem("classes", hidden=(4,))
+    m = p.model
+    model = type(m)(m.network, m.augmentation, m.likelihood, 3, 1)
+    last = p._replace(model=model, hyper=p.hyper[:2])
+    draws = posterior_of(last, "full").sample(5, generator=generator)
+    where = m.network.layout.slices["W2"].start
+    assert torch.equal(draws[:, :where], p.theta[:where].expand(5, -1))
+    assert (draws[:, where:] != p.theta[where:]).all()

@@ -1,14 +1,15 @@
-"""Sites of linear models against closed forms, generic optimisers and quadrature."""
+"""Sites of linear models, and scales learned at them, against closed forms and other optimisers."""
 
 import numpy as np
 import pytest
 import torch
 from cases import LaplaceNoise
-from inference.linear.linear_problems import class_data, fit, linear_data, problem, softmax
 from scipy import optimize, stats
 from torch.testing import assert_close
 
+from skbayes_sym.inference.linear.hyperparameters import Learning, Range, Until, fit_sites
 from skbayes_sym.inference.linear.sites import (
+    LinearData,
     Sites,
     converge,
     first_sites,
@@ -20,9 +21,39 @@ from skbayes_sym.inference.linear.sites import (
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.normal_noise import Gaussian
-from skbayes_sym.models.likelihoods.site_rules import ScalarSites
+from skbayes_sym.models.likelihoods.site_rules import ScalarSites, SoftmaxSites
 from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.numerics.convergence import AndersonMixing
+from skbayes_sym.numerics.gaussian import sobol_normal
+
+
+def linear_data(X, y, *, n_outputs=1, fit_intercept=False, weight=None):
+    X = torch.as_tensor(X, dtype=torch.float64)
+    weight = torch.ones(len(X)) if weight is None else torch.as_tensor(weight)
+    return LinearData(X, torch.as_tensor(y), weight.double(), n_outputs, X.shape[1], fit_intercept)
+
+
+def fit(data, likelihood, prior_variance, family=full_covariance, tol=1e-11):
+    """The fixed point, starting at a constant function."""
+    variance = torch.as_tensor(prior_variance, dtype=torch.float64)
+    sites = first_sites(data, likelihood, torch.zeros(data.n_outputs, dtype=torch.float64))
+    state = solve(data, sites, variance, likelihood, family)
+    return converge(data, state, family, tol=tol, max_iter=300).state
+
+
+def problem(n=25, k=3):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, k))
+    return X, X @ rng.normal(size=k), rng
+
+
+def class_data():
+    X, f, rng = problem()
+    return linear_data(X, (f + rng.logistic(size=25) > 0).astype(np.int64))
+
+
+def softmax(n_outputs=3, n_points=256):
+    return SoftmaxSites(sobol_normal(n_points, n_outputs - 1, seed=0))
 
 
 def gaussian(noise_variance):
@@ -235,3 +266,174 @@ def test_a_kink_starts_no_worse_than_knowing_nothing():
     empty = Sites(data.y.new_zeros(10, 1), data.y.new_zeros(10, 1, 1))
     start = solve(data, first_sites(data, sites, none), one, sites)
     assert float(start.elbo) > float(solve(data, empty, one, sites).elbo)
+
+
+def random_moments(n_outputs=3, n=4):
+    rng = np.random.default_rng(7)
+    root = rng.normal(size=(n, n_outputs, n_outputs))
+    covariance = torch.as_tensor(root @ root.transpose(0, 2, 1))
+    mean = torch.as_tensor(rng.normal(size=(n, n_outputs)))
+    return mean, covariance, torch.as_tensor(rng.integers(0, n_outputs, n))
+
+
+def test_softmax_derivatives_equal_autograd():
+    mean, covariance, y = random_moments()
+    leaves = mean.requires_grad_(), covariance.requires_grad_()
+    terms = softmax()(mean.detach(), covariance.detach(), y)
+    value = softmax().value(*leaves, y)
+    assert_close(terms.value, value.detach(), rtol=1e-12, atol=1e-13)
+    gradient, by_covariance = torch.autograd.grad(value.sum(), leaves)
+    assert_close(terms.gradient, gradient, rtol=1e-10, atol=1e-12)
+    # autograd takes the entries as free: only the symmetric part means something.
+    symmetric = 0.5 * (by_covariance + by_covariance.mT)
+    assert_close(terms.curvature, -2 * symmetric, rtol=1e-8, atol=1e-10)
+
+
+def test_softmax_expectation_equals_monte_carlo(generator):
+    mean, covariance, y = random_moments()
+    draws = torch.randn(100_000, 4, 3, generator=generator, dtype=torch.float64)
+    f = mean + torch.einsum("ncd,snd->snc", torch.linalg.cholesky(covariance), draws)
+    samples = f.log_softmax(-1).gather(-1, y.expand(100_000, 4).unsqueeze(-1)).squeeze(-1)
+    got = softmax(n_points=8192).value(mean, covariance, y)
+    assert bool(((got - samples.mean(0)).abs() < 5 * samples.std(0) / 100_000**0.5).all())
+
+
+def test_softmax_is_blind_to_shifts():
+    mean, covariance, y = random_moments()
+    terms = softmax()(mean, covariance, y)
+    shifted = softmax()(mean + 5.0, covariance + 3.0, y)
+    assert_close(shifted.value, terms.value, rtol=1e-9, atol=1e-10)
+    assert_close(terms.curvature.sum(-1), torch.zeros(4, 3).double(), rtol=0, atol=1e-12)
+
+
+def test_two_classes_by_softmax_are_logistic():
+    """Two rows of weights of variance v are a logistic model of variance 2 v."""
+    data = class_data()
+    logistic = fit(data, ScalarSites(Bernoulli()), 3.0)
+    two = fit(data._replace(n_outputs=2), softmax(2, n_points=4096), 1.5)
+    # Free direction of both rows together stays at the prior: its KL is 0.
+    assert float(two.elbo) == pytest.approx(float(logistic.elbo), abs=2e-3)
+    assert_close(two.loc[1] - two.loc[0], logistic.loc[0], rtol=0, atol=3e-3)
+
+
+WIDE = Range(-20.0, 20.0)
+
+
+def learn(data, likelihood, start=0.0, tol=1e-9, prior=WIDE):
+    sites = first_sites(data, likelihood, torch.zeros(data.n_outputs, dtype=torch.float64))
+    return fit_sites(
+        data, likelihood, sites, start, Learning(prior, WIDE), Until(tol, 300, lambda state: False)
+    )
+
+
+def make(n=40, k=5, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, k))
+    return X, X @ rng.normal(scale=0.7, size=k), rng
+
+
+def learned_noise(log_noise=0.0, learn=True):
+    return ScalarSites(Gaussian(torch.tensor([log_noise], dtype=torch.float64), learn=learn))
+
+
+@pytest.mark.parametrize("k", [5, 60], ids=["K<N", "K>N"])
+def test_gaussian_is_the_maximum_of_the_evidence(k):
+    X, f, rng = make(k=k)
+    y = f + 0.8 * rng.standard_normal(40)
+    fit = learn(linear_data(X, y[:, None]), learned_noise(), tol=1e-6)
+
+    def minus_evidence(logs):
+        covariance = np.exp(logs[0]) * X @ X.T + np.exp(2 * logs[1]) * np.eye(40)
+        return -stats.multivariate_normal(np.zeros(40), covariance).logpdf(y)
+
+    best = optimize.minimize(
+        minus_evidence, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-11}
+    )
+    assert float(fit.state.elbo) == pytest.approx(-best.fun, abs=1e-7)
+    got = [float(fit.state.prior_variance.log()), float(fit.state.likelihood.params)]
+    np.testing.assert_allclose(got, best.x, atol=1e-4)
+    assert (fit.n_iter, fit.stopped) == (2, "tol")
+
+
+def test_only_what_may_be_learned_is():
+    X, f, rng = make()
+    data = linear_data(X, (f + rng.standard_normal(40))[:, None])
+    fixed = learn(data, learned_noise(-0.5, learn=False), start=0.3, prior=None)
+    assert float(fixed.state.prior_variance.log()) == pytest.approx(0.3)
+    assert float(fixed.state.likelihood.noise_scale.log()) == pytest.approx(-0.5)
+    assert fixed.n_iter == 1
+    noise_only = learn(data, learned_noise(), start=0.3, prior=None)
+    assert float(noise_only.state.prior_variance.log()) == pytest.approx(0.3)
+    assert float(noise_only.state.elbo) > float(fixed.state.elbo)
+
+
+def hard_cases():
+    X, f, rng = make()
+    heavy = f + 0.3 * rng.standard_t(2.0, size=40)
+    classes = np.digitize(f + rng.logistic(size=40), [-1.0, 1.0])
+    zero = torch.zeros(1, dtype=torch.float64)
+    softmax = SoftmaxSites(sobol_normal(256, 2, seed=0))
+    return {
+        "poisson": (
+            linear_data(X, rng.poisson(np.exp(f))[:, None].astype(float)),
+            ScalarSites(Poisson()),
+        ),
+        "bernoulli": (
+            linear_data(X, (f + rng.logistic(size=40) > 0).astype(np.int64)),
+            ScalarSites(Bernoulli()),
+        ),
+        "student-t": (linear_data(X, heavy[:, None]), ScalarSites(StudentT(zero, df=3.0))),
+        "multinomial": (linear_data(X, classes, n_outputs=3), softmax),
+    }
+
+
+CASES = hard_cases()
+
+
+@pytest.mark.parametrize(("data", "likelihood"), CASES.values(), ids=CASES)
+def test_other_likelihoods_end_where_the_converged_elbo_is_flat(data, likelihood):
+    """The ELBO, converged afresh at scales around the learned ones, is highest at these."""
+    fit = learn(data, likelihood, tol=1e-7)
+    assert fit.stopped == "tol"
+    log_variance, params = fit.state.prior_variance.log(), fit.state.likelihood.params
+
+    def converged(step_prior, step_noise):
+        at = fit.state.likelihood.at(params + step_noise)
+        state = solve(data, fit.state.sites, (log_variance + step_prior).exp(), at)
+        return float(converge(data, state, tol=1e-10, max_iter=200).state.elbo)
+
+    top = converged(0.0, 0.0)
+    steps = [(0.1, 0.0), (-0.1, 0.0)] + [(0.0, 0.05), (0.0, -0.05)] * len(params)
+    values = [converged(*step) for step in steps]
+    assert max(values) < top
+    for up, down in zip(values[::2], values[1::2], strict=True):
+        slope, curvature = (up - down) / 2, up + down - 2 * top
+        assert abs(slope) < 0.05 * abs(curvature) + 1e-6  # of a parabola with its top within 5 %
+
+
+def test_callback_and_limit_stop():
+    data, likelihood = CASES["bernoulli"]
+    sites = first_sites(data, likelihood, torch.zeros(1, dtype=torch.float64))
+    seen = []
+
+    def on_step(state):
+        seen.append(float(state.elbo))
+        return len(seen) == 3
+
+    fit = fit_sites(data, likelihood, sites, 0.0, Learning(WIDE, WIDE), Until(1e-9, 50, on_step))
+    assert (fit.stopped, fit.n_iter) == ("callback", 3)
+    assert fit.elbo_curve == seen
+    limited = fit_sites(
+        data, likelihood, sites, 0.0, Learning(WIDE, WIDE), Until(1e-9, 2, lambda state: False)
+    )
+    assert (limited.stopped, limited.n_iter) == ("max_iter", 2)
+
+
+def test_no_finite_start_is_an_error():
+    data = linear_data(np.full((2, 1), 1e200), np.array([[1e10], [0.0]]))
+    likelihood = ScalarSites(Poisson())
+    sites = first_sites(data, likelihood, torch.zeros(1, dtype=torch.float64))
+    with pytest.raises(ArithmeticError, match="standardize"):
+        fit_sites(
+            data, likelihood, sites, 0.0, Learning(None, WIDE), Until(1e-6, 5, lambda state: False)
+        )

@@ -1,13 +1,58 @@
-"""Files of MovieLens, each as its authors lay it out, through to the table of the example."""
+"""Scripts of the papers: commands at full size on stand-ins, ratings as they are laid out."""
 
+import os
+import re
 import runpy
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from datasets.test_loading import write_images
 
-SCRIPT = Path(__file__).parents[1] / "examples/papers/reproduce_ratings.py"
+MNIST = Path(__file__).parents[1] / "examples/papers/reproduce_immer_mnist.py"
+TEXT = MNIST.read_text(encoding="utf-8")
+FULL, CIFAR = (re.search(rf'{name}="(.*)"', TEXT)[1] for name in ("FULL", "CIFAR"))
+COMMANDS = [
+    line.replace("$CIFAR", CIFAR).split()
+    for line in re.findall(r"mnist\.py \$FULL ([^#\n]*)", TEXT)
+]
+SMALL = ["--epochs", "1", "--augmentations", "2", "--seeds", "1", "--versions", "partial"]
+# The others take seconds, and the Wide ResNet, with its 2.7 million weights, a minute.
+QUICK = {"fashion_mnist", "--hidden"}
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(c, id=f"{c[1]}-{c[-1]}", marks=[] if set(c) >= QUICK else [pytest.mark.slow])
+        for c in COMMANDS
+    ],
+)
+def test_runs_at_full_size(command, tmp_path, monkeypatch, capsys):
+    name = command[command.index("--data") + 1] if "--data" in command else "mnist"
+    write_images(tmp_path, name, 20, 10)
+    monkeypatch.setitem(os.environ, "SKBAYES_SYM_DATA", str(tmp_path))
+    device = ["--device", "cuda" if torch.cuda.is_available() else "cpu"]
+    methods = ["--methods", "non-invariant", "LILA"]
+    argv = [str(MNIST), *FULL.split(), *command, *SMALL, *device, *methods]
+    monkeypatch.setattr(sys, "argv", argv)
+    runpy.run_path(str(MNIST), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert re.search(r"LILA +seed 0: accuracy \d", printed)
+    assert "20 images, 1 seeds" in printed
+
+
+def test_every_network_and_set_has_a_command():
+    words = {word for command in COMMANDS for word in command}
+    assert {"mlp", "cnn", "resnet-8-16", "wrn-16-4", "fashion_mnist", "cifar10"} <= words | {"mlp"}
+    assert "--device cuda" in FULL
+
+
+RATINGS = Path(__file__).parents[1] / "examples/papers/reproduce_ratings.py"
 
 # Line endings, headers, half stars, identifiers far apart, timestamps, a byte that is no UTF-8.
 LAYOUTS = {
@@ -39,7 +84,7 @@ def written(folder, name, n=400):
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_was_written_is_read(name, tmp_path):
     users, films, stars = written(tmp_path, name)
-    data = runpy.run_path(str(SCRIPT))["read"](tmp_path)
+    data = runpy.run_path(str(RATINGS))["read"](tmp_path)
     assert data.name == name
     np.testing.assert_array_equal(data.users, users)
     np.testing.assert_array_equal(data.films, films)
@@ -49,7 +94,7 @@ def test_what_was_written_is_read(name, tmp_path):
 
 def test_bytes_that_are_no_text_of_ours_do_no_harm(tmp_path):
     (tmp_path / "ratings.csv").write_bytes(b"user\xe9,film,rating,time\n3,7,4.5,0\n\n")
-    data = runpy.run_path(str(SCRIPT))["read"](tmp_path)
+    data = runpy.run_path(str(RATINGS))["read"](tmp_path)
     assert (data.users[0], data.films[0], data.stars[0], len(data.stars)) == (3, 7, 4.5, 1)
 
 
@@ -57,18 +102,18 @@ def test_the_predefined_fold_is_kept(tmp_path):
     for part, n in (("base", 300), ("test", 60)):
         written(tmp_path, "u.data", n)
         (tmp_path / "u.data").rename(tmp_path / f"u1.{part}")
-    data = runpy.run_path(str(SCRIPT))["read"](tmp_path)
+    data = runpy.run_path(str(RATINGS))["read"](tmp_path)
     assert data.name == "MovieLens-100k, fold u1"
     assert (len(data.stars), int(data.is_test.sum())) == (360, 60)
     assert data.is_test[300:].all()
 
 
 def test_no_file_is_no_data(tmp_path):
-    assert runpy.run_path(str(SCRIPT))["read"](tmp_path) is None
+    assert runpy.run_path(str(RATINGS))["read"](tmp_path) is None
 
 
 def test_half_stars_have_probabilities_that_add_up():
-    nearest_star = runpy.run_path(str(SCRIPT))["nearest_star"]
+    nearest_star = runpy.run_path(str(RATINGS))["nearest_star"]
     labels = np.arange(0.5, 5.5, 0.5)
     mass = np.exp(nearest_star(np.full(10, 2.2), np.full(10, 1.3), labels, labels))
     assert mass.sum() == pytest.approx(1.0)
@@ -81,8 +126,8 @@ def test_through_to_the_table(asked, tmp_path, monkeypatch, capsys):
     """With the lines that are wanted; with all of them the rows of a new user follow."""
     written(tmp_path, "ratings.csv")
     given = ["--fast", "--data-home", str(tmp_path), *(["--models", *asked] if asked else [])]
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *given])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+    monkeypatch.setattr(sys, "argv", [str(RATINGS), *given])
+    runpy.run_path(str(RATINGS), run_name="__main__")
     first, second, header, *lines = capsys.readouterr().out.splitlines()
     assert first == "ratings.csv: 400 ratings of 25 films by 20 users"
     assert second.endswith("of known users and films")
