@@ -23,7 +23,7 @@ from skbayes_sym.models import (
     PixelNoise,
     Rotation2D,
 )
-from skbayes_sym.models.learned_scales import ARD
+from skbayes_sym.models.priors import ARD
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": None}

@@ -25,7 +25,7 @@ from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling import kernels
 from skbayes_sym.inference.sampling.annealing import Annealing
 from skbayes_sym.inference.sampling.kernels import HMC, DiagonalPreconditioner, initial_state
-from skbayes_sym.models.likelihoods import heteroscedastic
+from skbayes_sym.models.likelihoods import noise
 from skbayes_sym.numerics import memory
 from skbayes_sym.numerics.machine import constant
 from skbayes_sym.numerics.random import generator_from
@@ -109,7 +109,7 @@ def test_a_fit_is_the_same_and_moves(name, cuda, monkeypatch):
     estimator, rows, y = FITS[name]
     changed = ALIKE.get(name, {})
     if "anneal" in name:  # whose chains double any rounding at every step
-        monkeypatch.setattr(heteroscedastic, "collapsed_weight", lambda weight: weight)
+        monkeypatch.setattr(noise, "collapsed_weight", lambda weight: weight)
     there = fitted_there(name)
     assert there.device_.startswith("cuda")
     predicted = everything_predicted(there, rows)

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 
 from skbayes_sym import EvidenceAdam, GaussNewton, LaplaceRegressor, LILARegressor
 from skbayes_sym.estimators.networks import NetworkEstimator
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import LayerScales
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

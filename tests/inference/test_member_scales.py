@@ -19,9 +19,9 @@ from skbayes_sym.inference.map import (
     update_steps,
 )
 from skbayes_sym.models import ARD, MLP, TANH, LayerScales
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 
 N, D = 40, 4

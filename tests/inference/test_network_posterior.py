@@ -10,10 +10,9 @@ from cases import LIKELIHOODS, NETWORKS, OTHER_NETWORKS, PRIORS
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import AutogradPosterior, NetworkPosterior
-from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.priors import ARD, GaussianPrior, LayerScales
 
 NOISE_PRIOR_SCALE = torch.tensor([0.7, 1.5], dtype=torch.float64)
 every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)

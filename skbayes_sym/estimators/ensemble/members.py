@@ -45,8 +45,8 @@ from skbayes_sym.inference.map import (
     curvature_numbers,
     update_steps,
 )
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Batches, Model
+from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds

@@ -30,12 +30,12 @@ from skbayes_sym.inference.laplace.marginal_likelihood import (
 from skbayes_sym.inference.laplace.online_training import HyperAscent
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.models.model import Data, Model
-from skbayes_sym.numerics.convergence import gain
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import (
     OptimiseResult,
     ParamGroup,
     Stopped,
+    gain,
     half_constant_half_linear,
     minimise,
 )

@@ -42,12 +42,10 @@ from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.augmentations.augmentation import Identity, ImageShape
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
-from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.networks.recording import RecordingNetwork
+from skbayes_sym.models.networks.network import Network, RecordingNetwork
 from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.random import spawn_seeds
 

@@ -42,12 +42,10 @@ from skbayes_sym.inference.laplace.online_training import (
     recorded_steps,
 )
 from skbayes_sym.inference.map import MapObjective
-from skbayes_sym.models.augmentations.augmentation import Identity
-from skbayes_sym.models.augmentations.invariances import OBJECTIVES, TransformObjective
+from skbayes_sym.models.augmentations.augmentation import OBJECTIVES, Identity, TransformObjective
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches, Model
-from skbayes_sym.numerics.convergence import last_tenth_gain
-from skbayes_sym.numerics.optimise import ParamGroup
+from skbayes_sym.numerics.optimise import ParamGroup, last_tenth_gain
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 FEWEST_UPDATES = 20  # whose last tenth says anything; of fewer the weights' own loss does

@@ -28,8 +28,8 @@ from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.inference.sampling.chain_count import n_chains_required
 from skbayes_sym.inference.sampling.chains import Block
 from skbayes_sym.inference.sampling.kernels import HMC, Kernel
-from skbayes_sym.models.learned_scales import CollapsedScales
 from skbayes_sym.models.model import Model
+from skbayes_sym.models.priors import CollapsedScales
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate

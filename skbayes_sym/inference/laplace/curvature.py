@@ -28,7 +28,7 @@ from skbayes_sym.inference.laplace.jacobian import (
     dense_jacobian,
     parameter_layers,
 )
-from skbayes_sym.models.networks.recording import WeightLayer
+from skbayes_sym.models.networks.network import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import standard_normal

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.networks.recording import Recording, WeightLayer
+from skbayes_sym.models.networks.network import Recording, WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 
 

@@ -33,7 +33,7 @@ from skbayes_sym.inference.laplace.search.labels import (
 )
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.memory import rows_within

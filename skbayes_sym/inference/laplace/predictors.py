@@ -23,10 +23,9 @@ from skbayes_sym.inference.laplace.member_refit import (
 )
 from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
 from skbayes_sym.inference.predictor import BasePredictor, of_draws
-from skbayes_sym.models.likelihoods.expectations import N_NODES
-from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.numerics.random import generator_from

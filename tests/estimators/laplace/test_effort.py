@@ -25,7 +25,7 @@ from skbayes_sym.estimators.laplace.evidence_method import FLAT, STEEP, choose_w
 from skbayes_sym.inference.laplace.search.beginnings import HeldOutFold
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.priors import LayerScales
 
 EFFORT = ModesEffort()
 

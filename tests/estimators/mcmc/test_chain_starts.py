@@ -12,8 +12,8 @@ from skbayes_sym.estimators.mcmc.chain_starts import init_by_size
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.inference.sampling.kernels import DensePreconditioner
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
-from skbayes_sym.models.learned_scales import ARD, LayerScales
 from skbayes_sym.models.networks.modules import ModuleNetwork
+from skbayes_sym.models.priors import ARD, LayerScales
 
 FAST = {
     "n_chains": 8,

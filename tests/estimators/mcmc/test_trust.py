@@ -10,8 +10,7 @@ from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.trust import decided_weights, no_evidence, why_not, why_not_weigh
 from skbayes_sym.inference.sampling.modes.bridge import NOT_ESTIMATED
 from skbayes_sym.inference.sampling.modes.weigh import DrawModes, DrawPool, ModeMasses, Weighing
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 
 MOVING = SimpleNamespace(stuck=np.zeros(4, dtype=bool))
 

@@ -21,7 +21,7 @@ from skbayes_sym.estimators.vi import mean_field_training as method
 from skbayes_sym.estimators.vi.mean_field_training import noise_excess
 from skbayes_sym.models import ARD
 from skbayes_sym.numerics.random import Estimate
-from skbayes_sym.symmetry.gaps.permanent_estimates import ExactUpTo, Importance, InfoNCE
+from skbayes_sym.symmetry.gaps.unit_gap import ExactUpTo, Importance, InfoNCE
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from torch.nn.functional import logsigmoid
 
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import LayerScales
 
 
 def class_data(n=40, n_inputs=2, n_classes=3, seed=0):

@@ -11,7 +11,7 @@ from skbayes_sym.inference.map import chosen_rows, curvature_numbers, determined
 from skbayes_sym.models import MLP, TANH, BaseNetwork, ParamLayout
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.modules import ModuleNetwork
 

@@ -31,8 +31,8 @@ from skbayes_sym.inference.laplace.member_refit import (
 from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import LayerScales, ScalesByGroup
 
 
 def modes_of(problem, n=1, max_iter=60, tol="auto"):

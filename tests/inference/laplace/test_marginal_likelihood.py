@@ -28,7 +28,7 @@ from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior, Li
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.online_training import OnlineEvidence, recorded_steps
 from skbayes_sym.models.networks.convolutional import resnet
-from skbayes_sym.models.networks.recording import Convolution, Dense
+from skbayes_sym.models.networks.network import Convolution, Dense
 
 DIRECTIONS = {
     "exact": Directions("exact"),

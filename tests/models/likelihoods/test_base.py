@@ -9,9 +9,8 @@ from cases import LIKELIHOODS, LaplaceNoise
 from torch.testing import assert_close
 
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.expectations import collapsed_weight
-from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood, collapsed_weight
+from skbayes_sym.models.likelihoods.noise import Gaussian
 
 every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)
 

@@ -6,16 +6,16 @@ from cases import LIKELIHOODS, LaplaceNoise
 from torch.testing import assert_close
 
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
-from skbayes_sym.models.likelihoods.expectations import (
+from skbayes_sym.models.likelihoods.likelihood import (
     _LOGISTIC,
     N_NODES,
     AutogradTerm,
+    Likelihood,
     by_autograd,
     by_quadrature,
     logistic_nodes,
 )
-from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.student_t import StudentT
+from skbayes_sym.models.likelihoods.noise import StudentT
 
 every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)
 

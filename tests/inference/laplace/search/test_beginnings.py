@@ -23,8 +23,8 @@ from skbayes_sym.inference.laplace.search.beginnings import (
 from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import LayerScales
 
 HOW = EvidenceSearch(60)
 

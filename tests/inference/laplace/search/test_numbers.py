@@ -16,8 +16,8 @@ from skbayes_sym.inference.laplace.search.evidence_problem import (
 )
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import ARD, LayerScales, ScalesByGroup
 
 
 def table(x, y):

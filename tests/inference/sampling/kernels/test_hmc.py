@@ -17,10 +17,9 @@ from skbayes_sym.inference.sampling.kernels import (
     leapfrog,
     metropolis,
 )
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
-from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.relabelling import DiagonalReference
 from skbayes_sym.symmetry.units import Units
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6

@@ -11,10 +11,10 @@ from skbayes_sym.inference.sampling.kernels import (
     rescale,
 )
 from skbayes_sym.models import MLP, TANH, Gaussian
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import LayerScales
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
-from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.relabelling import DiagonalReference
 
 NETWORK = MLP(2, (2,), 1, TANH)
 SCALES = LayerScales().bind(NETWORK.layout)

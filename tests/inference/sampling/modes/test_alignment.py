@@ -8,8 +8,7 @@ from torch.testing import assert_close
 
 from skbayes_sym.inference.sampling.modes.confined import full_preconditioner, pooled_preconditioner
 from skbayes_sym.inference.sampling.modes.weigh import align_draws
-from skbayes_sym.models.networks.activations import RELU, TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.symmetry.group import Trivial
 
 F64 = torch.float64
