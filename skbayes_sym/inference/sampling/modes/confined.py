@@ -30,7 +30,7 @@ from skbayes_sym.numerics.optimise import OnStep
 from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.reference import orbit_mean
+from skbayes_sym.symmetry.relabelling import orbit_mean
 
 # What a call costs whatever it computes, in multiplications of the time it takes: a sixth of a
 # millisecond at some 3 10^10 a second.

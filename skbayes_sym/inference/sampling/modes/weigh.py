@@ -28,8 +28,7 @@ from skbayes_sym.inference.sampling.modes.bridge import (
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, FundamentalDomain, has_exact_domain
 from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.reference import estimate_reference
-from skbayes_sym.symmetry.relabelling import Labelling, label_objective, relabel
+from skbayes_sym.symmetry.relabelling import Labelling, estimate_reference, label_objective, relabel
 
 LONG = 10  # draws from which a chain has a mean and a spread to compare
 
