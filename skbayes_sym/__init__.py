@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         VariationalAdam,
     )
     from skbayes_sym.estimators.predictive import predictive
-    from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
+    from skbayes_sym.estimators.samplers import Chains, ModeWeights
     from skbayes_sym.estimators.stacking.stacks import (
         PredictiveStackingClassifier,
         PredictiveStackingRegressor,
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HMC",
-    "SMC",
     "Adam",
     "Annealing",
     "BayesianLinearClassifier",
@@ -114,7 +113,7 @@ _PLACES = {
         "Adam", "EvidenceAdam", "GaussNewton", "Updates", "VariationalAdam",
     ),
     "estimators.predictive": ("predictive",),
-    "estimators.samplers": ("SMC", "Chains", "ModeWeights"),
+    "estimators.samplers": ("Chains", "ModeWeights"),
     "estimators.stacking.stacks": (
         "PredictiveStackingClassifier", "PredictiveStackingRegressor",
     ),

@@ -35,7 +35,7 @@ ESTIMATORS = {
 # Objects that constructors of these take, made of their own parameters.
 _SETTINGS = {
     "optimizers": "Adam EvidenceAdam GaussNewton Updates VariationalAdam",
-    "samplers": "Chains SMC ModeWeights",
+    "samplers": "Chains ModeWeights",
     "vi.gaps": "Symmetrized",
 }
 

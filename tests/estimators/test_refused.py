@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import skbayes_sym as sk
-from skbayes_sym import SMC, Adam, ModeWeights, Symmetrized, VariationalAdam
+from skbayes_sym import Adam, Symmetrized, VariationalAdam
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models import (
     Affine,
@@ -28,8 +28,6 @@ COUNTS = rng.poisson(2.0, 12).astype(float)
 LABELS = np.where(X[:, 0] > 0, "a", "b")
 
 LINEAR = nn.Linear(3, 1)
-PARTICLES = {"sampler": SMC(40)}
-NO_CHAINS = {**PARTICLES, "remove_symmetries": ModeWeights("uniform")}
 
 Case = tuple[type, Mapping[str, Any], str]
 
@@ -53,11 +51,6 @@ OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
         {"symmetry": Symmetrized("permutation", UnitGap(Trivial(), Soules()))},
         "symmetry='permutation', but gap=UnitGap has a group of its own: leave symmetry='auto'",
     ),
-]
-OF_CHAINS: list[tuple[Mapping[str, Any], str]] = [
-    ({**PARTICLES, "remove_symmetries": ModeWeights("auto", 2)}, "n_replicates=2 does not apply"),
-    ({**NO_CHAINS, "n_draws": 7}, r"n_draws=7 does not apply.*SMC\(n_particles"),
-    ({**NO_CHAINS, "n_chains": 7}, "n_chains=7 does not apply"),
 ]
 OF_COUNTS_OF_NOTHING: list[tuple[Mapping[str, Any], str]] = [
     ({"n_modes": 0, "prior": Normal(1.0)}, r"prior=Normal\(.* does not apply: n_modes=0"),
@@ -86,8 +79,8 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
         ),
         ({"last_layer": "variational"}, "last_layer='variational' .*use it with hidden_posterior"),
     ],
-    sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE + OF_CHAINS,
-    sk.MCMCClassifier: OF_NETWORKS + OF_CHAINS,
+    sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE,
+    sk.MCMCClassifier: OF_NETWORKS,
     sk.DeepEnsembleRegressor: [
         *OF_NETWORKS,
         *OF_NOISE,

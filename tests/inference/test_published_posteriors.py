@@ -26,7 +26,6 @@ from skbayes_sym.inference.diagnostics import mean_ess, rank_rhat
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling.chains import Sampler, sample_chains, start_blocks
 from skbayes_sym.inference.sampling.kernels import HMC
-from skbayes_sym.inference.sampling.smc import SMCSettings, smc
 from skbayes_sym.inference.sampling.warmup import PooledDiagonal
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.relabelling import relabel
@@ -76,7 +75,7 @@ EFFECT = torch.tensor([28.0, 8, -3, 7, -1, 1, 18, 12]).double()
 ERROR = torch.tensor([15.0, 10, 16, 11, 9, 11, 10, 18]).double()
 
 
-def schools(mu_sd, log_prior_of_tau, tau_sampler):
+def schools(mu_sd, log_prior_of_tau):
     """Positions are (mu / mu_sd, log tau, (theta - mu) / tau)."""
 
     def prior(x):
@@ -85,12 +84,7 @@ def schools(mu_sd, log_prior_of_tau, tau_sampler):
     def likelihood(x):
         return normal(EFFECT, effects(x, mu_sd), ERROR).sum(1)
 
-    def draw(n, generator):
-        x = torch.randn(n, 10, generator=generator, dtype=torch.float64)
-        x[:, 1] = tau_sampler(n, generator)
-        return x
-
-    return AutogradPosterior(10, prior, likelihood, draw)
+    return AutogradPosterior(10, prior, likelihood)
 
 
 def effects(x, mu_sd):
@@ -100,11 +94,6 @@ def effects(x, mu_sd):
 def log_half_cauchy(log_tau):
     """Of scale 5, as a density of the logarithm."""
     return log(2 / (5 * pi)) - torch.log1p((log_tau.exp() / 5) ** 2) + log_tau
-
-
-def half_cauchy(n, generator):
-    u = torch.rand(n, generator=generator, dtype=torch.float64)
-    return (5 * torch.tan(0.5 * pi * u)).log().clamp(-5.0, 5.0)
 
 
 def by_quadrature(mu_sd, log_prior_of_tau):
@@ -152,7 +141,7 @@ def schools_of_posteriordb():
     def functions(x):
         return torch.cat([effects(x, 5.0), 5.0 * x[..., :1], x[..., 1:2].exp()], -1)
 
-    return schools(5.0, log_half_cauchy, half_cauchy), Published(functions, *POSTERIORDB_SCHOOLS)
+    return schools(5.0, log_half_cauchy), Published(functions, *POSTERIORDB_SCHOOLS)
 
 
 def schools_of_the_gym():
@@ -161,10 +150,7 @@ def schools_of_the_gym():
     def functions(x):
         return torch.cat([effects(x, 10.0), 10.0 * x[..., :1], x[..., 1:2]], -1)
 
-    def draw(n, generator):
-        return 5.0 + torch.randn(n, generator=generator, dtype=torch.float64)
-
-    posterior = schools(10.0, lambda t: normal(t, 5.0, 1.0), draw)
+    posterior = schools(10.0, lambda t: normal(t, 5.0, 1.0))
     return posterior, Published(functions, *GYM_SCHOOLS)
 
 
@@ -242,15 +228,7 @@ def mixture():
         each = normal(y, mu, log_sd.exp()) + amount.log_softmax(1)
         return each.logsumexp(-1).sum(0)
 
-    def draw(n, generator):
-        x = torch.randn(n, 6, generator=generator, dtype=torch.float64)
-        x[:, :2] *= 2
-        x[:, 2:4] = (2 * x[:, 2:4].abs()).log()
-        shape = torch.full((n, 2), 5.0).double()
-        x[:, 4:] = torch._standard_gamma(shape, generator=generator).log()
-        return x
-
-    return AutogradPosterior(6, prior, likelihood, draw)
+    return AutogradPosterior(6, prior, likelihood)
 
 
 def named(x):
@@ -286,18 +264,3 @@ def test_labels_of_a_mixture():
     assert rank_rhat(values).max() < 1.03
     before = named(torch.as_tensor(draws)).numpy()
     assert rank_rhat(before)[:2].min() > 1.5  # labels as they came
-
-
-@pytest.mark.slow
-def test_particles_find_the_mixture():
-    """Replicates apart, so that their spread is the error; Student's t of 11 degrees at 1e-5."""
-    settings = SMCSettings(n_particles=512)
-    means = np.array([
-        labelled(
-            smc(mixture(), COMPONENTS, settings, generator=torch.Generator().manual_seed(seed))
-            .particles[None].numpy()
-        ).mean((0, 1))
-        for seed in range(12)
-    ])  # fmt: skip
-    error = np.hypot(means.std(0, ddof=1) / np.sqrt(12), MIXTURE[1])
-    assert (abs(means.mean(0) - MIXTURE[0]) < 7.0 * error).all()

@@ -14,7 +14,7 @@ from skbayes_sym.estimators._fit.building import (
     GivenPrior,
     learned_scales,
 )
-from skbayes_sym.estimators._fit.compatibility import Fitted, refuse
+from skbayes_sym.estimators._fit.compatibility import Fitted
 from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
@@ -26,7 +26,7 @@ from skbayes_sym.estimators.mcmc.chain_starts import usual_scale
 from skbayes_sym.estimators.mcmc.sampling import Sampling
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
-from skbayes_sym.estimators.samplers import SMC, Chains, Kernel, ModeWeights
+from skbayes_sym.estimators.samplers import Chains, Kernel, ModeWeights
 from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.chains import Block
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -40,7 +40,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
     **OBJECT_CONSTRAINTS,
-    "sampler": [StrOptions({"auto", "hmc", "smc"}), Chains, SMC, HasMethods("step")],
+    "sampler": [StrOptions({"auto", "hmc"}), Chains, HasMethods("step")],
     "prior": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["prior"]],
     "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left"), None],
     "n_draws": [Interval(Integral, 1, None, closed="left"), None],
@@ -54,7 +54,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 class SampledEstimator(WeightedDraws):
     """An estimator that samples its posterior."""
 
-    sampler: str | Chains | Kernel | SMC
+    sampler: str | Chains | Kernel
     n_chains: int | str | None
     n_draws: int | None
     remove_symmetries: bool | ModeWeights
@@ -68,29 +68,21 @@ class SampledEstimator(WeightedDraws):
     _effort: ClassVar[SamplingEffort] = SamplingEffort()
 
     def _networks_at_once(self, n_weights: int) -> float:
-        """Chains, or particles."""
-        n_particles = self.sampler.n_particles if isinstance(self.sampler, SMC) else 0
-        return float(max(self.n_chains if isinstance(self.n_chains, int) else 64, n_particles))
+        return float(self.n_chains if isinstance(self.n_chains, int) else 64)
 
     def _method(self) -> Sampling:
         sampler, weights = self.sampler, self._weights
         if isinstance(sampler, type):
             raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
-        if not isinstance(sampler, Chains | SMC):
-            sampler = SMC() if isinstance(sampler, str) and sampler == "smc" else Chains(sampler)
+        if not isinstance(sampler, Chains):
+            sampler = Chains(sampler)
         sampler._validate_params()
         if weights:
             weights._validate_params()
-        if isinstance(sampler, SMC) and weights:
-            why = "sampler=SMC(...) has the replicates that ModeWeights(...) would add"
-            refuse(weights, ("n_replicates", "n_particles"), why, "SMC(n_particles=...)")
-        if isinstance(sampler, SMC) and (weights is None or weights.method == "uniform"):
-            why = "sampler=SMC(...) has only particles where modes aren't weighed, no chains"
-            refuse(self, ("n_chains", "n_draws"), why, "SMC(n_particles=...)")
-        warm = isinstance(sampler, Chains) and sampler.warm_start
+        start = self.__dict__.get("_blocks_") if sampler.warm_start else None
         return Sampling(
-            sampler, self.n_chains, self.n_draws, weights, self._noise_prior_scale,
-            self.n_jobs, self.__dict__.get("_blocks_") if warm else None, self._effort,
+            sampler, self.n_chains, self.n_draws, weights, self._noise_prior_scale, self.n_jobs,
+            start, self._effort,
         )  # fmt: skip
 
     @property
@@ -179,11 +171,10 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     Parameters
     ----------
     hidden_layer_sizes, activation : as in every network
-    sampler : {"auto", "hmc", "smc"}, Chains, Kernel or SMC, default="auto"
+    sampler : {"auto", "hmc"}, Chains or Kernel, default="auto"
         Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
         Carlo; a kernel of your own works too. `Chains` sets where chains start and how they warm
-        up: ``Chains(n_warmup=200)``. With "smc", `SMC`, particles of sequential Monte Carlo look
-        for modes, and chains start from those.
+        up: ``Chains(n_warmup=200)``.
     n_chains : int, "auto" or None, default=None
         None is 64, 16 where chains start at modes and 12 where they start as an ensemble does.
         "auto" is the number that finds every mode with probability 0.99 if there are three, the
@@ -235,11 +226,11 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         Log joint density of targets and parameters at the draws, nats; the targets as given, any
         noise by its logarithm.
     modes_ : list of Mode
-        What chains and particles found, heaviest first: ``weight``, ``log_evidence`` and
+        What chains found, heaviest first: ``weight``, ``log_evidence`` and
         ``std_error`` (nats, of the targets as given; the part of the evidence that the mode and
-        its symmetric copies hold), ``members`` (its chains in `samples_`), ``n_explorers`` and
-        ``n_particles`` (chains and particles that ended there on their own),
-        ``mean_log_posterior``. Empty where modes weren't weighed.
+        its symmetric copies hold), ``members`` (its chains in `samples_`),
+        ``n_explorers`` (chains that ended there on their own), ``mean_log_posterior``. Empty where
+        modes weren't weighed.
     log_evidence_ : float
         log p(y | X), nats, summed over the modes that were found: a lower bound up to
         `log_evidence_std_error_`, since nobody knows of a mode that nobody visited. NaN where it
@@ -296,8 +287,8 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     layers. At 20 units modes aren't weighed by evidence (`ModeWeights`), and chains don't
     mix between modes: R-hat of functions is 1.3 to 2.
 
-    What the draws are worth depends on the modes found. A mode that no chain and no particle
-    visited is invisible to every figure here, R-hat included; ``diagnostics_.unseen_basin`` says
+    What the draws are worth depends on the modes found. A mode that no chain visited is invisible
+    to every figure here, R-hat included; ``diagnostics_.unseen_basin`` says
     how large its basin can be. Where hidden units overlap, single weights have no meaning even
     after symmetry removal (`remove_symmetries` has the details); functions always do.
 
@@ -335,7 +326,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         hidden_layer_sizes: Any = (20,),
         activation: str = "tanh",
         *,
-        sampler: str | Chains | Kernel | SMC = "auto",
+        sampler: str | Chains | Kernel = "auto",
         n_chains: int | str | None = None,
         n_draws: int | None = None,
         remove_symmetries: bool | ModeWeights = True,
@@ -452,7 +443,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         hidden_layer_sizes: Any = (20,),
         activation: str = "tanh",
         *,
-        sampler: str | Chains | Kernel | SMC = "auto",
+        sampler: str | Chains | Kernel = "auto",
         n_chains: int | str | None = None,
         n_draws: int | None = None,
         remove_symmetries: bool | ModeWeights = True,

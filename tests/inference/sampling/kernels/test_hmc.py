@@ -69,7 +69,7 @@ def test_energy_error_is_of_second_order(preconditioner, generator):
 
 def test_leapfrog_of_a_standard_normal_turns(generator):
     """The harmonic oscillator, solved: x cos t + p sin t."""
-    density = AutogradPosterior(2, lambda x: -0.5 * (x * x).sum(1), flat, beta=0.0)
+    density = AutogradPosterior(2, lambda x: -0.5 * (x * x).sum(1), flat)
     x, p = torch.randn(2, 9, 2, generator=generator, dtype=torch.float64)
     n, identity = 2000, DiagonalPreconditioner(torch.ones(2).double())
     eps = torch.full((9,), pi / 2 / n, dtype=torch.float64)

@@ -18,10 +18,8 @@ from skbayes_sym.symmetry.relabelling import DiagonalReference
 
 NETWORK = MLP(2, (2,), 1, TANH)
 SCALES = LayerScales().bind(NETWORK.layout)
-ROWS = Data(torch.zeros(3, 2), torch.zeros(3, 1), torch.ones(3))
-PRIOR = NetworkPosterior(
-    NETWORK, Gaussian(), SCALES.collapsed(), Data(*(t.double() for t in ROWS)), beta=0.0
-)
+ROWS = Data(torch.zeros(3, 2), torch.zeros(3, 1), torch.zeros(3))  # of no weight
+PRIOR = NetworkPosterior(NETWORK, Gaussian(), SCALES.collapsed(), Data(*(t.double() for t in ROWS)))
 
 
 def moved(position, n_moves, generator, domain=None):
