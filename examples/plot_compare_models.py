@@ -34,7 +34,7 @@ X, y = X[["bmi", "bp", "s5"]].iloc[patients], y.iloc[patients]
 network = {"hidden_layer_sizes": (2,), "activation": "tanh"}
 chains = {
     "sampler": Chains(init="prior", n_warmup=300), "prior": 1.0, "n_chains": 32,
-    "remove_symmetries": ModeWeights("evidence", 2, 128),
+    "remove_symmetries": ModeWeights("evidence"),
 }  # fmt: skip
 models = {
     "MFVI": SymmetrizedVIRegressor(**network, symmetry=None, max_iter=1500),

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from skbayes_sym.estimators.laplace.laplace import LaplaceClassifier, LaplaceRegressor
     from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
     from skbayes_sym.estimators.layerwise.layerwise_vi import LayerwiseVIRegressor
-    from skbayes_sym.estimators.linear.linear_classifier import BayesianLinearClassifier
-    from skbayes_sym.estimators.linear.linear_regressor import BayesianLinearRegressor
+    from skbayes_sym.estimators.linear.linear_models import (
+        BayesianLinearClassifier,
+        BayesianLinearRegressor,
+    )
     from skbayes_sym.estimators.mcmc.mcmc import MCMCClassifier, MCMCRegressor
     from skbayes_sym.estimators.optimizers import (
         Adam,
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
         VariationalAdam,
     )
     from skbayes_sym.estimators.predictive import predictive
-    from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
+    from skbayes_sym.estimators.samplers import Chains, ModeWeights
     from skbayes_sym.estimators.stacking.stacks import (
         PredictiveStackingClassifier,
         PredictiveStackingRegressor,
@@ -55,7 +57,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HMC",
-    "SMC",
     "Adam",
     "Annealing",
     "BayesianLinearClassifier",
@@ -106,14 +107,13 @@ _PLACES = {
     "estimators.laplace.laplace": ("LaplaceClassifier", "LaplaceRegressor"),
     "estimators.laplace.lila": ("LILAClassifier", "LILARegressor"),
     "estimators.layerwise.layerwise_vi": ("LayerwiseVIRegressor",),
-    "estimators.linear.linear_classifier": ("BayesianLinearClassifier",),
-    "estimators.linear.linear_regressor": ("BayesianLinearRegressor",),
+    "estimators.linear.linear_models": ("BayesianLinearClassifier", "BayesianLinearRegressor"),
     "estimators.mcmc.mcmc": ("MCMCClassifier", "MCMCRegressor"),
     "estimators.optimizers": (
         "Adam", "EvidenceAdam", "GaussNewton", "Updates", "VariationalAdam",
     ),
     "estimators.predictive": ("predictive",),
-    "estimators.samplers": ("SMC", "Chains", "ModeWeights"),
+    "estimators.samplers": ("Chains", "ModeWeights"),
     "estimators.stacking.stacks": (
         "PredictiveStackingClassifier", "PredictiveStackingRegressor",
     ),

@@ -28,31 +28,31 @@ from skbayes_sym.models.augmentations.augmentation import (
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
-from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic, NaturalHeteroscedastic
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import (
+    Gaussian,
+    Heteroscedastic,
+    NaturalHeteroscedastic,
+    StudentT,
+)
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
-from skbayes_sym.models.likelihoods.student_t import StudentT
-from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP, RELU, TANH
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import BaseNetwork, Network
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.models.priors import GaussianPrior, Normal, Prior, UnboundPrior
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries
+from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries, Wreath
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
-from skbayes_sym.symmetry.gaps.permanent_estimates import Bethe, Exact, Importance, InfoNCE, Soules
 from skbayes_sym.symmetry.gaps.rotations import AnchoredRotationGap, IsotropicRotationGap
 from skbayes_sym.symmetry.gaps.row_gaps import AnchoredComponentGap, ComponentGap, SignFlipGap
 from skbayes_sym.symmetry.gaps.translations import TranslationGap
-from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import Bethe, Exact, Importance, InfoNCE, Soules, UnitGap
 from skbayes_sym.symmetry.group import Product, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.orthogonal import Orthogonal
-from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.relabelling import DiagonalReference
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import Units, unit_layers
-from skbayes_sym.symmetry.wreath import Wreath
 
 NETWORKS: dict[str, MLP] = {
     "linear": MLP(3, (), 2, RELU),

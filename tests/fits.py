@@ -23,7 +23,7 @@ from skbayes_sym.models import (
     PixelNoise,
     Rotation2D,
 )
-from skbayes_sym.models.learned_scales import ARD
+from skbayes_sym.models.priors import ARD
 
 _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": None}
@@ -134,7 +134,7 @@ FITS: dict[str, FitCase] = {
         sk.MCMCRegressor(
             (1,), prior=1.0, sampler=sk.Chains(sk.HMC(max_leapfrog=8), init="prior", n_warmup=20),
             n_chains=3, n_draws=10, random_state=0,
-            remove_symmetries=sk.ModeWeights("evidence", 2, 16, effort=0.0),
+            remove_symmetries=sk.ModeWeights("evidence", effort=0.0),
         ),
         X, NUMBERS,
     ),
@@ -161,7 +161,7 @@ FITS: dict[str, FitCase] = {
     "laplace-diagonal-last": FitCase(
         sk.LaplaceClassifier(
             **_STEPS,
-            optimizer=sk.EvidenceAdam(curvature="diag", layers="last", updates=sk.Updates(4)),
+            optimizer=sk.EvidenceAdam(layers="last", updates=sk.Updates(4)),
         ),
         X, THREE,
     ),

@@ -26,7 +26,9 @@ import skbayes_sym as sk
 from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.gibbs import sample_factors
 from skbayes_sym.inference.factorization.incidence import entries
-from skbayes_sym.models import MLP, TANH, LayerScales
+from skbayes_sym.models import MLP
+from skbayes_sym.models import TANH
+from skbayes_sym.models.priors import LayerScales
 
 Ranks = dict[str, float]
 
@@ -49,7 +51,7 @@ def mcmc(init: str, seed: int) -> Ranks:
     reg = sk.MCMCRegressor(
         (2,), prior=prior, n_chains=8, n_draws=40, random_state=seed,
         sampler=sk.Chains(sk.HMC(), init=init, n_warmup=300, thinning=3),
-        remove_symmetries=sk.ModeWeights("evidence", 1, 64),
+        remove_symmetries=sk.ModeWeights("evidence"),
         **_AS_GIVEN,
     ).fit(x[:, None], y.numpy())  # fmt: skip
     draws = torch.as_tensor(reg.samples_).flatten(0, 1)

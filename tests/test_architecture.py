@@ -95,13 +95,13 @@ def test_every_bug_that_is_planted_has_its_place() -> None:
 # Names to import, and places in files without pickle: a line each, where they are wanted.
 NAMES = {"__init__.py", "models/__init__.py", "symmetry/__init__.py", "estimators/samplers.py"}
 PLACES = {"saving/values.py", "saving/classes.py"}
-STRINGS = "models/likelihoods/named.py"  # what stands for a likelihood
+STRINGS = "models/likelihoods/__init__.py"  # what stands for a likelihood
 
 # A file of each kind, and the tables that give it a string as shorthand.
 ADDED: dict[str, tuple[str, set[str]]] = {
     "likelihood": (
-        "models.likelihoods.student_t",
-        {"estimators/linear/linear_regressor.py", STRINGS},
+        "models.likelihoods.counts",
+        {"estimators/linear/linear_models.py", STRINGS},
     ),
     "likelihood of labels": (
         "models.likelihoods.ordinal",
@@ -147,7 +147,7 @@ def test_an_activation_is_an_entry() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and node.value in knows:
                 knows[str(node.value)].add(file)
-    assert set(map(frozenset, knows.values())) == {frozenset({"models/networks/activations.py"})}
+    assert set(map(frozenset, knows.values())) == {frozenset({"models/networks/mlp.py"})}
 
 
 def test_third_parties_need_no_file_and_no_private_name() -> None:

@@ -32,7 +32,7 @@ def test_no_budget_grows(name, budgets):
 def test_what_a_fit_enters_is_counted():
     case = FITS["linear-gaussian"]
     walk = entered(*case)
-    assert "/estimators/linear/linear_regressor.py" in walk.files
+    assert "/estimators/linear/linear_models.py" in walk.files
     assert any(name.endswith("RowEstimator.fit") for _, name in walk.functions)
     assert len(walk.files) <= len(walk.functions) <= MOST_FUNCTIONS
     assert 2 < walk.deepest < 30

@@ -23,8 +23,11 @@ from torch import Tensor
 from skbayes_sym import HMC, Annealing, load, save
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling import kernels
-from skbayes_sym.inference.sampling.kernels import DiagonalPreconditioner, initial_state
-from skbayes_sym.models.likelihoods import heteroscedastic
+from skbayes_sym.inference.sampling.annealing import Annealing
+from skbayes_sym.inference.sampling.kernels import HMC
+from skbayes_sym.inference.sampling.kernels import DiagonalPreconditioner
+from skbayes_sym.inference.sampling.kernels import initial_state
+from skbayes_sym.models.likelihoods import noise
 from skbayes_sym.numerics import memory
 from skbayes_sym.numerics.machine import constant
 from skbayes_sym.numerics.random import generator_from
@@ -108,7 +111,7 @@ def test_a_fit_is_the_same_and_moves(name, cuda, monkeypatch):
     estimator, rows, y = FITS[name]
     changed = ALIKE.get(name, {})
     if "anneal" in name:  # whose chains double any rounding at every step
-        monkeypatch.setattr(heteroscedastic, "collapsed_weight", lambda weight: weight)
+        monkeypatch.setattr(noise, "collapsed_weight", lambda weight: weight)
     there = fitted_there(name)
     assert there.device_.startswith("cuda")
     predicted = everything_predicted(there, rows)
@@ -207,7 +210,6 @@ def _likelihood(name: str, device: str) -> dict[str, Any]:
     predictive = likelihood.predictive(outputs)
     found = {
         "log_prob": likelihood.log_prob(outputs, y),
-        "score": likelihood.score(mean, y),
         "root": likelihood.hessian_root(mean, y),
         "predictive": predictive.log_prob(y),
         "sample": predictive.sample(3, np.random.default_rng(0)),

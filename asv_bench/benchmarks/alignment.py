@@ -7,8 +7,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 
 from .common import SingleThread
 

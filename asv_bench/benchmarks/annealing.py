@@ -20,10 +20,9 @@ from skbayes_sym.inference.sampling.kernels import (
     leapfrog,
 )
 from skbayes_sym.inference.sampling.warmup import RunningMoments
-from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.noise import Heteroscedastic
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.priors import Normal
 
 from .common import SingleThread

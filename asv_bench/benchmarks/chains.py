@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import AutogradPosterior, LogDensity, NetworkPosterior
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.activations import TANH, Activation
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH, Activation
 from skbayes_sym.models.priors import GaussianPrior
 
 from .common import DEVICES, SingleThread, require, synchronise

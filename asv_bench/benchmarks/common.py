@@ -10,14 +10,12 @@ from skbayes_sym.inference.gaussian_vi.elbo import GaussianMLP, SymmetrizedElbo,
 from skbayes_sym.inference.gaussian_vi.gated import GatedGap
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Batches, Data
-from skbayes_sym.models.networks.activations import RELU
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, RELU
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
-from skbayes_sym.symmetry.gaps.permanent_estimates import PermanentEstimate, Soules
-from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import PermanentEstimate, Soules, UnitGap
 
 DEVICES = ["cpu", "cuda"]
 INITIAL_LOG_VARIANCE = -8.0  # standard deviation 0.018, as the estimators start

@@ -21,12 +21,11 @@ from skbayes_sym.inference.laplace.online_training import (
     recorded_steps,
 )
 from skbayes_sym.inference.map import MapObjective
-from skbayes_sym.models.augmentations.affine import Affine
+from skbayes_sym.models.augmentations.images import Affine
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.model import Batches, Data
-from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.numerics.optimise import FlatAdam, ParamGroup
 from skbayes_sym.numerics.random import generator_from
 

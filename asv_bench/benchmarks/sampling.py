@@ -11,8 +11,8 @@ from torch import Tensor
 from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.chains import Block, Sampler, sample_chains, start_blocks
 from skbayes_sym.inference.sampling.kernels import HMC
-from skbayes_sym.inference.sampling.modes.bridge import Integrand, bridge_evidence
-from skbayes_sym.inference.sampling.modes.particle_alignment import align_particles
+from skbayes_sym.inference.sampling.modes.bridge import Integrand, bridge_evidence, domain_of
+from skbayes_sym.inference.sampling.modes.weigh import align_draws
 from skbayes_sym.inference.sampling.warmup import PooledDiagonal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
@@ -104,19 +104,18 @@ class Evidence(SingleThread):
 
     def time_align_and_bridge(self, n_draws: int) -> None:
         generator = torch.Generator().manual_seed(0)
-        prior = self.posterior.tempered(0.0)
-        bridge_evidence(Integrand(prior, self.group), self._aligned(), generator=generator)
+        integrand = Integrand(self.posterior.log_prior, self.group)
+        bridge_evidence(integrand, self._aligned(), generator=generator)
 
     def peakmem_align_and_bridge(self, n_draws: int) -> None:
         self.time_align_and_bridge(n_draws)
 
     def _aligned(self) -> Tensor:
         generator = torch.Generator().manual_seed(0)
-        return align_particles(self.draws, self.group, None, n_starts=4, generator=generator)[0]
+        return align_draws(self.draws, self.group, generator=generator)
 
 
 def _domain(posterior: NetworkPosterior, position: Tensor) -> FundamentalDomain:
     """Around draws of the prior: as tight as any."""
     group, generator = posterior.network.symmetry(), torch.Generator().manual_seed(0)
-    _, reference = align_particles(position, group, None, n_starts=4, generator=generator)
-    return FundamentalDomain(group, reference)
+    return domain_of(align_draws(position.cpu().double(), group, generator=generator), group)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor
-from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, Importance
+from skbayes_sym.symmetry.gaps.unit_gap import Exact, Importance
 
 from .common import CASES, DEVICES, SingleThread, gap_term, random_data, require, synchronise
 from .common import training as make_training

@@ -21,10 +21,8 @@ from ratios import Ratio, Round, Source
 from skbayes_sym import SymmetrizedVIRegressor
 from skbayes_sym.estimators.vi import mean_field_training as method
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.models.networks.activations import RELU
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.symmetry.gaps.permanent_estimates import Bethe, Importance
-from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
+from skbayes_sym.models.networks.mlp import MLP, RELU
+from skbayes_sym.symmetry.gaps.unit_gap import Bethe, Importance, UnitGap
 
 TARGET = 0.2
 N_ROWS, N_FEATURES = 500, 8

@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 from timing import Check, cpu_times, median_ratio
 
 from skbayes_sym import SymmetrizedVIClassifier
-from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, Importance
+from skbayes_sym.symmetry.gaps.unit_gap import Exact, Importance
 
 # Steps of a timed block; 80 batches are an epoch of the MNIST cases, 98 one of T100k.
 STEPS = {"M30": 80, "T1k": 100, "M400": 80, "T100k": 98}

@@ -25,7 +25,7 @@ from timing import cpu_seconds, cpu_times, fresh, median_ratio
 
 from skbayes_sym import Chains, EvidenceAdam, LaplaceRegressor, MCMCRegressor, ModeWeights, Updates
 from skbayes_sym.estimators._fit.rows import canonical_rows
-from skbayes_sym.models.networks.activations import RELU
+from skbayes_sym.models.networks.mlp import RELU
 
 GRADIENTS = {  # chains, shape, how many of them share the cost, and the most it may be, ms
     "4 chains, 120 rows x 1, 3 units, all chains": (4, Shape(120, 1, (3,)), 1, 0.1),

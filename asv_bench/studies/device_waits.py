@@ -26,7 +26,7 @@ import pretend_cuda
 from numpy.typing import NDArray
 
 import skbayes_sym as sk
-from skbayes_sym import SMC, Adam, Chains, EvidenceAdam, GaussNewton, ModeWeights, Updates
+from skbayes_sym import Adam, Chains, EvidenceAdam, GaussNewton, ModeWeights, Updates
 from skbayes_sym.inference.solvers import Gibbs
 from skbayes_sym.models import Affine, ColumnShift, Invariances, LogScale, Rotation2D
 
@@ -113,11 +113,6 @@ def _others() -> Iterator[tuple[str, Case]]:
     yield "MCMC, hmc", Case(
         lambda n: sk.MCMCRegressor((10,), sampler=chains, n_draws=n, **_CHAINS),
         X, NUMBERS, (5, 10, 30), "move",
-    )  # fmt: skip
-    yield "MCMC, smc", Case(
-        lambda n: sk.MCMCRegressor((3,), sampler=SMC(64, n), prior=1.0, random_state=0,
-                                   remove_symmetries=ModeWeights("uniform")),
-        X, NUMBERS, (1, 2, 3), "replicate",
     )  # fmt: skip
     factors = sk.SymVIMatrixFactorization
     yield (

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.numerics.optimise import lowest
 
 

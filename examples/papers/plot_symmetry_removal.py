@@ -19,8 +19,7 @@ from svm_knn import relabel_svm_knn
 
 from skbayes_sym import Chains, MCMCRegressor, remove_symmetries
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.models.networks.activations import ACTIVATIONS
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 
 # %%
 # How many copies

@@ -29,7 +29,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from skbayes_sym.datasets import make_absolute_value
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.permanent import log_permanent

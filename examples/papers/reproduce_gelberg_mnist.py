@@ -51,8 +51,8 @@ from scipy.stats import binom
 
 from skbayes_sym import Adam, Symmetrized, SymmetrizedVIClassifier
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.numerics.convergence import last_tenth_gain
-from skbayes_sym.symmetry.gaps.permanent_estimates import InfoNCE
+from skbayes_sym.numerics.optimise import last_tenth_gain
+from skbayes_sym.symmetry.gaps.unit_gap import InfoNCE
 
 N_TRAIN, BATCH_SIZE = 8000, 100
 DRAWS_AT_ONCE = 100

@@ -50,9 +50,8 @@ from joblib import Parallel, delayed
 
 from skbayes_sym import Symmetrized, SymmetrizedVIRegressor
 from skbayes_sym.datasets import load_dataset
-from skbayes_sym.numerics.convergence import last_tenth_gain
-from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, InfoNCE
-from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
+from skbayes_sym.numerics.optimise import last_tenth_gain
+from skbayes_sym.symmetry.gaps.unit_gap import Exact, InfoNCE, UnitGap
 
 TRAINING_ROWS = {"diabetes": 50, "energy": 100, "concrete": 100}
 FIRST_SEED = 1000  # of the splits

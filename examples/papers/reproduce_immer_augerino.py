@@ -54,7 +54,7 @@ class Rotation(nn.Module):
         )
 
 
-def learned_degrees(seed, inverted, objective="evidence", n="auto", **more):
+def learned_degrees(seed, inverted, objective="evidence", n=100, **more):
     """Half-width of the learned rotation."""
     X, y = make_rings(200, random_state=seed)
     model = LILAClassifier(

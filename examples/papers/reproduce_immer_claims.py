@@ -9,9 +9,6 @@ compared.
 ``augerino``
     LILA beats Augerino. Its reward is chosen from `REWARDS` by the log density of a fifth of the
     training rows, and the model is then fitted to all of them: the test set plays no part.
-``fisher``
-    The empirical Fisher does nearly as well as the Gauss-Newton matrix: by the steps of the
-    weights between two updates of the half-widths.
 ``target``
     What the half-width should be: the evidence at half-widths that are held, of data turned by up
     to 90 degrees and scaled by up to a factor of two, and what is learned from the same data.
@@ -23,7 +20,6 @@ claims for some, or with ``--fast`` for a smoke run.
 """
 
 import argparse
-import warnings
 
 import numpy as np
 import torch
@@ -70,17 +66,15 @@ def load(version, seed, n_train=N_TRAIN):
     return X[:n_train], y[:n_train], X[n_train:], y[n_train:]
 
 
-def fit(X, y, seed, curvature="auto", n="auto", burn_in="auto", objective="evidence", **settings):
+def fit(X, y, seed, n=100, objective="evidence", **settings):
     """A network of 100 units, 1000 steps, 100 updates unless it says otherwise."""
-    updates = Updates(n, burn_in, objective=objective)
+    updates = Updates(n, objective=objective)
     given = {"invariances": Invariances(learning_rate=0.2), "max_iter": 1000, **settings}
     model = LILAClassifier(
-        (100,), image_shape=(8, 8), optimizer=EvidenceAdam(0.05, 100, curvature, updates=updates),
+        (100,), image_shape=(8, 8), optimizer=EvidenceAdam(0.05, 100, updates=updates),
         tol=None, random_state=seed, **given,
     )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the empirical Fisher's, which is what is studied
-        return model.fit(X, y)
+    return model.fit(X, y)
 
 
 def density(model, X, y):
@@ -131,28 +125,6 @@ def augerino(seeds, fewer):
             print(f"  {name:10s} density {cell(found[:, 0])}, accuracy {cell(found[:, 1])}")
         ahead = table["LILA"] - table["Augerino"]
         print(f"  LILA ahead by {cell(ahead[:, 0])} nats per row, {cell(ahead[:, 1])}", flush=True)
-
-
-def fisher(seeds, fewer):
-    """The cadence that the empirical Fisher needs."""
-    n_steps = fewer.get("max_iter", 1000)
-    arms = [("kron-sketch", 10, 0.1)]
-    arms += [("kron-ef", steps, burn_in) for steps, burn_in in ((8, 0.0), (25, 0.0), (8, 0.1))]
-    for curvature, steps, burn_in in arms:
-        found = []
-        for seed in seeds:
-            X, y, *test = load("turned all round", seed)
-            model = fit(
-                X, y, seed, curvature=curvature, n=max(1, n_steps // steps),
-                burn_in=burn_in, max_iter=n_steps,
-            )  # fmt: skip
-            found.append((model.invariance_["rotation"], model.score(*test), density(model, *test)))
-        angle, accuracy, values = np.array(found).T
-        print(
-            f"fisher, {curvature:11s} {steps:2d} steps an update, burn-in {burn_in:.1f}: rotation "
-            f"{cell(angle)} (truth pi), accuracy {cell(accuracy)}, density {cell(values)}",
-            flush=True,
-        )
 
 
 class Held(nn.Module):
@@ -224,12 +196,12 @@ def upright(seeds, fewer):
         )
 
 
-CLAIMS = {"augerino": augerino, "fisher": fisher, "target": target, "upright": upright}
+CLAIMS = {"augerino": augerino, "target": target, "upright": upright}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.strip().split("\n")[0])
-    parser.add_argument("claims", nargs="*", help="augerino, fisher, target, upright; all")
+    parser.add_argument("claims", nargs="*", help="augerino, target, upright; all")
     parser.add_argument("--fast", action="store_true", help="one seed, 10 steps")
     args = parser.parse_args()
     fewer = {"max_iter": 10, "n": 2} if args.fast else {}

@@ -10,8 +10,7 @@ non-invariant model, Augerino with the paper's reward and with ten times as much
    python examples/papers/reproduce_immer_mnist.py --fast          # a smoke run
    python examples/papers/reproduce_immer_mnist.py --n-train 1000  # the table below: an hour
    python examples/papers/reproduce_immer_mnist.py                 # 8000 images, three seeds: hours
-   python examples/papers/reproduce_immer_mnist.py --network cnn --curvature kron-ef \
-       --augmentations 4
+   python examples/papers/reproduce_immer_mnist.py --network cnn --augmentations 4
 
 At the paper's size, for a GPU (``--device cuda``). The images come from the files that their
 authors publish, at ``SKBAYES_SYM_DATA`` (see `skbayes_sym.datasets.load_dataset`), or from OpenML:
@@ -49,7 +48,8 @@ LILA's half-widths, by seed: full rotation 2.73, 2.74, 2.78 (truth 3.14); partia
 (0.69). Augerino's at partial rotation, reward 0.1: 3.13, 0, 1.96; at 0.01 all fall to 0,
 but for a shear of 0.11 on the original images.
 
-The CNN on 500 images (24 epochs, 4 transformations, kron-ef, one seed), non-invariant and LILA:
+The CNN on 500 images (24 epochs, 4 transformations, the empirical Fisher that was
+there then, one seed), non-invariant and LILA:
 partial rotation 82.9 and 90.5 %, original images 94.8 and 95.8 %. The ResNet (60 epochs, learning
 rate 0.02): original images 90.6 and 94.4 %; at partial rotation it stays underfitted, 30.1 and
 31.8 %.
@@ -208,7 +208,7 @@ def parse_args():
     parser.add_argument("--basis", default="similarity", choices=("similarity", "axis"))
     parser.add_argument("--augmentations", type=int, default=8, help="transformations per row")
     parser.add_argument("--learning-rate", type=float, default=0.005, help="0.02 for a resnet")
-    parser.add_argument("--curvature", default="auto", help="kron-ef is cheap for convolutions")
+    parser.add_argument("--curvature", default="auto", help="as `EvidenceAdam` has it")
     parser.add_argument("--hidden", type=int, default=200, help="units of the mlp; paper: 1000")
     parser.add_argument("--batch-size", type=int, default=None, help="a twentieth, 50 to 250")
     parser.add_argument("--updates", type=int, default=None, help="of half-widths: one an epoch")

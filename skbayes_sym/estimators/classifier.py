@@ -16,9 +16,9 @@ from skbayes_sym.estimators._fit.rows import ENCODE, Array, Rows, Scaling, numbe
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators._fit.training import Targets, Training
+from skbayes_sym.models.likelihoods import OF_CLASSES
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
-from skbayes_sym.models.likelihoods.named import OF_CLASSES
 from skbayes_sym.models.predictive_mixtures import Predictive
 from skbayes_sym.numerics.arguments import check_count, labels_of, seed_of, shown
 from skbayes_sym.numerics.memory import require_memory

@@ -21,15 +21,13 @@ from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute
 from skbayes_sym.estimators.base import RowEstimator
-from skbayes_sym.models.learned_scales import LayerScales
+from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.activations import ACTIVATIONS
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import HalfNormal, Prior, UnboundPrior
+from skbayes_sym.models.priors import HalfNormal, LayerScales, Prior, UnboundPrior
 from skbayes_sym.numerics.memory import require_memory
 from skbayes_sym.symmetry.group import SymmetryGroup, Trivial, invariant_subgroup
 

@@ -9,7 +9,7 @@ from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 
 __all__ = ["Adam", "EvidenceAdam", "GaussNewton", "Updates", "VariationalAdam"]
 
-CURVATURES = ("auto", "kron-exact", "kron-sketch", "kron-ef", "diag", "diag-ef", "full")
+CURVATURES = ("auto", "kron-exact", "kron-sketch", "full")
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _COUNT = Interval(Integral, 1, None, closed="left")
@@ -130,12 +130,10 @@ class Updates(Optimizer):
 
     Parameters
     ----------
-    n : int or "auto", default="auto"
-        Times they move, evenly over the steps. "auto" is 100, and with an empirical Fisher matrix
-        at least one in 8 steps.
-    burn_in : float or "auto", default="auto"
-        Share of the updates that is left out at the start. "auto" is 0.1, and 0 with an empirical
-        Fisher matrix.
+    n : int, default=100
+        Times they move, evenly over the steps.
+    burn_in : float, default=0.1
+        Share of the updates that is left out at the start.
     learning_rate : float or "auto", default="auto"
         Adam's step size for the logarithms of prior precision and noise; "auto" is 0.3, and 0.1 of
         the LILA estimators.
@@ -156,8 +154,8 @@ class Updates(Optimizer):
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n": [StrOptions({"auto"}), _COUNT],
-        "burn_in": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
+        "n": [_COUNT],
+        "burn_in": [Interval(Real, 0, 1, closed="left")],
         "learning_rate": [StrOptions({"auto"}), _POSITIVE],
         "gradient": [StrOptions({"auto", "online", "exact"})],
         "keep_best": [StrOptions({"auto"}), "boolean"],
@@ -166,8 +164,8 @@ class Updates(Optimizer):
 
     def __init__(
         self,
-        n: int | str = "auto",
-        burn_in: float | str = "auto",
+        n: int = 100,
+        burn_in: float = 0.1,
         learning_rate: float | str = "auto",
         gradient: str = "auto",
         keep_best: bool | str = "auto",
@@ -193,9 +191,8 @@ class EvidenceAdam(Adam):
         transformed, up to 250 and 100. Memory is that of one batch, once a transformation.
     curvature : str, default="auto"
         "kron-exact" (what "auto" is; with learned half-widths up to 4 outputs), "kron-sketch"
-        (random signs in place of a sum over outputs; unbiased), "kron-ef" (empirical Fisher: it
-        vanishes as labels are fitted), "diag", "diag-ef" or "full" (small networks). The reported
-        evidence is never sketched.
+        (random signs in place of a sum over outputs; unbiased) or "full" (small networks). The
+        reported evidence is never sketched.
     layers : {"all", "last"}, default="all"
         What the posterior covers. "last" keeps the other layers at the mode, and their prior as it
         starts; of `LaplaceRegressor` and `LaplaceClassifier`.

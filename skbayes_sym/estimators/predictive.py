@@ -32,8 +32,7 @@ from skbayes_sym.estimators.distributions import (
 )
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.pooling import mixture
-from skbayes_sym.models.crps import crps
-from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.models.predictive_mixtures import NormalMixture, crps
 from skbayes_sym.numerics.arguments import check_random_state, seed_of
 
 _MIDDLES = (np.arange(50) + 0.5) / 50.0  # levels of the quantiles that stand for a distribution

@@ -29,11 +29,10 @@ from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators._fit.training import Targets, Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.base import numbers, prediction, warn_of_infinite_rows
-from skbayes_sym.models.crps import crps
+from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
-from skbayes_sym.models.predictive_mixtures import TargetPredictive
+from skbayes_sym.models.likelihoods.noise import Gaussian
+from skbayes_sym.models.predictive_mixtures import TargetPredictive, crps
 from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, seed_of
 from skbayes_sym.numerics.memory import require_memory

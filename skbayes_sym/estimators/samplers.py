@@ -72,69 +72,30 @@ class Chains(BaseEstimator):
         self.warm_start = warm_start
 
 
-class SMC(BaseEstimator):
-    """Independent replicates of sequential Monte Carlo.
-
-    Particles are carried from the prior to the posterior by tempering the likelihood. As
-    ``sampler=`` they alone look for modes.
-
-    Parameters
-    ----------
-    n_particles : int, default=256
-        Of each replicate, at least 2.
-    n_replicates : int, default=4
-        Runs that know nothing of each other.
-    """
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_particles": [Interval(Integral, 2, None, closed="left")],
-        "n_replicates": [Interval(Integral, 1, None, closed="left")],
-    }
-
-    def __init__(self, n_particles: int = 256, n_replicates: int = 4) -> None:
-        self.n_particles = n_particles
-        self.n_replicates = n_replicates
-
-
 class ModeWeights(BaseEstimator):
     """Weights of the modes of the posterior modulo its symmetry.
 
     Parameters
     ----------
     method : {"auto", "evidence", "uniform"}, default="auto"
-        "evidence": its posterior mass, by bridge sampling of chains and of a few replicates of
-        sequential Monte Carlo (`SMC`), which look for modes beside them; the chains are then
-        allocated to the modes. "uniform": one vote per chain, which weighs modes by how many starts
+        "evidence": its posterior mass, by bridge sampling; the chains are then allocated to the
+        modes. "uniform": one vote per chain, which weighs modes by how many starts
         fall into their basins (Wiese et al. 2023); the other parameters say nothing to it.
         "evidence" falls back to it, with a `ConvergenceWarning`, where doubts about the evidence
         leave the weights open: but for modes 30 nats below the highest, which count for nothing.
         "auto" is "evidence" with 30 draws a parameter, of all chains together and up to 50 of each;
         "uniform" otherwise, and of annealed chains.
-    n_replicates : int or "auto", default="auto"
-        0 leaves it to the chains. "auto": up to 4, as many as ``effort`` allows.
-    n_particles : int, default=256
-        Of each replicate, at least 2.
     effort : float, default=1.0
         What weighing modes may cost beyond the chains that were asked for, in units of what those
-        cost: particles, further draws of modes, and the new chains in them where exploring ones
+        cost: further draws of modes, and the new chains in them where exploring ones
         made all draws. 0 weighs the draws that there are.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "method": [StrOptions({"auto", "evidence", "uniform"})],
-        "n_replicates": [StrOptions({"auto"}), Interval(Integral, 0, None, closed="left")],
-        "n_particles": [Interval(Integral, 2, None, closed="left")],
         "effort": [Interval(Real, 0, None, closed="left")],
     }
 
-    def __init__(
-        self,
-        method: str = "auto",
-        n_replicates: int | str = "auto",
-        n_particles: int = 256,
-        effort: float = 1.0,
-    ) -> None:
+    def __init__(self, method: str = "auto", effort: float = 1.0) -> None:
         self.method = method
-        self.n_replicates = n_replicates
-        self.n_particles = n_particles
         self.effort = effort

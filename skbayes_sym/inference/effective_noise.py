@@ -28,7 +28,7 @@ from torch import Tensor
 
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.linalg import cholesky, decompositions_in_words
 
 _ITERATIONS = 20

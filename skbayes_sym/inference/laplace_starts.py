@@ -20,10 +20,10 @@ from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidenc
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, Search, starting_points
 from skbayes_sym.inference.sampling.kernels import DensePreconditioner
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.symmetry.group import SymmetryGroup

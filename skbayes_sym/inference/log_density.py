@@ -7,7 +7,7 @@ position is the evidence. Passes through a network are its own business (`chain_
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf, log, pi
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -42,22 +42,6 @@ class LogDensity(Protocol):
 
     def evaluate(self, position: Tensor) -> Evaluation:
         """Value and gradient at (C, D)."""
-
-
-class LogPosterior(LogDensity, Protocol):
-    """``log prior + beta log likelihood``: the posterior at ``beta = 1``, the prior at 0."""
-
-    def log_prior(self, position: Tensor) -> Tensor:
-        """(C, D) -> (C,) nats, normalised."""
-
-    def log_likelihood(self, position: Tensor) -> Tensor:
-        """(C, D) -> (C,) nats, at ``beta = 1`` whatever this density's own."""
-
-    def sample_prior(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """Exact draws (n, D)."""
-
-    def tempered(self, beta: float) -> "LogPosterior":
-        """The same at another inverse temperature."""
 
 
 @runtime_checkable
@@ -110,7 +94,7 @@ Batched = Callable[[Tensor], Tensor]  # (C, D) -> (C,)
 
 @dataclass(frozen=True, eq=False)
 class AutogradPosterior:
-    """Any prior and likelihood, differentiated by torch: a `LogPosterior`.
+    """Any prior and likelihood, differentiated by torch.
 
     ``prior``, ``likelihood``: log densities, chain by chain independent.
     """
@@ -118,13 +102,9 @@ class AutogradPosterior:
     n_dims: int
     prior: Batched
     likelihood: Batched
-    prior_sampler: Callable[[int, torch.Generator], Tensor] | None = None
-    beta: float = 1.0
 
     def __call__(self, position: Tensor) -> Tensor:
-        if self.beta == 0.0:
-            return self.prior(position)
-        return self.prior(position) + self.beta * self.likelihood(position)
+        return self.prior(position) + self.likelihood(position)
 
     def evaluate(self, position: Tensor) -> Evaluation:
         with torch.inference_mode(False), torch.enable_grad():
@@ -133,24 +113,10 @@ class AutogradPosterior:
             (gradient,) = torch.autograd.grad(value.sum(), tracked)
         return Evaluation(value.detach(), gradient)
 
-    def log_prior(self, position: Tensor) -> Tensor:
-        return self.prior(position)
-
-    def log_likelihood(self, position: Tensor) -> Tensor:
-        return self.likelihood(position)
-
-    def sample_prior(self, n: int, *, generator: torch.Generator) -> Tensor:
-        if self.prior_sampler is None:
-            raise ValueError("this density has no prior_sampler: give one to start from the prior.")
-        return self.prior_sampler(n, generator)
-
-    def tempered(self, beta: float) -> "AutogradPosterior":
-        return replace(self, beta=beta)
-
 
 @dataclass(frozen=True, eq=False)
 class NetworkPosterior:
-    """``log p(theta) + log p(log sigma) + beta log p(y | x, theta, sigma)``: a `LogPosterior`.
+    """``log p(theta) + log p(log sigma) + log p(y | x, theta, sigma)``: a `LogDensity`.
 
     Positions (C, D) are ``[theta | log sigma]``, D = P + the likelihood's free parameters, with
     dtype and device of the data. The standard deviation of the noise of every output has a
@@ -170,7 +136,6 @@ class NetworkPosterior:
     prior: Prior
     data: Data
     noise_prior_scale: float | Tensor = 1.0  # the half-normal's ``s``, in the scale of ``data.y``
-    beta: float = 1.0  # inverse temperature: the posterior at 1, the prior at 0
 
     @property
     def n_dims(self) -> int:
@@ -185,10 +150,7 @@ class NetworkPosterior:
 
     def __call__(self, position: Tensor) -> Tensor:
         with torch.no_grad():
-            value = self.log_prior(position)
-            if self.beta:
-                value = _finite_or_minus_inf(value + self.beta * self.log_likelihood(position))
-            return value
+            return _finite_or_minus_inf(self.log_prior(position) + self.log_likelihood(position))
 
     def evaluate(self, position: Tensor) -> Evaluation:
         with torch.no_grad():
@@ -197,10 +159,9 @@ class NetworkPosterior:
                 other = self._evaluate_prior(position)
                 value.add_(other.value)
                 gradient[:, : self._n_theta].add_(other.gradient)
-            if self.beta:
-                d_log_lik = torch.empty_like(position)
-                value.add_(self._log_lik.gradient(position, d_log_lik), alpha=self.beta)
-                gradient.add_(d_log_lik, alpha=self.beta)
+            d_log_lik = torch.empty_like(position)
+            value.add_(self._log_lik.gradient(position, d_log_lik))
+            gradient.add_(d_log_lik)
             return Evaluation(_finite_or_minus_inf(value), gradient.nan_to_num_(0.0, 0.0, 0.0))
 
     def log_prior(self, position: Tensor) -> Tensor:
@@ -218,9 +179,6 @@ class NetworkPosterior:
         noise = float64_normal((n, self.likelihood.n_params), generator=generator)
         log_sigma = noise.abs_().log_() + self._noise_scale.log().to(noise)
         return torch.cat([theta.to(self.data.x), log_sigma.to(self.data.x)], 1)
-
-    def tempered(self, beta: float) -> "NetworkPosterior":
-        return replace(self, beta=beta)
 
     def _prior_terms(self, position: Tensor) -> Evaluation:
         """Log prior (C,), of ``theta`` too if Gaussian, and its gradient (C, D).

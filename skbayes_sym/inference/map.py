@@ -35,11 +35,10 @@ from torch import Tensor
 
 from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, dense_jacobian
 from skbayes_sym.inference.log_density import Evaluation, LogDensity, NetworkPosterior
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches, Data
-from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.networks.recording import RecordingNetwork
+from skbayes_sym.models.networks.network import Network, RecordingNetwork
+from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.memory import rows_within
 

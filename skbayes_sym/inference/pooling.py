@@ -392,7 +392,6 @@ def _covariance(law: NormalMixture) -> Tensor:
     return torch.diag_embed(law.variance.expand_as(law.loc))
 
 
-
 # Normal priors of log b and of the logit of the share, and where they may lie.
 _MEAN, _STD = (0.0, -4.0), (1.0, 2.0)
 _BOUNDS = [(-3.0, 4.0), (-9.0, 0.0)]

@@ -30,7 +30,7 @@ from skbayes_sym.inference.factorization.sides import (
     with_law,
 )
 from skbayes_sym.inference.factorization.vi import GapStream, fit_factors, sweeps_start
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior

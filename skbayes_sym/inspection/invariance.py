@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, Display, no_box, split_axes
 from skbayes_sym.inspection._fitted import feature_names, fitted_model, require
-from skbayes_sym.models.augmentations.half_width import stratified_noise
+from skbayes_sym.models.augmentations.augmentation import stratified_noise
 from skbayes_sym.numerics.arguments import check_arrays, check_names, seed_of
 from skbayes_sym.numerics.random import generator_from
 

@@ -17,15 +17,15 @@ from skbayes_sym.inference.posteriors import MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.numerics.arguments import seed_of, shown
 from skbayes_sym.numerics.random import Estimate, generator_from
 from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
-from skbayes_sym.symmetry.gaps.permanent_estimates import (
+from skbayes_sym.symmetry.gaps.row_gaps import row_gap
+from skbayes_sym.symmetry.gaps.translations import TranslationGap
+from skbayes_sym.symmetry.gaps.unit_gap import (
     Exact,
     ExactUpTo,
     Importance,
     PermanentEstimate,
+    UnitGap,
 )
-from skbayes_sym.symmetry.gaps.row_gaps import row_gap
-from skbayes_sym.symmetry.gaps.translations import TranslationGap
-from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.units import unit_layers
 
 _EXACT_WIDTH = 10  # units of a layer whose permanents are computed in full

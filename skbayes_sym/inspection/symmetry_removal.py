@@ -24,8 +24,7 @@ from skbayes_sym.estimators._fit.scikit_learn import (
 )
 from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.models.networks.activations import ACTIVATIONS
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.relabelling import Relabelled, label_margin, relabel

@@ -17,7 +17,7 @@ from skbayes_sym.estimators.factorization.entries import (
     is_listed,
     listed_parts,
     observed_entries,
-    role_of,
+    times_of,
     with_entries,
 )
 from skbayes_sym.estimators.factorization.predictions import PredictsEntries
@@ -105,7 +105,7 @@ class EntryKFold:
         if len(place) < k:
             raise ValueError(f"n_splits={k} is more than the {len(place)} observed entries.")
         if self.by == "time":
-            times = role_of(X, "time")[place]
+            times = times_of(X)[place]
             order = np.argsort(times, kind="stable")
             fold = np.empty(len(place), dtype=np.int64)
             fold[order] = np.arange(len(place)) * (k + 1) // len(place) - 1
@@ -139,9 +139,9 @@ def _entries_of(X: Any, columns: Any) -> _Entries:
     if not is_listed(X, columns):
         seen = observed_entries(_checked(X))
         return _Entries(*seen[:3], np.arange(len(seen.values)))
-    listed = listed_parts(X, columns)
-    place = np.flatnonzero(~np.isnan(listed.values))
-    return _Entries(listed.rows[place], listed.columns[place], listed.values[place], place)
+    rows, places, values, _ = listed_parts(X, columns)
+    place = np.flatnonzero(~np.isnan(values))
+    return _Entries(rows[place], places[place], values[place], place)
 
 
 def _part(X: Any, columns: Any, place: Array) -> Any:

@@ -1,8 +1,17 @@
-"""Priors over the flat parameter vector."""
+r"""Priors over the flat parameter vector; some learn their scales, one a group of weights:
+
+.. math:: \theta_k \mid \alpha \sim N(0, 1 / \alpha_{g(k)}), \qquad
+          \alpha_g \sim \mathrm{Gamma}(a, \text{rate } a s_g^2),
+
+so that the precision :math:`\alpha_g` of a group is :math:`1 / s_g^2` on average, the more closely
+the larger ``a``. (MacKay 1992, "Bayesian interpolation"; Neal 1996, section 1.2, whose scales for
+the width these are: weights into a layer of ``n`` inputs have variance of order 1/n.)
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from math import lgamma, log, pi
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +20,8 @@ from torch import Tensor
 
 from skbayes_sym.numerics.gaussian import log_normal
 from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.machine import constant
 from skbayes_sym.numerics.random import normal_like
-
-if TYPE_CHECKING:
-    from skbayes_sym.models.learned_scales import ScalesByGroup
 
 PriorKernel = Callable[[Tensor], tuple[Tensor, Tensor]]  # (C, P) -> (C,) nats, (C, P)
 _LEAST_SCALE = 1e-100
@@ -188,3 +195,285 @@ def layers_of(layout: ParamLayout) -> Tensor:
     number = {layer: i for i, layer in enumerate(dict.fromkeys(names.values()))}
     counts = torch.tensor([layout.positions(name).numel() for name in names])
     return torch.tensor([number[layer] for layer in names.values()]).repeat_interleave(counts)
+
+
+# Variance of the inputs to a hidden unit from standardised features: tanh units then bend within
+# the data and not at once.
+_INPUT_VARIANCE = 2.25
+
+
+@dataclass(frozen=True, eq=False)
+class ScalesByGroup(Prior):
+    """Zero-mean normals with one learned scale a group of parameters; bound to a layout.
+
+    ``hyper`` (*B, G): log precisions; with leading axes they are those of several weight vectors,
+    each its own.
+    """
+
+    group: Tensor  # int64 (P,); number of every parameter's group
+    names: tuple[str, ...]  # one per group
+    reference_variance: Tensor  # (G,); the variances :math:`s_g^2` around which the hyperprior lies
+    shape: float  # shape ``a`` of the Gamma hyperprior of the precisions
+    hyper: Tensor
+    is_learned: bool = True  # false where the scales were given: the hyperprior then doesn't count
+
+    @classmethod
+    def given(cls, scale: Tensor) -> "ScalesByGroup":
+        """Scales (P,) that stay: every parameter is a group."""
+        names = tuple(str(i) for i in range(len(scale)))
+        variance = scale.double().square()
+        group = torch.arange(len(scale))
+        return cls(group, names, variance, 1.0, -variance.log(), is_learned=False)
+
+    def bind(self, layout: ParamLayout) -> "ScalesByGroup":
+        if self.group.shape != (layout.n_params,):
+            raise ValueError(
+                f"the prior is over {self.group.numel()} parameters, the network has "
+                f"{layout.n_params}."
+            )
+        return self
+
+    @property
+    def learned(self) -> "ScalesByGroup | None":
+        return self if self.is_learned else None
+
+    @property
+    def n_groups(self) -> int:
+        """Number G of scales."""
+        return len(self.names)
+
+    @property
+    def columns(self) -> list[int]:
+        """Groups of the weights from one column of the input."""
+        return [i for i, name in enumerate(self.names) if "[" in name]
+
+    @property
+    def sizes(self) -> Tensor:
+        """Number of parameters in every group, float64 (G,)."""
+        return torch.bincount(self.group, minlength=self.n_groups).double()
+
+    @property
+    def scale(self) -> Tensor:
+        """Standard deviations (*B, P) at the present scales."""
+        return (-0.5 * self.hyper).exp()[..., self.group]
+
+    @property
+    def precision(self) -> Tensor:
+        """Inverse variances (*B, P) at the present scales."""
+        return self.hyper.exp()[..., self.group]
+
+    def at(self, hyper: Tensor) -> GaussianPrior:
+        """The normal prior at log precisions (*B, G)."""
+        return GaussianPrior((-0.5 * hyper).exp()[..., self.group])
+
+    def squares(self, theta: Tensor) -> Tensor:
+        """Sum of squares in every group, (*B, P) -> (*B, G)."""
+        return self.sums(theta.square())
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sum over every group, (*B, P) -> (*B, G)."""
+        total = values.new_zeros(*values.shape[:-1], self.n_groups)
+        return total.index_add_(-1, self.group.to(values.device), values)
+
+    def log_hyperprior(self, hyper: Tensor) -> Tensor:
+        """Density of the log precisions, (*B, G) -> (*B,) nats; 0 of scales that were given."""
+        if not self.is_learned:
+            return hyper.new_zeros(hyper.shape[:-1])
+        a = self.shape
+        rates = tuple((a * self.reference_variance).tolist())
+        normaliser = sum(a * log(rate) for rate in rates) - self.n_groups * lgamma(a)
+        rate = constant(rates, hyper.dtype, hyper.device)
+        return (a * hyper - rate * hyper.exp()).sum(-1) + normaliser
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log density in nats at the present scales, (*B, P) -> (*B,)."""
+        return self.at(self.hyper).log_prob(theta)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws at the present scales, (n, P)."""
+        scale = self.scale.to(generator.device)
+        return scale * normal_like((n, scale.numel()), generator=generator, like=scale)
+
+    def update(self, mean: Tensor, variance: Tensor) -> "ScalesByGroup":
+        """Scales that maximise expected log prior plus hyperprior at moments (P,), closed form.
+
+        .. math:: \\alpha_g = (n_g + 2a) / (E|\\theta_g|^2 + 2 a s_g^2).
+        """
+        spread = self.sums(mean.square() + variance)
+        n, a = self.sizes.to(spread), self.shape
+        rate = 2.0 * a * self.reference_variance.to(spread)
+        return replace(self, hyper=((n + 2.0 * a) / (spread + rate)).log())
+
+    def gaussian(self) -> GaussianPrior:
+        """The normal prior at the present scales."""
+        return self.at(self.hyper)
+
+    def evidence_step(
+        self, theta: Tensor, variance: Tensor, hyper: Tensor, damping: float
+    ) -> Tensor:
+        """MacKay's step of log precisions ``hyper`` (*B, G) at a mode (*B, P), damped.
+
+        .. math:: \\alpha_g \\leftarrow \\alpha_g^{1 - d} \\left[ (\\gamma_g + 2a) /
+                  (|\\theta_g|^2 + 2 a s_g^2) \\right]^d, \\quad
+                  \\gamma_g = n_g - \\alpha_g \\textstyle\\sum_g \\mathrm{variance}
+
+        (MacKay 1992, "A practical Bayesian framework for backpropagation networks", eq. 21.)
+        """
+        determined = self.sizes.to(theta) - hyper.exp() * self.sums(variance)
+        a = self.shape
+        rate = 2.0 * a * self.reference_variance.to(theta)
+        target = (determined.clamp_min(0.0) + 2.0 * a) / (self.squares(theta) + rate)
+        return torch.lerp(hyper, target.log(), damping)
+
+    def collapsed(self) -> "CollapsedScales":
+        """The prior with its scales integrated out."""
+        return CollapsedScales(self)
+
+
+@dataclass(frozen=True, eq=False)
+class CollapsedScales(Prior):
+    r"""The law of the weights alone: every group a multivariate Student-t.
+
+    .. math:: p(\theta_g) = \frac{\Gamma(a + n_g/2)}{\Gamma(a)}\,
+              \frac{(a s_g^2)^a}{(2\pi)^{n_g/2}}\,
+              (a s_g^2 + |\theta_g|^2 / 2)^{-(a + n_g/2)}
+
+    It has no scales left to sample, no funnel, and is invariant under exchanges and sign flips
+    within a group.
+    """
+
+    scales: ScalesByGroup
+
+    def bind(self, layout: ParamLayout) -> "CollapsedScales":
+        self.scales.bind(layout)
+        return self
+
+    @property
+    def learned(self) -> ScalesByGroup:
+        return self.scales
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log density in nats, (*B, P) -> (*B,)."""
+        kernel = self.kernel(theta)
+        return kernel.value(kernel.rates(theta))
+
+    def kernel(self, like: Tensor) -> "CollapsedKernel":
+        """Value and gradient at once, in dtype and on the device of ``like``."""
+        s, a = self.scales, self.scales.shape
+        rate, shape = a * s.reference_variance, a + 0.5 * s.sizes
+        constant = torch.lgamma(shape) - torch.lgamma(rate.new_tensor(a)) + a * rate.log()
+        constant = (constant - 0.5 * s.sizes * log(2.0 * pi)).sum()
+        member = torch.nn.functional.one_hot(s.group, s.n_groups)
+        return CollapsedKernel(*(t.to(like) for t in (member, rate, shape, constant)))
+
+    def log_scale(self, theta: Tensor) -> Tensor:
+        r"""``E[log scale_g | theta]``, (*B, P) -> (*B, G).
+
+        Given the weights a precision is Gamma with shape :math:`a + n_g / 2` and rate
+        :math:`a s_g^2 + |\theta_g|^2 / 2`, and its logarithm has mean
+        :math:`\psi(\text{shape}) - \log \text{rate}`.
+        """
+        s, a = self.scales, self.scales.shape
+        rate = a * s.reference_variance.to(theta) + 0.5 * s.squares(theta)
+        return 0.5 * (rate.log() - torch.digamma(a + 0.5 * s.sizes.to(theta)))
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws, (n, P): precisions from their Gamma law, then weights."""
+        s = self.scales
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        rate = s.shape * s.reference_variance.cpu().numpy()
+        rng = np.random.default_rng(seed)
+        precision = torch.as_tensor(rng.gamma(s.shape, 1.0 / rate, size=(n, s.n_groups)))
+        noise = normal_like((n, len(s.group)), generator=generator, like=precision)
+        return noise / precision.sqrt()[:, s.group]
+
+
+@dataclass(frozen=True, eq=False)
+class CollapsedKernel:
+    """`CollapsedScales` as samplers want it: what doesn't depend on the weights, made once."""
+
+    member: Tensor  # (P, G), 1 where a parameter is of a group
+    rate: Tensor  # (G,)
+    shape: Tensor  # (G,), of the precisions given the weights
+    constant: Tensor  # ()
+
+    def __call__(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Log density (C,) in nats and its gradient at ``theta`` (C, P); O(C P G).
+
+        .. math:: \nabla_g = -\frac{a + n_g / 2}{a s_g^2 + |\theta_g|^2 / 2}\, \theta_g
+        """
+        rate = self.rates(theta)
+        precision = (self.shape / rate) @ self.member.T
+        return self.value(rate), -precision * theta
+
+    def rates(self, theta: Tensor) -> Tensor:
+        """Rates of the precisions given the weights, (*B, P) -> (*B, G)."""
+        return self.rate + 0.5 * (theta.square() @ self.member)
+
+    def value(self, rate: Tensor) -> Tensor:
+        """The log density from `rates`, (*B, G) -> (*B,) nats."""
+        return self.constant - rate.log() @ self.shape
+
+
+@dataclass(frozen=True)
+class LayerScales:
+    """Learned scales, one per layer's weights and one per layer's biases.
+
+    Parameters
+    ----------
+    shape : float, default=0.5
+        Of the Gamma hyperprior of the precisions: how closely the scales keep to their reference.
+        Classifiers take 8, since on separable classes weaker ones run away.
+    output_variance : float, default=1.0
+        Reference variance of an output from hidden units of size one, or of a linear model's from
+        columns of size one, however many they are.
+    """
+
+    shape: float = 0.5
+    output_variance: float = 1.0
+
+    _by_column: ClassVar[bool] = False  # of the first layer's weights
+
+    def bind(self, layout: ParamLayout) -> ScalesByGroup:
+        if not self.shape > 0.0 or not self.output_variance > 0.0:
+            raise ValueError(
+                "shape and output_variance must be positive, got "
+                f"{self.shape!r} and {self.output_variance!r}."
+            )
+        weights = [name for name, s in layout.shapes.items() if len(s) > 1]
+        group: list[Tensor] = []
+        names: list[str] = []
+        variances: list[float] = []  # before any data, features and targets standardised
+        for name, size in layout.shapes.items():
+            columns = size[1] if self._by_column and name == weights[0] else 1
+            group.append(len(names) + torch.arange(columns).broadcast_to(size).reshape(-1))
+            names += [name] if columns == 1 else [f"{name}[:, {j}]" for j in range(columns)]
+            variance = 1.0
+            if name in weights:
+                variance = self.output_variance if name == weights[-1] else _INPUT_VARIANCE
+                variance /= float(np.prod(size[1:]))
+            variances += columns * [variance]
+        reference = torch.tensor(variances, dtype=torch.float64)
+        shape = float(self.shape)
+        return ScalesByGroup(torch.cat(group), tuple(names), reference, shape, -reference.log())
+
+
+@dataclass(frozen=True)
+class ARD(LayerScales):
+    """Automatic relevance determination: one learned scale per column of the input.
+
+    All hidden units share a column's scale, so that exchanges and sign flips of units stay
+    symmetries; beyond the first layer columns *are* units, and there is one scale a layer.
+
+    Parameters
+    ----------
+    shape, output_variance : float
+        As of `LayerScales`.
+
+    References
+    ----------
+    MacKay (1994). Bayesian nonlinear modelling for the prediction competition.
+    Neal (1996). Bayesian learning for neural networks, section 1.2.
+    """
+
+    _by_column: ClassVar[bool] = True

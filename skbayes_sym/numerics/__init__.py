@@ -6,9 +6,9 @@ Reading order:
   and its Monte Carlo error);
 * linear algebra: `linalg` (Cholesky factors with a remedy, products of layers, ridge regression in
   the smaller dimension, many ridge systems with one matrix), `gaussian` (divergences, quadrature);
-* loops: `optimise` (the one gradient loop), `convergence` (does a curve still rise, where does a
-  fixed-point iteration lead);
-* sums over permutations: `permanent` (and its bounds), `sinkhorn`, `assignment` (and its sampler);
+* loops: `optimise` (the one gradient loop; does a curve still rise, where does a fixed-point
+  iteration lead);
+* sums over permutations: `permanent` (and its bounds), `assignment` (and its sampler);
 * the machine: `memory` (will it fit), `machine` (waits, constants of a device, threads, jobs);
 * `arguments`: what public functions were given, checked in one wording.
 

@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from skbayes_sym.numerics.sinkhorn import SINKHORN_ITERATIONS, require_square, sinkhorn
+from skbayes_sym.numerics.permanent import SINKHORN_ITERATIONS, require_square, sinkhorn
 
 # Up to here trying all d! permutations at once beats one solver call a draw.
 _ENUMERABLE_WIDTH = 4

@@ -3,9 +3,8 @@
 A file is data: what it names is looked up here and nowhere else.
 """
 
-import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from functools import cache
 from importlib import import_module
@@ -15,7 +14,6 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.columns import TakesTables
-from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.base import RowEstimator, is_fitted_name
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.numerics.arguments import shown
@@ -28,8 +26,7 @@ ESTIMATORS = {
     "laplace.laplace": "LaplaceClassifier LaplaceRegressor",
     "laplace.lila": "LILAClassifier LILARegressor",
     "layerwise.layerwise_vi": "LayerwiseVIRegressor",
-    "linear.linear_classifier": "BayesianLinearClassifier",
-    "linear.linear_regressor": "BayesianLinearRegressor",
+    "linear.linear_models": "BayesianLinearClassifier BayesianLinearRegressor",
     "mcmc.mcmc": "MCMCClassifier MCMCRegressor",
     "stacking.stacks": "PredictiveStackingClassifier PredictiveStackingRegressor",
     "vi.symmetrized_vi": "SymmetrizedVIClassifier SymmetrizedVIRegressor",
@@ -38,7 +35,7 @@ ESTIMATORS = {
 # Objects that constructors of these take, made of their own parameters.
 _SETTINGS = {
     "optimizers": "Adam EvidenceAdam GaussNewton Updates VariationalAdam",
-    "samplers": "Chains SMC ModeWeights",
+    "samplers": "Chains ModeWeights",
     "vi.gaps": "Symmetrized",
 }
 
@@ -125,7 +122,13 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
     estimator = kind(**{**parameters, **({"memory": None} if "memory" in parameters else {})})
     is_fit = name in estimators() and bool(attributes)  # what others fit copies of has none
     if is_fit:
-        _check_forms(estimator, attributes)
+        try:
+            estimator._validate_params()
+        except ValueError as error:
+            raise ValueError(f"an impossible parameter ({error})") from error
+        for needed in ("n_features_in_", "n_iter_", "stop_reason_", "dtype_", "device_"):
+            if needed not in attributes:
+                raise ValueError(f"no {needed}")
     estimator.__dict__.update(attributes)
     if is_fit:
         _check_predictions(estimator)
@@ -135,51 +138,6 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
 def is_ufunc_name(name: str) -> bool:
     """Whether NumPy has a function of this name that acts element by element."""
     return isinstance(vars(np).get(name), np.ufunc)
-
-
-_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
-
-
-def _are_numbers(value: Any, n: int | None = None) -> bool:
-    is_array = isinstance(value, np.ndarray) and value.dtype.kind == "f"
-    return is_array and value.ndim == 1 and len(value) > 0 and n in (None, len(value))
-
-
-# Forms of attributes that broadcasting, or a device that computes nothing, would let predict.
-_FORMS: dict[str, Callable[[Any, int], bool]] = {
-    "n_features_in_": lambda value, n: type(value) is int and value > 0,
-    "n_iter_": lambda value, n: type(value) is int and value >= 0,
-    "stop_reason_": lambda value, n: isinstance(value, str),
-    "dtype_": lambda value, n: value in ("float32", "float64"),
-    "device_": lambda value, n: isinstance(value, str) and _DEVICE.fullmatch(value) is not None,
-    "x_mean_": _are_numbers,
-    "x_scale_": lambda value, n: _are_numbers(value, n) and bool((value > 0).all()),
-    "y_mean_": lambda value, n: _are_numbers(value),
-    "y_scale_": lambda value, n: _are_numbers(value) and bool((value > 0).all()),
-    "feature_names_in_": lambda value, n: isinstance(value, np.ndarray) and value.shape == (n,),
-    "classes_": lambda value, n: np.ndim(value) == 1 and len(value) > 1,
-}
-_PRESENT = ("n_features_in_", "n_iter_", "stop_reason_", "dtype_", "device_")
-
-
-def _check_forms(estimator: BaseEstimator, attributes: dict[str, Any]) -> None:
-    """Name the first parameter or attribute that no fit leaves like this."""
-    try:
-        estimator._validate_params()
-    except ValueError as error:
-        raise ValueError(f"an impossible parameter ({error})") from error
-    of_rows = ("x_mean_", "x_scale_") if isinstance(estimator, RowEstimator) else ()
-    missing = [name for name in (*_PRESENT, *of_rows) if name not in attributes]
-    if missing:
-        raise ValueError(f"no {missing[0]}")
-    n_features, columns = attributes["n_features_in_"], attributes.get("columns_in_")
-    for name, is_right in _FORMS.items():
-        n = columns.n_outputs if columns is not None and name in of_rows else n_features
-        if name in attributes and not is_right(attributes[name], n):
-            raise ValueError(f"an impossible {name}")
-    scales: list[Array] = [attributes[k] for k in ("y_mean_", "y_scale_") if k in attributes]
-    if len({len(scale) for scale in scales}) > 1:
-        raise ValueError("y_mean_ and y_scale_ of different lengths")
 
 
 def _check_predictions(estimator: BaseEstimator) -> None:

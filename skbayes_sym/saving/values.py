@@ -18,8 +18,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.models.networks.activations import ACTIVATIONS, Activation
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, Activation
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.saving.classes import class_name, is_ufunc_name, named, rebuilt, state_of
 
@@ -31,9 +31,7 @@ NOUNS = {
     "estimators.mcmc.allocate": "Mode",
     "estimators.stacking.parts": "CalibratedPredictor OfEstimator OfGiven OfTrees StackPart Trees",
     "inference.gaussian_process": "GaussianProcess",
-    "inference.laplace.curvature": (
-        "LayerSpectrum KroneckerPrecision DiagonalPrecision FullPrecision"
-    ),
+    "inference.laplace.curvature": "LayerSpectrum KroneckerPrecision FullPrecision",
     "inference.laplace.member_refit": "RefittedMembers",
     "inference.laplace.laplace_posterior": "LaplacePosterior ModeMixture",
     "inference.gaussian_vi.layers": "Layerwise",
@@ -47,24 +45,19 @@ NOUNS = {
     "inference.sampling.kernels": "HMC State DiagonalPreconditioner DensePreconditioner",
     "inference.sampling.chains": "Block",
     "inference.solvers": "VI MAP Gibbs",
-    "models.augmentations.affine": "Affine AffineBasis",
-    "models.augmentations.augmentation": "Identity Composed InRescaledUnits",
-    "models.augmentations.invariances": "Invariances Augerino",
-    "models.augmentations.pixels": "Brightness Contrast Hue PixelNoise Blur",
+    "models.augmentations.augmentation": "Identity Composed InRescaledUnits Invariances Augerino",
+    "models.augmentations.images": "Affine AffineBasis Brightness Contrast Hue PixelNoise Blur",
     "models.augmentations.tabular": "Rotation2D ColumnShift LogScale",
-    "models.learned_scales": "ARD LayerScales",
     "models.likelihoods.categorical": "Bernoulli Categorical",
     "models.likelihoods.counts": "NegativeBinomial Poisson",
-    "models.likelihoods.normal_noise": "Gaussian",
-    "models.likelihoods.heteroscedastic": "Heteroscedastic NaturalHeteroscedastic",
+    "models.likelihoods.noise": "Gaussian Heteroscedastic NaturalHeteroscedastic StudentT",
     "models.likelihoods.ordinal": "Ordinal",
-    "models.likelihoods.student_t": "StudentT",
     "models.networks.mlp": "MLP",
-    "models.networks.recording": "Dense Convolution",
-    "models.priors": "Normal GaussianPrior",
+    "models.networks.network": "Dense Convolution",
+    "models.priors": "Normal GaussianPrior ARD LayerScales",
     "numerics.layout": "ParamLayout",
     "symmetry.group": "Product Trivial",
-    "symmetry.gaps.permanent_estimates": "Exact ExactUpTo Importance InfoNCE Soules",
+    "symmetry.gaps.unit_gap": "Exact ExactUpTo Importance InfoNCE Soules",
     "symmetry.units": "Units",
 }
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.group import Product, SymmetryGroup
-from skbayes_sym.symmetry.reference import DiagonalReference, improve_labels
+from skbayes_sym.symmetry.relabelling import DiagonalReference, improve_labels
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, unit_layers
 
 MAX_ORDER = 10_000  # elements up to which tables over the whole group are cheap

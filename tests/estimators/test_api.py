@@ -197,7 +197,6 @@ OF_ALL = OF_NETWORKS | {
     "elbo_std_error_": "of the number that is estimated",
     "likelihood": "linear models have likelihoods by name",
     "max_iter": "updates, sweeps or steps",
-    "n_features_in_": "columns of a matrix",
     "n_iter_": "updates, sweeps or steps",
     "noise_std": "of targets or of a matrix",
     "prior": "of weights or coefficients",

@@ -20,7 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils import get_tags
 
 import skbayes_sym as sk
-from skbayes_sym.models import ARD, Poisson
+from skbayes_sym.models import Poisson
+from skbayes_sym.models.priors import ARD
 
 # Too few steps to converge on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

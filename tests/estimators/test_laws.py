@@ -12,7 +12,8 @@ from torch.testing import assert_close
 
 from skbayes_sym import EvidenceAdam, GaussNewton, LaplaceRegressor, LILARegressor
 from skbayes_sym.estimators.networks import NetworkEstimator
-from skbayes_sym.models import MLP, LayerScales
+from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import LayerScales
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

@@ -9,16 +9,13 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from torch import nn
 
 import skbayes_sym as sk
-from skbayes_sym import (
-    SMC,
-    Adam,
-    EvidenceAdam,
-    GaussNewton,
-    ModeWeights,
-    Symmetrized,
-    Updates,
-    VariationalAdam,
-)
+from skbayes_sym import Adam
+from skbayes_sym import Symmetrized
+from skbayes_sym import VariationalAdam
+from skbayes_sym import EvidenceAdam
+from skbayes_sym import GaussNewton
+from skbayes_sym import ModeWeights
+from skbayes_sym import Updates
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models import (
     ARD,
@@ -44,8 +41,6 @@ LABELS = np.where(X[:, 0] > 0, "a", "b")
 IMAGES = rng.random((12, 30))
 
 LINEAR = nn.Linear(3, 1)
-PARTICLES = {"sampler": SMC(40)}
-NO_CHAINS = {**PARTICLES, "remove_symmetries": ModeWeights("uniform")}
 
 
 class Mine(Adam):
@@ -82,11 +77,6 @@ OF_GAPS: list[tuple[Mapping[str, Any], str]] = [
         "symmetry='permutation', but gap=UnitGap has a group of its own: leave symmetry='auto'",
     ),
 ]
-OF_CHAINS: list[tuple[Mapping[str, Any], str]] = [
-    ({**PARTICLES, "remove_symmetries": ModeWeights("auto", 2)}, "n_replicates=2 does not apply"),
-    ({**NO_CHAINS, "n_draws": 7}, r"n_draws=7 does not apply.*SMC\(n_particles"),
-    ({**NO_CHAINS, "n_chains": 7}, "n_chains=7 does not apply"),
-]
 OF_COUNTS_OF_NOTHING: list[tuple[Mapping[str, Any], str]] = [
     ({"n_modes": 0, "prior": Normal(1.0)}, r"prior=Normal\(.* does not apply: n_modes=0"),
     ({"n_modes": 0, "hidden_layer_sizes": (3,)}, r"hidden_layer_sizes=\(3,\) does not apply"),
@@ -113,8 +103,8 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
         ({"optimizer": Adam(batch_size=4)}, "batch_size=4.*'collapsed' needs all 12.*'global_ind"),
         ({"last_layer": "variational"}, "'variational' .*hidden_posterior.*SymmetrizedVI"),
     ],
-    sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE + OF_CHAINS,
-    sk.MCMCClassifier: OF_NETWORKS + OF_CHAINS,
+    sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE,
+    sk.MCMCClassifier: OF_NETWORKS,
     sk.DeepEnsembleRegressor: [
         *OF_NETWORKS,
         *OF_NOISE,

@@ -13,8 +13,8 @@ from skbayes_sym.inference.laplace_starts import (
     regression_starts,
 )
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian
-from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import LayerScales, ScalesByGroup
 
 SCALE = 0.75  # exact in any precision
 

@@ -57,7 +57,7 @@ def network(curve_data):
 def sampled(curve_data):
     estimator = sk.MCMCRegressor(
         (1,), sampler=sk.Chains(init="prior", n_warmup=40), prior=1.0, n_chains=16, n_draws=10,
-        remove_symmetries=sk.ModeWeights("evidence", 2, 32), random_state=0,
+        remove_symmetries=sk.ModeWeights("evidence"), random_state=0,
     )  # fmt: skip
     return quiet(estimator, *curve_data)
 

@@ -13,8 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import DeepEnsembleRegressor
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
-from skbayes_sym.models.networks.activations import ACTIVATIONS
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 
 SMALL = {"hidden_layer_sizes": (3,), "activation": "tanh", "n_features_in": 1, "random_state": 0}
 

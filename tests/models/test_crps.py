@@ -7,9 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from skbayes_sym.models.crps import crps
 from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.predictive_mixtures import NormalMixture, TargetMixture
+from skbayes_sym.models.predictive_mixtures import NormalMixture, TargetMixture, crps
 
 
 def mixture(loc, sd, log_weights=None):

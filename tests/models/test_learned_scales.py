@@ -6,7 +6,7 @@ import torch
 from scipy import integrate, stats
 
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import ARD, LayerScales
+from skbayes_sym.models.priors import ARD, LayerScales
 from skbayes_sym.symmetry import check_invariant
 
 NETWORK = MLP(3, (4,), 2, TANH)

@@ -5,8 +5,7 @@ import torch
 from cases import OTHER_NETWORKS, PRIORS
 from torch.testing import assert_close
 
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.priors import GaussianPrior, Normal, checked_scales, layers_of
 from skbayes_sym.numerics.layout import ParamLayout
 

@@ -16,7 +16,7 @@ from skbayes_sym.numerics.assignment import (
     runner_up_loss,
     sample_assignments,
 )
-from skbayes_sym.numerics.sinkhorn import sinkhorn
+from skbayes_sym.numerics.permanent import sinkhorn
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from skbayes_sym.numerics.convergence import AndersonMixing, gain, last_tenth_gain, stalled
+from skbayes_sym.numerics.optimise import AndersonMixing, gain, last_tenth_gain, stalled
 
 
 def test_gain_is_that_of_the_last_window():

@@ -5,7 +5,7 @@ import torch
 from numerics.log_weights import INF, random_log_weights
 from torch.testing import assert_close
 
-from skbayes_sym.numerics.sinkhorn import (
+from skbayes_sym.numerics.permanent import (
     balancing_scales,
     bethe_log_marginals,
     round_to_doubly_stochastic,

@@ -8,7 +8,7 @@ from printed_rotation_gap import printed_gap, printed_log_integral, printed_obje
 
 from skbayes_sym.inference.factorization.sides import CovarianceFamily
 from skbayes_sym.inference.factorization.vi import GapStream
-from skbayes_sym.symmetry.gaps.langevin import langevin_gap
+from skbayes_sym.symmetry.gaps.rotations import langevin_gap
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 

@@ -9,8 +9,7 @@ from svm_knn import greedy_labels, relabel_svm_knn, separating_plane
 from symmetry.planted import CASES, Case, in_order, planted, product_of
 from torch.testing import assert_close
 
-from skbayes_sym.models.networks.activations import RELU
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, RELU
 from skbayes_sym.symmetry.relabelling import relabel
 
 

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import torch
 from cases import mixed
 
-from skbayes_sym.models.networks.activations import RELU, TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.symmetry.group import Product, SymmetryGroup
 from skbayes_sym.symmetry.relabelling import canonical_element
 from skbayes_sym.symmetry.units import Units, unit_layers

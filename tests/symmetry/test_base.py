@@ -4,8 +4,7 @@ import pytest
 import torch
 from cases import GROUPS
 
-from skbayes_sym.models.networks.activations import RELU, TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.symmetry.group import NotInvariantError, check_invariant, invariant_subgroup
 

@@ -8,8 +8,7 @@ from cases import GROUPS, mixed
 from symmetry.planted import Case
 from torch.testing import assert_close
 
-from skbayes_sym.models.networks.activations import RELU, TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.symmetry.fundamental_domain import (
     FundamentalDomain,
     can_enumerate,
@@ -17,7 +16,7 @@ from skbayes_sym.symmetry.fundamental_domain import (
     has_exact_domain,
 )
 from skbayes_sym.symmetry.group import Product, Trivial
-from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.relabelling import DiagonalReference
 from skbayes_sym.symmetry.units import Units, unit_layers
 
 N_EXTRA = 2  # columns of a position that are no weights

@@ -7,8 +7,7 @@ import torch
 from cases import GROUPS
 from torch.testing import assert_close
 
-from skbayes_sym.models.networks.activations import RELU, TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 
 every_group = pytest.mark.parametrize("case", GROUPS.values(), ids=GROUPS)
 FINITE = {name: case for name, case in GROUPS.items() if isfinite(case.group.log_order)}

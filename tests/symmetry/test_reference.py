@@ -7,7 +7,7 @@ import torch
 from symmetry.planted import CASES, planted
 from torch.testing import assert_close
 
-from skbayes_sym.symmetry.reference import (
+from skbayes_sym.symmetry.relabelling import (
     DiagonalReference,
     estimate_reference,
     improve_labels,

@@ -5,10 +5,16 @@ import torch
 from symmetry.planted import CASES, Case, in_order, planted, product_of
 from torch.testing import assert_close
 
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.symmetry.reference import estimate_reference, margin_of_labels, orbit_mean_square
-from skbayes_sym.symmetry.relabelling import Labelling, label_margin, label_objective, relabel
+from skbayes_sym.models.networks.mlp import MLP, TANH
+from skbayes_sym.symmetry.relabelling import (
+    Labelling,
+    estimate_reference,
+    label_margin,
+    label_objective,
+    margin_of_labels,
+    orbit_mean_square,
+    relabel,
+)
 from skbayes_sym.symmetry.units import unit_layers, units_of
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.symmetry.gaps.permanent_estimates import Exact, InfoNCE
-from skbayes_sym.symmetry.gaps.unit_gap import unit_gap
+from skbayes_sym.symmetry.gaps.unit_gap import Exact, InfoNCE, unit_gap
 
 plt = pytest.importorskip("matplotlib.pyplot")
 

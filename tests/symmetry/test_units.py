@@ -5,8 +5,7 @@ import torch
 from cases import GROUPS
 from torch.testing import assert_close
 
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.numerics.random import random_permutations
 from skbayes_sym.symmetry.group import Product, Trivial
 from skbayes_sym.symmetry.orthogonal import Orthogonal

@@ -6,7 +6,7 @@ on the device; made of `rows`), `building`
 posterior, and what of a model it asks for; what doesn't apply is refused), `run` (its blocks for
 callbacks, its log, why it stopped); then `warnings`, `device`, `memory_parts`, `unwrap` (the model
 inside a pipeline or search), `scikit_learn` (what isn't public there, and what its versions differ
-in).
+in), `words` (descriptions of parameters and attributes that estimators share).
 
 In: an estimator's parameters and data. Out: what a method's ``fit`` takes.
 """

@@ -12,16 +12,15 @@ from skbayes_sym.estimators._fit.compatibility import FULLY_CONNECTED, NORMAL_PR
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import INITIAL_NOISE, LARGEST, Training
-from skbayes_sym.models.learned_scales import ScalesByGroup
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
-from skbayes_sym.models.networks.activations import ACTIVATIONS
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.likelihoods.noise import Gaussian
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import (
     GaussianPrior,
     HalfNormal,
     Normal,
     Prior,
+    ScalesByGroup,
     UnboundPrior,
     checked_scales,
 )

@@ -105,7 +105,7 @@ _LIKELIHOOD = (
 
 ANY_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)
 EXPECTED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "n_noise", "expected_log_prob"))
-CURVED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "score", "hessian_root"))
+CURVED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "hessian_root"))
 ONE_OUTPUT = Need(
     "Any of one output, or softmax",
     "A linear model has one output per target and learns at most one scale.",

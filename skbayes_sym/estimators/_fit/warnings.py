@@ -9,8 +9,7 @@ from math import inf, isfinite
 
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym.numerics.convergence import last_tenth_gain
-from skbayes_sym.numerics.optimise import OptimiseResult, Stopped
+from skbayes_sym.numerics.optimise import OptimiseResult, Stopped, last_tenth_gain
 
 _NOT_THE_USER = {"skbayes_sym", "sklearn", "contextlib"}
 _whose: ContextVar[str] = ContextVar("_whose", default="")

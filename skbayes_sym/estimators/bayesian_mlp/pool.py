@@ -35,13 +35,11 @@ from skbayes_sym.inference.pooling import (
     mixture,
     stacking_weights,
 )
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data, Model
-from skbayes_sym.models.networks.activations import IDENTITY, RELU
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import IDENTITY, MLP, RELU
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.models.priors import Normal, UnboundPrior
+from skbayes_sym.models.priors import LayerScales, Normal, UnboundPrior
 from skbayes_sym.numerics.optimise import Stopped, gravest
 from skbayes_sym.symmetry.group import Trivial
 

@@ -21,6 +21,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Numbers, linear_network
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.laplace.common import REGRESSOR_CONSTRAINTS
@@ -28,7 +29,6 @@ from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.laplace.evidence_method import FLAT, STEEP
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
-from skbayes_sym.inference.laplace.labels_predictive import Posteriors
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes, ModeMixture
 from skbayes_sym.inference.laplace.member_refit import RefittedMembers
 from skbayes_sym.inference.laplace.predictors import (
@@ -38,13 +38,12 @@ from skbayes_sym.inference.laplace.predictors import (
 )
 from skbayes_sym.inference.pooling import NoiseShape, PooledPredictor, ShapedPredictor
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
+from skbayes_sym.models.priors import LayerScales
 from skbayes_sym.symmetry.group import Trivial
 
 
@@ -92,10 +91,10 @@ class PoolOfNetworks(NetworkEstimator):
 
     def _linearised(self, name: str, like: Tensor) -> LinearisedModes:
         """The networks at the modes, or the linear model."""
-        network, posterior = self.network_, self.posterior_
+        network = self.network_
         if name == "linear":
             network = linear_network(network.n_inputs, network.n_outputs)
-            posterior = self.linear_posterior_
+        posterior = self.linear_posterior_ if name == "linear" else self.posterior_
         return LinearisedModes(network, *(t.to(like.device) for t in posterior.tensors))
 
     def _predictor(self, like: Tensor) -> Predictor:
@@ -110,6 +109,7 @@ class PoolOfNetworks(NetworkEstimator):
         return self._cached(f"pool on {like.device}", make)
 
 
+@in_full
 class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     r"""Bayesian neural network regression with nothing to tune.
 
@@ -148,60 +148,32 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it; a number is the same for all rows, a small one for targets
         without noise.
-    standardize : bool or {"X", "y"}, default=True
-        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
-        them. Everything reported is in the units of ``y``.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    standardize : as in every regressor
+    device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
-    choice_ : str
-        What was fitted to data of this size, in one line.
-    columns_in_ : Columns or None
-        How words and missing values become numbers; None where there were none.
     posterior_ : ModeMixture
         Laplace approximations of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
-        ``.log_prob(theta)``. Only where modes were fitted, like the next eight.
-    n_modes_ : int
-        Distinct modes, none of them another's symmetric copy.
-    multiplicity_modes_ : ndarray of shape (n_modes,)
-        Restarts that ended in each mode or a copy of it: in proportion to them it counts.
-    log_evidence_modes_ : ndarray of shape (n_modes,)
-        Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences
-        between modes, so they aren't weighed by it.
+        ``.log_prob(theta)``. Only where modes were fitted.
     log_evidence_ : float
-        The largest of them: an estimate, no bound.
-    log_evidence_curve_ : ndarray
-        That mode's after every update.
+        Laplace approximation of log p(y | X) of the best mode, nats: an estimate, no bound.
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
-    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
-        Of every mode.
-    prior_groups_ : ndarray of shape (n_groups,)
-        Names of the groups.
-    relevance_ : ndarray of shape (n_modes, n_features)
-        Scale of the weights from every column of ``X``; only where the prior is ``ARD()``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
     samples_ : ndarray of shape (n_members, P')
-        Weights of the ensemble's members; only where there are some, like the next two.
+        Weights of the ensemble's members; only where there are some.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
         Standard deviation of each member's noise, in the units of ``y``.
     member_network_ : MLP
         The members' architecture.
-    noise_std_modes_ : ndarray of shape (n_modes, n_targets)
-        Standard deviation of each mode's noise, in the units of ``y``.
     linear_share_, modes_share_, members_share_ : float
         Weights of the linear model, of all modes and of all members; they add up to 1.
     linear_posterior_ : ModeMixture
         Posterior of the linear model's coefficients, in standardised units, if it counts.
     noise_std_linear_ : ndarray of shape (1, n_targets)
-        Standard deviation of its noise, in the units of ``y``, if it counts.
+        Standard deviation of the linear model's noise, in the units of ``y``, if it counts.
     noise_std_ : float or ndarray of shape (n_targets,)
         Root of the mean noise variance of the mixture, in the units of ``y``.
     noise_shape_ : NoiseShape
@@ -210,26 +182,12 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         variances). None unless left-out rows prefer that to the same noise for all.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
-    symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps.
-    widths_ : ndarray of shape (n_widths,)
-        Numbers of hidden units that were cross-validated; only where "auto" asked for it.
-    width_scores_ : ndarray of shape (n_widths,)
-        Mean log density of the rows held out under each, nats per row in the units of ``y``.
-    n_iter_ : int
-        Steps made.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    y_mean_, y_scale_ : ndarray of shape (n_targets,)
-        Scaling of the targets.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
+    log_evidence_curve_, prior_scale_modes_, relevance_ : as in every Laplace approximation
+    noise_std_modes_, widths_, width_scores_ : as in every Laplace approximation
+    prior_groups_, symmetry_ : as in every network
+    choice_, columns_in_, n_iter_, stop_reason_, x_mean_, x_scale_ : as in every estimator
+    y_mean_, y_scale_, device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -333,6 +291,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         return Gaussian(torch.as_tensor(noise_std / self.y_scale_).log().unsqueeze(1).to(like))
 
 
+@in_full
 class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks):
     r"""Bayesian neural network classification with nothing to tune.
 
@@ -356,85 +315,37 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     n_modes : int, default=4
         Restarts of the small network; fewer, or none, where so many rows or weights would take
         long. Modes alone are `LaplaceClassifier`'s.
-    n_members : int, default=10
-        Members of the ensemble.
+    n_members : as in BayesianMLPRegressor
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of classes. The
         evidence that sets the modes knows no other.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    standardize : as in every classifier
+    device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
-    choice_ : str
-        What was fitted to data of this size, in one line.
-    columns_in_ : Columns or None
-        How words and missing values become numbers; None where there were none.
-    linear_share_, modes_share_, members_share_ : float
-        Weights of the linear model, of all modes and of all members; they add up to 1.
-    linear_posterior_ : ModeMixture
-        Posterior of the linear model's coefficients, in standardised units, if it counts.
     linear_variance_scale_ : float
-        Factor on the variance of its logits in predictions.
+        Factor on the variance of the linear model's logits in predictions.
     posterior_ : ModeMixture
         Refined normal laws of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
-        ``.log_prob(theta)``. Only where modes were found, like the next ten.
-    variance_scale_ : float
-        Factor on the variance of the logits in predictions.
-    n_modes_ : int
-        Distinct modes, none of them another's symmetric copy.
-    multiplicity_modes_ : ndarray of shape (n_modes,)
-        Restarts that ended in each mode or a copy of it: in proportion to them it counts.
-    log_evidence_modes_ : ndarray of shape (n_modes,)
-        Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences
-        between modes, so they aren't weighed by it.
-    log_evidence_ : float
-        The largest of them: an estimate, no bound.
-    log_evidence_curve_ : ndarray
-        That mode's after every update.
-    prior_scale_ : ndarray of shape (n_groups,)
-        Learned prior standard deviation of every group of weights, geometric mean over the modes.
-    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
-        Of every mode.
-    prior_groups_ : ndarray of shape (n_groups,)
-        Names of the groups.
-    relevance_ : ndarray of shape (n_modes, n_features)
-        Scale of the weights from every column of ``X``; only where the prior is ``ARD(...)``.
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
+        ``.log_prob(theta)``. Only where modes were fitted.
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members, as trained.
-    member_network_ : MLP
-        The members' architecture.
     refitted_members_ : RefittedMembers
         Normal laws of the weights of the linearised members, if they were refitted.
     member_variance_scale_ : float
-        Factor on the variance of their logits in predictions.
-    classes_ : ndarray of shape (n_classes,)
-        Class labels.
+        Factor on the variance of the refitted members' logits in predictions.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``; one logit for two
         classes.
-    symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps.
-    n_iter_ : int
-        Steps made.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    linear_share_, modes_share_, members_share_, linear_posterior_ : as in BayesianMLPRegressor
+    log_evidence_, prior_scale_, feature_importances_, member_network_ : as in BayesianMLPRegressor
+    variance_scale_, n_modes_, multiplicity_modes_ : as in every Laplace approximation
+    log_evidence_modes_, log_evidence_curve_, prior_scale_modes_ : as in every Laplace approximation
+    relevance_ : as in every Laplace approximation
+    prior_groups_, symmetry_ : as in every network
+    choice_, columns_in_, classes_, n_iter_, stop_reason_, x_mean_, x_scale_ : as in every estimator
+    device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -537,5 +448,4 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
             return RefittedPredictor(self.member_network_, laws, self.member_variance_scale_)
         modes = self._linearised(name, like)
         scale = self.linear_variance_scale_ if name == "linear" else self.variance_scale_
-        posteriors = Posteriors(modes.loc, torch.cholesky_inverse(modes.factor), modes.weight)
-        return LabelsPredictor(modes.network, posteriors, scale)
+        return LabelsPredictor(modes, scale)

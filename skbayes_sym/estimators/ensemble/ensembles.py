@@ -19,6 +19,7 @@ from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
+from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
@@ -27,11 +28,10 @@ from skbayes_sym.inference.effective_noise import NoiseNodes, noise_nodes
 from skbayes_sym.inference.laplace.member_refit import RefittedMembers
 from skbayes_sym.inference.laplace.predictors import RefittedPredictor
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import HalfNormal, UnboundPrior
+from skbayes_sym.models.priors import HalfNormal, LayerScales, UnboundPrior
 
 _RATE = 0.03  # learning_rate="auto"
 
@@ -95,6 +95,7 @@ class _DeepEnsemble(WeightedDraws):
         return None if scales is None else -2.0 * np.log(scales)
 
 
+@in_full
 class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     r"""Deep ensemble for regression: posterior modes of a network from random starts.
 
@@ -108,20 +109,11 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(50,)
-        Widths of the hidden layers; ``()`` is a linear model.
-    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
-        Activation of the hidden layers.
+    hidden_layer_sizes, activation : as in every network
     n_members : int, default=10
         Networks trained, each from a random start of its own.
-    network : "mlp", torch.nn.Module or Network, default="mlp"
-        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
-        layers and elementwise activations is taken as an architecture: it is copied, and its
-        weights are drawn anew at their own scale.
-    likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
-        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
+    network : as in every network
+    likelihood : as in every regressor
     prior : "learn", float, sequence of float or Prior, default=1.0
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number, one per layer or one per parameter; or an object. "learn" is
@@ -135,31 +127,21 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         for the freedoms the member's weights have taken of the rows, where the network is "mlp" and
         the likelihood "auto"; where the prior's scales are learned it does so in training, of any
         network.
-    max_iter : int, default=2000
-        Largest number of optimiser steps.
-    standardize : bool or {"X", "y"}, default=True
-        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
-        them. Everything reported is in the units of ``y``.
+    max_iter : as in every network
+    standardize : as in every regressor
     optimizer : "adam" or Adam, default="adam"
         Step size, "auto" is 0.03, and rows per step: "auto" is all of them up to 2000 distinct
         rows, 500 beyond; learning rates of minibatches are 0.3 times as large.
     tol : float or None, default=0.001
         Training stops when the members' mean log posterior gains less than this many nats per
         unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
-    warm_start : bool, default=False
-        Whether `fit` goes on from the previous one.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    warm_start, device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
     samples_ : ndarray of shape (n_members, P)
-        Weights of the members, acting on standardised inputs and targets. The flat order
-        is layer by layer, W (out x in, row-major), then b.
+        Weights of the members, acting on standardised data. The flat order is layer by layer, W
+        (out x in, row-major), then b.
     chain_weights_ : ndarray of shape (n_members,)
         What each member counts for: all alike.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
@@ -168,43 +150,24 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     noise_freedoms_samples_ : ndarray of shape (n_members, n_targets)
         Rows that each member's weights leave to the noise: predictions follow Student's t of as
         many degrees of freedom (four at least); None without effective noise.
-    likelihood_ : Likelihood
-        The one that was given, with what was learned of it, in standardised units; its parameters
-        lead with an axis of draws where they were drawn. Not of "auto".
     prior_scale_ : ndarray of shape (n_groups,)
-        Prior standard deviation of every group of weights, geometric mean over the members; only
-        where they are learned, like the next two.
+        Prior standard deviation of every group of weights, geometric mean over the members, where
+        scales are learned.
     prior_scale_samples_ : ndarray of shape (n_members, n_groups)
-        Of every member.
-    prior_groups_ : ndarray of shape (n_groups,)
-        Names of the groups of weights that share one.
+        Prior standard deviations of every member.
     relevance_ : ndarray of shape (n_members, n_features)
-        Scale of the weights from every column of ``X``; only under ``ARD(...)``.
+        Scale of the weights from every column of ``X``; only under ``ARD()``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
     log_posterior_samples_ : ndarray of shape (n_members,)
-        Log joint density of targets (as given), weights and noise (as scaled) of every member,
+        Log joint density of targets (as given), weights and any noise (as scaled) of every member,
         nats; at the prior's scales that it has learned.
     log_posterior_curve_ : ndarray
         Its mean over the members in training, averaged over blocks of steps.
-    n_iter_ : int
-        Steps made.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
-    network_ : MLP
-        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
-    symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    y_mean_, y_scale_ : ndarray of shape (n_targets,)
-        Scaling of the targets.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    likelihood_ : as in every regressor
+    prior_groups_, network_, symmetry_ : as in every network
+    n_iter_, stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_ : as in every estimator
+    device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -330,6 +293,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         return Members(self.samples_, log_noise, self._log_precision())
 
 
+@in_full
 class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     r"""Deep ensemble for classification: posterior modes of a network from random starts.
 
@@ -344,19 +308,10 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(50,)
-        Widths of the hidden layers; ``()`` is a linear model.
-    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
-        Activation of the hidden layers.
-    n_members : int, default=10
-        Networks trained, each from a random start of its own.
-    network : "mlp", torch.nn.Module or Network, default="mlp"
-        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
-        layers and elementwise activations is taken as an architecture: it is copied, and its
-        weights are drawn anew at their own scale.
-    likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is the softmax of one output
-        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
+    hidden_layer_sizes, activation : as in every network
+    n_members : as in DeepEnsembleRegressor
+    network : as in every network
+    likelihood : as in every classifier
     prior : "learn", float, sequence of float or Prior, default=1.0
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number, one per layer or one per parameter; or an object. "learn" is
@@ -369,71 +324,24 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         to 700 rows times classes, with ten members of many weights); None leaves them as trained.
         A number is "gaussian" with that factor on the variance of the logits, which leave-one-out
         densities choose otherwise: 0 predicts with the refitted means alone.
-    max_iter : int, default=2000
-        Largest number of optimiser steps.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first.
-    optimizer : "adam" or Adam, default="adam"
-        Step size, "auto" is 0.03, and rows per step: "auto" is all of them up to 2000 distinct
-        rows, 500 beyond; learning rates of minibatches are 0.3 times as large.
-    tol : float or None, default=0.001
-        Training stops when the members' mean log posterior gains less than this many nats per
-        unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
-    warm_start : bool, default=False
-        Whether `fit` goes on from the previous one.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    max_iter : as in every network
+    standardize : as in every classifier
+    optimizer, tol : as in DeepEnsembleRegressor
+    warm_start, device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
-    samples_ : ndarray of shape (n_members, P)
-        Weights of the members, acting on standardised inputs. The flat order
-        is layer by layer, W (out x in, row-major), then b.
-    chain_weights_ : ndarray of shape (n_members,)
-        What each member counts for: all alike.
-    prior_scale_ : ndarray of shape (n_groups,)
-        Prior standard deviation of every group of weights, geometric mean over the members; only
-        where they are learned, like the next two.
-    prior_scale_samples_ : ndarray of shape (n_members, n_groups)
-        Of every member.
-    prior_groups_ : ndarray of shape (n_groups,)
-        Names of the groups of weights that share one.
-    relevance_ : ndarray of shape (n_members, n_features)
-        Scale of the weights from every column of ``X``; only under ``ARD(...)``.
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
-    log_posterior_samples_ : ndarray of shape (n_members,)
-        Log joint density of labels and weights of every member, nats; at the prior's scales that
-        it has learned.
-    log_posterior_curve_ : ndarray
-        Its mean over the members in training, averaged over blocks of steps.
     refitted_members_ : RefittedMembers
         Normal laws of the weights of the linearised members: ``.theta``, ``.loc`` (n_members, P),
         covariance ``diag(scale)^2 - root root'``; None where they are as trained.
     variance_scale_ : float
         Factor on the variance of the logits in predictions.
-    n_iter_ : int
-        Steps made.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
-    network_ : MLP
-        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
-    symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps.
-    classes_ : ndarray of shape (n_classes,)
-        Class labels.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    samples_, chain_weights_, prior_scale_, prior_scale_samples_ : as in DeepEnsembleRegressor
+    relevance_, feature_importances_, log_posterior_samples_ : as in DeepEnsembleRegressor
+    log_posterior_curve_ : as in DeepEnsembleRegressor
+    prior_groups_, network_, symmetry_ : as in every network
+    n_iter_, stop_reason_, classes_, x_mean_, x_scale_, device_, dtype_ : as in every estimator
+    n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -442,17 +350,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
 
     Notes
     -----
-    All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes
-    found from random starts and count alike, however much of the posterior they stand for.
-
-    Scales that are learned move eighteen times in ``max_iter`` steps, to the maximum of Laplace's
-    evidence under their Gamma hyperprior (MacKay 1992, eq. 21), for which every member's
-    Gauss-Newton matrix is taken in the smaller of two dimensions: O(N K P m + m^3) a member, m the
-    smaller of N K and P for K outputs. In between they stay, so that members are modes under the
-    last ones. A mode of weights and scales together would collapse: all weights of a group then
-    count as determined by the rows.
-
-    The refit takes O(N K P m + 30 N K m^2) a member, where m is the smaller of N K and P, and K the
+    Members are trained and learn scales as in `DeepEnsembleRegressor`, which names the papers. The
+    refit takes O(N K P m + 30 N K m^2) a member, where m is the smaller of N K and P, and K the
     number of logits: 1 for two classes. `predict_uncertainty` counts the refitted logits' variance
     as epistemic; `log_likelihood_samples` is that of the weights as trained.
 
@@ -462,15 +361,6 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     processes.
 
     Opper & Archambeau (2009). The variational Gaussian approximation revisited, for the refit.
-
-    Lakshminarayanan, Pritzel & Blundell (2017). Simple and scalable predictive uncertainty
-    estimation using deep ensembles.
-
-    MacKay (1992). A practical Bayesian framework for backpropagation networks.
-
-    Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
-    in Bayesian neural networks by exploiting symmetry, appendix E.3.
-    https://arxiv.org/abs/2304.02902
 
     Examples
     --------

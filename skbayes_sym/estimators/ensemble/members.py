@@ -45,8 +45,8 @@ from skbayes_sym.inference.map import (
     curvature_numbers,
     update_steps,
 )
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Batches, Model
+from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -102,7 +102,7 @@ class Refitting:
             member = refit(LinearisedMember.at(network, theta_m, prior_scale, rows.x), rows)
             members.append(member.member)
             left_out.append(without_itself(member.logits, member.terms))
-        together = RefittedMembers.of(members, scale)
+        together = RefittedMembers.of(members)
         if not isinstance(self.variance_scale, str):
             return Refitted(together, float(self.variance_scale))
         losses = left_out_losses(left_out, rows.y, VARIANCE_SCALES)

@@ -72,15 +72,12 @@ def frame_labels(X: Any) -> tuple[Array | None, Array | None]:
     """Names of a frame's rows and columns; None where it only numbers them."""
     if not is_frame(X):
         return None, None
-    return _names_or_none(X.index), _names_or_none(X.columns)
-
-
-def _names_or_none(labels: Sequence[Hashable]) -> Array | None:
-    array = np.asarray(labels)
-    if array.dtype.kind == "O":
-        array = array.astype(str)
-    is_numbered = array.dtype.kind in "iu" and np.array_equal(array, np.arange(len(array)))
-    return None if is_numbered or len(np.unique(array)) < len(array) else array
+    named = list[Array | None]()
+    for labels in map(np.asarray, (X.index, X.columns)):
+        array = labels.astype(str) if labels.dtype.kind == "O" else labels
+        is_numbered = array.dtype.kind in "iu" and np.array_equal(array, np.arange(len(array)))
+        named.append(None if is_numbered or len(np.unique(array)) < len(array) else array)
+    return named[0], named[1]
 
 
 def observed_entries(X: Any) -> Observed:
@@ -134,20 +131,16 @@ def scaling(
     with np.errstate(over="ignore", invalid="ignore"):
         mean = float(np.average(values, weights=weights)) if center else 0.0
         mean = float(values[0]) if center and is_constant else mean
-        away, unit = _in_units(values - mean)
-        spread = unit * float(np.sqrt(np.average(away**2, weights=weights))) or 1.0
+        away = values - mean
+        # In units of a power of two near the largest: no square over- or underflows.
+        unit = float(np.exp2(np.frexp(np.abs(away).max())[1] - 1.0))
+        spread = unit * float(np.sqrt(np.average((away / unit) ** 2, weights=weights))) or 1.0
     if not np.isfinite(spread):
         raise ValueError(
             "the observed entries of X span more than numbers can: rescale them, or take "
             "logarithms."
         )
     return mean, spread if scale else 1.0, spread
-
-
-def _in_units(values: Array) -> tuple[Array, float]:
-    """Values in units of a power of two near the largest: no square over- or underflows."""
-    unit = float(np.exp2(np.frexp(np.abs(values).max())[1] - 1.0))
-    return values / unit, unit
 
 
 def warn_of_empty(observed: Observed, *, is_told: Sequence[bool]) -> None:
@@ -185,23 +178,22 @@ def list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> list[
     """
     if not is_frame(X):
         return None
-    names = list(X.columns)
+    names, most = list(X.columns), 4 if valued else 2
     if not isinstance(columns, str):
-        wanted = list(columns)
-        missing = [name for name in wanted[: 4 if valued else 2] if name not in names]
+        missing = [name for name in columns[:most] if name not in names]
         if missing:
-            raise ValueError(f"columns={tuple(wanted)!r} names {missing}, X has {names}.")
-        return wanted[: 4 if valued else 2]
+            raise ValueError(f"columns={tuple(columns)!r} names {missing}, X has {names}.")
+        return list(columns[:most])
     by_role = [_column_of(names, role) for role in ("row", "column", "value", "weight")]
     if None in by_role[: 3 if valued else 2]:
         _require_matrix(X, names)
         return None
-    return [name for name in by_role[: 4 if valued else 2] if name is not None]
+    return [name for name in by_role[:most] if name is not None]
 
 
-def is_listed(X: Any, columns: Any = "auto", *, valued: bool = True) -> bool:
+def is_listed(X: Any, columns: Any = "auto") -> bool:
     """Whether X is a list of entries: a tuple, or a frame whose columns say so."""
-    return isinstance(X, tuple) or list_columns(X, columns, valued=valued) is not None
+    return isinstance(X, tuple) or list_columns(X, columns) is not None
 
 
 def _column_of(names: Sequence[Hashable], role: str) -> Hashable | None:
@@ -224,11 +216,11 @@ def label_column(names: Sequence[Hashable], role: str) -> Hashable | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def role_of(X: Any, role: str) -> Array:
-    """Column of a list of that role, "time" for example; ValueError if none is called so."""
-    name = _column_of(list(X.columns), role) if is_frame(X) else None
+def times_of(X: Any) -> Array:
+    """Times of the entries of a frame; ValueError if no column is called so."""
+    name = _column_of(list(X.columns), "time") if is_frame(X) else None
     if name is None:
-        raise ValueError(f"X has no column of {role}s: a frame with one that is called so is due.")
+        raise ValueError("X has no column of times: a frame with one that is called so is due.")
     return np.asarray(X[name])
 
 
@@ -251,28 +243,20 @@ def _require_matrix(X: Any, names: list[Hashable]) -> None:
         )
 
 
-class EntryList(NamedTuple):
-    """A list of entries in the order it was given."""
-
-    rows: Array  # (N,) labels
-    columns: Array
-    values: Array  # NaN is missing
-    weights: Array | None = None
+# Labels of rows and of columns, values (NaN is missing) and weights, (N,) each, as listed.
+EntryList = tuple[Array, Array, Array, Array | None]
 
 
 def with_labels(observed: Observed, side: int, more: Array) -> Observed:
     """The entries of a list with these labels, sorted, among those of its rows (0) or columns."""
-    old = (observed.row_labels, observed.column_labels)[side]
+    if side == 1:
+        return with_labels(observed.transposed, 0, more).transposed
+    old, m = observed.row_labels, observed.shape[1]
     if old is None or not len(np.setdiff1d(more, old)):
         return observed
-    labels, shape = np.union1d(old, more), list(observed.shape)
-    shape[side] = len(labels)
-    place = np.searchsorted(labels, old).astype(np.int32)
-    if side == 0:
-        rows = place[observed.rows]
-        return observed._replace(rows=rows, row_labels=labels, shape=(shape[0], shape[1]))
-    columns = place[observed.columns]
-    return observed._replace(columns=columns, column_labels=labels, shape=(shape[0], shape[1]))
+    labels = np.union1d(old, more)
+    rows = np.searchsorted(labels, old).astype(np.int32)[observed.rows]
+    return observed._replace(rows=rows, row_labels=labels, shape=(len(labels), m))
 
 
 def listed_parts(X: Any, columns: Any = "auto") -> EntryList:
@@ -299,7 +283,7 @@ def listed_parts(X: Any, columns: Any = "auto") -> EntryList:
         raise ValueError("weights must be finite and at least 0.")
     if np.isinf(values).any():
         raise ValueError("values contains infinity; NaN is a missing entry.")
-    return EntryList(rows, places, values, weights)
+    return rows, places, values, weights
 
 
 def listed_entries(X: Any, columns: Any = "auto") -> Observed:

@@ -19,8 +19,12 @@ from skbayes_sym.estimators.distributions import (
 )
 from skbayes_sym.inference.factorization.entry_predictor import LAW_BLOCK, FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import is_normal
-from skbayes_sym.models.crps import crps
-from skbayes_sym.models.predictive_mixtures import CategoricalMixture, TargetPredictive, Uncertainty
+from skbayes_sym.models.predictive_mixtures import (
+    CategoricalMixture,
+    TargetPredictive,
+    Uncertainty,
+    crps,
+)
 from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.numerics.random import generator_from
 

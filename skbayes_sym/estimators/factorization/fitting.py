@@ -63,7 +63,10 @@ class FactorFit:
         state, n, k = self.factors.posterior, data.shape[0], model.n_components
         axes = canonical_rotation(state.factors(k), n)
         turn = _whole_turn(axes, model.network.n_coordinates).to(state.mean)
-        mean, cov = (state.mean @ turn).cpu(), _turned(state.cov, turn).cpu()
+        turned = torch.empty_like(state.cov)
+        for begin, end in matrix_blocks(len(turned), len(turn)):
+            turned[begin:end] = turn.mT @ state.cov[begin:end] @ turn
+        mean, cov = (state.mean @ turn).cpu(), turned.cpu()
         rows, columns = (EntryRows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
         laws = list[RowLaw]()
         for law in state.laws or ():
@@ -83,7 +86,7 @@ class FactorFit:
             (first, second),
         )  # fmt: skip
         scales = [torch.linalg.inv(law.precision).diagonal()[:k].sqrt() for law in laws]
-        return {
+        attributes = {
             **data.attributes(),
             **stated(predictor, data.scale),
             "prior_scale_": torch.stack(scales).numpy(),
@@ -91,31 +94,20 @@ class FactorFit:
             "stop_reason_": self.factors.stopped,
             "_orientation_": axes.cpu().numpy(),
             "_seen_": (data.observed.rows, data.observed.columns),
-            **self._noise(data),
-            **self._bounds(data),
         }
-
-    def _noise(self, data: MatrixTraining) -> dict[str, Any]:
-        likelihood = self.factors.posterior.likelihood
+        likelihood = state.likelihood
         if isinstance(likelihood, Ordinal):
-            cuts = likelihood.cuts.numpy()
-            return {"cut_points_": cuts, "noise_std_": likelihood.noise_std}
-        if not likelihood.scales_targets or not len(likelihood.noise_scale):
-            return {}
-        return {"noise_std_": float(likelihood.noise_scale[0]) * data.scale}
-
-    def _bounds(self, data: MatrixTraining) -> dict[str, Any]:
-        if self.factors.bounds is None:
-            return {}
-        mean_field, gap = self.factors.bounds
-        bound = mean_field + data.log_jacobian
-        return {
-            "elbo_": bound + gap.value,
-            "elbo_mean_field_": bound,
-            "symmetry_gap_": gap.value,
-            "elbo_std_error_": gap.standard_error,
-            "elbo_curve_": np.array(self.factors.curve) + data.log_jacobian,
-        }
+            attributes["cut_points_"] = likelihood.cuts.numpy()
+            attributes["noise_std_"] = likelihood.noise_std
+        elif likelihood.scales_targets and len(likelihood.noise_scale):
+            attributes["noise_std_"] = float(likelihood.noise_scale[0]) * data.scale
+        if self.factors.bounds is not None:
+            mean_field, gap = self.factors.bounds
+            attributes["elbo_mean_field_"] = mean_field + data.log_jacobian
+            attributes["elbo_"] = attributes["elbo_mean_field_"] + gap.value
+            attributes["symmetry_gap_"], attributes["elbo_std_error_"] = gap
+            attributes["elbo_curve_"] = np.array(self.factors.curve) + data.log_jacobian
+        return attributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +121,12 @@ class Factorization:
     effort: FactorEffort = FactorEffort()
 
     def fit(self, data: MatrixTraining, model: FactorModel, run: Run) -> FactorFit:
-        self._require_memory(data, model)
-        self.solver.group(model, sum(data.shape))  # may refuse it
+        # Covariances of n + m rows, and as much twice of the gap or for the bound in float64.
+        n_rows, d = sum(data.shape), model.network.n_coordinates
+        what = f"the covariances of {n_rows:,} rows and columns in {d} components"
+        remedy = "Lower n_components, or give X as float32."
+        require_memory([Part(what, 3 * n_rows * d**2 * data.dtype.itemsize, remedy)], data.device)
+        self.solver.group(model, n_rows)  # may refuse it
         warn_of_empty(data.observed, is_told=[side is not None for side in data.features])
         tol = -inf if self.tol is None else self.tol * max(1.0, data.total_weight)
         problem = FactorProblem(
@@ -146,37 +142,8 @@ class Factorization:
 
         run.begin(self.max_iter, lambda: FactorFit(Factors(latest[0])))
         with torch.no_grad():
-            fitted = FactorFit(self.solver.solve(problem, on_sweep))
-        run.end(fitted)
-        self._report(fitted.factors, data)
-        self._warn_unless_mixed(fitted.factors, data, model.n_components)
-        return fitted
-
-    def _warn_unless_mixed(self, factors: Factors, data: MatrixTraining, k: int) -> None:
-        """Draws that are too few, or whose fit to the entries still moves, say so."""
-        if factors.draws is None or self.tol is None or factors.stopped != "max_iter":
-            return
-        n_draws, entries = len(factors.draws), data.double_entries.by_row
-        if n_draws < self.effort.fewest_draws:
-            warn_user(
-                f"not converged: {n_draws} draws of {self.max_iter} sweeps say little about "
-                "whether the chain has reached the posterior. Raise max_iter and n_draws."
-            )
-            return
-        most = self.effort.most_entries
-        chosen = torch.linspace(0, len(entries.value) - 1, min(len(entries.value), most))
-        place = chosen.round().long()
-        draws, n = factors.draws.to(entries.value.device), data.shape[0]
-        products = (draws[:, entries.row[place]] * draws[:, n + entries.other[place]]).sum(-1)
-        off = entries.value[place] - products / k**0.5
-        rhat = float(rank_rhat(off.square().mean(-1).reshape(1, -1, 1).cpu())[0])
-        if rhat > self.effort.most_rhat:
-            warn_user(
-                "not converged: the draws' fit to the entries still moves (split R-hat "
-                f"{rhat:.2f}, above {self.effort.most_rhat}). Raise max_iter."
-            )
-
-    def _report(self, factors: Factors, data: MatrixTraining) -> None:
+            factors = self.solver.solve(problem, on_sweep)
+        run.end(FactorFit(factors))
         if factors.bounds is not None:
             mean_field, gap = factors.bounds
             bound = mean_field + data.log_jacobian
@@ -184,27 +151,38 @@ class Factorization:
                 "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped: %s after %d sweeps",
                 bound + gap.value, bound, gap.value, factors.stopped, factors.n_iter,
             )  # fmt: skip
-        if factors.stopped == "max_iter" and factors.curve and self.tol is not None:
+        if factors.stopped == "max_iter" and self.tol is not None:
+            if factors.curve:
+                warn_user(
+                    "not converged: the ELBO was still rising after "
+                    f"max_iter={self.max_iter} sweeps (tol={self.tol:g} nats per observed entry). "
+                    "Raise max_iter or tol.",
+                    ConvergenceWarning,
+                )
+            if factors.draws is not None:
+                self._warn_unless_mixed(factors.draws, data, model.n_components)
+        return FactorFit(factors)
+
+    def _warn_unless_mixed(self, draws: Tensor, data: MatrixTraining, k: int) -> None:
+        """Draws that are too few, or whose fit to the entries still moves, say so."""
+        n_draws, entries, effort = len(draws), data.double_entries.by_row, self.effort
+        if n_draws < effort.fewest_draws:
             warn_user(
-                f"not converged: the ELBO was still rising after max_iter={self.max_iter} sweeps "
-                f"(tol={self.tol:g} nats per observed entry). Raise max_iter or tol.",
-                ConvergenceWarning,
+                f"not converged: {n_draws} draws of {self.max_iter} sweeps say little about "
+                "whether the chain has reached the posterior. Raise max_iter and n_draws."
             )
-
-    def _require_memory(self, data: MatrixTraining, model: FactorModel) -> None:
-        """Covariances of n + m rows, and as much twice of the gap or for the bound in float64."""
-        n_rows, k = sum(data.shape), model.network.n_coordinates
-        what = f"the covariances of {n_rows:,} rows and columns in {k} components"
-        remedy = "Lower n_components, or give X as float32."
-        require_memory([Part(what, 3 * n_rows * k**2 * data.dtype.itemsize, remedy)], data.device)
-
-
-def _turned(cov: Tensor, turn: Tensor) -> Tensor:
-    """Covariances (n, D, D) of turned rows."""
-    turned = torch.empty_like(cov)
-    for begin, end in matrix_blocks(len(cov), len(turn)):
-        turned[begin:end] = turn.mT @ cov[begin:end] @ turn
-    return turned
+            return
+        n_entries = len(entries.value)
+        place = torch.linspace(0, n_entries - 1, min(n_entries, effort.most_entries)).round().long()
+        draws, n = draws.to(entries.value.device), data.shape[0]
+        products = (draws[:, entries.row[place]] * draws[:, n + entries.other[place]]).sum(-1)
+        off = entries.value[place] - products / k**0.5
+        rhat = float(rank_rhat(off.square().mean(-1).reshape(1, -1, 1).cpu())[0])
+        if rhat > effort.most_rhat:
+            warn_user(
+                "not converged: the draws' fit to the entries still moves (split R-hat "
+                f"{rhat:.2f}, above {effort.most_rhat}). Raise max_iter."
+            )
 
 
 def _whole_turn(turn: Tensor, n_coordinates: int) -> Tensor:

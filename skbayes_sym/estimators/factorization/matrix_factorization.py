@@ -11,6 +11,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.factorization.entries import is_listed
 from skbayes_sym.estimators.factorization.fitting import FactorEffort, Factorization
 from skbayes_sym.estimators.factorization.matrix_training import (
@@ -26,9 +27,9 @@ from skbayes_sym.inference.factorization.factor_model import FactorModel, rows_g
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
 from skbayes_sym.inference.factorization.incidence import Coordinates
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs, Solver
+from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
-from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.symmetry.group import SymmetryGroup
 
@@ -51,6 +52,7 @@ _NOISE_RANGE = 1e-3, 1e2
 _LATENT_NOISE = 0.75  # variance of the noise that turns factors into labels: their unit is free
 
 
+@in_full
 class SymVIMatrixFactorization(PredictsEntries):
     r"""Factorise a ratings-like matrix by symmetrised variational inference.
 
@@ -109,12 +111,7 @@ class SymVIMatrixFactorization(PredictsEntries):
     tol : float or None, default=1e-4
         Sweeps end when ten of them raise the mean ELBO by less than this many nats per observed
         entry. None makes all of them without asking, as "gibbs" does.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
@@ -168,17 +165,10 @@ class SymVIMatrixFactorization(PredictsEntries):
         Draws of U over V, each rotated to the others; of "gibbs" only.
     n_iter_ : int
         Sweeps made.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why they ended.
     mean_, scale_ : float
         Centring and scaling of the entries; ``mean_`` of counts is the log of their mean, and of
         two classes the log odds.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of columns seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_columns,)
-        Their names, if ``X`` had string column names.
+    stop_reason_, device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------

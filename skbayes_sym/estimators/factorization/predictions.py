@@ -77,11 +77,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         """The likelihood of the entries, at any parameters."""
         raise NotImplementedError
 
-    @property
-    def _is_of_a_list(self) -> bool:
-        """Whether `fit` was given a list: `predict` of a matrix would have to be of its rows."""
-        return "stop_reason_" in vars(self) and self._was_list_
-
     def _labels(self, side: str) -> Array | None:
         """Labels of the rows or the columns; None where they are numbered."""
         labels: Array | None = vars(self).get(f"{side}_labels_")
@@ -106,7 +101,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             return validate_data(self, X, reset=reset, dtype=FLOATS, **settings)
 
     def transform(self, X: Any, return_std: bool = False, *, row_features: Any = None) -> Any:
-        """Posterior means of the row factors; rows may be new.
+        """Posterior means of the row factors given the posterior of V; rows may be new.
 
         Parameters
         ----------
@@ -119,10 +114,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
 
         Returns
         -------
-        mean : ndarray of shape (n_rows, n_components)
-            Given the posterior of V; the prior mean for a row with nothing observed.
-        std : ndarray of shape (n_rows, n_components)
-            Only if ``return_std``.
+        mean, std : ndarray of shape (n_rows, n_components)
+            ``std`` only if asked for.
         """
         data, labels = self._entries_of(X)
         rows, k = self._new_rows(data, labels, row_features), len(self.components_)
@@ -134,7 +127,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         return mean, variance.sqrt().numpy().astype(dtype, copy=False)
 
     def inverse_transform(self, X: Any) -> Array:
-        """Row factors back to rows of the matrix, column offsets included.
+        """Turn row factors back into rows of the matrix, with the columns' offsets only.
 
         Parameters
         ----------
@@ -143,8 +136,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Returns
         -------
         ndarray of shape (n_rows, n_columns)
-            In the units of the matrix. The rows' own offsets, which the factors don't hold, are
-            left out: `predict_new_rows` has them.
+            In the units of the matrix.
         """
         check_is_fitted(self)
         with numbers_due("X"):
@@ -158,13 +150,12 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         return factors @ self.components_ * self.scale_ + self.mean_ + offsets
 
     def reconstruct(self) -> Array:
-        """Posterior mean of the whole training matrix, without the noise.
+        """Posterior mean of the whole training matrix, without the noise, dense.
 
         Returns
         -------
         ndarray of shape (n_rows, n_columns)
-            Dense, in the units of the matrix (of counts and classes, of the latent numbers);
-            `predict_entries` for matrices too large for it.
+            In the units of the matrix (of counts and classes, of the latent numbers).
         """
         predictor = self._predictor()
         n, root_k = len(predictor.rows.mean), np.sqrt(len(self.components_))
@@ -175,9 +166,10 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             product = (predictor.rows.mean @ predictor.columns.mean.T).numpy()
         return product / root_k * self.scale_ + self.mean_
 
-    @available_if(lambda self: self._is_of_a_list)
+    # Of a matrix it would have to be of its rows.
+    @available_if(lambda self: "stop_reason_" in vars(self) and self._was_list_)
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predict entries, where `fit` was given a list of them.
+        """Predict entries, where `fit` was given a list of them, as `predict_entries` does.
 
         Parameters
         ----------
@@ -185,12 +177,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             A frame, as `fit` takes it, or a tuple; values aren't looked at and may be left out.
         return_std : bool, default=False
             Whether to return the standard deviation of a new observation too.
-
-        Returns
-        -------
-        mean : ndarray of shape (n_entries,)
-        std : ndarray of shape (n_entries,)
-            Noise included; only if ``return_std``.
         """
         return self.predict_entries(X, return_std=return_std)
 
@@ -200,10 +186,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Parameters
         ----------
         rows, columns : array-like of shape (n_entries,)
-            Labels, where `row_labels_` and `column_labels_` are set; else positions, counted from
-            0. Rows or columns of which nothing is known, new labels, are predicted as any of those
-            of the fit would be, before its entries were seen: with a wider deviation. In place of
-            both, a list of entries as `fit` takes it, with or without values.
+            Labels, where `row_labels_` and `column_labels_` are set; else positions. Those with new
+            labels are predicted as any of the fit before its entries were seen: with a wider
+            deviation. In place of both, a list of entries as `fit` takes it, values or not.
         return_std : bool, default=False
             Whether to return the standard deviation of a new observation too.
 
@@ -244,11 +229,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         -------
         ndarray of shape (n_entries, n_classes)
             In the order of `classes_`.
-
-        Raises
-        ------
-        ValueError
-            If the likelihood is of numbers.
         """
         predictor, x = self._asked(rows, columns)
         if self._classes is None:
@@ -258,7 +238,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         return torch.cat(laws).numpy()
 
     def with_new_rows(self, X: Any, *, row_features: Any = None) -> Self:
-        """The model with rows that weren't there in `fit`, from the entries they have.
+        """Copy of the model with rows that weren't there in `fit`, from the entries they have.
 
         Parameters
         ----------
@@ -270,14 +250,13 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Returns
         -------
         model : object
-            A copy, whose other rows and whose columns are as they were: given the columns'
-            posterior, a new row is a regression. It predicts, draws and recommends for the new
-            rows as for the others.
+            Other rows and columns are as they were: given the columns' posterior, a new row is a
+            regression.
         """
         return self._with_new(X, row_features, 0)
 
     def with_new_columns(self, X: Any, *, column_features: Any = None) -> Self:
-        """The model with columns that weren't there in `fit`, from the entries they have.
+        """Copy of the model with columns that weren't there in `fit`, as by `with_new_rows`.
 
         Parameters
         ----------
@@ -285,11 +264,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             Entries of new columns, such as the first ratings of a film.
         column_features : array-like or DataFrame, optional
             Of these columns, if `fit` was given some.
-
-        Returns
-        -------
-        model : object
-            A copy, as `with_new_rows` gives.
         """
         return self._with_new(X, column_features, 1)
 
@@ -309,9 +283,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Returns
         -------
         float
-            Nats per observed entry, of the entries as given: the entries of a row under a normal
-            with the mean and covariance they have given the prior of rows and the posterior of V;
-            of likelihoods but "gaussian" a lower bound. 0 if nothing is observed.
+            Nats per observed entry, as given: a row's entries under a normal with their mean and
+            covariance given the prior of rows and the posterior of V; of likelihoods but "gaussian"
+            a lower bound. 0 if nothing is observed.
         """
         check_is_fitted(self)
         if is_listed(X, self.columns):
@@ -342,10 +316,10 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Parameters
         ----------
         rows : array-like of shape (n_rows,), optional
-            Labels, or positions where rows have none; all rows by default. Rows that are unknown
-            get what is best on average; `with_new_rows` takes what they have seen.
+            Labels, or positions where rows have none; all rows by default. Unknown ones get what is
+            best on average; `with_new_rows` takes what they have seen.
         n : int, default=10
-            Columns for each, or as many as every one of them has left.
+            Columns for each, if every row has that many left.
         exclude_seen : bool, default=True
             Whether columns that the row has an entry of are left out.
         by : {"mean", "probability_best", "thompson"}, default="mean"
@@ -358,10 +332,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         -------
         Recommended
             ``columns`` and ``values``, (n_rows, n) each.
-
-        Notes
-        -----
-        O(n_rows n_columns n_components), a draw too; nothing is held for all rows at once.
         """
         check_is_fitted(self)
         if by not in ("mean", "probability_best", "thompson"):
@@ -376,7 +346,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         predictor = self._predictor()
         predictor = predictor.with_unknown(n_unknown, 0) if n_unknown else predictor
         generator = generator_from(seed_of(random_state), torch.device("cpu"))
-        m, seen = len(self.posterior_.columns.mean), self._cached("seen", self._seen_matrix)
+        m, (i, j) = len(self.posterior_.columns.mean), self._seen_
+        marks = np.ones(len(i), dtype=bool)
+        seen = self._cached("seen", lambda: sp.csr_array((marks, (i, j)), shape=(n_known, m)))
         n_left, chosen, values = min(n, m), list[Array](), list[Array]()
         at_once = n_draws if by == "probability_best" else 1
         for block in np.array_split(asked, max(1, len(asked) * m * at_once // (1 << 22))):
@@ -407,11 +379,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         columns = columns if names is None else names[columns]
         return Recommended(columns, np.concatenate(values)[:, :n_left])
 
-    def _seen_matrix(self) -> sp.csr_array:
-        i, j = self._seen_
-        shape = tuple(len(side.mean) for side in self.posterior_)
-        return sp.csr_array((np.ones(len(i), dtype=bool), (i, j)), shape=shape)
-
     def similar_columns(
         self, column: Any, n: int = 10, *, n_draws: int = 200, random_state: Any = None
     ) -> Similar:
@@ -420,10 +387,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Parameters
         ----------
         column : label or int
-            One column, by its label or its position.
-        n : int, default=10
-        n_draws : int, default=200
-            Draws of the factors' posterior.
+            Label or position.
+        n, n_draws : int, default=10, 200
+            Columns to find, and draws of the factors' posterior.
         random_state : int, RandomState instance or None, default=None
 
         Returns
@@ -545,13 +511,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         return sp.csr_array(places, shape=shape)
 
     def _as_fitted(self, values: Array) -> Array:
-        """Values as the model has them: scaled, or positions among the classes.
-
-        Raises
-        ------
-        ValueError
-            If a value is no class that was seen.
-        """
+        """Values as the model has them: scaled, or positions among the classes that were seen."""
         if self._classes is None:
             counts = not self._fitted_likelihood().scales_targets
             values = np.asarray(values, dtype=np.float64)

@@ -19,7 +19,7 @@ from skbayes_sym.estimators.laplace.families import (
     LearnedInvariances,
     averaging_is_negligible,
 )
-from skbayes_sym.inference.laplace.curvature import Diagonal, Full, Kronecker, Precision, Structure
+from skbayes_sym.inference.laplace.curvature import Full, Kronecker, Precision, Structure
 from skbayes_sym.inference.laplace.jacobian import Directions, parameter_positions
 from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.marginal_likelihood import (
@@ -29,13 +29,13 @@ from skbayes_sym.inference.laplace.marginal_likelihood import (
 )
 from skbayes_sym.inference.laplace.online_training import HyperAscent
 from skbayes_sym.inference.map import MapObjective
-from skbayes_sym.models.model import Data, Model
-from skbayes_sym.numerics.convergence import gain
+from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import (
     OptimiseResult,
     ParamGroup,
     Stopped,
+    gain,
     half_constant_half_linear,
     minimise,
 )
@@ -182,24 +182,16 @@ class Alternation:
 
 
 _EXACT_OUTPUTS = 4  # curvature="auto": all columns of the likelihood's root up to here
-_ROWS_OF_TRACES = 500
 _ADAM = 4  # copies of what is optimised: values, gradient, two moments
-
-
-def is_empirical(curvature: str) -> bool:
-    """Whether the likelihood's curvature is taken from the labels: the empirical Fisher matrix."""
-    return curvature.endswith("-ef")
 
 
 def curvature_of(name: str, model: AveragedNetwork) -> tuple[Structure, Directions]:
     """The part of the curvature that is kept, and how the likelihood's is taken."""
-    kinds: dict[str, type[Structure]] = {"diag": Diagonal, "diag-ef": Diagonal, "full": Full}
-    kind: Any = kinds.get(name, Kronecker)
-    structure: Structure = kind(model.layers, model.network.layout)
+    kind = Full if name == "full" else Kronecker
     many = model.network.n_outputs > _EXACT_OUTPUTS and model.n_half_widths > 0
-    if name == "kron-sketch" or (name == "auto" and many):
-        return structure, Directions("sketch")
-    return structure, Directions("fisher" if is_empirical(name) else "exact")
+    is_sketched = name == "kron-sketch" or (name == "auto" and many)
+    directions = Directions("sketch" if is_sketched else "exact")
+    return kind(model.layers, model.network.layout), directions
 
 
 class Seeds(NamedTuple):
@@ -287,53 +279,30 @@ class Problem:
             convergence=convergence,
         )
 
-    def traces(self, point: Point) -> tuple[float, float]:
-        """Traces of the empirical Fisher and of the sketched Gauss-Newton matrix, from some rows.
-
-        Of the Kronecker-factored ones, whose trace is that of the matrix where inputs and gradients
-        of a layer aren't correlated.
-        """
-        n_rows = self.data.n_rows
-        rows = torch.linspace(0, n_rows - 1, min(n_rows, _ROWS_OF_TRACES)).long()
-        data = Data(*(t[rows.to(t.device)] for t in self.data.data))
-        found, layout = [], self.model.network.layout
-        for directions in (Directions("fisher"), Directions("sketch")):
-            evidence = replace(
-                self.evidence, data=data, structure=Kronecker(self.model.layers, layout),
-                directions=directions,
-            )  # fmt: skip
-            factors = evidence.one_pass(point.theta, point.hyper, self.seeds.evaluation).factors
-            pairs = zip(factors[::2], factors[1::2], strict=True)
-            found.append(sum(float(a.trace().double() * g.trace().double()) for a, g in pairs))
-        return found[0], found[1]
-
     def require_memory(self, curvature: str) -> None:
         """Adam's copies of P weights, and the curvature of the P' covered ones.
 
-        full        3 P'^2 b + K B P' b      matrix, its sum with the prior's, Cholesky factor
-        diag        4 K B P' b               derivatives of K outputs at B rows, squares, a graph
+        full        3 P'^2 b + K B P' b      matrix, its sum with the prior's, Cholesky factor;
+                                             derivatives of K outputs at B rows
         Kronecker   4 sum_l (D_l^2 + G_l^2) b      factors of D_l inputs and G_l outputs, bases,
                                              and both of the step before
         """
         layout, size = self.model.network.layout, self.data.dtype.itemsize
         n_covered = int(self.model.sizes.sum())
         shapes = [layout.shapes[layer.weight] for layer in self.model.layers]
-        squares = sum(s[0] ** 2 + prod(s[1:]) ** 2 for s in shapes)
-        kind = curvature.removesuffix("-ef")
-        n_bytes, remedy = {
-            "full": (3 * n_covered**2, "Use curvature='auto', or a smaller network."),
-            "diag": (0, ""),
-        }.get(kind, (4 * squares, "Use curvature='diag', or narrower layers."))
-        weights = Part(
-            f"{layout.n_params:,} weights", _ADAM * layout.n_params * size,
-            "Lower hidden_layer_sizes, or give X as float32.",
-        )  # fmt: skip
-        matrix = Part(f"the curvature of {n_covered:,} weights", n_bytes * size, remedy)
-        parts = [rows_part(self.data), weights, matrix]
-        if kind in {"full", "diag"}:
+        n_numbers = 4 * sum(s[0] ** 2 + prod(s[1:]) ** 2 for s in shapes)
+        remedy = "Use narrower layers."
+        if curvature == "full":
+            n_numbers, remedy = 3 * n_covered**2, "Use curvature='auto', or a smaller network."
+        parts = [
+            rows_part(self.data),
+            Part(f"{layout.n_params:,} weights", _ADAM * layout.n_params * size,
+                 "Lower hidden_layer_sizes, or give X as float32."),
+            Part(f"the curvature of {n_covered:,} weights", n_numbers * size, remedy),
+        ]  # fmt: skip
+        if curvature == "full":
             what = f"the derivatives of {self.evidence.batch_size} rows by {n_covered:,} weights"
-            n_copies = 4 if kind == "diag" else 1
-            jacobian = n_copies * shapes[-1][0] * self.evidence.batch_size * n_covered * size
+            jacobian = shapes[-1][0] * self.evidence.batch_size * n_covered * size
             parts.append(Part(what, jacobian, "Lower batch_size, or use curvature='auto'."))
         require_memory(parts, self.data.device)
 

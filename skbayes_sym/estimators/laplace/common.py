@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from skbayes_sym.estimators._fit.building import (
     NETWORK_CONSTRAINTS,
     GivenPrior,
-    fully_connected,
     gaussian_noise,
     layer_sizes,
     scale_array,
@@ -25,16 +24,13 @@ from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.laplace.families import Transformations
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
-from skbayes_sym.inference.laplace.labels_predictive import Posteriors
 from skbayes_sym.inference.laplace.laplace_posterior import (
     LaplacePosterior,
-    LinearisedModes,
     LinearisedNetwork,
     ModeMixture,
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.predictors import (
-    LabelsPredictor,
     LinearisedLabels,
     LinearisedPredictor,
 )
@@ -42,12 +38,10 @@ from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.augmentations.augmentation import Identity, ImageShape
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.networks.activations import ACTIVATIONS
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
-from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.networks.recording import RecordingNetwork
+from skbayes_sym.models.networks.network import Network, RecordingNetwork
 from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.random import spawn_seeds
 
@@ -223,45 +217,16 @@ class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
     """Classes, by averages over the linearised posterior."""
 
     predictive: str | int
+    variance_scale: str | float = "loo"
 
     def _predictor(self, like: Tensor) -> Predictor:
         return LinearisedLabels(
             self._linearised(like), self._observation.to(like), self._draws_seed,
             self._integral,
             N_PREDICT_DRAWS if isinstance(self.predictive, str) else self.predictive,
-            self._outputs_variance_scale(),
+            1.0 if isinstance(self.variance_scale, str) else self.variance_scale,
         )  # fmt: skip
 
     @property
     def _integral(self) -> str:
         return self.predictive if isinstance(self.predictive, str) else "sampling"
-
-    def _outputs_variance_scale(self) -> float:
-        return 1.0
-
-
-class PredictsFromModes(NetworkEstimator):
-    """An estimator whose ``posterior_`` may be a `ModeMixture`."""
-
-    noise_std_modes_: Array
-    y_scale_: Array
-
-    def _modes(self, like: Tensor) -> LinearisedModes:
-        """The networks linearised at the modes, on the device of ``like``, made once."""
-
-        def make() -> LinearisedModes:
-            posterior: ModeMixture = self.posterior_
-            tensors = (t.to(like.device) for t in posterior.tensors)
-            return LinearisedModes(fully_connected(self.network_), *tensors)
-
-        return cast(LinearisedModes, self._cached(f"modes on {like.device}", make))
-
-    def _noise_of_modes(self) -> Array:
-        """Standard deviations in scaled units, (R, T)."""
-        return np.asarray(self.noise_std_modes_ / self.y_scale_)
-
-    def _labels(self, like: Tensor, integral: str, variance_scale: float) -> LabelsPredictor:
-        """Labels by all modes, on the device of ``like``."""
-        modes = self._modes(like)
-        posteriors = Posteriors(modes.loc, torch.cholesky_inverse(modes.factor), modes.weight)
-        return LabelsPredictor(modes.network, posteriors, variance_scale, integral)

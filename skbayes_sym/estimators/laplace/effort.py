@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from skbayes_sym.inference.laplace.search.beginnings import MODES_A_FOLD
 from skbayes_sym.inference.laplace.search.gauss_newton import are_few
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 
 
 def work(n_restarts: int, max_iter: int, n_rows: int, n_params: int, n_outputs: int = 1) -> float:

@@ -54,11 +54,10 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     starting_points,
 )
 from skbayes_sym.inference.pooling import left_out
-from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.models.priors import UnboundPrior
+from skbayes_sym.models.priors import ARD, LayerScales, ScalesByGroup, UnboundPrior
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds

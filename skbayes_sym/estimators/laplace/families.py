@@ -14,17 +14,18 @@ from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scalin
 from skbayes_sym.estimators._fit.training import LARGEST, Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
-from skbayes_sym.models.augmentations.affine import Affine, AffineBasis
 from skbayes_sym.models.augmentations.augmentation import (
     Augmentation,
     Composed,
     Identity,
     ImageShape,
     InRescaledUnits,
+    Invariances,
+    ModuleAugmentation,
+    amplitude,
+    stratified_noise,
 )
-from skbayes_sym.models.augmentations.half_width import amplitude, stratified_noise
-from skbayes_sym.models.augmentations.invariances import Invariances
-from skbayes_sym.models.augmentations.module import ModuleAugmentation
+from skbayes_sym.models.augmentations.images import Affine, AffineBasis
 from skbayes_sym.models.augmentations.tabular import Rotation2D
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 

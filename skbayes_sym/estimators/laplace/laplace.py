@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -14,8 +14,10 @@ from skbayes_sym.estimators._fit.building import (
     prior_object,
 )
 from skbayes_sym.estimators._fit.compatibility import Fitted, Method
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.laplace.common import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
@@ -23,7 +25,6 @@ from skbayes_sym.estimators.laplace.common import (
     LaplaceClassification,
     LaplaceEstimator,
     LaplaceRegression,
-    PredictsFromModes,
     layer_prior,
     recording,
 )
@@ -44,15 +45,15 @@ from skbayes_sym.estimators.optimizers import (
     Updates,
     as_adam,
 )
-from skbayes_sym.inference.laplace.predictors import ModesPredictor
+from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
+from skbayes_sym.inference.laplace.predictors import LabelsPredictor, ModesPredictor
 from skbayes_sym.inference.predictor import Predictor
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import Prior, UnboundPrior
+from skbayes_sym.models.priors import LayerScales, Prior, UnboundPrior
 
 _TOL = 5e-6  # of regression; see ``inference.laplace.search.evidence_problem``
 
@@ -78,9 +79,15 @@ class ChoosesOptimizer(LaplaceEstimator):
 
     optimizer_: str
 
-    def _learned_prior(self, network: MLP) -> UnboundPrior:
-        """The prior of Gauss-Newton fits that learn its scales."""
-        return LayerScales()
+    def _modes(self, like: Tensor) -> LinearisedModes:
+        """The networks linearised at the modes, on the device of ``like``, made once."""
+
+        def make() -> LinearisedModes:
+            posterior: Any = self.posterior_
+            tensors = (t.to(like.device) for t in posterior.tensors)
+            return LinearisedModes(fully_connected(self.network_), *tensors)
+
+        return cast(LinearisedModes, self._cached(f"modes on {like.device}", make))
 
     def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
         if not isinstance(self.hidden_layer_sizes, str):
@@ -153,9 +160,8 @@ class ChoosesOptimizer(LaplaceEstimator):
         return automatic if isinstance(self.max_iter, str) else self.max_iter
 
     def _prior(self, network: Network) -> Prior:
-        if isinstance(self.prior, str) and self.optimizer_ == "gauss-newton":
-            return self._learned_prior(fully_connected(network)).bind(network.layout)
-        if not isinstance(self.prior, UnboundPrior):
+        is_learned = isinstance(self.prior, str) and self.optimizer_ == "gauss-newton"
+        if not (is_learned or isinstance(self.prior, UnboundPrior)):
             return layer_prior(self.prior, recording(network))
         bound = NetworkEstimator._prior(self, network)
         if self.optimizer_ == "adam":
@@ -196,7 +202,8 @@ def _require_scales_of_layers(prior: Prior, network: Network) -> None:
         )
 
 
-class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
+@in_full
+class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     r"""Bayesian neural network regression by Laplace approximations.
 
     Finds modes of the posterior from several starts, approximates the posterior at each by a normal
@@ -217,16 +224,8 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         five-fold cross-validation says, `width_scores_`; 20 of many rows, and 40 of more than
         1,000 distinct rows without much noise, if they are four a weight and there is time; 10
         or 5 where columns are so many that 20 would take long.
-    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Activation of the hidden layers.
-    network : "mlp", torch.nn.Module or Network, default="mlp"
-        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
-        layers and elementwise activations is taken as an architecture: it is copied, and its
-        weights are drawn anew at their own scale.
-    likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
-        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
+    activation, network : as in every network
+    likelihood : as in every regressor
     optimizer : {"auto", "gauss-newton", "adam"}, GaussNewton or Adam, default="auto"
         "auto" takes Gauss-Newton steps for a fully connected network with the default likelihood,
         unless they'd take long (some twenty seconds); `optimizer_` says what was taken.
@@ -239,90 +238,48 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
         ``LayerScales()``, one per layer's weights and per layer's biases, or ``ARD()``, one per
         column of ``X``, `relevance_`: as the rows prefer that choose the width, and for more than
         1,000 without much noise. By Adam one scale a layer, from 3.0, or given normals.
-    noise_std : "learn", float or sequence of float, default="learn"
-        Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" estimates it.
+    noise_std : as in every regressor
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps; "auto" is 100, 50 of up to 500 rows and at least
         50 of systems that take long, up to three times as many where the evidence still rises
         steeply, as it does while next to no noise is found; and 3000 by Adam.
-    standardize : bool or {"X", "y"}, default=True
-        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
-        them. Everything reported is in the units of ``y``.
+    standardize : as in every regressor
     tol : "auto", float or None, default="auto"
         A restart ends when its log evidence moves by less than this many nats per unit of sample
         weight over three steps, three times in a row; "auto" is 5e-6. Adam stops when the log
         evidence gains less than this many from one tenth of ``max_iter`` to the next; "auto" is
         1e-3. None never stops.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
     log_evidence_ : float
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
         bound; the largest of the modes'.
-    n_modes_ : int
-        Distinct modes, none of them another's symmetric copy; after Gauss-Newton steps only, like
-        the next six.
-    multiplicity_modes_ : ndarray of shape (n_modes,)
-        Restarts that ended in each mode or a copy of it: in proportion to them it counts.
-    log_evidence_modes_ : ndarray of shape (n_modes,)
-        Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences,
-        so modes aren't weighed by it.
-    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
-        Of every mode; only where they are learned.
-    prior_groups_ : ndarray of shape (n_groups,)
-        Names of the groups of weights that share one.
-    relevance_ : ndarray of shape (n_modes, n_features)
-        Scale of the weights from every column of ``X``; only under ``ARD()``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
-    noise_std_modes_ : ndarray of shape (n_modes, n_targets)
-        Standard deviation of each mode's noise, in the units of ``y``.
-    log_evidence_curve_ : ndarray of shape (n_updates,)
-        That mode's after every update.
     prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)
         Prior standard deviation of every group of weights, geometric mean over the modes (every
         weight's own where it was given); by Adam that of every covered layer.
     posterior_ : ModeMixture or LaplacePosterior
-        Mixture of normal distributions over the network's P weights, by Adam one of them,
-        acting on standardised inputs and targets:
-        ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
+        Mixture of normal distributions over the network's P weights, by Adam one of them, acting on
+        standardised data: ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
     network_ : MLP or ModuleNetwork
         Architecture, with ``forward(theta, x)``.
-    symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps.
-    widths_ : ndarray of shape (n_widths,)
-        Numbers of hidden units that were cross-validated; only where "auto" asked for it.
-    width_scores_ : ndarray of shape (n_widths,)
-        Mean log density of the rows held out under each, nats per row in the units of ``y``.
     optimizer_ : {"gauss-newton", "adam"}
         What trained it.
     n_iter_ : int
         Steps made, by the restart with the most.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in the units of ``y``: root of the modes' mean variance; of
         another likelihood its scale, if it has one.
-    likelihood_ : Likelihood
-        The one that was given, with what was learned of it, in standardised units; its parameters
-        lead with an axis of draws where they were drawn. Not of "auto".
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    y_mean_, y_scale_ : ndarray of shape (n_targets,)
-        Scaling of the targets.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
+    prior_scale_modes_, relevance_, noise_std_modes_ : as in every Laplace approximation
+    log_evidence_curve_, widths_, width_scores_ : as in every Laplace approximation
+    likelihood_ : as in every regressor
+    prior_groups_, symmetry_ : as in every network
+    stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_, device_, dtype_ : as in every estimator
+    n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -358,6 +315,9 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     """
 
     _parameter_constraints: dict[str, list[Any]] = {**OWN_CONSTRAINTS, **REGRESSOR_CONSTRAINTS}
+
+    noise_std_modes_: Array
+    y_scale_: Array
 
     _adam_effort = AdamEffort(keep_best=False)
 
@@ -421,11 +381,12 @@ class LaplaceRegressor(ChoosesOptimizer, PredictsFromModes, LaplaceRegression):
     def _predictor(self, like: Tensor) -> Predictor:
         if self.optimizer_ == "adam":
             return super()._predictor(like)
-        noise = torch.as_tensor(self._noise_of_modes()).unsqueeze(1).log()
+        noise = torch.as_tensor(self.noise_std_modes_ / self.y_scale_).unsqueeze(1).log()
         return ModesPredictor(self._modes(like), Gaussian(noise.to(like)))
 
 
-class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassification):
+@in_full
+class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     r"""Bayesian neural network classification by Laplace approximations.
 
     Finds modes of the posterior from several starts, with the prior's scales set by the evidence
@@ -445,21 +406,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers; ``()`` is a linear model. "auto" is 20 units, or 10 or 5
         where columns are so many that 20 would take long.
-    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Activation of the hidden layers.
-    network : "mlp", torch.nn.Module or Network, default="mlp"
-        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
-        layers and elementwise activations is taken as an architecture: it is copied, and its
-        weights are drawn anew at their own scale.
-    likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is the softmax of one output
-        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
-    optimizer : {"auto", "gauss-newton", "adam"}, GaussNewton or Adam, default="auto"
-        "auto" takes Gauss-Newton steps for a fully connected network with the default likelihood,
-        unless they'd take long (some twenty seconds); `optimizer_` says what was taken.
-        `~skbayes_sym.estimators.optimizers.GaussNewton` says how many restarts,
-        `~skbayes_sym.estimators.optimizers.EvidenceAdam` what the posterior covers, the curvature
-        and when hyperparameters move. Adam trains one network.
+    activation, network : as in every network
+    likelihood : as in every classifier
+    optimizer : as in LaplaceRegressor
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" maximises the evidence over the scales:
@@ -477,72 +426,24 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps; "auto" is 60,
         30 beyond 1,000 weights, and 3000 by Adam.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first.
+    standardize : as in every classifier
     tol : "auto", float or None, default="auto"
         A restart ends when its log evidence moves by less than this many nats per unit of sample
         weight over two updates of the scales, twice in a row; "auto" is a tenth of a nat in all.
         Adam stops when the log evidence gains less than this many from one tenth of ``max_iter``
         to the next; "auto" is 1e-3. None never stops.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
-    log_evidence_ : float
-        Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
-        bound; the largest of the modes'.
-    n_modes_ : int
-        Distinct modes, none of them another's symmetric copy; after Gauss-Newton steps only, like
-        the next five.
-    multiplicity_modes_ : ndarray of shape (n_modes,)
-        Restarts that ended in each mode or a copy of it: in proportion to them it counts.
-    log_evidence_modes_ : ndarray of shape (n_modes,)
-        Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences,
-        so modes aren't weighed by it.
-    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
-        Of every mode; only where they are learned.
-    prior_groups_ : ndarray of shape (n_groups,)
-        Names of the groups of weights that share one.
-    relevance_ : ndarray of shape (n_modes, n_features)
-        Scale of the weights from every column of ``X``; only with ``prior=ARD(...)``.
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
-    variance_scale_ : float
-        Factor on the variance of the logits in predictions; after Gauss-Newton steps only.
-    log_evidence_curve_ : ndarray of shape (n_updates,)
-        That mode's after every update.
-    prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)
-        Prior standard deviation of every group of weights, geometric mean over the modes (every
-        weight's own where it was given); by Adam that of every covered layer.
-    posterior_ : ModeMixture or LaplacePosterior
-        Mixture of normal distributions over the network's P weights, by Adam one of them,
-        acting on standardised inputs:
-        ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
-    network_ : MLP or ModuleNetwork
-        Architecture, with ``forward(theta, x)``.
-    symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps.
-    optimizer_ : {"gauss-newton", "adam"}
-        What trained it.
-    n_iter_ : int
-        Steps made, by the restart with the most.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
-    classes_ : ndarray of shape (n_classes,)
-        Class labels.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    log_evidence_, feature_importances_, prior_scale_, posterior_, network_ : as in LaplaceRegressor
+    optimizer_, n_iter_ : as in LaplaceRegressor
+    n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
+    prior_scale_modes_, relevance_, variance_scale_ : as in every Laplace approximation
+    log_evidence_curve_ : as in every Laplace approximation
+    prior_groups_, symmetry_ : as in every network
+    stop_reason_, classes_, x_mean_, x_scale_, device_, dtype_ : as in every estimator
+    n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -583,6 +484,7 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
     }
 
+    variance_scale_: float
     _most_modes = ChoosesOptimizer._effort.most_labels_modes
 
     def __init__(
@@ -634,9 +536,9 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
         one = self.optimizer_ == "gauss-newton" and isinstance(self.network, str)
         return 1 if one and n_classes == 2 else n_classes
 
-    def _learned_prior(self, network: MLP) -> UnboundPrior:
+    def _learned_scales(self, network: Network) -> UnboundPrior:
         # A linear model has one mode, whose scales don't run away.
-        return STEEP if network.hidden_layer_sizes else LayerScales()
+        return STEEP if fully_connected(network).hidden_layer_sizes else LayerScales()
 
     def _most_steps(self, network: MLP) -> int:
         return self._steps_up_to(self._effort.steps_of_labels(network.layout.n_params))
@@ -652,8 +554,5 @@ class LaplaceClassifier(ChoosesOptimizer, PredictsFromModes, LaplaceClassificati
             return super()._predictor(like)
         return self._cached(
             f"{self._integral} labels on {like.device}",
-            lambda: self._labels(like, self._integral, self.variance_scale_),
+            lambda: LabelsPredictor(self._modes(like), self.variance_scale_, self._integral),
         )
-
-    def _outputs_variance_scale(self) -> float:
-        return 1.0 if isinstance(self.variance_scale, str) else self.variance_scale

@@ -13,6 +13,7 @@ from skbayes_sym.estimators._fit.building import GivenPrior
 from skbayes_sym.estimators._fit.compatibility import require_members
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, is_standardized
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
+from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.laplace.common import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
@@ -33,8 +34,12 @@ from skbayes_sym.estimators.laplace.families import (
 )
 from skbayes_sym.estimators.laplace.online import AdamEffort, Laplace
 from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Optimizer, Updates, as_adam
-from skbayes_sym.models.augmentations.augmentation import Augmentation, ImageShape
-from skbayes_sym.models.augmentations.invariances import OBJECTIVES, TransformObjective
+from skbayes_sym.models.augmentations.augmentation import (
+    OBJECTIVES,
+    Augmentation,
+    ImageShape,
+    TransformObjective,
+)
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.numerics.random import Estimate, spawn_seeds
@@ -153,6 +158,7 @@ class LILAEstimator(LaplaceEstimator):
         return Estimate(value, float(np.std(values, ddof=1)))
 
 
+@in_full
 class LILARegressor(LaplaceRegression, LILAEstimator):
     r"""Regression with invariances learned from the data.
 
@@ -169,10 +175,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(50,)
-        Widths of the hidden layers; ``()`` is a linear model.
-    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Activation of the hidden layers.
+    hidden_layer_sizes, activation : as in every network
     image_shape : (H, W) or (C, H, W), optional
         Shape of the images that the rows of ``X`` hold, pixel by pixel. Without it ``X`` is a
         plain table.
@@ -183,10 +186,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         Linear and Conv2d layers and elementwise activations is taken as an architecture: it is
         copied, its weights are drawn anew at their own scale, scalars of other modules start at
         their own values, and it gets images as (C, H, W).
-    likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
-        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
+    likelihood : as in every regressor
     invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
@@ -199,15 +199,10 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
         3.0.
-    noise_std : "learn", float or sequence of float, default="learn"
-        Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" estimates it.
-    max_iter : int, default=1000
-        Largest number of optimiser steps.
-    standardize : bool or {"X", "y"}, default=True
-        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
-        them. Images are divided by their largest pixel instead. Everything reported is in the
-        units of ``y``.
+    noise_std : as in every regressor
+    max_iter : as in every network
+    standardize : as in every regressor
+        Images are divided by their largest pixel instead.
     optimizer : "adam" or Adam, default="adam"
         `~skbayes_sym.estimators.optimizers.EvidenceAdam` says the curvature, when the half-widths,
         prior and noise move and by what objective; "adam" is its defaults.
@@ -215,12 +210,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         Training stops when the log evidence (the log posterior, where nothing is learned by the
         evidence) gains less than this many nats per unit of sample weight from one tenth of
         ``max_iter`` to the next. None never stops.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
@@ -253,33 +243,14 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     prior_scale_ : ndarray of shape (n_layers,)
         Prior standard deviation of every covered layer's weights and biases.
     posterior_ : LaplacePosterior
-        Normal distribution over the network's P weights, acting on standardised inputs and
-        targets:
+        Normal distribution over the network's P weights, acting on standardised data:
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
     network_ : MLP or ModuleNetwork
         Architecture, with ``forward(theta, x)``.
-    symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps.
-    n_iter_ : int
-        Steps made.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
-    noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in the units of ``y``; of another likelihood its scale, if
-        it has one.
-    likelihood_ : Likelihood
-        The one that was given, with what was learned of it, in standardised units; its parameters
-        lead with an axis of draws where they were drawn. Not of "auto".
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    y_mean_, y_scale_ : ndarray of shape (n_targets,)
-        Scaling of the targets.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    noise_std_, likelihood_ : as in every regressor
+    symmetry_ : as in every network
+    n_iter_, stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_ : as in every estimator
+    device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -352,6 +323,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         self.verbose = verbose
 
 
+@in_full
 class LILAClassifier(LaplaceClassification, LILAEstimator):
     r"""Classification with invariances learned from the data.
 
@@ -367,108 +339,28 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(50,)
-        Widths of the hidden layers; ``()`` is a linear model.
-    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Activation of the hidden layers.
-    image_shape : (H, W) or (C, H, W), optional
-        Shape of the images that the rows of ``X`` hold, pixel by pixel. Without it ``X`` is a
-        plain table.
-    network : str, torch.nn.Module or Network, default="mlp"
-        "mlp" is made of ``hidden_layer_sizes`` and ``activation``; "cnn": three convolutions and a
-        hidden layer; "resnet-8-8" (or "resnet") and "resnet-8-16": three residual blocks of 8 or 16
-        channels at first, with Fixup initialisation; "wrn-16-4": the Wide ResNet. A module of
-        Linear and Conv2d layers and elementwise activations is taken as an architecture: it is
-        copied, its weights are drawn anew at their own scale, scalars of other modules start at
-        their own values, and it gets images as (C, H, W).
-    likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is the softmax of one output
-        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
-    invariances : "auto", None, augmentation, list or Invariances, default="auto"
-        Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
-        scale, aspect and shear of images) with an ``image_shape``, and none without. Others
-        (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
-        ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
-        after the other. `~skbayes_sym.models.Invariances` also says how many transformations per
-        row training takes (8) and predictions average over (32), and how fast half-widths grow.
-        None: the paper's non-invariant model.
-    prior : "learn", float or sequence of float, default="learn"
-        Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
-        3.0.
+    hidden_layer_sizes, activation : as in every network
+    image_shape, network : as in LILARegressor
+    likelihood : as in every classifier
+    invariances, prior : as in LILARegressor
     predictive : {"sampling", "probit", "plugin"} or int, default="sampling"
         How probabilities are averaged over the linearised posterior: by 200 draws of the logits (an
         int is another number), by the probit approximation, or not at all.
-    max_iter : int, default=1000
-        Largest number of optimiser steps.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first; images are divided by their
-        largest pixel instead.
-    optimizer : "adam" or Adam, default="adam"
-        `~skbayes_sym.estimators.optimizers.EvidenceAdam` says the curvature, when the half-widths,
-        prior and noise move and by what objective; "adam" is its defaults.
-    tol : float or None, default=0.001
-        Training stops when the log evidence (the log posterior, where nothing is learned by the
-        evidence) gains less than this many nats per unit of sample weight from one tenth of
-        ``max_iter`` to the next. None never stops.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    max_iter : as in every network
+    standardize : as in every classifier
+        Images are divided by their largest pixel instead.
+    optimizer, tol : as in LILARegressor
+    device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
-    log_evidence_ : float
-        Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
-        bound.
-    log_evidence_curve_ : ndarray of shape (n_updates,)
-        The same at every update.
-    invariance_ : dict
-        Half-width of the uniform law of every generator. ``translation_x`` and
-        ``translation_y`` in half-images, ``rotation`` in radians, ``scale``, ``aspect``,
-        ``scale_x``, ``scale_y`` and ``shear`` as logarithms; of tables in the columns' units.
-    invariance_curve_ : dict
-        The same after every block of steps, arrays of shape (n_blocks,).
-    augmentation_ : Augmentation
-        The transformations of standardised inputs that the half-widths belong to.
-    eta_ : ndarray
-        The half-widths' free parameters, as ``augmentation_.transform`` takes them.
-    n_predict_augmentations_ : int
-        Transformations that predictions average over; 1: inputs as they are.
-    invariance_covariance_ : ndarray of shape (k, k)
-        Covariance of the generators' coefficients.
-    invariance_correlation_ : ndarray of shape (k, k)
-        Their correlations; NaN where a half-width is below 0.1, which leaves none to speak of.
-    invariance_directions_ : ndarray of shape (k, k)
-        Rows: uncorrelated combinations of generators, weighted by how far they move a pixel,
-        largest first.
-    invariance_direction_amplitudes_ : ndarray of shape (k,)
-        Root mean squared displacement of each, in half-images.
-    prior_scale_ : ndarray of shape (n_layers,)
-        Prior standard deviation of every covered layer's weights and biases.
-    posterior_ : LaplacePosterior
-        Normal distribution over the network's P weights, acting on standardised inputs:
-        ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
-    network_ : MLP or ModuleNetwork
-        Architecture, with ``forward(theta, x)``.
-    symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps.
-    n_iter_ : int
-        Steps made.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
-    classes_ : ndarray of shape (n_classes,)
-        Class labels.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    log_evidence_, log_evidence_curve_, invariance_, invariance_curve_ : as in LILARegressor
+    augmentation_, eta_, n_predict_augmentations_, invariance_covariance_ : as in LILARegressor
+    invariance_correlation_, invariance_directions_ : as in LILARegressor
+    invariance_direction_amplitudes_, prior_scale_, posterior_, network_ : as in LILARegressor
+    symmetry_ : as in every network
+    n_iter_, stop_reason_, classes_, x_mean_, x_scale_, device_, dtype_ : as in every estimator
+    n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -476,20 +368,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
 
     Notes
     -----
-    One update costs about two Augerino epochs with ``Updates(gradient="exact")``; with "online" all
-    of training costs about one and a half times Augerino's.
-
-    Beyond the paper: stratified noise, the similarity basis, correlated generators, a sketch of the
-    likelihood's curvature, and one-pass updates. Corrected against it: 1/N on one Kronecker factor
-    only, the mean over transformations in line 16 of Algorithm 1 and the factor -1/2 in line 19.
-
-    References
-    ----------
-    Immer, van der Ouderaa, Raetsch, Fortuin & van der Wilk (2022). Invariance learning in deep
-    neural networks with differentiable Laplace approximations. https://arxiv.org/abs/2202.10638
-
-    Benton, Finzi, Izmailov & Wilson (2020). Learning invariances in neural networks from training
-    data.
+    Costs, what goes beyond the paper and the references are as in `LILARegressor`.
 
     Examples
     --------

@@ -28,7 +28,6 @@ from skbayes_sym.estimators.laplace.averaged_problem import (
     Problem,
     Seeds,
     curvature_of,
-    is_empirical,
 )
 from skbayes_sym.estimators.laplace.common import layer_precisions, recording
 from skbayes_sym.estimators.laplace.families import Families
@@ -42,12 +41,10 @@ from skbayes_sym.inference.laplace.online_training import (
     recorded_steps,
 )
 from skbayes_sym.inference.map import MapObjective
-from skbayes_sym.models.augmentations.augmentation import Identity
-from skbayes_sym.models.augmentations.invariances import OBJECTIVES, TransformObjective
+from skbayes_sym.models.augmentations.augmentation import OBJECTIVES, Identity, TransformObjective
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches, Model
-from skbayes_sym.numerics.convergence import last_tenth_gain
-from skbayes_sym.numerics.optimise import ParamGroup
+from skbayes_sym.numerics.optimise import ParamGroup, last_tenth_gain
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 FEWEST_UPDATES = 20  # whose last tenth says anything; of fewer the weights' own loss does
@@ -92,20 +89,6 @@ def warn_if_collapsed(problem: Problem, mode: Evaluated, found: LaplaceFit) -> b
     return True
 
 
-def warn_if_fisher_vanished(problem: Problem, mode: Evaluated) -> None:
-    """Warn of an empirical Fisher matrix that knows no curvature any more."""
-    empirical, expected = problem.traces(mode.point)
-    if empirical >= 0.1 * expected:
-        return
-    warn_user(
-        f"the empirical Fisher matrix has vanished: its trace is {empirical / expected:.1%} of the "
-        "Gauss-Newton matrix's, since the network fits its labels. The evidence then prefers small "
-        "prior precisions, and learns half-widths no more. Use curvature='kron-sketch', "
-        "which costs the same, or leave Updates.n and Updates.burn_in at 'auto'.",
-        UserWarning,
-    )
-
-
 def warn_unless_evidence_converged(curve: Array, tol: float | None, total_weight: float) -> None:
     """Warn if the last tenth of the updates still raised the log evidence by ``tol`` per row."""
     gain = last_tenth_gain(curve.tolist())
@@ -128,12 +111,6 @@ class AdamEffort:
     weights_rate: float = 0.02
     hyper_rate: float = 0.3
     keep_best: bool = True
-
-    # An empirical Fisher matrix vanishes as labels are fitted, so that it has to be heard before:
-    # without burn-in, and every few steps (`examples/papers/reproduce_immer_claims.py fisher`).
-    n_updates: int = 100
-    burn_in: float = 0.1
-    fisher_steps: int = 8
 
     # With invariances a row of a batch is transformed n_augmentations times: all rows up to here,
     # and this many beyond.
@@ -180,8 +157,6 @@ class Laplace:
             how = Convergence(value, curve, result.n_iter, result.stopped)
             found = problem.found(evaluated, training, how)
             run.end(found)
-            if is_empirical(self.adam.curvature):
-                warn_if_fisher_vanished(problem, evaluated)
         logger.info(
             "log evidence %.6g, stopped: %s after %d steps",
             value + data.log_jacobian, result.stopped, result.n_iter,
@@ -229,22 +204,6 @@ class Laplace:
         return self.effort.keep_best if isinstance(given, str) else given
 
     @property
-    def _n_updates(self) -> int:
-        """How often the hyperparameters move."""
-        if not isinstance(self._updates.n, str):
-            return self._updates.n
-        is_fisher = is_empirical(self.adam.curvature)
-        least = self.max_iter // self.effort.fisher_steps if is_fisher else 0
-        return max(self.effort.n_updates, least)
-
-    @property
-    def _burn_in(self) -> float:
-        """Share of the updates that is left out at the start."""
-        if not isinstance(self._updates.burn_in, str):
-            return self._updates.burn_in
-        return 0.0 if is_empirical(self.adam.curvature) else self.effort.burn_in
-
-    @property
     def _weights_rate(self) -> float:
         given = self.adam.learning_rate
         return self.effort.weights_rate if isinstance(given, str) else given
@@ -256,10 +215,10 @@ class Laplace:
         return self._updates.gradient != "exact"
 
     def _pace(self, total_weight: float, *, until_sure: bool = False) -> Pace:
-        block = max(1, self.max_iter // self._n_updates)
+        block = max(1, self.max_iter // self._updates.n)
         n_blocks = -(-self.max_iter // block)
         tol = None if self.tol is None else self.tol * total_weight
-        return Pace(self.max_iter, block, int(self._burn_in * n_blocks), tol, until_sure)
+        return Pace(self.max_iter, block, int(self._updates.burn_in * n_blocks), tol, until_sure)
 
     def _training(self, problem: Problem) -> Alternation:
         # Online, the curve is that of weights that still move: its noise isn't to end a fit.
@@ -322,5 +281,6 @@ class Laplace:
             return float(self.half_width_rate)
         if self.objective.reward is not None:
             return float(self._weights_rate)
-        effort, n_updates = self.effort, max(1.0, (1.0 - self._burn_in) * self._n_updates)
+        effort, updates = self.effort, self._updates
+        n_updates = max(1.0, (1.0 - updates.burn_in) * updates.n)
         return min(effort.fastest, effort.total_travel / (effort.mean_factor * n_updates))

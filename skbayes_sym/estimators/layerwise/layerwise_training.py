@@ -29,9 +29,9 @@ from skbayes_sym.inference.gaussian_vi.layers import (
 )
 from skbayes_sym.inference.gaussian_vi.layerwise_posterior import LayerwisePosterior
 from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches, Data, Model
+from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error, spawn_seeds

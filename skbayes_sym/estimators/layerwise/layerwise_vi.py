@@ -17,6 +17,7 @@ from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.layerwise.layerwise_training import (
     HIDDEN_POSTERIORS,
     LAST_LAYERS,
@@ -38,6 +39,7 @@ RandomState = int | np.random.RandomState | None
 _N_DRAWS = 2  # of the hidden layers a step: each conditions the last one
 
 
+@in_full
 class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     r"""Regression by wide Bayesian neural networks whose layers depend on each other.
 
@@ -53,10 +55,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(50,)
-        Widths of the hidden layers; ``()`` is a linear model.
-    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
-        Activation of the hidden layers.
+    hidden_layer_sizes, activation : as in every network
     last_layer : {"collapsed", "variational"}, default="collapsed"
         "collapsed" integrates the last layer exactly, given sampled hidden layers, and needs all
         rows at every step. "variational" makes it of sites at the inducing points, as
@@ -72,14 +71,10 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. The formulas of the last layer know no other.
-    noise_std : "learn", float or sequence of float, default="learn"
-        Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" estimates it.
+    noise_std : as in every regressor
     max_iter : int, default=2000
         Largest number of optimiser steps, from each of two starts.
-    standardize : bool or {"X", "y"}, default=True
-        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
-        them. Everything reported is in the units of ``y``.
+    standardize : as in every regressor
     optimizer : "adam" or Adam, default="adam"
         `~skbayes_sym.estimators.optimizers.VariationalAdam` says the step size, rows and draws per
         step, and where training starts.
@@ -88,12 +83,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     tol : float or None, default=0.001
         Training stops when the training ELBO gains less than this many nats per unit of sample
         weight from one tenth of ``max_iter`` to the next. None never stops.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
@@ -106,36 +96,18 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         Training ELBO, averaged over blocks of steps.
     n_iter_ : int
         Steps made, from the start that was kept.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
-    noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in the units of ``y``.
-    prior_scale_ : ndarray of shape (n_groups,)
-        Prior standard deviation of every group of weights, where scales are learned.
-    prior_groups_ : ndarray of shape (n_groups,)
-        Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_features,)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
     posterior_ : LayerwisePosterior
-        Posterior of the network's P weights, acting on standardised inputs and targets:
-        ``posterior_.sample(n, generator=...)``. The flat order is layer by layer,
-        W (out x in, row-major), then b.
-    network_ : MLP
-        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
-    symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    y_mean_, y_scale_ : ndarray of shape (n_targets,)
-        Scaling of the targets.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+        Posterior of the network's P weights, acting on standardised data:
+        ``posterior_.sample(n, generator=...)``. The flat order is layer by layer, W (out x in,
+        row-major), then b.
+    noise_std_ : as in every regressor
+    prior_scale_, prior_groups_, network_, symmetry_ : as in every network
+    stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_, device_, dtype_ : as in every estimator
+    n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------

@@ -1,6 +1,6 @@
 """Bayesian linear models by Gaussian sites (Kurle et al. 2022).
 
-* `linear_regressor`, `linear_classifier`: what a user meets
+* `linear_models`: what a user meets
 * `coefficients`: what the two share: parameters, coefficients, outputs
 * `site_inference`: `SiteInference`: sites, hyperparameters, the mean-field optimum, what came of it
 * `conjugate_method`: normal noise, which has the posterior and the evidence in closed form

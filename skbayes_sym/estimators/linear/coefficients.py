@@ -20,8 +20,7 @@ from skbayes_sym.inference.linear.linear_predictor import LinearPredictor
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.activations import IDENTITY
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import IDENTITY, MLP
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.translation import Translation

@@ -36,8 +36,7 @@ from skbayes_sym.inference.linear.sites import (
     mean_field,
     solve,
 )
-from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.site_rules import SiteLikelihood
+from skbayes_sym.models.likelihoods.likelihood import Likelihood, SiteLikelihood
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.optimise import Stopped

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.mcmc.explore import Draws, Explored, drawn_on, made, replicate
+from skbayes_sym.estimators.mcmc.explore import Draws, Explored, drawn_on, made
 from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.estimators.mcmc.trust import decided_weights, why_not, why_not_weigh
 from skbayes_sym.inference.sampling.modes.confined import Allowance, ModeRun, ModeSampler, refine
@@ -19,7 +19,6 @@ from skbayes_sym.inference.sampling.modes.weigh import (
     pool_draws,
     weigh,
 )
-from skbayes_sym.inference.sampling.smc import SMCResult
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
@@ -46,7 +45,6 @@ class Mode(NamedTuple):
     std_error: float  # of log_evidence, nats
     members: Array  # its chains in samples_
     n_explorers: int  # chains that ended there on their own
-    n_particles: int  # of the replicates, likewise
     mean_log_posterior: float  # over its draws, nats
 
 
@@ -59,24 +57,15 @@ def allocate_chains(setting: SamplingSetting, explored: Explored) -> Allocation:
     if problems:
         return Allocation(drawn_on(setting, explored), problems=problems)
     budget = budget_of(setting, explored)
-    runs = explored.replicates
-    if explored.chains is not None:
-        runs, stopped = replicate(setting, affordable(setting, budget.evidence))
-        if stopped != "max_iter":
-            return Allocation(draws._replace(stopped=stopped))
-        budget.evidence.left -= sum(work_of(setting, run) for run in runs)
     try:
-        return _allocated(setting, explored, runs, budget)
+        return _allocated(setting, explored, budget)
     except KeyboardInterrupt:
         return Allocation(draws._replace(stopped="interrupted"))
 
 
-def _allocated(
-    setting: SamplingSetting, explored: Explored, runs: list[SMCResult], budget: "Budget"
-) -> Allocation:
+def _allocated(setting: SamplingSetting, explored: Explored, budget: "Budget") -> Allocation:
     generator = generator_from(setting.seeds.modes)
-    clouds = [run.particles for run in runs if run.complete]
-    weighing = _weigh(setting, explored, clouds, generator, budget.evidence)
+    weighing = _weigh(setting, explored, generator, budget.evidence)
     problems = tuple(why_not(weighing, setting.posterior.n_dims, setting.effort))
     weights = decided_weights(weighing, setting.effort)
     decided = weights is not None
@@ -84,8 +73,6 @@ def _allocated(
     if weights is None:
         weights = torch.where(contending(weighing.pool, weighing.modes), torch.nan, 0.0)
     weighing = weighing._replace(weights=weighing.weights._replace(weights=weights))
-    if shares is None:
-        return Allocation(drawn_on(setting, explored), weighing, problems)
     new = _refreshed(setting, weighing, shares, generator, budget.for_new_chains())
     return Allocation(new, weighing, problems, decided)
 
@@ -93,20 +80,14 @@ def _allocated(
 def _weigh(
     setting: SamplingSetting,
     explored: Explored,
-    clouds: list[Tensor],
     generator: torch.Generator,
     allowance: Allowance,
 ) -> Weighing:
     """Modes and their evidence, with more draws from modes that have too few."""
     reference, group, effort = setting.reference, setting.model.group, setting.effort
     n_dims, n_chains = setting.posterior.n_dims, effort.refining_chains
-    position, value = np.empty((0, 1, n_dims)), np.empty((0, 1))
-    if explored.chains:
-        position, value = explored.draws.position, explored.draws.value
-    pool = pool_draws(
-        torch.as_tensor(position), torch.as_tensor(value), clouds, reference, group,
-        generator=generator,
-    )  # fmt: skip
+    position, value = map(torch.as_tensor, (explored.draws.position, explored.draws.value))
+    pool = pool_draws(position, value, group, generator=generator)
     weighing = weigh(reference, pool, group, generator=generator)
     allowance.left -= effort.evaluations * len(pool.draws) * allowance.per_gradient / 3.0
     # Fewer draws where two modes couldn't have all, as long as they are enough to be bridged.
@@ -135,17 +116,15 @@ def _mode_sampler(
     return ModeSampler(posterior, setting.model.group, run, posterior.data.x, generator)
 
 
-def _votes(weighing: Weighing, explored: Explored) -> Tensor | None:
-    """Shares of the modes that may matter, by how many chains found each; None without chains.
+def _votes(weighing: Weighing, explored: Explored) -> Tensor:
+    """Shares of the modes that may matter, by how many chains found each.
 
     Where no exploring chain stayed in any, by the draws of those that were to refine a mode.
     """
-    if explored.chains is None:
-        return None
     pool, modes = weighing.pool, weighing.modes
     may_matter, n_modes = contending(pool, modes), modes.regions.n_modes
     ended = where_they_ended(weighing, explored.n_starts)
-    for homes in (ended, modes.labels[pool.sources == 0], modes.labels):
+    for homes in (ended, modes.labels):
         votes = torch.bincount(homes, minlength=n_modes).double() * may_matter
         if bool(votes.any()):
             break
@@ -157,7 +136,7 @@ def _refreshed(
     weighing: Weighing,
     shares: Tensor,
     generator: torch.Generator,
-    allowance: Allowance | None,
+    allowance: Allowance,
 ) -> Draws:
     """New chains in the modes, as many as their shares (K,) say, as far as ``allowance`` goes."""
     n_chains = setting.plan.n_chains
@@ -170,7 +149,7 @@ def _refreshed(
     for k, seed in zip(used, spawn_seeds(setting.seeds.refresh, len(used)), strict=True):
         n, n_blocks = int(counts[k]), -(-int(counts[k]) // run.block_size)
         on_step = setting.run.phase(setting.effort.refreshing * n / n_chains, n_blocks * n_moves)
-        share = None if allowance is None else setting.allowance(allowance.part(n / n_chains))
+        share = setting.allowance(allowance.part(n / n_chains))
         chains = sample(weighing, k, n, seed=seed, allowance=share, on_step=on_step)
         parts.append(made(chains))
         homes.append(np.full(len(parts[-1][0]), k))
@@ -207,7 +186,7 @@ def list_modes(
             Mode(
                 float(weighing.weights.weights[k]), estimate.log_evidence + offset,
                 estimate.standard_error, np.flatnonzero(kept == k), int((ended == k).sum()),
-                int((here & (pool.sources > 0)).sum()), float(pool.values[here].mean()) + offset,
+                float(pool.values[here].mean()) + offset,
             )
         )  # fmt: skip
 
@@ -221,12 +200,10 @@ class Budget(NamedTuple):
     """Work that a fit may still do once it has explored."""
 
     evidence: Allowance
-    rest: float | None  # multiplications left to new chains in the modes; None: no limit
+    rest: float  # multiplications left to new chains in the modes
 
-    def for_new_chains(self) -> Allowance | None:
+    def for_new_chains(self) -> Allowance:
         """Their part, and what the evidence has left of its own."""
-        if self.rest is None:
-            return None
         return replace(self.evidence, left=self.rest + self.evidence.left)
 
 
@@ -237,9 +214,6 @@ def budget_of(setting: SamplingSetting, explored: Explored) -> Budget:
     that a fit may cost, or all but new chains' draws if that is more.
     """
     ledger, plan, chains = setting.allowance(), setting.plan, explored.chains
-    if chains is None:  # only particles explored
-        ledger.left = plan.cost * sum(work_of(setting, run) for run in explored.replicates)
-        return Budget(ledger, None)
     n_gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
     n_moves = chains.warmup.n_moves + chains.sampling.n_moves
     work = ledger.of_moves(n_gradients, n_moves, setting.block_size)
@@ -248,21 +222,3 @@ def budget_of(setting: SamplingSetting, explored: Explored) -> Budget:
     rest = (1.0 + plan.cost) * asked - work
     ledger.left = min(plan.cost * asked, max(0.5 * rest, rest - asked))
     return Budget(ledger, rest - ledger.left)
-
-
-def affordable(setting: SamplingSetting, allowance: Allowance) -> int:
-    """Replicates that are worth it: they propose modes, and what they cost is limited."""
-    plan, effort = setting.plan, setting.effort
-    if plan.all_replicates:
-        return plan.n_replicates
-    n_gradients = effort.replicate_moves * effort.replicate_gradients * effort.replicate_stages
-    each = allowance.work(n_gradients, plan.n_particles)
-    each += allowance.work(effort.replicate_calls * effort.replicate_stages, 0.0)
-    return min(plan.n_replicates, int(allowance.part(effort.replicate_share) / each))
-
-
-def work_of(setting: SamplingSetting, run: SMCResult) -> float:
-    """Multiplications of gradients of every particle, and of what happens between the moves."""
-    ledger, n = setting.allowance(), len(run.particles)
-    between = ledger.work(setting.effort.replicate_calls * len(run.stages), 0.0)
-    return ledger.work(run.n_gradients / n, n) + between

@@ -1,4 +1,4 @@
-"""Exploration: chains and particles look for modes, each from its own start or where it stopped."""
+"""Exploration: chains look for modes, each from its own start or where it stopped."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -14,9 +14,8 @@ from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.sampling.chains import Block, ChainDraws, Sampler, retuned, sample_chains
 from skbayes_sym.inference.sampling.kernels import Kernel, initial_state
-from skbayes_sym.inference.sampling.smc import SMCResult, SMCSettings, run_replicates
 from skbayes_sym.numerics.optimise import Stopped
-from skbayes_sym.numerics.random import generator_from, resumed, spawn_seeds
+from skbayes_sym.numerics.random import generator_from, resumed
 from skbayes_sym.symmetry.relabelling import relabel
 from skbayes_sym.symmetry.units import split_units
 
@@ -37,11 +36,10 @@ class Draws(NamedTuple):
 
 
 class Explored(NamedTuple):
-    """Findings of chains, or of particles alone."""
+    """Findings of chains."""
 
-    chains: ChainDraws | None
-    replicates: list[SMCResult]
-    draws: Draws  # one vote per chain, or replicate
+    chains: ChainDraws
+    draws: Draws  # one vote per chain
 
     @property
     def n_starts(self) -> int:
@@ -50,37 +48,14 @@ class Explored(NamedTuple):
 
     @property
     def n_iter(self) -> int:
-        """Moves of the chain that made most; without chains, most stages of a replicate."""
-        if self.chains is None:
-            return max((len(r.stages) for r in self.replicates), default=0)
+        """Moves of the chain that made most."""
         return int((self.chains.warmup.n_moves + self.chains.sampling.n_moves).max())
 
 
 def explore(setting: SamplingSetting) -> Explored:
-    """Run the chains; where there are none, particles."""
-    if setting.plan.kernel is not None:
-        chains = _run_chains(setting, setting.plan.kernel)
-        return Explored(chains, [], Draws.one_vote_each(*made(chains), chains.stopped))
-    replicates, stopped = replicate(setting, setting.plan.n_replicates)
-    finished = [r.particles for r in replicates if r.complete]
-    if not finished:
-        raise KeyboardInterrupt
-    position = torch.stack(finished).cpu().numpy()
-    value = torch.stack([setting.posterior(p) for p in finished]).cpu().numpy()
-    return Explored(None, replicates, Draws.one_vote_each(position, value, stopped))
-
-
-def replicate(setting: SamplingSetting, n: int) -> tuple[list[SMCResult], Stopped]:
-    """Run ``n`` clouds of particles, and say why they ended."""
-    if not n:
-        return [], "max_iter"
-    plan, effort = setting.plan, setting.effort
-    return run_replicates(
-        setting.posterior, setting.units,
-        SMCSettings(n_particles=plan.n_particles, n_moves=effort.replicate_moves),
-        seeds=spawn_seeds(setting.seeds.replicates, n), device=setting.data.device,
-        n_jobs=plan.n_jobs, on_step=setting.run.phase(effort.replicating, n),
-    )  # fmt: skip
+    """Run the chains."""
+    chains = _run_chains(setting, setting.plan.kernel)
+    return Explored(chains, Draws.one_vote_each(*made(chains), chains.stopped))
 
 
 def _run_chains(setting: SamplingSetting, kernel: Kernel) -> ChainDraws:
@@ -103,7 +78,7 @@ def _run_chains(setting: SamplingSetting, kernel: Kernel) -> ChainDraws:
     return retuned(
         replace(explorer, approach=None), chains, least_acceptance=effort.least_accepted,
         n_warmup=max(1, plan.n_warmup // 2), thin=plan.thinning, n_jobs=plan.n_jobs,
-        on_step=setting.run.phase(effort.replicating, n_again),
+        on_step=setting.run.phase(effort.retuning, n_again),
     )  # fmt: skip
 
 
@@ -115,13 +90,13 @@ def _explorer(setting: SamplingSetting, kernel: Kernel) -> Sampler:
 
 def drawn_on(setting: SamplingSetting, explored: Explored) -> Draws:
     """The explored draws, and as many more as were asked for."""
-    draws, kernel, plan = explored.draws, setting.plan.kernel, setting.plan
+    draws, plan = explored.draws, setting.plan
     n_more = plan.n_draws - draws.position.shape[1]
-    if explored.chains is None or kernel is None or n_more <= 0:
+    if n_more <= 0:
         return draws
     blocks = explored.chains.blocks
     more = sample_chains(
-        _explorer(setting, kernel), blocks, n_warmup=0, n_draws=n_more, thin=plan.thinning,
+        _explorer(setting, plan.kernel), blocks, n_warmup=0, n_draws=n_more, thin=plan.thinning,
         n_jobs=plan.n_jobs,
         on_step=setting.run.phase(setting.effort.refreshing, len(blocks) * n_more),
     )  # fmt: skip

@@ -14,34 +14,33 @@ from skbayes_sym.estimators._fit.building import (
     GivenPrior,
     learned_scales,
 )
-from skbayes_sym.estimators._fit.compatibility import Fitted, refuse
+from skbayes_sym.estimators._fit.compatibility import Fitted
 from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.mcmc.allocate import Mode
 from skbayes_sym.estimators.mcmc.chain_starts import usual_scale
 from skbayes_sym.estimators.mcmc.sampling import Sampling
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
-from skbayes_sym.estimators.samplers import SMC, Chains, Kernel, ModeWeights
+from skbayes_sym.estimators.samplers import Chains, Kernel, ModeWeights
 from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.chains import Block
-from skbayes_sym.models.learned_scales import LayerScales
-from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import GaussianPrior, HalfNormal, Prior, UnboundPrior
+from skbayes_sym.models.priors import GaussianPrior, HalfNormal, LayerScales, Prior, UnboundPrior
 from skbayes_sym.symmetry.group import NotInvariantError, SymmetryGroup, Trivial, check_invariant
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
     **OBJECT_CONSTRAINTS,
-    "sampler": [StrOptions({"auto", "hmc", "smc"}), Chains, SMC, HasMethods("step")],
+    "sampler": [StrOptions({"auto", "hmc"}), Chains, HasMethods("step")],
     "prior": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["prior"]],
     "n_chains": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left"), None],
     "n_draws": [Interval(Integral, 1, None, closed="left"), None],
@@ -55,7 +54,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 class SampledEstimator(WeightedDraws):
     """An estimator that samples its posterior."""
 
-    sampler: str | Chains | Kernel | SMC
+    sampler: str | Chains | Kernel
     n_chains: int | str | None
     n_draws: int | None
     remove_symmetries: bool | ModeWeights
@@ -69,29 +68,21 @@ class SampledEstimator(WeightedDraws):
     _effort: ClassVar[SamplingEffort] = SamplingEffort()
 
     def _networks_at_once(self, n_weights: int) -> float:
-        """Chains, or particles."""
-        n_particles = self.sampler.n_particles if isinstance(self.sampler, SMC) else 0
-        return float(max(self.n_chains if isinstance(self.n_chains, int) else 64, n_particles))
+        return float(self.n_chains if isinstance(self.n_chains, int) else 64)
 
     def _method(self) -> Sampling:
         sampler, weights = self.sampler, self._weights
         if isinstance(sampler, type):
             raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
-        if not isinstance(sampler, Chains | SMC):
-            sampler = SMC() if isinstance(sampler, str) and sampler == "smc" else Chains(sampler)
+        if not isinstance(sampler, Chains):
+            sampler = Chains(sampler)
         sampler._validate_params()
         if weights:
             weights._validate_params()
-        if isinstance(sampler, SMC) and weights:
-            why = "sampler=SMC(...) has the replicates that ModeWeights(...) would add"
-            refuse(weights, ("n_replicates", "n_particles"), why, "SMC(n_particles=...)")
-        if isinstance(sampler, SMC) and (weights is None or weights.method == "uniform"):
-            why = "sampler=SMC(...) has only particles where modes aren't weighed, no chains"
-            refuse(self, ("n_chains", "n_draws"), why, "SMC(n_particles=...)")
-        warm = isinstance(sampler, Chains) and sampler.warm_start
+        start = self.__dict__.get("_blocks_") if sampler.warm_start else None
         return Sampling(
-            sampler, self.n_chains, self.n_draws, weights, self._noise_prior_scale,
-            self.n_jobs, self.__dict__.get("_blocks_") if warm else None, self._effort,
+            sampler, self.n_chains, self.n_draws, weights, self._noise_prior_scale, self.n_jobs,
+            start, self._effort,
         )  # fmt: skip
 
     @property
@@ -164,6 +155,7 @@ class SampledEstimator(WeightedDraws):
         return torch.cat([theta, noise], dim=-1)
 
 
+@in_full
 class MCMCRegressor(DrawsRegressor, SampledEstimator):
     r"""Bayesian neural network regression by Markov chain Monte Carlo, modulo symmetry.
 
@@ -178,15 +170,11 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(20,)
-        Widths of the hidden layers; ``()`` is a linear model.
-    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Activation of the hidden layers.
-    sampler : {"auto", "hmc", "smc"}, Chains, Kernel or SMC, default="auto"
+    hidden_layer_sizes, activation : as in every network
+    sampler : {"auto", "hmc"}, Chains or Kernel, default="auto"
         Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
         Carlo; a kernel of your own works too. `Chains` sets where chains start and how they warm
-        up: ``Chains(n_warmup=200)``. With "smc", `SMC`, particles of sequential Monte Carlo look
-        for modes, and chains start from those.
+        up: ``Chains(n_warmup=200)``.
     n_chains : int, "auto" or None, default=None
         None is 64, 16 where chains start at modes and 12 where they start as an ensemble does.
         "auto" is the number that finds every mode with probability 0.99 if there are three, the
@@ -200,10 +188,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         are enough to know it, else how many chains found it. The prior must not tell the units of a
         layer apart. False leaves the draws where the chains are, one vote each: predictions are
         the same as of `ModeWeights` "uniform", weights mean nothing.
-    network : "mlp", torch.nn.Module or Network, default="mlp"
-        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
-        layers and elementwise activations is taken as an architecture: it is copied, and its
-        weights are drawn anew at their own scale.
+    network : as in every network
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
@@ -221,41 +206,31 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it under a half-normal prior of scale 1, in scaled target units;
         `HalfNormal` has another, of whatever parameters the likelihood has.
-    standardize : bool or {"X", "y"}, default=True
-        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
-        them. Everything reported is in the units of ``y``.
+    standardize : as in every regressor
     n_jobs : int or None, default=None
         Processes that share the work (joblib); the result does not depend on it.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
     samples_ : ndarray of shape (n_chains, n_draws, P)
-        Draws of the network's weights, acting on standardised inputs and targets; on the reference
-        set unless ``remove_symmetries=False``. The flat order is layer by layer, W (out x in,
-        row-major), then b.
+        Draws of the network's weights, acting on standardised data; on the reference set unless
+        ``remove_symmetries=False``. The flat order is layer by layer, W (out x in, row-major), then
+        b.
     noise_std_samples_ : ndarray of shape (n_chains, n_draws, n_targets)
         Scale of the noise at the same draws, in the units of ``y``: its standard deviation if it
         is normal. Only where the likelihood has noise.
-    likelihood_ : Likelihood
-        The one that was given, with what was learned of it, in standardised units; its parameters
-        lead with an axis of draws where they were drawn. Not of "auto".
     chain_weights_ : ndarray of shape (n_chains,)
         What each chain's draws count for; they sum to 1.
     log_posterior_samples_ : ndarray of shape (n_chains, n_draws)
-        Log joint density of targets and parameters at the draws, nats; the targets as given, the
+        Log joint density of targets and parameters at the draws, nats; the targets as given, any
         noise by its logarithm.
     modes_ : list of Mode
-        What chains and particles found, heaviest first: ``weight``, ``log_evidence`` and
+        What chains found, heaviest first: ``weight``, ``log_evidence`` and
         ``std_error`` (nats, of the targets as given; the part of the evidence that the mode and
-        its symmetric copies hold), ``members`` (its chains in `samples_`), ``n_explorers`` and
-        ``n_particles`` (chains and particles that ended there on their own),
-        ``mean_log_posterior``. Empty where modes weren't weighed.
+        its symmetric copies hold), ``members`` (its chains in `samples_`),
+        ``n_explorers`` (chains that ended there on their own), ``mean_log_posterior``. Empty where
+        modes weren't weighed.
     log_evidence_ : float
         log p(y | X), nats, summed over the modes that were found: a lower bound up to
         `log_evidence_std_error_`, since nobody knows of a mode that nobody visited. NaN where it
@@ -265,15 +240,13 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     prior_scale_ : ndarray of shape (n_groups,)
         Posterior geometric mean of every group's prior standard deviation, where scales are
         learned.
-    prior_groups_ : ndarray of shape (n_groups,)
-        Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_chains, n_features)
-        Scale of the weights from every column of ``X``; only with ``prior=ARD()``: of every chain,
+        Scale of the weights from every column of ``X``; only under ``ARD()``: of every chain,
         geometric mean over its draws.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
     diagnostics_ : Bunch
-        function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and the
+        function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and any
         log noise;
         parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;
         parameter_rhat_before, parameter_ess_before : the same before symmetries were removed;
@@ -286,24 +259,10 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         probability over 1 %;
         no_evidence : str, why `log_evidence_` is nan, where it is;
         warnings : list of str.
-    n_iter_ : int
-        Steps made.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
-    network_ : MLP
-        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
-    symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    y_mean_, y_scale_ : ndarray of shape (n_targets,)
-        Scaling of the targets.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    likelihood_ : as in every regressor
+    prior_groups_, network_, symmetry_ : as in every network
+    n_iter_, stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_ : as in every estimator
+    device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -328,8 +287,8 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     layers. At 20 units modes aren't weighed by evidence (`ModeWeights`), and chains don't
     mix between modes: R-hat of functions is 1.3 to 2.
 
-    What the draws are worth depends on the modes found. A mode that no chain and no particle
-    visited is invisible to every figure here, R-hat included; ``diagnostics_.unseen_basin`` says
+    What the draws are worth depends on the modes found. A mode that no chain visited is invisible
+    to every figure here, R-hat included; ``diagnostics_.unseen_basin`` says
     how large its basin can be. Where hidden units overlap, single weights have no meaning even
     after symmetry removal (`remove_symmetries` has the details); functions always do.
 
@@ -367,7 +326,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         hidden_layer_sizes: Any = (20,),
         activation: str = "tanh",
         *,
-        sampler: str | Chains | Kernel | SMC = "auto",
+        sampler: str | Chains | Kernel = "auto",
         n_chains: int | str | None = None,
         n_draws: int | None = None,
         remove_symmetries: bool | ModeWeights = True,
@@ -414,6 +373,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         return likelihood
 
 
+@in_full
 class MCMCClassifier(DrawsClassifier, SampledEstimator):
     r"""Bayesian neural network classification by Markov chain Monte Carlo, modulo symmetry.
 
@@ -428,115 +388,28 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(20,)
-        Widths of the hidden layers; ``()`` is a linear model.
-    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
-        Activation of the hidden layers.
-    sampler : {"auto", "hmc", "smc"}, Chains, Kernel or SMC, default="auto"
-        Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
-        Carlo; a kernel of your own works too. `Chains` sets where chains start and how they warm
-        up: ``Chains(n_warmup=200)``. With "smc", `SMC`, particles of sequential Monte Carlo look
-        for modes, and chains start from those.
-    n_chains : int, "auto" or None, default=None
-        None is 64, 16 where chains start at modes and 12 where they start as an ensemble does.
-        "auto" is the number that finds every mode with probability 0.99 if there are three, the
-        rarest found by 8 % of the chains: ``n_chains_required([.57, .35, .08])``.
-    n_draws : int or None, default=None
-        Draws of each chain kept after its warm-up. None is 50.
-    remove_symmetries : bool or ModeWeights, default=True
-        Whether draws are moved to one representative of their symmetry orbit, modulo exchanges of
-        hidden units and, with an odd activation (tanh, identity), changes of their signs; and what
-        a mode then counts for: True is ``ModeWeights("auto")``, its posterior mass where the draws
-        are enough to know it, else how many chains found it. The prior must not tell the units of a
-        layer apart. False leaves the draws where the chains are, one vote each: predictions are
-        the same as of `ModeWeights` "uniform", weights mean nothing.
-    network : "mlp", torch.nn.Module or Network, default="mlp"
-        "mlp" is made of ``hidden_layer_sizes`` and ``activation``. A module of Linear and Conv2d
-        layers and elementwise activations is taken as an architecture: it is copied, and its
-        weights are drawn anew at their own scale.
-    likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is the softmax of one output
-        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
+    hidden_layer_sizes, activation : as in every network
+    sampler, n_chains, n_draws, remove_symmetries : as in MCMCRegressor
+    network : as in every network
+    likelihood : as in every classifier
     prior : "auto", "learn", float, sequence of float or Prior, default="auto"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number, one per layer or one per parameter; or an object. Scales that are learned are
         integrated out in closed form: those of ``LayerScales(8.0, 64.0)``, which "learn" is, or of
         ``ARD(8.0, 64.0)``. "auto" is "learn", but of annealed chains (``init="ensemble"``) 1, and
         ``4 / sqrt(n)`` for the weights of layers of ``n`` > 16 inputs.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first.
-    n_jobs : int or None, default=None
-        Processes that share the work (joblib); the result does not depend on it.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    standardize : as in every classifier
+    n_jobs : as in MCMCRegressor
+    device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
-    samples_ : ndarray of shape (n_chains, n_draws, P)
-        Draws of the network's weights, acting on standardised inputs; on the reference
-        set unless ``remove_symmetries=False``. The flat order is layer by layer, W (out x in,
-        row-major), then b.
-    chain_weights_ : ndarray of shape (n_chains,)
-        What each chain's draws count for; they sum to 1.
-    log_posterior_samples_ : ndarray of shape (n_chains, n_draws)
-        Log joint density of labels and weights at the draws, nats.
-    modes_ : list of Mode
-        What chains and particles found, heaviest first: ``weight``, ``log_evidence`` and
-        ``std_error`` (nats; the part of the evidence that the mode and
-        its symmetric copies hold), ``members`` (its chains in `samples_`), ``n_explorers`` and
-        ``n_particles`` (chains and particles that ended there on their own),
-        ``mean_log_posterior``. Empty where modes weren't weighed.
-    log_evidence_ : float
-        log p(y | X), nats, summed over the modes that were found: a lower bound up to
-        `log_evidence_std_error_`, since nobody knows of a mode that nobody visited. NaN where it
-        can't be trusted.
-    log_evidence_std_error_ : float
-        Its Monte Carlo standard error, nats.
-    prior_scale_ : ndarray of shape (n_groups,)
-        Posterior geometric mean of every group's prior standard deviation, where scales are
-        learned.
-    prior_groups_ : ndarray of shape (n_groups,)
-        Names of the groups of weights that share one.
-    relevance_ : ndarray of shape (n_chains, n_features)
-        Scale of the weights from every column of ``X``; only with ``prior=ARD()``: of every chain,
-        geometric mean over its draws.
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
-    diagnostics_ : Bunch
-        function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows;
-        parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;
-        parameter_rhat_before, parameter_ess_before : the same before symmetries were removed;
-        function_rhat_before : of the chains as warmed up, each with one vote;
-        function_rhat_within, function_ess_within : one number per chain, of its own draws, the
-        median of those outputs; chains that stay in modes of their own agree in nothing else;
-        n_divergent, acceptance, energy_error (root mean square, nats), stuck, n_gradients : one
-        number per chain;
-        unseen_basin : a basin that draws fewer starts than this share can have been missed with
-        probability over 1 %;
-        no_evidence : str, why `log_evidence_` is nan, where it is;
-        warnings : list of str.
-    n_iter_ : int
-        Steps made.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
-    network_ : MLP
-        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
-    symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    classes_ : ndarray of shape (n_classes,)
-        Class labels.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    samples_, chain_weights_, log_posterior_samples_, modes_, log_evidence_ : as in MCMCRegressor
+    log_evidence_std_error_, prior_scale_, relevance_, feature_importances_ : as in MCMCRegressor
+    diagnostics_ : as in MCMCRegressor
+    prior_groups_, network_, symmetry_ : as in every network
+    n_iter_, stop_reason_, x_mean_, x_scale_, classes_, device_, dtype_ : as in every estimator
+    n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -546,15 +419,10 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
 
     Notes
     -----
-    Steps, interrupts, blocks, memory and what the draws are worth are as in `MCMCRegressor`. Modes
-    are weighed by mass, not by the starts they attract, and no test density is dropped: both
-    corrected against the paper, whose settings are ``prior=1.0``, ``Chains(init="prior")`` and
-    small layers.
-
-    References
-    ----------
-    Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
-    in Bayesian neural networks by exploiting symmetry. https://arxiv.org/abs/2304.02902
+    Steps, interrupts, blocks, memory, what the draws are worth and the paper are as in
+    `MCMCRegressor`. Modes are weighed by mass, not by the starts they attract, and no test density
+    is dropped: both corrected against the paper, whose settings are ``prior=1.0``,
+    ``Chains(init="prior")`` and small layers.
 
     Examples
     --------
@@ -575,7 +443,7 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
         hidden_layer_sizes: Any = (20,),
         activation: str = "tanh",
         *,
-        sampler: str | Chains | Kernel | SMC = "auto",
+        sampler: str | Chains | Kernel = "auto",
         n_chains: int | str | None = None,
         n_draws: int | None = None,
         remove_symmetries: bool | ModeWeights = True,

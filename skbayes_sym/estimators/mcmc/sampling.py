@@ -24,12 +24,12 @@ from skbayes_sym.estimators.mcmc.explore import (
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.estimators.mcmc.trust import diagnose, disagreement, doubtful_chains, no_evidence
-from skbayes_sym.estimators.samplers import SMC, Chains, ModeWeights
+from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.inference.sampling.chain_count import n_chains_required
 from skbayes_sym.inference.sampling.chains import Block
 from skbayes_sym.inference.sampling.kernels import HMC, Kernel
-from skbayes_sym.models.learned_scales import CollapsedScales
 from skbayes_sym.models.model import Model
+from skbayes_sym.models.priors import CollapsedScales
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate
@@ -48,11 +48,11 @@ class Findings(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """Chains and particles, modes and their mass, draws that count (Wiese et al. 2023)."""
+    """Chains, modes and their mass, draws that count (Wiese et al. 2023)."""
 
     needs: ClassVar[Needs] = Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
 
-    sampler: Chains | SMC
+    sampler: Chains
     n_chains: int | str | None
     n_draws: int | None
     weights: ModeWeights | None  # how modes count; None leaves draws where they were made
@@ -83,8 +83,6 @@ class Sampling:
 
     def init_for(self, model: Model, n_rows: int) -> str:
         """Name in `INITS` of where chains start."""
-        if not isinstance(self.sampler, Chains):
-            return "prior"
         if not isinstance(self.sampler.init, str):
             return "ensemble"
         if self.sampler.init != "auto":
@@ -104,30 +102,17 @@ class Sampling:
         if self.n_draws is not None:
             plan = plan._replace(n_draws=self.n_draws)
         evidence = weights or ModeWeights("uniform")
-        by_evidence, cost = evidence.method != "uniform", float(evidence.effort)
-        if isinstance(sampler, Chains):
-            approach = approach if isinstance(sampler.init, str) else sampler.init
-            n_warmup = usual.n_warmup if sampler.n_warmup is None else sampler.n_warmup
-            kernel = sampler.kernel
-            if isinstance(kernel, str):
-                kernel = INITS[init].kernel if kernel == "auto" else _KERNELS[kernel]
-            plan = plan._replace(
-                n_warmup=n_warmup, thinning=sampler.thinning, approach=approach, start=self.start,
-                kernel=kernel,
-            )  # fmt: skip
-            insists = evidence.method == "evidence"
-            if by_evidence and (insists or not approach):
-                every = not isinstance(evidence.n_replicates, str)
-                n = evidence.n_replicates if every else effort.replicates
-                plan = plan._replace(
-                    n_particles=evidence.n_particles, n_replicates=int(n), by_evidence=True,
-                    insists=insists, all_replicates=every, cost=cost,
-                )  # fmt: skip
-        else:
-            plan = plan._replace(
-                n_particles=sampler.n_particles, n_replicates=sampler.n_replicates,
-                by_evidence=by_evidence, insists=True, cost=cost,
-            )  # fmt: skip
+        approach = approach if isinstance(sampler.init, str) else sampler.init
+        kernel = sampler.kernel
+        if isinstance(kernel, str):
+            kernel = INITS[init].kernel if kernel == "auto" else _KERNELS[kernel]
+        insists = evidence.method == "evidence"
+        plan = plan._replace(
+            n_warmup=usual.n_warmup if sampler.n_warmup is None else sampler.n_warmup,
+            thinning=sampler.thinning, approach=approach, start=self.start, kernel=kernel,
+            by_evidence=insists or (evidence.method == "auto" and not approach), insists=insists,
+            cost=float(evidence.effort),
+        )  # fmt: skip
         return SamplingSetting(
             plan, weights is not None, self.noise_prior_scale, data, model, run, effort
         )
@@ -156,8 +141,7 @@ class Sampled:
         if allocation is not None:
             samples = on_reference_set(setting, theta, draws.value)
             findings = _findings(setting, explored, allocation, samples)
-        blocks = [] if explored.chains is None else explored.chains.blocks
-        noise = noise_std.double().numpy()
+        noise, blocks = noise_std.double().numpy(), explored.chains.blocks
         return cls(draws, samples, noise, findings, blocks, explored.n_iter)
 
     @property
@@ -200,8 +184,7 @@ def _findings(
     offset, effort, approach = setting.data.log_jacobian, setting.effort, setting.plan.approach
     modes, log_evidence = list[Mode](), _UNKNOWN
     if weighing is not None:
-        n_explorers = explored.n_starts if explored.chains else 0
-        modes = list_modes(weighing, n_explorers, draws.home, offset)
+        modes = list_modes(weighing, explored.n_starts, draws.home, offset)
         if allocation.trusted:
             total = weighing.weights
             log_evidence = Estimate(total.log_evidence + offset, total.log_evidence_standard_error)
@@ -244,16 +227,14 @@ def _require_memory(setting: SamplingSetting) -> None:
     data, model, plan = setting.data, setting.model, setting.plan
     n_params, size = model.network.layout.n_params, data.dtype.itemsize
     copies = 3 if setting.remove_symmetries and model.group.factors else 2
-    n_chains = 0 if plan.kernel is None and not plan.by_evidence else plan.n_chains
     n_metrics = 2 * plan.n_chains if plan.init == "laplace" else 0
-    n_particles = plan.n_replicates * plan.n_particles
     require_memory(
         [
             rows_part(data),
             prior_part(n_params),
             Part(
-                f"{n_chains} chains of {plan.n_draws} draws of {n_params:,} weights",
-                copies * n_chains * plan.n_draws * n_params * size,
+                f"{plan.n_chains} chains of {plan.n_draws} draws of {n_params:,} weights",
+                copies * plan.n_chains * plan.n_draws * n_params * size,
                 "Lower n_chains, n_draws or hidden_layer_sizes, or give X as float32.",
                 on_host=True,
             ),
@@ -261,11 +242,6 @@ def _require_memory(setting: SamplingSetting) -> None:
                 f"{n_metrics} metrics of {n_params:,} weights",
                 n_metrics * n_params**2 * size,
                 "Lower n_chains or hidden_layer_sizes, or use init='prior'.",
-            ),
-            Part(
-                f"{n_particles} particles of {n_params:,} weights",
-                n_particles * n_params * size,
-                "Lower n_particles or n_replicates.",
             ),
         ],
         data.device,

@@ -45,16 +45,6 @@ class SamplingEffort:
     explored: int = 50
     worth_weighing: int = 30
 
-    # Replicates: how many "auto" has at most, moves of a stage (particles only look for modes),
-    # about how many stages and gradients a move, what aligning and resampling takes in calls, and
-    # their share of what the evidence may cost.
-    replicates: int = 4
-    replicate_moves: int = 4
-    replicate_stages: int = 30
-    replicate_gradients: int = 10
-    replicate_calls: int = 100
-    replicate_share: float = 0.5
-
     # Chains restarted in their mode: moves are cheap there, so draws are spaced; step sizes need 30
     # moves. Then chains that make more draws in a mode whose evidence is poorly known, draws a
     # parameter that are enough, and evaluations of the density a draw that is bridged.
@@ -66,8 +56,8 @@ class SamplingEffort:
     enough_draws: int = 2 * MIN_DRAWS_PER_DIM
     evaluations: int = 10
 
-    # What is not trusted: nats of an evidence's error, or between chains and replicates; weight of
-    # a mode moved by doubts; share of chains that never moved; R-hat between chains of one mode.
+    # What is not trusted: nats of an evidence's error; weight of a mode moved by doubts; share of
+    # chains that never moved; R-hat between chains of one mode.
     most_error: float = 1.0
     most_moved: float = 0.1
     most_stuck: float = 0.5
@@ -78,5 +68,5 @@ class SamplingEffort:
 
     # Shares of the progress that is reported.
     exploring: float = 0.7
-    replicating: float = 0.15
+    retuning: float = 0.15
     refreshing: float = 0.15

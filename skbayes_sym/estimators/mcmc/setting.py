@@ -13,7 +13,7 @@ from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.annealing import Approach
 from skbayes_sym.inference.sampling.chains import Block
-from skbayes_sym.inference.sampling.kernels import Kernel
+from skbayes_sym.inference.sampling.kernels import HMC, Kernel
 from skbayes_sym.inference.sampling.modes.confined import Allowance
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.random import spawn_seeds
@@ -32,12 +32,9 @@ class Plan(NamedTuple):
     approach: Approach | None = None  # what they do before they warm up
     n_jobs: int | None = None
     start: list[Block] | None = None  # where those of the previous fit stopped, to go on with
-    kernel: Kernel | None = None  # moves the chains that explore; None if only particles do
-    n_particles: int = 0  # of a replicate
-    n_replicates: int = 0
-    by_evidence: bool = False  # else every chain, or replicate, has one vote
+    kernel: Kernel = HMC()  # moves the chains that explore
+    by_evidence: bool = False  # else every chain has one vote
     insists: bool = False  # on evidence, however few draws there are
-    all_replicates: bool = True  # whatever they cost
     cost: float = 1.0  # what the evidence may cost, in units of what the chains do
 
 
@@ -46,7 +43,7 @@ class SamplingSeeds(NamedTuple):
 
     start: int
     chains: int
-    replicates: int
+    spare: int  # asked of nobody; those below keep their streams
     modes: int
     refine: int
     refresh: int

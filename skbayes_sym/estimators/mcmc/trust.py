@@ -49,18 +49,12 @@ def diagnose(
         "function_rhat_within": _typical(rank_rhat, functions),
         "function_ess_within": _typical(bulk_ess, functions),
         "unseen_basin": 1.0 - effort.missed ** (1.0 / explored.n_starts),
-        **_moves(explored.chains, explored.n_starts, effort),
+        **_moves(explored.chains, effort),
     }
 
 
-def _moves(chains: ChainDraws | None, n_starts: int, effort: SamplingEffort) -> dict[str, Array]:
-    """Figures of the moves of each exploring chain; zeros for particles."""
-    if chains is None:
-        nothing = np.zeros(n_starts, dtype=np.int64)
-        return {
-            "n_divergent": nothing, "acceptance": nothing / 1.0, "stuck": nothing.astype(bool),
-            "n_gradients": nothing, "energy_error": nothing * np.nan,
-        }  # fmt: skip
+def _moves(chains: ChainDraws, effort: SamplingEffort) -> dict[str, Array]:
+    """Figures of the moves of each exploring chain."""
     warmup, sampling = chains.warmup, chains.sampling
     return {
         "n_divergent": sampling.n_divergent.numpy(),
@@ -93,9 +87,7 @@ def functions_of(posterior: NetworkPosterior, draws: Array, effort: SamplingEffo
     return np.concatenate([outputs.numpy(), draws[..., n_params:]], axis=-1)
 
 
-def why_not_weigh(
-    group: SymmetryGroup, chains: ChainDraws | None, effort: SamplingEffort
-) -> list[str]:
+def why_not_weigh(group: SymmetryGroup, chains: ChainDraws, effort: SamplingEffort) -> list[str]:
     """Reasons not to try for an evidence; none if there are none."""
     problems = []
     _, others = split_units(group)
@@ -110,7 +102,7 @@ def why_not_weigh(
             f"the symmetry group of several hidden layers has e^{group.log_order:.1f} elements, "
             f"more than the {MAX_ORDER:,} that can be summed over: use one layer, or narrower ones"
         )
-    if chains is not None and chains.stuck.mean() > effort.most_stuck:
+    if chains.stuck.mean() > effort.most_stuck:
         problems.append(
             f"{chains.stuck.sum()} of {len(chains.stuck)} chains never moved: raise n_warmup"
         )
@@ -122,8 +114,7 @@ def decided_weights(weighing: Weighing, effort: SamplingEffort) -> Tensor | None
 
     A mode that all others are too low to compete with has all the weight, whether or not its
     evidence is known. Otherwise the evidences must be known well enough: if any one of them were
-    wrong by as much as the sources disagree, or by its own error, no weight would change by more
-    than a tenth.
+    wrong by its own error, no weight would change by more than a tenth.
     """
     may_matter = contending(weighing.pool, weighing.modes)
     if int(may_matter.sum()) == 1:
@@ -132,7 +123,7 @@ def decided_weights(weighing: Weighing, effort: SamplingEffort) -> Tensor | None
     errors = torch.tensor([e.standard_error for e in weighing.estimates], dtype=torch.float64)
     if not bool((errors.isfinite() | others).all()):
         return None  # one that may matter is unknown
-    doubt = errors.nan_to_num(0.0).clamp_min(np.nan_to_num(weighing.spread))
+    doubt = errors.nan_to_num(0.0)
     for sign in (1.0, -1.0):
         moved = (weights.log() + torch.diag(sign * doubt)).softmax(-1)
         if float((moved - weights).abs().max()) > effort.most_moved:
@@ -150,15 +141,9 @@ def why_not(weighing: Weighing, n_dims: int, effort: SamplingEffort) -> list[str
             f"{n_draws} draws of {n_dims} parameters in the highest mode, fewer than "
             f"{MIN_DRAWS_PER_DIM} a parameter: raise n_draws or n_chains, or use a smaller network"
         ]
-    problems = []
     if not error <= effort.most_error:
-        problems.append(f"its standard error is {error:.2g} nats: raise n_draws")
-    if weighing.spread > effort.most_error:
-        problems.append(
-            f"chains and replicates put it {weighing.spread:.2g} nats apart: raise n_draws or "
-            "n_particles"
-        )
-    return problems
+        return [f"its standard error is {error:.2g} nats: raise n_draws"]
+    return []
 
 
 def doubtful_chains(acceptance: Array, rhat_within: Array, effort: SamplingEffort) -> list[str]:

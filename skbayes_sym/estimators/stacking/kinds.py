@@ -21,7 +21,7 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.bayesian_mlp.pools import BayesianMLPClassifier, BayesianMLPRegressor
 from skbayes_sym.estimators.laplace.effort import ModesEffort
-from skbayes_sym.estimators.linear.linear_regressor import BayesianLinearRegressor
+from skbayes_sym.estimators.linear.linear_models import BayesianLinearRegressor
 from skbayes_sym.estimators.stacking.parts import OfEstimator, OfGiven, OfTrees, RowBlock, Trees
 from skbayes_sym.inference.gaussian_process import ProcessEffort, fit_process
 from skbayes_sym.inference.pooling import left_out

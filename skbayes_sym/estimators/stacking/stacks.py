@@ -22,6 +22,7 @@ from skbayes_sym.estimators._fit.scikit_learn import (
     safe_indexing,
 )
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.predictive import predicts_numbers
@@ -272,6 +273,7 @@ class StackTables(TakesTables):
         return RowBlock(torch.as_tensor(scaled, dtype=torch.float64), X)
 
 
+@in_full
 class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     r"""Regression by a stack of predictive distributions, with nothing to tune.
 
@@ -300,12 +302,10 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     max_seconds : float, default=None
         Time from which no other member is begun, and networks stop where they are. With it a fit
         can't be repeated to the bit.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
+    device : as in every estimator
     random_state : int, RandomState instance or None, default=None
         Source of all randomness, and the seed of members whose own ``random_state`` is None.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    verbose : as in every estimator
 
     Attributes
     ----------
@@ -316,24 +316,14 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     left_out_log_density_ : dict of str to (float, float)
         Mean log density of the rows that a member left out, nats per row, and its standard error;
         in the units of ``y``.
-    choice_ : str
-        What was fitted to data of this size, in one line.
-    columns_in_ : Columns or None
-        How words and missing values become numbers; None where there were none.
     n_iter_ : int
         Members fitted.
     stop_reason_ : {"tol", "max_seconds", "callback", "interrupted"}
         Why no other was fitted; "tol": there was none.
     x_mean_, x_scale_ : ndarray of shape (n_columns,)
         Standardisation of the inputs once they are numbers.
-    y_mean_, y_scale_ : ndarray of shape (1,)
-        Scaling of the targets.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    choice_, columns_in_, y_mean_, y_scale_, device_, dtype_, n_features_in_ : as in every estimator
+    feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -386,6 +376,7 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
         return self._chosen_likelihood
 
 
+@in_full
 class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
     r"""Classification by a stack of predictive distributions, with nothing to tune.
 
@@ -400,48 +391,19 @@ class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
         Members and their names: classifiers with ``predict_proba``. They are cloned and fitted to
         ``X`` as it is given. "linear", "forest", "boosting", "process" and "networks" stand for the
         members of the default list, which are all of these.
-    cv : int, splitter or iterable, default=None
-        Folds of every member's left-out rows. By default members leave rows out in closed form, out
-        of bag or by approximation where they can, by five folds else.
-    n_jobs : int or None, default=None
-        Processes that share the work (joblib): members at once, networks aside. The numbers don't
-        depend on it.
-    max_seconds : float, default=None
-        Time from which no other member is begun, and networks stop where they are. With it a fit
-        can't be repeated to the bit.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness, and the seed of members whose own ``random_state`` is None.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    cv, n_jobs, max_seconds : as in PredictiveStackingRegressor
+    device : as in every estimator
+    random_state : as in PredictiveStackingRegressor
+    verbose : as in every estimator
 
     Attributes
     ----------
-    weights_ : dict of str to float
-        Weights of the members, which add up to 1; below .001 they are 0.
-    estimators_ : dict of str to object
-        Fitted members.
     left_out_log_density_ : dict of str to (float, float)
         Mean log density of the rows that a member left out, nats per row, and its standard error.
-    choice_ : str
-        What was fitted to data of this size, in one line.
-    columns_in_ : Columns or None
-        How words and missing values become numbers; None where there were none.
-    classes_ : ndarray of shape (n_classes,)
-        Class labels.
-    n_iter_ : int
-        Members fitted.
-    stop_reason_ : {"tol", "max_seconds", "callback", "interrupted"}
-        Why no other was fitted; "tol": there was none.
-    x_mean_, x_scale_ : ndarray of shape (n_columns,)
-        Standardisation of the inputs once they are numbers.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    weights_, estimators_, n_iter_, stop_reason_ : as in PredictiveStackingRegressor
+    x_mean_, x_scale_ : as in PredictiveStackingRegressor
+    choice_, columns_in_, classes_, device_, dtype_, n_features_in_ : as in every estimator
+    feature_names_in_ : as in every estimator
 
     See Also
     --------

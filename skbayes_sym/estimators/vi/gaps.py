@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.numerics.permanent import MAX_EXACT_WIDTH
 from skbayes_sym.symmetry.gaps.gap import Gap, MeanField
-from skbayes_sym.symmetry.gaps.permanent_estimates import (
+from skbayes_sym.symmetry.gaps.unit_gap import (
     Bethe,
     Exact,
     ExactUpTo,
@@ -16,8 +16,8 @@ from skbayes_sym.symmetry.gaps.permanent_estimates import (
     InfoNCE,
     PermanentEstimate,
     Soules,
+    UnitGap,
 )
-from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.units import unit_layers
 

@@ -33,10 +33,15 @@ from skbayes_sym.inference.gaussian_vi.elbo import (
 )
 from skbayes_sym.inference.gaussian_vi.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Batches, Model
-from skbayes_sym.numerics.convergence import last_tenth_gain
-from skbayes_sym.numerics.optimise import DivergenceError, OptimiseResult, ParamGroup, Stopped
+from skbayes_sym.models.priors import ScalesByGroup
+from skbayes_sym.numerics.optimise import (
+    DivergenceError,
+    OptimiseResult,
+    ParamGroup,
+    Stopped,
+    last_tenth_gain,
+)
 from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
 from skbayes_sym.symmetry.gaps.unit_gap import settled_within
 

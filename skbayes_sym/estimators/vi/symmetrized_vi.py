@@ -18,6 +18,7 @@ from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_adam
@@ -104,6 +105,7 @@ class _SymmetrizedVI(NetworkEstimator):
         return self._group(self.network_, prior)
 
 
+@in_full
 class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     r"""Bayesian neural network regression by symmetrised variational inference.
 
@@ -119,34 +121,25 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(50,)
-        Widths of the hidden layers; ``()`` is a linear model.
-    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
-        Activation of the hidden layers. With an odd one (tanh, identity) the signs of hidden
-        units are symmetries too.
+    hidden_layer_sizes : as in every network
+    activation : as in every network
+        With an odd one (tanh, identity) the signs of hidden units are symmetries too.
     symmetry : str, SymmetryGroup, Symmetrized or None, default="auto"
         Group the posterior is averaged over: "permutation" of hidden units, "sign_flip" of odd
         ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
         plain mean-field variational inference. A group of one's own, made of `Units`, must leave
         the prior and the network's function as they are: both are checked.
-    likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is normal noise, as
-        ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
-        (heavy tails), "poisson" and "negative_binomial" (counts) are the objects of these names.
+    likelihood : as in every regressor
     prior : "learn", float, sequence of float or Prior, default=1.0
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number, one per layer or one per parameter; or an object made of independent
         normals. It must not tell the units of a layer apart. "learn" is ``LayerScales()``, one
         learned scale per layer's weights and per layer's biases; ``ARD()`` learns one per column
         of ``X`` besides: `relevance_`.
-    noise_std : "learn", float or sequence of float, default="learn"
-        Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" estimates it.
+    noise_std : as in every regressor
     max_iter : int, default=1000
         Largest number of optimiser steps of a start.
-    standardize : bool or {"X", "y"}, default=True
-        Whether to centre and scale the columns of ``X`` and ``y`` first; "X" and "y" do one of
-        them. Everything reported is in the units of ``y``.
+    standardize : as in every regressor
     optimizer : "adam" or Adam, default="adam"
         `~skbayes_sym.estimators.optimizers.VariationalAdam` says the step size, rows and draws per
         step, where training starts and how often.
@@ -156,14 +149,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         Training stops, in the second half of the steps, when the training ELBO gains less than this
         many nats per unit of sample weight from one tenth of ``max_iter`` to the next. None never
         stops.
-    warm_start : bool, default=False
-        Whether `fit` goes on from the previous one.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    warm_start, device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
@@ -186,42 +172,21 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         if the group has only one element (``symmetry=None``).
     elbo_curve_ : ndarray
         Training ELBO, averaged over blocks of steps.
-    n_iter_ : int
-        Steps made.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
-    noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in the units of ``y``; of another likelihood its scale.
-    likelihood_ : Likelihood
-        The one that was given, with what was learned of it, in standardised units; its parameters
-        lead with an axis of draws where they were drawn. Not of "auto".
-    prior_scale_ : ndarray of shape (n_groups,)
-        Prior standard deviation of every group of weights, where scales are learned.
-    prior_groups_ : ndarray of shape (n_groups,)
-        Names of the groups of weights that share one.
     relevance_ : ndarray of shape (n_features,)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
     posterior_ : MeanFieldGaussian
-        Base distribution q over the network's P weights, acting on standardised inputs and targets:
+        Base distribution q over the network's P weights, acting on standardised data:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
-        flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
-        is its average over ``network_.symmetry()``; both predict the same.
+        flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior is
+        its average over ``network_.symmetry()``; both predict the same.
     symmetry_ : SymmetryGroup
         The part of the network's group that the prior keeps; all of it where ``symmetry=None``.
-    network_ : MLP
-        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    y_mean_, y_scale_ : ndarray of shape (n_targets,)
-        Scaling of the targets.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    noise_std_, likelihood_ : as in every regressor
+    prior_scale_, prior_groups_, network_ : as in every network
+    n_iter_, stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_ : as in every estimator
+    device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -307,6 +272,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         return gaussian_noise(self.noise_std, data, previous)
 
 
+@in_full
 class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     r"""Bayesian neural network classification by symmetrised variational inference.
 
@@ -320,99 +286,24 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
 
     Parameters
     ----------
-    hidden_layer_sizes : int or sequence of int, default=(50,)
-        Widths of the hidden layers; ``()`` is a linear model.
-    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
-        Activation of the hidden layers. With an odd one (tanh, identity) the signs of hidden
-        units are symmetries too.
-    symmetry : str, SymmetryGroup, Symmetrized or None, default="auto"
-        Group the posterior is averaged over: "permutation" of hidden units, "sign_flip" of odd
-        ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
-        plain mean-field variational inference. A group of one's own, made of `Units`, must leave
-        the prior and the network's function as they are: both are checked.
-    likelihood : str or Likelihood, default="auto"
-        Distribution of a target given the network's outputs; "auto" is the softmax of one output
-        per class, ``Categorical()``. "bernoulli" is the logistic curve of one output for two.
-    prior : "learn", float, sequence of float or Prior, default=1.0
-        Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number, one per layer or one per parameter; or an object made of independent
-        normals. It must not tell the units of a layer apart. "learn" is ``LayerScales()``, one
-        learned scale per layer's weights and per layer's biases; ``ARD()`` learns one per column
-        of ``X`` besides: `relevance_`.
-    max_iter : int, default=1000
-        Largest number of optimiser steps of a start.
-    standardize : bool, default=True
-        Whether to centre and scale the columns of ``X`` first.
-    optimizer : "adam" or Adam, default="adam"
-        `~skbayes_sym.estimators.optimizers.VariationalAdam` says the step size, rows and draws per
-        step, where training starts and how often.
-    n_predict_samples : int, default=200
-        Draws of the hidden units that predictions average; the same ones for every row.
-    tol : float or None, default=0.001
-        Training stops, in the second half of the steps, when the training ELBO gains less than this
-        many nats per unit of sample weight from one tenth of ``max_iter`` to the next. None never
-        stops.
-    warm_start : bool, default=False
-        Whether `fit` goes on from the previous one.
-    device : str, default="auto"
-        "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
-    random_state : int, RandomState instance or None, default=None
-        Source of all randomness; the global state is left alone.
-    verbose : int, default=0
-        1 logs a summary to stderr, 2 also the progress.
+    hidden_layer_sizes : as in every network
+    activation : as in every network
+        With an odd one (tanh, identity) the signs of hidden units are symmetries too.
+    symmetry : as in SymmetrizedVIRegressor
+    likelihood : as in every classifier
+    prior, max_iter : as in SymmetrizedVIRegressor
+    standardize : as in every classifier
+    optimizer, n_predict_samples, tol : as in SymmetrizedVIRegressor
+    warm_start, device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
-    elbo_ : float
-        Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`. The best
-        valid lower bound the model has on log p(y | X) (at learned prior scales).
-    elbo_mean_field_ : float
-        Lower bound of the mean-field posterior alone.
-    elbo_upper_ : float
-        `elbo_mean_field_` plus an upper bound on the gap: the symmetrised ELBO lies between
-        `elbo_` and it (up to Monte Carlo error). Equal to `elbo_` where the gap is exact.
-    elbo_std_error_ : float
-        Monte Carlo standard error of `elbo_`.
-    symmetry_gap_ : float
-        Mutual information I(g; weights) in nats, or the lower bound on it that was used, between
-        0 and log |G|.
-    saturation_ : float
-        `symmetry_gap_` / log |G|. Above 0.999 the symmetric modes don't overlap and
-        symmetrisation is a no-op for training: it adds the constant log |G| to the bound. NaN
-        if the group has only one element (``symmetry=None``).
-    elbo_curve_ : ndarray
-        Training ELBO, averaged over blocks of steps.
-    n_iter_ : int
-        Steps made.
-    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
-        Why training ended.
-    prior_scale_ : ndarray of shape (n_groups,)
-        Prior standard deviation of every group of weights, where scales are learned.
-    prior_groups_ : ndarray of shape (n_groups,)
-        Names of the groups of weights that share one.
-    relevance_ : ndarray of shape (n_features,)
-        Scale of the weights from every column of ``X``; only under ``ARD()``.
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
-    posterior_ : MeanFieldGaussian
-        Base distribution q over the network's P weights, acting on standardised inputs:
-        ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
-        flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
-        is its average over ``network_.symmetry()``; both predict the same.
-    symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps; all of it where ``symmetry=None``.
-    network_ : MLP
-        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
-    classes_ : ndarray of shape (n_classes,)
-        Class labels.
-    x_mean_, x_scale_ : ndarray of shape (n_features,)
-        Standardisation of the inputs.
-    device_, dtype_ : str
-        Where and in which precision the model was fitted.
-    n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Their names, if ``X`` had string column names.
+    elbo_, elbo_mean_field_, elbo_upper_, elbo_std_error_ : as in SymmetrizedVIRegressor
+    symmetry_gap_, saturation_, elbo_curve_, relevance_ : as in SymmetrizedVIRegressor
+    feature_importances_, posterior_, symmetry_ : as in SymmetrizedVIRegressor
+    prior_scale_, prior_groups_, network_ : as in every network
+    n_iter_, stop_reason_, classes_, x_mean_, x_scale_, device_, dtype_ : as in every estimator
+    n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -421,21 +312,8 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
 
     Notes
     -----
-    A step costs about twice a deterministic network's, plus O(d^2 p + d 2^d) for the exact gap of
-    a layer of d units with p weights each, unless a certificate says the gap is saturated. For
-    several hidden layers the gap is bounded by the chain rule.
-
-    The bounds are evaluated in float64 with fresh draws, the gap exactly up to 10 units a layer
-    (20 where ``gap`` is exact there), by 64 permutations beyond.
-
-    Corrected against the paper: the signs in Theorem 4.3 and in the minibatch ELBO, permutations
-    drawn without replacement, sign flips of odd units.
-
-    References
-    ----------
-    Gelberg, van der Ouderaa, van der Wilk & Gal (2024). Variational inference failures under
-    model symmetries: permutation invariant posteriors for Bayesian neural networks.
-    https://arxiv.org/abs/2408.05496
+    Costs, bounds, what is corrected against the paper and the paper itself are as in
+    `SymmetrizedVIRegressor`.
 
     Examples
     --------

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.expectations import ExpectedLogProb
-from skbayes_sym.models.likelihoods.likelihood import LabelLikelihood, Likelihood
+from skbayes_sym.models.likelihoods.likelihood import ExpectedLogProb, LabelLikelihood, Likelihood
 
 _BLOCK = 1 << 13  # entries: with a few nodes of a quadrature they stay in the cache
 _LEAST_PRECISION = 1e-6  # of an entry that is as good as certain

@@ -44,8 +44,7 @@ from skbayes_sym.inference.factorization.sides import (
     seen_entries,
     update_side,
 )
-from skbayes_sym.numerics.convergence import stalled
-from skbayes_sym.numerics.optimise import Loop
+from skbayes_sym.numerics.optimise import Loop, stalled
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.gap import Gap, GapGradient, RowPosterior
 

@@ -7,7 +7,7 @@ from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_moments import Layers, output_moments
+from skbayes_sym.models.networks.mlp_passes import Layers, output_moments
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.random import Estimate, mean_and_error, standard_normal
 

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.gaussian_vi.gated import GatedGap
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.networks.mlp_passes import ElboLikelihood, LayerViews
+from skbayes_sym.models.priors import GaussianPrior, ScalesByGroup
 from skbayes_sym.symmetry.group import SymmetryGroup
 
 _EVERY = 10  # steps between updates of learned scales: they cost as much as a small step

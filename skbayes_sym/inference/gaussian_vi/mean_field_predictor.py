@@ -11,7 +11,7 @@ from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_moments import Layers, mean_output, output_moments
+from skbayes_sym.models.networks.mlp_passes import Layers, mean_output, output_moments
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
 from skbayes_sym.numerics.random import generator_from
 

@@ -14,8 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.machine import positions
 
 

@@ -1,7 +1,7 @@
 """Laplace's approximation: a normal around a mode, and the evidence it implies.
 
 Reading order: `jacobian` (gradients of the outputs), `curvature` (the Gauss-Newton matrix plus the
-prior's: Kronecker, diagonal, full), `marginal_likelihood` (the evidence and its gradient),
+prior's: Kronecker or full), `marginal_likelihood` (the evidence and its gradient),
 `online_training` (weights and hyperparameters by turns), `laplace_posterior` (linearised
 predictions, of one mode or several). `search` finds modes by Gauss-Newton steps and the evidence;
 `labels_predictive` refines them and predicts classes, `member_refit` does by members of an

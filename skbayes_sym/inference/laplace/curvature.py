@@ -1,4 +1,4 @@
-r"""Gauss-Newton curvature of an averaged network: Kronecker-factored, diagonal and full.
+r"""Gauss-Newton curvature of an averaged network: Kronecker-factored and full.
 
 The generalised Gauss-Newton matrix is :math:`H = \sum_n w_n J_n' \Lambda_n J_n` with the Jacobian
 of the averaged outputs (Immer et al. 2022, eqs. 11-15). A structure turns minibatches into
@@ -28,7 +28,7 @@ from skbayes_sym.inference.laplace.jacobian import (
     dense_jacobian,
     parameter_layers,
 )
-from skbayes_sym.models.networks.recording import WeightLayer
+from skbayes_sym.models.networks.network import WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import standard_normal
@@ -70,8 +70,6 @@ class Precision(Protocol):
 
     def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
         """Covariance (N, K, K) of the outputs along the jacobian's directions."""
-        root = self.output_root(jacobian)
-        return torch.einsum("knp,jnp->nkj", root, root)
 
     def output_root(self, jacobian: AveragedJacobian) -> Tensor:
         """A root R (K, N, P') of the covariance R_kn . R_jm of outputs k, j at rows n, m."""
@@ -80,9 +78,6 @@ class Precision(Protocol):
         self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
     ) -> Tensor:
         """Deviations of the outputs, (n, N, K)."""
-        root = self.output_root(jacobian)
-        z = standard_normal((n, root.shape[-1]), generator=generator, like=root)
-        return torch.einsum("knp,sp->snk", root, z)
 
 
 class LayerSpectrum(NamedTuple):
@@ -235,42 +230,7 @@ def _rotated(layer: LayerAverages, s: LayerSpectrum) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class DiagonalPrecision(Precision):
-    """Independent parameters."""
-
-    values: Any  # (P',)
-    layers: Sequence[WeightLayer]
-    layout: ParamLayout
-
-    @property
-    def entries_per_output(self) -> int:
-        return len(self.values)
-
-    def map(self, convert: Convert) -> "DiagonalPrecision":
-        return replace(self, values=convert(self.values))
-
-    def log_det(self) -> Tensor:
-        return self.values.log().sum()
-
-    def slopes(self) -> Tensor:
-        return _by_layer(self.values.reciprocal(), self.layers, self.layout)
-
-    def preconditioners(self) -> Factors:
-        return [self.values.reciprocal()]
-
-    def quadratic(self, away: Tensor) -> Tensor:
-        return (self.values * away.square()).sum(-1)
-
-    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        z = standard_normal((n, len(self.values)), generator=generator, like=self.values)
-        return z * self.values.rsqrt()
-
-    def output_root(self, jacobian: AveragedJacobian) -> Tensor:
-        return dense_jacobian(jacobian, self.layout) * self.values.rsqrt()
-
-
-@dataclass(frozen=True, eq=False)
-class FullPrecision(Precision):
+class FullPrecision:
     """A dense precision, by its lower Cholesky factor."""
 
     cholesky: Any  # (P', P')
@@ -288,7 +248,9 @@ class FullPrecision(Precision):
         return log_det(self.cholesky)
 
     def slopes(self) -> Tensor:
-        return _by_layer(self.preconditioners()[0].diagonal(), self.layers, self.layout)
+        values = self.preconditioners()[0].diagonal()
+        owner = parameter_layers(self.layers, self.layout).to(values.device)
+        return values.new_zeros(len(self.layers)).index_add_(0, owner, values)
 
     def preconditioners(self) -> Factors:
         return [torch.cholesky_inverse(self.cholesky)]
@@ -305,11 +267,16 @@ class FullPrecision(Precision):
         flat = torch.linalg.solve_triangular(self.cholesky, j.flatten(0, 1).mT, upper=False)
         return flat.mT.unflatten(0, j.shape[:2])
 
+    def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
+        root = self.output_root(jacobian)
+        return torch.einsum("knp,jnp->nkj", root, root)
 
-def _by_layer(values: Tensor, layers: Sequence[WeightLayer], layout: ParamLayout) -> Tensor:
-    """Sums (L,) of values (P',) of every layer's parameters."""
-    owner = parameter_layers(layers, layout).to(values.device)
-    return values.new_zeros(len(layers)).index_add_(0, owner, values)
+    def output_draws(
+        self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
+    ) -> Tensor:
+        root = self.output_root(jacobian)
+        z = standard_normal((n, root.shape[-1]), generator=generator, like=root)
+        return torch.einsum("knp,sp->snk", root, z)
 
 
 # Below this width a float32 factor is decomposed in float64, which costs little there.
@@ -402,26 +369,6 @@ def _decompose(matrix: Tensor) -> tuple[Tensor, Tensor]:
     except torch.linalg.LinAlgError:
         vectors[alive[:, None], alive], values[alive], _ = torch.linalg.svd(living)
     return vectors.to(matrix), values.clamp_min(0.0).to(matrix)
-
-
-@dataclass(frozen=True, eq=False)
-class Diagonal:
-    """The diagonal of H, exact. Cost and memory O(K N P) a minibatch of N rows."""
-
-    layers: Sequence[WeightLayer]
-    layout: ParamLayout
-
-    def factors(self, jacobian: AveragedJacobian, weight: Tensor) -> Factors:
-        j = dense_jacobian(jacobian, self.layout)
-        return [torch.einsum("knp,n->p", j.square(), weight)]
-
-    def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
-        (diagonal,) = self.factors(jacobian, weight)
-        return (preconditioners[0].to(diagonal) * diagonal).sum()
-
-    def precision(self, factors: Factors, total_weight: float, prior: Tensor) -> DiagonalPrecision:
-        owner = parameter_layers(self.layers, self.layout).to(prior.device)
-        return DiagonalPrecision(factors[0].to(prior) + prior[owner], self.layers, self.layout)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.networks.recording import Recording, WeightLayer
+from skbayes_sym.models.networks.network import Recording, WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 
 
@@ -133,19 +133,16 @@ class Directions:
 
     "exact": all columns of a root R of it, K = O: the Gauss-Newton curvature itself. "sketch":
     random signs times the columns, :math:`r = R\varepsilon`, unbiased as :math:`E[rr'] = RR'`, K =
-    ``n_sketches``; unlike labels drawn from the model they stay differentiable. "fisher": the score
-    itself, K = 1: cheap, and no approximation of the curvature away from a fit.
+    ``n_sketches``; unlike labels drawn from the model they stay differentiable.
     """
 
-    kind: Literal["exact", "sketch", "fisher"]
+    kind: Literal["exact", "sketch"]
     n_sketches: int = 1
 
     def columns(
         self, likelihood: Likelihood, outputs: Tensor, y: Tensor, *, generator: torch.Generator
     ) -> Tensor:
         """Directions (K, N, O) at the averaged outputs (N, O), differentiable in them."""
-        if self.kind == "fisher":
-            return likelihood.score(outputs, y).unsqueeze(0)
         root = likelihood.hessian_root(outputs, y)
         if self.kind == "exact":
             return root

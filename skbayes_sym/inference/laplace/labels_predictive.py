@@ -19,7 +19,7 @@ such rows don't decide alone, every class has a small probability.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import log, log1p, pi
+from math import log, log1p
 from typing import NamedTuple
 
 import torch
@@ -38,13 +38,10 @@ from skbayes_sym.inference.laplace.search.labels import (
     LinearisedLogits,
     NormalPoints,
     Terms,
-    linearised_logits,
     points_for_prediction,
     symmetric_root,
 )
 from skbayes_sym.inference.laplace.search.mode_search import Modes, mapped
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.numerics.memory import rows_within
 
@@ -132,64 +129,10 @@ _OUTLIERS = 1e-3  # share of rows left out that say nothing
 _NUMBERS = 1 << 22  # of probabilities at once: 32 MB
 
 
-class Posteriors(NamedTuple):
-    """R normal laws of the weights."""
-
-    theta: Tensor  # (R, P)
-    covariance: Tensor  # (R, P, P)
-    weight: Tensor | None = None  # (R,), equal by default
-
-    @property
-    def shares(self) -> Tensor:
-        """Weights, (R,), of sum one."""
-        weight = self.theta.new_ones(len(self.theta)) if self.weight is None else self.weight
-        return weight / weight.sum()
-
-
-def labels_mixture(
-    network: MLP, posteriors: Posteriors, x: Tensor, variance_scale: float
-) -> CategoricalMixture:
-    """Class probabilities of rows ``x`` (N, n_inputs): the mixture of the R laws.
-
-    Every law has its logits ``N(f, variance_scale S)`` at S points that all rows share, so
-    ``R S`` log probabilities (N, C) with their log weights: 32 Gauss-Hermite nodes for two
-    classes, 256 quasi-Monte Carlo points for more, and one for a scale of zero. O(N R P^2) time
-    and 8 N R S C bytes: predict in blocks of rows.
-    """
-    if not variance_scale:
-        terms = [LabelTerms(network.forward(theta, x)) for theta in posteriors.theta]
-        return mixture_of_terms(terms, posteriors.shares)
-    pairs = zip(*posteriors[:2], strict=True)
-    terms = [scaled_terms(linearised_logits(network, *law, x), variance_scale) for law in pairs]
-    return mixture_of_terms(terms, posteriors.shares)
-
-
-def mixture_of_terms(
-    laws: Sequence[LabelTerms], shares: Tensor | None = None
-) -> CategoricalMixture:
-    """The mixture of laws of logits, at their points, in the proportions ``shares`` (R,)."""
-    draws = [terms.log_probabilities().movedim(-1, 0) for terms in laws]
-    shares = torch.ones(len(laws)) / len(laws) if shares is None else shares
-    pairs = zip(laws, shares, strict=True)
-    log_weights = [(terms.weights * share).log() for terms, share in pairs]
-    return CategoricalMixture(torch.cat(draws), torch.cat(log_weights))
-
-
-def moderated_mixture(
-    network: MLP, posteriors: Posteriors, x: Tensor, variance_scale: float
-) -> CategoricalMixture:
-    """Mixture with logits shrunk by their variance (MacKay 1992, eq. 24, for each class)."""
-    draws = []
-    for theta, covariance in zip(*posteriors[:2], strict=True):
-        mean, spread = linearised_logits(network, theta, covariance, x)
-        variance = variance_scale * spread.diagonal(dim1=1, dim2=2)
-        terms = LabelTerms(mean / (1.0 + pi / 8.0 * variance).sqrt())
-        draws.append(terms.log_probabilities().squeeze(-1))
-    return CategoricalMixture(torch.stack(draws), posteriors.shares.log())
-
-
 def scaled_terms(logits: LinearisedLogits, variance_scale: float) -> LabelTerms:
-    """Points of logits whose variance is multiplied by a factor."""
+    """Points of logits whose variance is multiplied by a factor; one if that is 0."""
+    if not variance_scale:
+        return LabelTerms(logits.mean)
     root = variance_scale**0.5 * symmetric_root(logits.covariance)
     return LabelTerms(logits.mean, root, points_for_prediction(logits.mean.shape[1]))
 

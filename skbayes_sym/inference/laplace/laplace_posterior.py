@@ -18,7 +18,7 @@ from skbayes_sym.inference.laplace.curvature import Precision
 from skbayes_sym.inference.laplace.jacobian import AveragedJacobian
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.gaussian import log_normal_multivariate
 from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.numerics.memory import rows_within

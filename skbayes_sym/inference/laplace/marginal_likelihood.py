@@ -31,11 +31,10 @@ from torch import Tensor
 
 from skbayes_sym.inference.laplace.curvature import Factors, Precision, Structure
 from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, Directions
-from skbayes_sym.models.augmentations.augmentation import Augmentation
-from skbayes_sym.models.augmentations.half_width import stratified_noise
+from skbayes_sym.models.augmentations.augmentation import Augmentation, stratified_noise
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.recording import Recording, RecordingNetwork, WeightLayer
+from skbayes_sym.models.networks.network import Recording, RecordingNetwork, WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import generator_from
 

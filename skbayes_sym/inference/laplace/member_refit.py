@@ -24,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.labels_predictive import mixture_of_terms, scaled_terms
 from skbayes_sym.inference.laplace.search.labels import (
     LabelTerms,
     LinearisedLogits,
@@ -33,8 +32,7 @@ from skbayes_sym.inference.laplace.search.labels import (
 )
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_factors import outputs_and_jacobian
-from skbayes_sym.models.predictive_mixtures import CategoricalMixture
+from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.memory import rows_within
 
@@ -51,6 +49,32 @@ class RefittedMember(NamedTuple):
     theta: Tensor  # (P,), where it is linearised
     loc: Tensor  # (P,), the law's mean
     root: Tensor  # (P, r), the covariance is S^2 - root root'
+    scale: Tensor  # (P,), S, prior standard deviations
+
+    def logits(self, network: MLP, x: Tensor) -> LinearisedLogits:
+        """Logits of any rows (N, n_inputs); O(N K P r)."""
+        means, covariances = [], []
+        size = rows_within(_NUMBERS, network.n_outputs * network.layout.n_params)
+        for block in x.split(size):
+            logits, rows = _logits_and_rows(network, self.theta, self.scale, block)
+            less = rows @ (self.root / self.scale.unsqueeze(1))
+            means.append(logits + rows @ ((self.loc - self.theta) / self.scale))
+            covariances.append(rows @ rows.mT - less @ less.mT)
+        return LinearisedLogits(torch.cat(means), torch.cat(covariances))
+
+    def drawn_logits(self, network: MLP, x: Tensor, noise: Tensor) -> Tensor:
+        """Logits (m, N, K) of functions drawn from the law, from normals (m, P).
+
+        A root of the whitened covariance ``I - U U'``, with ``U = Q s V'``, is
+        ``I - Q (1 - sqrt(1 - s^2)) Q'``: O(P r^2 + m N K P).
+        """
+        logits, rows = _logits_and_rows(network, self.theta, self.scale, x)
+        whitened = self.root / self.scale.unsqueeze(1)
+        left, sizes, _ = torch.linalg.svd(whitened, full_matrices=False)
+        shrunk = 1.0 - (1.0 - sizes.square()).clamp_min(0.0).sqrt()
+        away = (self.loc - self.theta) / self.scale
+        moved = noise - (noise @ left * shrunk) @ left.mT + away
+        return logits + torch.einsum("nkp,mp->mnk", rows, moved)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +122,8 @@ class LinearisedMember:
         known = torch.eye(len(mean)).to(variance) - variance
         values, vectors = torch.linalg.eigh(known)
         root = self.directions @ (vectors * values.clamp_min(0.0).sqrt())
-        scale = self.scale.unsqueeze(1)
-        return RefittedMember(self.theta, self.scale * (self.directions @ mean), scale * root)
+        loc, root = self.scale * (self.directions @ mean), self.scale.unsqueeze(1) * root
+        return RefittedMember(self.theta, loc, root, self.scale)
 
 
 class Refit(NamedTuple):
@@ -143,63 +167,19 @@ class RefittedMembers:
     theta: np.ndarray  # (M, P), where the networks are linearised
     loc: np.ndarray  # (M, P), means of the laws
     root: np.ndarray  # (M, P, r), their covariances are ``scale^2 - root root'``
-    scale: np.ndarray  # (P,) or (M, P), prior standard deviations
+    scale: np.ndarray  # (M, P), prior standard deviations
 
     @classmethod
-    def of(cls, members: Sequence[RefittedMember], scale: Tensor) -> "RefittedMembers":
+    def of(cls, members: Sequence[RefittedMember]) -> "RefittedMembers":
         rank = max(member.root.shape[1] for member in members)
-        roots = [F.pad(member.root, (0, rank - member.root.shape[1])) for member in members]
-        parts = (torch.stack(t) for t in ([m.theta for m in members], [m.loc for m in members]))
-        return cls(*(t.cpu().numpy() for t in (*parts, torch.stack(roots), scale)))
+        padded = (m._replace(root=F.pad(m.root, (0, rank - m.root.shape[1]))) for m in members)
+        return cls(*(torch.stack(t).cpu().numpy() for t in zip(*padded, strict=True)))
 
-    def tensors(self, device: torch.device) -> tuple[list[RefittedMember], Tensor]:
-        """The laws and the prior's scales (M, P), float64."""
-        arrays = (torch.as_tensor(a).to(device) for a in (self.theta, self.loc, self.root))
-        members = [RefittedMember(*one) for one in zip(*arrays, strict=True)]
-        return members, torch.as_tensor(self.scale).to(device).expand(self.theta.shape)
-
-
-def refitted_mixture(
-    network: MLP, laws: tuple[list[RefittedMember], Tensor], x: Tensor, variance_scale: float
-) -> CategoricalMixture:
-    """Class probabilities of rows (N, n_inputs): the equal mixture of the members' laws.
-
-    As `skbayes_sym.inference.laplace.labels_predictive.labels_mixture`; O(N K P r) a member.
-    """
-    logits = [refitted_logits(network, *law, x) for law in zip(*laws, strict=True)]
-    if not variance_scale:
-        return mixture_of_terms([LabelTerms(law.mean) for law in logits])
-    return mixture_of_terms([scaled_terms(law, variance_scale) for law in logits])
-
-
-def refitted_logits(
-    network: MLP, member: RefittedMember, scale: Tensor, x: Tensor
-) -> LinearisedLogits:
-    """Logits of any rows (N, n_inputs) under a refitted member; O(N K P r)."""
-    means, covariances = [], []
-    size = rows_within(_NUMBERS, network.n_outputs * network.layout.n_params)
-    for block in x.split(size):
-        logits, rows = _logits_and_rows(network, member.theta, scale, block)
-        away = (member.loc - member.theta) / scale
-        less = rows @ (member.root / scale.unsqueeze(1))
-        means.append(logits + rows @ away)
-        covariances.append(rows @ rows.mT - less @ less.mT)
-    return LinearisedLogits(torch.cat(means), torch.cat(covariances))
-
-
-def drawn_logits(
-    network: MLP, member: RefittedMember, scale: Tensor, x: Tensor, noise: Tensor
-) -> Tensor:
-    """Logits (m, N, K) of functions drawn from a refitted member, from normals (m, P).
-
-    A root of the whitened covariance ``I - U U'``, with ``U = Q s V'``, is
-    ``I - Q (1 - sqrt(1 - s^2)) Q'``: O(P r^2 + m N K P).
-    """
-    logits, rows = _logits_and_rows(network, member.theta, scale, x)
-    left, sizes, _ = torch.linalg.svd(member.root / scale.unsqueeze(1), full_matrices=False)
-    shrunk = 1.0 - (1.0 - sizes.square()).clamp_min(0.0).sqrt()
-    moved = noise - (noise @ left * shrunk) @ left.mT + (member.loc - member.theta) / scale
-    return logits + torch.einsum("nkp,mp->mnk", rows, moved)
+    def tensors(self, device: torch.device) -> list[RefittedMember]:
+        """The laws one by one, float64."""
+        arrays = (self.theta, self.loc, self.root, self.scale)
+        parts = (torch.as_tensor(a).to(device) for a in arrays)
+        return [RefittedMember(*one) for one in zip(*parts, strict=True)]
 
 
 def _logits_and_rows(

@@ -17,7 +17,7 @@ from skbayes_sym.inference.laplace.marginal_likelihood import (
 )
 from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.models.model import Batches, Data
-from skbayes_sym.models.networks.recording import Recording, WeightLayer
+from skbayes_sym.models.networks.network import Recording, WeightLayer
 from skbayes_sym.numerics.optimise import DivergenceError, FlatAdam, ParamGroup
 from skbayes_sym.numerics.random import spawn_seeds
 

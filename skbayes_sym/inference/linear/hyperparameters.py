@@ -25,10 +25,16 @@ from skbayes_sym.inference.linear.sites import (
     update,
     weighted_precision,
 )
-from skbayes_sym.models.likelihoods.site_rules import SiteLikelihood
-from skbayes_sym.numerics.convergence import AndersonMixing
+from skbayes_sym.models.likelihoods.likelihood import SiteLikelihood
 from skbayes_sym.numerics.gaussian import kl_elementwise
-from skbayes_sym.numerics.optimise import DivergenceError, Loop, Stopped, by_autograd, lbfgs
+from skbayes_sym.numerics.optimise import (
+    AndersonMixing,
+    DivergenceError,
+    Loop,
+    Stopped,
+    by_autograd,
+    lbfgs,
+)
 
 # Sites are close enough for a round of learning if outputs move by less than this many std, or
 # than this share of the last round's step.

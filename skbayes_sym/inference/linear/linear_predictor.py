@@ -7,9 +7,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.predictor import BasePredictor
-from skbayes_sym.models.likelihoods.expectations import N_NODES
-from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.site_rules import SiteLikelihood
+from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood, SiteLikelihood
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import gauss_hermite
 

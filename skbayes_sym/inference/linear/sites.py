@@ -26,10 +26,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.site_rules import SiteLikelihood, SiteTerms
-from skbayes_sym.numerics.convergence import AndersonMixing
+from skbayes_sym.models.likelihoods.likelihood import SiteLikelihood, SiteTerms
 from skbayes_sym.numerics.gaussian import kl_elementwise, kl_from_standard
 from skbayes_sym.numerics.linalg import log_det, try_cholesky
+from skbayes_sym.numerics.optimise import AndersonMixing
 
 # A natural gradient step this short that still doesn't help: we are there, up to rounding.
 _SHORTEST_STEP = 2.0**-20

@@ -3,7 +3,7 @@
 Reading order: `kernels` (moves of many chains as one batch), `warmup` (step sizes, scales,
 windows), `chains` (blocks that run anywhere), `chain_count` (how many chains find all modes).
 Networks with many weights: `annealing` (how chains come to a wide basin, and the curvature of every
-layer as their preconditioner). Particles: `smc`.
+layer as their preconditioner).
 Modes: `bridge` (the evidence of one), `weigh` (which there are, and
 the weight of each), `confined` (more draws of those poorly known).
 

@@ -7,8 +7,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.augmentations.augmentation import ImageShape
-from skbayes_sym.models.augmentations.half_width import HalfWidth
+from skbayes_sym.models.augmentations.augmentation import HalfWidth, ImageShape
 from skbayes_sym.numerics.machine import constant, positions
 
 _LARGEST_SHIFT = 10.0  # limits of the half-widths: standard deviations of the column,

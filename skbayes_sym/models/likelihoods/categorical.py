@@ -1,25 +1,30 @@
 """Class labels: a softmax of the outputs, or a logistic sigmoid of one."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from skbayes_sym.models.likelihoods.expectations import (
+from skbayes_sym.models.likelihoods.likelihood import (
+    CACHE_NUMBERS,
     ExpectedLogProb,
+    Kind,
+    LabelLikelihood,
+    SiteLikelihood,
+    SiteTerms,
     by_quadrature,
     collapsed_weight,
     logistic_nodes,
 )
-from skbayes_sym.models.likelihoods.likelihood import Kind, LabelLikelihood
-from skbayes_sym.models.likelihoods.site_rules import SoftmaxSites
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.gaussian import sobol_normal
+from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky
+from skbayes_sym.numerics.memory import rows_within
 
 
 def log_class_probabilities(outputs: Tensor) -> Tensor:
@@ -37,6 +42,87 @@ def log_shares(
     """Logarithms of the classes' shares of the weight (C,), centred."""
     share = np.log(np.bincount(y, weights=weight) / weight.sum())
     return np.asarray(share - share.mean())
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxSites(SiteLikelihood):
+    """``p(y = k | f) = softmax(f)_k`` by quasi-Monte Carlo, targets int64 (N,).
+
+    ``points`` (S, C - 1): of ``N(0, I)`` (`skbayes_sym.numerics.gaussian.sobol_normal`), the same
+    for all data.
+
+    Gradient and curvature are those of the S-point value itself, so that a fixed point is its
+    stationary point. A shift of all outputs changes nothing, so only C - 1 orthonormal contrasts
+    ``g = H f`` are random: ``g = H m + L z`` with L the Cholesky factor of their covariance. The
+    derivative by that is ``sym(L^-T Phi(L' E[l' z']) L^-1)``, where Phi takes the lower triangle
+    and halves its diagonal (Murray 2016, eq. 10).
+    """
+
+    points: Tensor
+
+    def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return super().value(mean, covariance, y)
+        blocks = self._blocks(mean, covariance)
+        normaliser = torch.cat([f.logsumexp(1).mean(-1) for f, _ in blocks])
+        # The points come in pairs z, -z: the mean of an output is exactly its own.
+        return mean.gather(-1, y.unsqueeze(-1)).squeeze(-1) - normaliser
+
+    def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
+        points = self.points.to(mean)
+        parts = [_softmax_slopes(*block, points) for block in self._blocks(mean, covariance)]
+        normaliser, average, by_covariance = (torch.cat(t) for t in zip(*parts, strict=True))
+        index = y.unsqueeze(-1)
+        value = mean.gather(-1, index).squeeze(-1) - normaliser
+        gradient = (-average).scatter_add_(-1, index, torch.ones_like(index).to(mean))
+        return SiteTerms(value, gradient, -(by_covariance + by_covariance.mT))
+
+    def outputs(self, mean: Tensor, covariance: Tensor) -> Tensor:
+        return torch.cat([f for f, _ in self._blocks(mean, covariance)]).movedim(-1, 0)
+
+    def _blocks(self, mean: Tensor, covariance: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Outputs (n, C, S) at the points and the contrasts' factor, in rows that fit the cache."""
+        points, contrasts = self.points.to(mean), _contrasts(mean)
+        covariance = contrasts @ covariance @ contrasts.T
+        # The factor is finite where nothing is random, too.
+        tiny = 1e-12 * covariance.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-300)
+        factor = cholesky(
+            add_to_diagonal(covariance, tiny.unsqueeze(-1)),
+            what="The covariance of a row's outputs",
+            remedy="Standardize the features or give a smaller prior.",
+        )
+        rows = rows_within(CACHE_NUMBERS, points.numel() + len(points))
+        for start in range(0, len(mean), rows):
+            block = factor[start : start + rows]
+            yield mean[start : start + rows, :, None] + contrasts.T @ block @ points.T, block
+
+
+def _softmax_slopes(
+    outputs: Tensor, factor: Tensor, points: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean log normaliser, mean probabilities, and derivative by the covariance; uses ``outputs``.
+
+    (n, C, S), (n, C - 1, C - 1), (S, C - 1) -> (n,), (n, C), (n, C, C).
+    """
+    normaliser = outputs.logsumexp(1)
+    p = outputs.sub_(normaliser.unsqueeze(1)).exp_()
+    average, contrasts = p.mean(-1), _contrasts(p)
+    # E[l' z'] with l' = chosen - p; the points' own mean is 0.
+    slope = contrasts @ (p @ points).div_(-len(points))
+    inner = (factor.mT @ slope.tril()).tril()
+    inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+    half = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
+    by_contrasts = torch.linalg.solve_triangular(factor, half, upper=False, left=False)
+    return normaliser.mean(-1), average, contrasts.T @ by_contrasts @ contrasts
+
+
+def _contrasts(outputs: Tensor) -> Tensor:
+    """Orthonormal rows H (C - 1, C) orthogonal to (1, ..., 1) (Helmert), for (N, C, ...)."""
+    n = outputs.shape[1]
+    rows = torch.ones(n, n, dtype=outputs.dtype, device=outputs.device).tril(-1)[1:]
+    index = torch.arange(1, n, dtype=outputs.dtype, device=outputs.device)
+    rows.diagonal(offset=1).copy_(-index)
+    return rows / (index * (index + 1)).sqrt().unsqueeze(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +173,6 @@ class Categorical(LabelLikelihood):
         d_outputs.scatter_add_(-1, index, torch.ones_like(index, dtype=mean.dtype))
         d_variance = (d_outputs * noise).div_(sd).mul_(0.5)
         return ExpectedLogProb(value, d_outputs, d_variance, mean.new_zeros(len(mean), 0))
-
-    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return F.one_hot(y, outputs.shape[-1]).to(outputs) - outputs.softmax(-1)
 
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         """``diag(sqrt p) - p sqrt(p)'``, whose square is ``diag(p) - p p'``."""

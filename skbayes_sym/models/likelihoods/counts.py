@@ -10,8 +10,7 @@ from scipy.special import betainc
 from torch import Tensor
 from torch.distributions import Distribution
 
-from skbayes_sym.models.likelihoods.expectations import ExpectedLogProb
-from skbayes_sym.models.likelihoods.likelihood import Kind, TargetLikelihood
+from skbayes_sym.models.likelihoods.likelihood import ExpectedLogProb, Kind, TargetLikelihood
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,8 +1,12 @@
-"""The likelihood: how outputs of a network become the distribution of a target."""
+"""The likelihood: how outputs become the law of a target, and what follows from its density.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+Derivatives, expectations under independent normal outputs (`ExpectedLogProb`), and over a row's
+correlated outputs (`SiteLikelihood`), which a Gaussian site is made of.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -10,21 +14,257 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from skbayes_sym.models.likelihoods.expectations import (
-    AutogradTerm,
-    DataTerm,
-    ExpectedLogProb,
-    by_autograd,
-    kept,
-    leaf,
-)
-from skbayes_sym.models.likelihoods.site_rules import ScalarSites, SiteLikelihood
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
     Predictive,
     TargetMixture,
     invert_cdf,
 )
+from skbayes_sym.numerics.gaussian import gauss_hermite
+
+
+class ExpectedLogProb(NamedTuple):
+    """E[log p(y | f)] for ``f ~ N(mean, variance)`` with its derivatives, row by row."""
+
+    value: Tensor  # (N,), nats
+    d_mean: Tensor  # (N, O)
+    d_variance: Tensor  # (N, O)
+    d_params: Tensor  # (N, n_params)
+
+
+class DataTerm(Protocol):
+    """``sum_n weight_n log p(y_n | f_cn, params_c)`` of C chains, for targets prepared once.
+
+    Outputs come as (C, O, N) and may be overwritten; ``params`` is (C, n_params).
+    """
+
+    def value(self, outputs: Tensor, params: Tensor) -> Tensor:
+        """(C,), nats."""
+
+    def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        """The value (C,) and its derivative (C, n_params); that by the outputs goes to ``out``."""
+
+
+def collapsed_weight(weight: Tensor) -> Tensor:
+    """Equal weights as one: they then multiply a number a chain instead of a row.
+
+    On a GPU that isn't worth the wait for the answer.
+    """
+    if weight.device.type != "cpu":
+        return weight
+    return weight[:1] if bool((weight == weight[:1]).all()) else weight
+
+
+def kept(tensor: Tensor) -> Tensor:
+    """Copy a tensor out of inference mode, so that a backward pass may keep it."""
+    return tensor.clone() if tensor.is_inference() else tensor
+
+
+def leaf(tensor: Tensor) -> Tensor:
+    """Tensor at which a derivative can start: itself if it has a graph already."""
+    return tensor if tensor.requires_grad else kept(tensor).detach().requires_grad_()
+
+
+@dataclass(frozen=True, eq=False)
+class AutogradTerm:
+    """A `DataTerm` of any likelihood."""
+
+    likelihood: "Likelihood"
+    y: Tensor  # (N, ...)
+    weight: Tensor  # (N,)
+
+    def value(self, outputs: Tensor, params: Tensor) -> Tensor:
+        likelihood = self.likelihood.at(params.unsqueeze(1))
+        return (likelihood.log_prob(outputs.mT, self.y) * self.weight).sum(-1)
+
+    def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode(False), torch.enable_grad():
+            leaves = [leaf(outputs.detach())]
+            if self.likelihood.n_params:
+                leaves.append(leaf(params.detach()))
+            value = self.value(leaves[0], leaves[-1] if len(leaves) > 1 else params)
+            slopes = torch.autograd.grad(value.sum(), leaves)
+        out.copy_(slopes[0])
+        return value.detach(), slopes[1] if len(slopes) > 1 else params
+
+
+# Of expectations over one output. For a logistic likelihood the error is below 1e-8 nats per row
+# for outputs of standard deviation up to 2, 2e-6 at 4 and 3e-3 at 10.
+N_NODES = 64
+
+# Enough of them for a logistic likelihood, by the largest standard deviation: value and slopes are
+# exact to 1e-15, at a standard deviation of 1 to 2e-13.
+_LOGISTIC = {0.1: 8, 0.3: 12, 0.5: 20, 0.7: 32, 1.0: 48}
+
+# Of an output: a row of zeros has none, and the derivatives there would be 0 / 0.
+_LEAST_VARIANCE = 1e-16
+
+
+def by_quadrature(
+    value_and_slope: Callable[[Tensor], tuple[Tensor, Tensor]],
+    mean: Tensor,
+    variance: Tensor,
+    param_slope: Callable[[Tensor], Tensor] | None = None,
+    *,
+    n_nodes: int = N_NODES,
+) -> ExpectedLogProb:
+    """Expectations over ``f ~ N(mean, variance)``, (N, 1) each, by Gauss-Hermite.
+
+    The derivatives are those of the quadrature itself, so a fixed point of them is a stationary
+    point of the value: ``d/dv E[l(m + s z)] = E[l'(m + s z) z] / (2 s)``.
+    """
+    nodes, weights = (t.to(mean) for t in gauss_hermite(n_nodes))
+    sd = variance.clamp_min(_LEAST_VARIANCE).sqrt()
+    f = mean + sd * nodes
+    value, slope = value_and_slope(f)
+    d_mean, d_sd = (slope @ torch.stack([weights, nodes * weights], -1)).split(1, dim=-1)
+    d_params = mean.new_zeros(len(mean), 0)
+    if param_slope is not None:
+        d_params = (param_slope(f) @ weights).unsqueeze(-1)
+    return ExpectedLogProb(value @ weights, d_mean, d_sd / (2.0 * sd), d_params)
+
+
+def logistic_nodes(variance: Tensor) -> int:
+    """How many nodes the widest of these outputs asks for; most where asking would have to wait."""
+    if variance.device.type != "cpu" or not variance.numel():
+        return N_NODES
+    widest = float(variance.detach().amax()) ** 0.5
+    return next((n for limit, n in _LOGISTIC.items() if widest <= limit), N_NODES)
+
+
+def by_autograd(
+    likelihood: "Likelihood", mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
+) -> ExpectedLogProb:
+    """The expectation of any likelihood with its derivatives.
+
+    Where it asks for no noise each target depends on one output, and the expectation of a sum of
+    such terms is exact at nodes that all outputs share: 64 evaluations. Else one draw,
+    ``f = m + sqrt(v) noise`` (unbiased). Differentiable where its arguments are.
+    """
+    integrates = not likelihood.n_noise(mean.shape[1])
+    graph = torch.is_grad_enabled() and any(
+        t.requires_grad for t in (mean, variance, likelihood.params)
+    )
+    with torch.inference_mode(False), torch.enable_grad():
+        mean, variance, y, noise = leaf(mean), leaf(variance), kept(y), kept(noise)
+        leaves = [mean, variance]
+        if likelihood.n_params:
+            rows = likelihood.params.expand(len(mean), -1)  # a copy of their own per row
+            leaves.append(leaf(rows))
+            likelihood = likelihood.at(leaves[-1])
+        if integrates:
+            # Kept between calls, of which the first may have been in inference mode.
+            nodes, weights = (kept(t).to(mean) for t in gauss_hermite(N_NODES))
+            sd = variance.clamp_min(_LEAST_VARIANCE).sqrt()
+            outputs = mean + sd * nodes[:, None, None]
+            value = weights @ likelihood.log_prob(outputs, y)
+        else:
+            sd = variance.clamp_min(_LEAST_VARIANCE).sqrt()
+            value = likelihood.log_prob(mean + sd * noise, y)
+        slopes = torch.autograd.grad(value.sum(), leaves, create_graph=graph)
+    d_params = slopes[2] if len(slopes) > 2 else mean.new_zeros(len(mean), 0)
+    return ExpectedLogProb(value if graph else value.detach(), slopes[0], slopes[1], d_params)
+
+
+# Numbers of a block of outputs at the points: 1 MB, a core's L2 cache.
+CACHE_NUMBERS = 1 << 17
+_CACHE_ROWS = CACHE_NUMBERS // 64  # of likelihoods with one output, times the nodes of their rule
+
+
+class SiteTerms(NamedTuple):
+    """``E[l]``, ``E[l']`` and ``-E[l'']`` of ``l(f) = log p(y | f)``, row by row."""
+
+    value: Tensor  # (N,), nats
+    gradient: Tensor  # (N, C)
+    curvature: Tensor  # (N, C, C)
+
+
+class _Expectation(torch.autograd.Function):
+    """``E[l]`` with the derivatives that come with it: nothing is recorded on the way."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, covariance: Tensor, terms: SiteTerms) -> Tensor:
+        ctx.save_for_backward(terms.gradient, terms.curvature)
+        return terms.value
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor, None]:
+        gradient, curvature = ctx.saved_tensors
+        slope = slopes[0].unsqueeze(-1)
+        return slope * gradient, -0.5 * slope.unsqueeze(-1) * curvature, None
+
+
+class SiteLikelihood:
+    """Expectations of a row's log likelihood over its C outputs ``f ~ N(mean, covariance)``."""
+
+    @property
+    def params(self) -> Tensor:
+        """Log scales of the targets that may be learned, none by default."""
+        return torch.zeros(0, dtype=torch.float64)
+
+    @property
+    def noise_scale(self) -> Tensor:
+        """Scale of additive noise (1,), learned or not; empty where there is none."""
+        return torch.zeros(0, dtype=torch.float64)
+
+    def at(self, params: Tensor) -> "SiteLikelihood":
+        return self
+
+    def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
+        """``E[l]`` alone, (N,) nats, differentiable in the moments."""
+        with torch.no_grad():
+            terms = self(mean.detach(), covariance.detach(), y)
+        return cast(Tensor, _Expectation.apply(mean, covariance, terms))
+
+    def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
+        """(N, C), (N, C, C) and targets -> SiteTerms."""
+        raise NotImplementedError
+
+    def outputs(self, mean: Tensor, covariance: Tensor) -> Tensor:
+        """Outputs at the points of the rule, (S, N, C), up to a shift of all outputs of a row."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ScalarSites(SiteLikelihood):
+    """Sites of one output per row, by the likelihood's own expectations.
+
+    Bonnet's and Price's theorems turn derivatives by mean and variance into ``E[l']`` and
+    ``E[l''] / 2``.
+    """
+
+    likelihood: "Likelihood"
+    learn: bool = True  # whether the likelihood's scale is a free parameter
+
+    @property
+    def params(self) -> Tensor:
+        return self.likelihood.params if self.learn else self.likelihood.params[:0]
+
+    @property
+    def noise_scale(self) -> Tensor:
+        return self.likelihood.noise_scale
+
+    def at(self, params: Tensor) -> "ScalarSites":
+        return replace(self, likelihood=self.likelihood.at(params)) if self.learn else self
+
+    def value(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Tensor:
+        if self.params.numel():
+            return torch.cat([e.value for e in self._blocks(mean, covariance, y)])
+        return super().value(mean, covariance, y)
+
+    def __call__(self, mean: Tensor, covariance: Tensor, y: Tensor) -> SiteTerms:
+        blocks = list(self._blocks(mean, covariance, y))
+        value, d_mean, d_variance, _ = (torch.cat(t) for t in zip(*blocks, strict=True))
+        return SiteTerms(value, d_mean, -2.0 * d_variance.unsqueeze(-1))
+
+    def _blocks(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Iterator[ExpectedLogProb]:
+        """Expectations in rows that fit the cache with all nodes of a quadrature."""
+        likelihood, variance = self.likelihood.to(mean), covariance[..., 0]
+        for start in range(0, len(mean), _CACHE_ROWS):
+            rows = slice(start, start + _CACHE_ROWS)
+            no_noise = mean.new_empty(len(mean[rows]), 0)
+            yield likelihood.expected_log_prob(mean[rows], variance[rows], y[rows], no_noise)
+
 
 Kind = Literal[
     "normal", "heteroscedastic", "student-t", "counts", "softmax", "bernoulli", "ordinal", "other"
@@ -32,7 +272,7 @@ Kind = Literal[
 
 # Members that are made of the density, and those that are made of the ``torch.distributions`` law.
 _OF_DENSITY = (
-    "kind", "predictive", "n_noise", "expected_log_prob", "bound", "score", "hessian_root",
+    "kind", "predictive", "n_noise", "expected_log_prob", "bound", "hessian_root",
     "constant_outputs", "sites", "given",
 )  # fmt: skip
 _OF_LAW = (*_OF_DENSITY, "log_prob", "mean", "variance", "cdf", "sample")
@@ -162,14 +402,6 @@ class Likelihood:
         A lower bound, or a rule of few nodes; ``d_variance`` is what a Gaussian site needs.
         """
         return self.expected_log_prob(mean, variance, y, mean.new_empty(len(mean), 0))
-
-    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Gradient of `log_prob` in the outputs, (N, O); differentiable where they are."""
-        graph = self._has_graph(outputs)
-        with torch.inference_mode(False), torch.enable_grad():
-            outputs, y = leaf(outputs), kept(y)
-            total = self.log_prob(outputs, y).sum()
-            return torch.autograd.grad(total, outputs, create_graph=graph)[0]
 
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         r"""Columns r_k of a root of ``-d^2 log p / d outputs^2 = sum_k r_k r_k'``, (O, N, O).

@@ -8,8 +8,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.models.likelihoods.expectations import N_NODES, ExpectedLogProb, by_quadrature
-from skbayes_sym.models.likelihoods.likelihood import Kind, LabelLikelihood
+from skbayes_sym.models.likelihoods.likelihood import (
+    N_NODES,
+    ExpectedLogProb,
+    Kind,
+    LabelLikelihood,
+    by_quadrature,
+)
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite
 

@@ -10,8 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skbayes_sym.models.networks.network import BaseNetwork
-from skbayes_sym.models.networks.recording import Convolution, Dense, Recording, differentiable
+from skbayes_sym.models.networks.network import (
+    BaseNetwork,
+    Convolution,
+    Dense,
+    Recording,
+    differentiable,
+)
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import float64_normal
 from skbayes_sym.symmetry.modules.found import ModuleSymmetry, symmetry_of

@@ -1,19 +1,29 @@
 r"""The symmetrisation gap of independent normal rows under O(k): exact, or the anchor bound.
 
-For rows ``N(m_i, c_i 1)`` the gap depends on :math:`Q = \sum_i m_i m_i^\top / c_i` alone, and not
-on Q's basis. So in the axes of Q its slope is diagonal, whatever its draws say: turning two axes
-round turns Q into itself, and every entry off the diagonal into its negative. With
-``B = Q + Q^{1/2} Z`` and R the mean rotation given B,
+Rows ``x_i ~ N(m_i, S_i)`` of a factorisation are rotated and reflected together by a Haar random
+T. With anchors ``a_i`` and ``B = sum_i a_i x_i'``,
+
+.. math:: I(T; x) \ge E_q[\operatorname{tr} B - F(B)],
+
+F the log of the integral of ``exp tr(B T')`` (`log_haar_integral`): the bound of Barber & Agakov
+(2003) with a matrix Langevin decoder, for any anchors and any q. With ``S_i = c_i 1`` and
+``a_i = m_i / c_i`` it is the gap itself. (Moore 2016, appendix A, replaces B by its symmetric part
+and F by an approximation above it: what is printed there is no bound.)
+
+For such rows the gap depends on :math:`Q = \sum_i m_i m_i^\top / c_i` alone, and not on Q's basis.
+So in the axes of Q its slope is diagonal, whatever its draws say: turning two axes round turns Q
+into itself, and every entry off the diagonal into its negative. With ``B = Q + Q^{1/2} Z`` and R
+the mean rotation given B,
 
 .. math:: \frac{\partial \operatorname{gap}}{\partial m_i} = \frac{1}{c_i} G m_i, \qquad
     G = E[1 - R] \text{ in the axes of } Q, \qquad
     -2 \frac{\partial \operatorname{gap}}{\partial c_i} = \frac{1}{c_i^2} m_i^\top G m_i,
 
-k numbers are to be estimated instead of k (k + 1) / 2. A posterior that is fitted to n pairs of
-draws then ends about .5 / n nats below its optimum at k = 20, instead of 30 / n.
+k numbers are to be estimated instead of k (k + 1) / 2: a posterior fitted to n pairs of draws ends
+about .5 / n nats below its optimum at k = 20, instead of 30 / n.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -21,23 +31,145 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.linalg import cholesky, matrix_blocks
+from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.numerics.random import Estimate, mean_and_error, normal_like
 from skbayes_sym.symmetry.gaps.gap import GapGradient, RowPosterior, Side
-from skbayes_sym.symmetry.gaps.haar_integral import EXACT_UP_TO
-from skbayes_sym.symmetry.gaps.langevin import (
-    FREE_MIXING_UP_TO,
-    PRECISION_DRAWS,
-    added_precision,
-    anchor_features,
-    anchored_inner,
-    expand_langevin,
-    langevin_gap,
-    langevin_gradient,
-    learn_mixing,
-    mean_variances,
-    plain_anchors,
+from skbayes_sym.symmetry.gaps.haar_integral import (
+    EXACT_UP_TO,
+    haar_expansion,
+    log_haar_integral,
+    pair_curvature,
 )
 from skbayes_sym.symmetry.orthogonal import Orthogonal
+
+
+def langevin_gap(inner: Tensor) -> Tensor:
+    """``tr B - F(B)`` for each matrix, (*B, k, k) -> (*B,), nats; differentiable.
+
+    A draw's value may be negative; its mean over draws of B is a gap or a bound below it. Cost of
+    one set of singular values, O(k^3).
+    """
+    trace = inner.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return trace - log_haar_integral(torch.linalg.svdvals(inner))
+
+
+def anchored_inner(anchors: Tensor, rows: Tensor) -> Tensor:
+    """``B = sum_i a_i x_i'`` of draws: (n_rows, p) and (*B, n_rows, k) -> (*B, p, k)."""
+    return anchors.mT @ rows
+
+
+# The added precision costs O(k^3) a row and draw, more than all else, and its error counts twice.
+PRECISION_DRAWS = 1
+
+
+def langevin_gradient(anchors: Tensor, inner: Tensor) -> GapGradient:
+    """Value and derivatives from draws of B (D, k, k), the anchors (n_rows, k) held fixed.
+
+    Optimal anchors are stationary, so holding them costs nothing. The added precision is an average
+    over the first draw alone.
+    """
+    expansion = expand_langevin(inner)
+    added = added_precision(anchors, expansion.first(PRECISION_DRAWS))
+    return GapGradient(expansion.value.mean(), anchors @ expansion.rest.mean(0), added)
+
+
+class LangevinExpansion(NamedTuple):
+    """``tr B - F(B)`` at draws of B, to second order."""
+
+    value: Tensor  # (D,)
+    rest: Tensor  # (D, k, k), the gradient: identity minus the mean rotation
+    left: Tensor  # (D, k, k), U of B = U diag(s) V'
+    right: Tensor  # (D, k, k), V
+    even: Tensor  # (D, k, k), see `pair_curvature`, halved
+    mixed: Tensor  # (D, k, k), Hessian in the singular values, plus half the odd part
+
+    def first(self, n_draws: int) -> "LangevinExpansion":
+        """At the first draws."""
+        return LangevinExpansion(*(part[:n_draws] for part in self))
+
+
+def expand_langevin(inner: Tensor) -> LangevinExpansion:
+    """Value, gradient and curvature at draws (D, k, k)."""
+    left, s, right_t = torch.linalg.svd(inner)
+    expansion = haar_expansion(s)
+    even, odd = pair_curvature(s, expansion)
+    rotation = (left * expansion.gradient.to(s).unsqueeze(-2)) @ right_t
+    identity = torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
+    trace = inner.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return LangevinExpansion(
+        trace - expansion.value.to(s),
+        identity - rotation,
+        left,
+        right_t.mT,
+        0.5 * even.to(s),
+        (expansion.hessian + 0.5 * odd).to(s),
+    )
+
+
+def added_precision(
+    anchors: Tensor, expansion: LangevinExpansion, axes: Tensor | None = None
+) -> Tensor:
+    """``E[d^2 F / dx_i^2] = -2 d gap / d S_i`` (Price's theorem), (n_rows, k, k).
+
+    Positive semi-definite, since F is convex. O(n_rows k^3) a draw. With ``axes`` anchors and B are
+    coordinates along them, the answer is not.
+    """
+    right = expansion.right if axes is None else axes @ expansion.right
+    n, k = anchors.shape
+    added = anchors.new_zeros(n, k, k)
+    share = 1.0 / len(right)
+    for begin, end in matrix_blocks(n, k):
+        pairs = zip(expansion.left, right, expansion.even, expansion.mixed, strict=True)
+        for u, v, even, mixed in pairs:
+            turned = anchors[begin:end] @ u
+            local = turned.unsqueeze(-1) * (turned.unsqueeze(-2) * (share * mixed))
+            local.diagonal(dim1=-2, dim2=-1).add_(turned.square() @ even, alpha=share)
+            added[begin:end] += v @ (local @ v.mT)
+    return added
+
+
+_MIXING_STEPS = 20
+FREE_MIXING_UP_TO = 3  # components
+
+
+def mean_variances(posterior: RowPosterior) -> Tensor:
+    """Average variance of the entries of each row, (n_rows,)."""
+    return posterior.cov.diagonal(dim1=-2, dim2=-1).mean(-1)
+
+
+def plain_anchors(posterior: RowPosterior) -> Tensor:
+    """``m_i / c_i``, (n_rows, k)."""
+    return posterior.mean / mean_variances(posterior).unsqueeze(-1)
+
+
+def anchor_features(posterior: RowPosterior, root: Tensor) -> Tensor:
+    """``m_i / c_i`` and ``S_i^-1 m_i`` side by side, (n_rows, 2k); ``root`` is Cholesky's of S."""
+    natural_mean = torch.cholesky_solve(posterior.mean.unsqueeze(-1), root).squeeze(-1)
+    return torch.cat([plain_anchors(posterior), natural_mean], dim=1)
+
+
+def learn_mixing(inner: Tensor, gap_of: Callable[[Tensor], Tensor] = langevin_gap) -> Tensor:
+    """The matrix W that maximises the mean of ``tr B - F(B)``, ``B = W C``, over draws of C.
+
+    A concave problem where F is convex. W is free for few components; for more it weighs the two
+    sets of anchors by one number each, since a free matrix would learn the draws by heart.
+
+    ``inner`` (D, 2k, k): ``C = sum_i features_i x_i'`` of each draw. ``gap_of``: ``tr B - F(B)``;
+    of all rotations by default. Returns (k, 2k).
+    """
+    k = inner.shape[-1]
+    one, none = torch.eye(k).to(inner), torch.zeros(k, k).to(inner)
+    identity = torch.cat([one, none], 1)
+    basis = torch.stack([identity, torch.cat([none, one], 1)])  # matrices that W is combined from
+    if k <= FREE_MIXING_UP_TO:
+        basis = torch.eye(2 * k * k).view(-1, k, 2 * k).to(inner)
+
+    def loss(weights: Tensor) -> Tensor:
+        return -gap_of(torch.tensordot(weights, basis, 1) @ inner).mean()
+
+    start = torch.tensordot(basis, identity, 2) / basis.square().sum((-2, -1))
+    weights = lbfgs(by_autograd(loss), start, max_iter=_MIXING_STEPS)
+    return torch.tensordot(weights, basis, 1)
 
 
 class Distance(NamedTuple):

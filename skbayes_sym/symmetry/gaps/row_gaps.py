@@ -20,21 +20,18 @@ from torch import Tensor
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.numerics.random import Estimate, mean_and_error
 from skbayes_sym.symmetry.gaps.gap import Gap, GapGradient, RowPosterior, Side
-from skbayes_sym.symmetry.gaps.langevin import (
+from skbayes_sym.symmetry.gaps.rotations import (
     FREE_MIXING_UP_TO,
+    AnchoredRotationGap,
+    IsotropicRotationGap,
     anchor_features,
     anchored_inner,
     learn_mixing,
     plain_anchors,
-)
-from skbayes_sym.symmetry.gaps.permanent_estimates import Exact
-from skbayes_sym.symmetry.gaps.rotations import (
-    AnchoredRotationGap,
-    IsotropicRotationGap,
     row_noise,
     row_root,
 )
-from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import Exact, UnitGap
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units

@@ -25,7 +25,7 @@ from skbayes_sym.models import (
     Normal,
     Prior,
 )
-from skbayes_sym.models.likelihoods.named import OF_CLASSES, OF_NUMBERS
+from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.symmetry import Trivial
 
 PAGE = Path(__file__).parents[3] / "docs" / "user_guide" / "custom_model.rst"

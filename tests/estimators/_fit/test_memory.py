@@ -133,10 +133,6 @@ ABSURD = {
     ),
     "mcmc-draws": (sk.MCMCRegressor((3,), n_draws=10**12), X, NUMBERS, "n_draws"),
     "mcmc-chains": (sk.MCMCClassifier((3,), n_chains=10**12), X, LABELS, "n_chains"),
-    "mcmc-particles": (
-        sk.MCMCClassifier((3,), remove_symmetries=sk.ModeWeights("evidence", 4, 10**13)), X, LABELS,
-        "n_particles",
-    ),
     "mcmc-weights": (sk.MCMCClassifier(HUGE), X, LABELS, "hidden_layer_sizes"),
     "laplace-full": (
         sk.LaplaceClassifier((2000, 2000), optimizer=sk.EvidenceAdam(curvature="full")), X, LABELS,

@@ -382,6 +382,9 @@ def test_no_modes_is_the_ensemble_alone():
     alone = BayesianMLPClassifier(n_modes=0, **settings).fit(PETALS, KIND)
     members = DeepEnsembleClassifier(correction="gaussian", **settings).fit(PETALS, KIND)
     np.testing.assert_array_equal(alone.predict_proba(PETALS), members.predict_proba(PETALS))
-    assert len(BayesianMLPRegressor(n_modes=0, **settings).fit(X, Y).samples_) == 2
+    members = BayesianMLPRegressor(n_modes=0, **settings).fit(X, Y)
+    assert len(members.samples_) == 2
+    assert members.linear_share_ > 0.0
+    assert np.isfinite(members.predict(X[:3])).all()
     with pytest.raises(ValueError, match=r"hidden_layer_sizes=.* does not apply: n_modes=0"):
         BayesianMLPRegressor((4,), n_modes=0).fit(X, Y)

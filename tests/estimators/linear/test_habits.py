@@ -15,7 +15,7 @@ from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
 from skbayes_sym.estimators.linear import site_inference as method
 from skbayes_sym.inference.laplace.labels_predictive import VARIANCE_SCALES
 from skbayes_sym.models import Bernoulli
-from skbayes_sym.models.likelihoods.expectations import ExpectedLogProb
+from skbayes_sym.models.likelihoods.likelihood import ExpectedLogProb
 
 
 @pytest.mark.kept("linear-gaussian", "linear-student-t")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from skbayes_sym.estimators.mcmc.allocate import budget_of, work_of
+from skbayes_sym.estimators.mcmc.allocate import budget_of
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.inference.sampling.modes.confined import Allowance
 
@@ -26,7 +26,7 @@ def a_fit(cost, n_draws, made_draws):
         warmup=SimpleNamespace(n_gradients=made, n_moves=n_moves),
         sampling=SimpleNamespace(n_gradients=none, n_moves=none),
     )  # fmt: skip
-    return setting, SimpleNamespace(chains=chains, replicates=[])
+    return setting, SimpleNamespace(chains=chains)
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.3, 1.0, 4.0])
@@ -44,13 +44,3 @@ def test_all_of_it_costs_what_was_asked_for_and_so_many_times_as_much(cost, n_dr
     if cost >= 1.0:  # half of what was asked for, whatever the evidence needed
         budget.evidence.left = 0.0
         assert budget.for_new_chains().left >= 0.49 * asked
-
-
-def test_particles_alone_set_what_their_evidence_may_cost():
-    setting, explored = a_fit(0.5, 50, 50)
-    run = SimpleNamespace(particles=torch.empty(256, 3), n_gradients=256 * 70, stages=[0] * 9)
-    assert work_of(setting, run) == Allowance(1e4).work(70, 256) + 5e6 * 100 * 9
-    explored.chains, explored.replicates = None, [run]
-    budget = budget_of(setting, explored)
-    assert budget.evidence.left == 0.5 * work_of(setting, run)
-    assert budget.for_new_chains() is None

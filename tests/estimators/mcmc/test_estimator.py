@@ -13,7 +13,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
-from skbayes_sym import HMC, SMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
+from skbayes_sym import HMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 
@@ -42,7 +42,7 @@ def weighed():
         sampler=Chains(HMC(max_leapfrog=16), init="prior", n_warmup=150),
         n_chains=12,
         n_draws=20,
-        remove_symmetries=ModeWeights("evidence", 2, 64),
+        remove_symmetries=ModeWeights("evidence"),
         random_state=0,
     )
     return reg.fit(X, y), X, y
@@ -68,7 +68,6 @@ def test_attributes(weighed):
     assert sum(m.weight for m in reg.modes_) == pytest.approx(1.0)
     assert sorted(np.concatenate([m.members for m in reg.modes_])) == list(range(12))
     assert sum(m.n_explorers for m in reg.modes_) <= 12
-    assert sum(m.n_particles for m in reg.modes_) == 2 * 64
     heights = [m.log_evidence for m in reg.modes_ if np.isfinite(m.log_evidence)]
     assert heights == sorted(heights, reverse=True)
     assert logsumexp(heights) == pytest.approx(reg.log_evidence_)
@@ -198,10 +197,9 @@ R = "remove_symmetries"
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sampler": SMC(1)}, r"'n_particles' parameter of SMC .*range \[2, inf\)\. Got 1"),
         ({R: "evidence"}, "'remove_symmetries' parameter of MCMCRegressor .*ModeWeights"),
         ({R: ModeWeights("votes")}, "'method' parameter of ModeWeights .*Got 'votes'"),
-        ({R: ModeWeights(n_replicates=-1)}, r"'n_replicates' parameter of ModeWeights .*Got -1"),
+        ({R: ModeWeights(effort=-1)}, r"'effort' parameter of ModeWeights .*Got -1"),
         ({"sampler": Chains("smc")}, r"'kernel' parameter of Chains .*Got 'smc'"),
         ({"sampler": Chains(init="modes")}, r"'init' parameter of Chains .*Got 'modes'"),
         ({"sampler": Chains(warm_start="yes")}, r"'warm_start' parameter of Chains .*Got 'yes'"),
@@ -214,7 +212,7 @@ def test_settings_of_samplers_are_checked(settings, message):
 
 def test_a_grid_reaches_into_the_sampler():
     grid = {"sampler__n_warmup": [2, 3], "remove_symmetries__method": ["uniform", "evidence"]}
-    reg = clone(REG).set_params(remove_symmetries=ModeWeights(n_replicates=0), n_draws=2)
+    reg = clone(REG).set_params(remove_symmetries=ModeWeights(), n_draws=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         search = GridSearchCV(reg, grid, cv=2).fit(*DIABETES)
@@ -246,7 +244,7 @@ def test_log_likelihood_of_a_class_never_seen():
 
 @pytest.mark.long
 @pytest.mark.processes
-@pytest.mark.parametrize("weights", [ModeWeights("uniform"), ModeWeights("evidence", 2, 32)])
+@pytest.mark.parametrize("weights", [ModeWeights("uniform"), ModeWeights("evidence")])
 def test_draws_dont_depend_on_the_number_of_processes(weights, monkeypatch):
     monkeypatch.setattr(MCMCRegressor, "_effort", SamplingEffort(block=4, small_block=4))
     X, y = make_sinusoidal(40, random_state=0)

@@ -10,13 +10,13 @@ from quadrature import linear_log_evidence, one_unit_log_evidence
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import HMC, SMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
+from skbayes_sym import HMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.models import HalfNormal
 
 FAST = {
     "sampler": Chains(HMC(max_leapfrog=16), init="prior", n_warmup=100), "n_chains": 16,
-    "n_draws": 20, "random_state": 0, "remove_symmetries": ModeWeights("evidence", 2, 64),
+    "n_draws": 20, "random_state": 0, "remove_symmetries": ModeWeights("evidence"),
     "prior": 1.0,
 }  # fmt: skip
 
@@ -25,25 +25,18 @@ def tensors(*arrays):
     return [torch.as_tensor(a, dtype=torch.float64) for a in arrays]
 
 
-PARTICLES = {"sampler": SMC(64, 2), "remove_symmetries": ModeWeights("evidence")}
-
-
 def chains(n_warmup):
     return Chains(HMC(max_leapfrog=16), init="prior", n_warmup=n_warmup)
 
 
 @pytest.mark.long
-@pytest.mark.kept("0.3-hmc", "1.0-smc")
-@pytest.mark.parametrize("settings", [{}, PARTICLES], ids=["hmc", "smc"])
 @pytest.mark.parametrize("noise_prior_scale", [1.0, 0.3])
-def test_a_linear_model_has_its_exact_evidence(settings, noise_prior_scale):
+def test_a_linear_model_has_its_exact_evidence(noise_prior_scale):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((30, 2))
     y = X @ [1.0, -0.5] + 0.4 * rng.standard_normal(30)
-    reg = MCMCRegressor(
-        (), standardize=False, noise_std=HalfNormal(noise_prior_scale),
-        **FAST | settings,
-    ).fit(X, y)  # fmt: skip
+    reg = MCMCRegressor((), standardize=False, noise_std=HalfNormal(noise_prior_scale), **FAST)
+    reg.fit(X, y)
     exact = linear_log_evidence(*tensors(X, y), noise_prior_scale)
     assert abs(reg.log_evidence_ - exact) < 0.1
     assert abs(reg.log_evidence_ - exact) < 4 * reg.log_evidence_std_error_
@@ -85,7 +78,7 @@ def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
     monkeypatch.setattr("skbayes_sym.estimators.mcmc.allocate.decided_weights", lambda *args: None)
     x = np.linspace(-3, 3, 120)
     y = np.sin(2 * x) + 0.1 * np.random.default_rng(0).standard_normal(120)
-    reg = MCMCRegressor((2,), **FAST | {"remove_symmetries": ModeWeights("evidence", 0)})
+    reg = MCMCRegressor((2,), **FAST)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         reg.fit(x[:, None], y)
@@ -114,7 +107,6 @@ def test_where_the_evidence_cant_be_trusted_it_is_nan():
     X, y = make_sinusoidal(40, random_state=0)
     settings = FAST | {
         "n_chains": 4, "sampler": chains(20), "n_draws": 5,
-        "remove_symmetries": ModeWeights("evidence", 0),
     }  # fmt: skip
     reg = MCMCRegressor((16, 16), **settings)
     with pytest.warns(ConvergenceWarning) as caught:
@@ -131,10 +123,8 @@ def test_where_the_evidence_cant_be_trusted_it_is_nan():
 
 
 @pytest.mark.long
-def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for(monkeypatch):
-    """Explorers make at most 50 draws for the bridge; without it they go on, and no particle looks
-    for modes that can't be weighed."""
-    monkeypatch.setattr("skbayes_sym.estimators.mcmc.explore.run_replicates", None)
+def test_a_net_too_deep_for_evidence_keeps_all_draws_asked_for():
+    """Explorers make at most 50 draws for the bridge; without it they go on."""
     X, y = make_sinusoidal(40, random_state=0)
     settings = FAST | {"n_chains": 2, "sampler": chains(10), "n_draws": 52}
     voting, trying = (

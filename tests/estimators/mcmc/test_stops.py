@@ -80,13 +80,13 @@ def test_every_task_ends_and_an_interrupt_while_chains_are_allocated_keeps_the_m
         prior=1.0,
         n_chains=4,
         n_draws=20,
-        remove_symmetries=ModeWeights("evidence", 1, 16),
+        remove_symmetries=ModeWeights("evidence"),
         random_state=0,
     )
     watch = Watch()
     whole = clone(reg).set_callbacks(watch).fit(X, y)
     assert whole.stop_reason_ == "max_iter"
-    assert watch.begun == watch.ended > 90
+    assert watch.begun == watch.ended > 70
     gradients.budget, gradients.count = gradients.count - 20, 0
     part = interrupted_fit(clone(reg), (X, y))
     assert 1 <= part.samples_.shape[1] < 20
@@ -169,7 +169,7 @@ def test_one_stuck_chain_is_named_and_counted():
 
 @pytest.mark.long
 @pytest.mark.kept("weights1")
-@pytest.mark.parametrize("weights", [ModeWeights("uniform"), ModeWeights("evidence", 0)])
+@pytest.mark.parametrize("weights", [ModeWeights("uniform"), ModeWeights("evidence")])
 def test_all_chains_stuck(weights):
     model = clone(REG).fit(*DIABETES)
     with pytest.warns(ConvergenceWarning) as caught:
@@ -191,7 +191,7 @@ def test_targets_beyond_the_arithmetics_range_are_an_error():
 @pytest.mark.long
 @pytest.mark.kept("one-row-weights1", "constant-target-weights0", "constant-feature-weights1")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("weights", [ModeWeights("uniform"), ModeWeights("evidence", 1, 16)])
+@pytest.mark.parametrize("weights", [ModeWeights("uniform"), ModeWeights("evidence")])
 @pytest.mark.parametrize("case", ["one-row", "constant-target", "constant-feature"])
 def test_data_that_say_little(case, weights, monkeypatch):
     """Few draws: without noise in the targets a trajectory takes all the gradients it may."""

@@ -10,25 +10,24 @@ from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.trust import decided_weights, no_evidence, why_not, why_not_weigh
 from skbayes_sym.inference.sampling.modes.bridge import NOT_ESTIMATED
 from skbayes_sym.inference.sampling.modes.weigh import DrawModes, DrawPool, ModeMasses, Weighing
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
+
+MOVING = SimpleNamespace(stuck=np.zeros(4, dtype=bool))
 
 
-def weighing(
-    counts=(100, 40), heights=(-5.0, 0.0), std_error=0.1, spread=0.2, evidences=(-5.0, -3.0)
-):
+def weighing(counts=(100, 40), heights=(-5.0, 0.0), std_error=0.1, evidences=(-5.0, -3.0)):
     """Two modes with so many draws each, of so high a log density and such evidence."""
     counts = torch.tensor(counts)
     labels = torch.arange(len(counts)).repeat_interleave(counts)
     values = torch.tensor(heights, dtype=torch.float64)[labels]
     n = len(labels)
-    pool = DrawPool(torch.zeros(n, 8).double(), values, torch.arange(n), torch.zeros(n).long())
+    pool = DrawPool(torch.zeros(n, 8).double(), values, torch.arange(n))
     share = torch.tensor(evidences, dtype=torch.float64).nan_to_num(-np.inf).softmax(0)
     weights = ModeMasses(share, torch.tensor([0.1, 0.1]), -3.0, std_error)
     errors = [std_error if np.isfinite(e) else np.nan for e in evidences]
     estimates = [NOT_ESTIMATED._replace(log_evidence=e, standard_error=s)
                  for e, s in zip(evidences, errors, strict=True)]  # fmt: skip
-    return Weighing(pool, DrawModes(labels, None, counts), estimates, weights, spread)
+    return Weighing(pool, DrawModes(labels, None, counts), estimates, weights)
 
 
 @pytest.mark.parametrize(
@@ -37,10 +36,6 @@ def weighing(
         ({"counts": (100, 39)}, "39 draws of 8 parameters in the highest mode, fewer than 5 a"),
         ({"std_error": 1.26}, "its standard error is 1.3 nats: raise n_draws"),
         ({"std_error": np.nan}, "its standard error is nan nats"),
-        (
-            {"spread": 12.4},
-            "chains and replicates put it 12 nats apart: raise n_draws or n_particles",
-        ),
     ],
 )
 def test_each_reason_with_its_figure(change, reason):
@@ -54,11 +49,10 @@ def test_each_reason_with_its_figure(change, reason):
     [
         ({}, [0.1192, 0.8808]),
         ({"std_error": 2.0}, None),  # a nat of doubt moves them by .1 and more
-        ({"spread": 2.0}, None),
-        ({"evidences": (-30.0, -3.0), "spread": 2.0}, [0.0, 1.0]),  # 27 nats ahead: who cares
+        ({"evidences": (-30.0, -3.0), "std_error": 2.0}, [0.0, 1.0]),  # 27 nats ahead: who cares
         ({"evidences": (np.nan, -3.0)}, None),  # the other may be heavier
         ({"evidences": (np.nan, np.nan), "heights": (-110.0, 0.0)}, [0.0, 1.0]),
-        ({"heights": (-110.0, 0.0), "std_error": 2.0, "spread": 1.2}, [0.0, 1.0]),  # airfoil
+        ({"heights": (-110.0, 0.0), "std_error": 2.0}, [0.0, 1.0]),  # airfoil
     ],
 )
 def test_weights_are_decided_where_no_doubt_changes_them(known, weights):
@@ -81,21 +75,13 @@ def test_the_warning_says_what_becomes_of_the_weights():
     assert shared.endswith("in proportion to how many chains found each.")
 
 
-def test_one_source_has_no_spread():
-    assert why_not(weighing(spread=np.nan), 8, SamplingEffort()) == []
-
-
-def test_all_reasons_are_given():
-    assert len(why_not(weighing(std_error=2.0, spread=2.0), 8, SamplingEffort())) == 2
-
-
 @pytest.mark.parametrize(
     ("hidden_layer_sizes", "figure"),
     [((4, 3), "e^9.8 elements"), ((16, 16), "e^83.5 elements"), ((3, 3), None), ((128,), None)],
 )
 def test_groups_that_cant_be_bridged(hidden_layer_sizes, figure):
     """4! 2^4 3! 2^3 = 18,432 elements are too many, (3! 2^3)^2 = 2,304 aren't; nor is one layer."""
-    found = why_not_weigh(MLP(1, hidden_layer_sizes, 1, TANH).symmetry(), None, SamplingEffort())
+    found = why_not_weigh(MLP(1, hidden_layer_sizes, 1, TANH).symmetry(), MOVING, SamplingEffort())
     assert [figure in reason for reason in found] == ([] if figure is None else [True])
 
 

@@ -12,11 +12,9 @@ from skbayes_sym import HMC, Annealing, Chains, MCMCClassifier, MCMCRegressor
 from skbayes_sym.estimators.mcmc.chain_starts import INITS, init_by_size, usual_scale
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.mcmc.trust import doubtful_chains
-from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.priors import Normal
 from skbayes_sym.symmetry.group import Trivial
 

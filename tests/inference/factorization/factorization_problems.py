@@ -10,7 +10,7 @@ from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
 from skbayes_sym.inference.factorization.incidence import Coordinates, entries
 from skbayes_sym.inference.factorization.sides import CovarianceFamily
 from skbayes_sym.inference.factorization.vi import fit_factors
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 
 FAMILIES = {kind: CovarianceFamily(kind) for kind in ("isotropic", "row", "diag", "full")}
 

@@ -21,7 +21,7 @@ from skbayes_sym.inference.factorization.entry_predictor import (
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.incidence import Coordinates, with_pinned
 from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 
 N, M, K = 14, 9, 3
 PRIOR_SCALE, NOISE = 1.5, 0.3

@@ -15,9 +15,8 @@ from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.sides import mean_field_elbo
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian, StudentT
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
-from skbayes_sym.models.likelihoods.student_t import StudentT
 
 LIKELIHOODS = {
     "normal": Gaussian(torch.tensor([-0.45]).double()),

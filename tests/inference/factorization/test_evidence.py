@@ -13,9 +13,8 @@ from skbayes_sym.inference.factorization.hyperpriors import SCATTER
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian, StudentT
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
-from skbayes_sym.models.likelihoods.student_t import StudentT
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 NUMBERS = torch.tensor([[1.8, -0.9], [-1.1, 0.7]], dtype=torch.float64)

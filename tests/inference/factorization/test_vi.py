@@ -24,7 +24,7 @@ from skbayes_sym.inference.factorization.incidence import entries
 from skbayes_sym.inference.factorization.sides import CovarianceFamily, mean_field_elbo, row_entropy
 from skbayes_sym.inference.factorization.vi import GapStream, sweeps_start
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
-from skbayes_sym.symmetry.gaps.langevin import langevin_gap
+from skbayes_sym.symmetry.gaps.rotations import langevin_gap
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units

@@ -5,9 +5,14 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import logsigmoid
 
+from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
+from skbayes_sym.inference.laplace.predictors import LabelsPredictor
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
-from skbayes_sym.models import MLP, TANH, LayerScales
+from skbayes_sym.models import MLP
+from skbayes_sym.models import TANH
+from skbayes_sym.models import LayerScales
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import LayerScales
 
 
 def class_data(n=40, n_inputs=2, n_classes=3, seed=0):
@@ -29,6 +34,13 @@ def class_problem(data, widths=(), n_outputs=3, prior=None):
 def held(problem):
     """The same with scales that stay."""
     return replace(problem, prior=replace(problem.prior, is_learned=False))
+
+
+def mixture_at(problem, laws, variance_scale, x=None):
+    """Class probabilities by laws that count alike, of the problem's rows by default."""
+    equal = torch.ones(len(laws.theta), dtype=torch.float64)
+    modes = LinearisedModes(problem.network, laws.theta, laws.factor, equal)
+    return LabelsPredictor(modes, variance_scale).law(problem.data.x if x is None else x)
 
 
 def grid_log_evidence(problem, hyper, centre, half_width, n=121):

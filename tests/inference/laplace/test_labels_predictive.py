@@ -7,6 +7,7 @@ from inference.laplace.labels_problems import (
     class_problem,
     grid_log_evidence,
     held,
+    mixture_at,
     repeated,
 )
 
@@ -14,25 +15,18 @@ from skbayes_sym.inference.laplace import labels_predictive, member_refit
 from skbayes_sym.inference.laplace.labels_predictive import (
     VARIANCE_SCALES,
     LeftOut,
-    Posteriors,
     choose_variance_scale,
     gaussian_bound,
-    labels_mixture,
     leave_one_out,
     refine,
 )
-from skbayes_sym.inference.laplace.member_refit import (
-    LinearisedMember,
-    RefittedMembers,
-    refit,
-    refitted_logits,
-    refitted_mixture,
-)
+from skbayes_sym.inference.laplace.member_refit import LinearisedMember, RefittedMembers, refit
+from skbayes_sym.inference.laplace.predictors import RefittedPredictor
 from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import LayerScales, ScalesByGroup
 
 
 def modes_of(problem, n=1, max_iter=60, tol="auto"):
@@ -87,7 +81,7 @@ def test_separated_classes_become_confident_again():
     assert torch.all(refined.bound > laplace)
     losses = []
     for law in (modes, refined):
-        mixture = labels_mixture(problem.network, Posteriors(law.theta, law.covariance), x, 1.0)
+        mixture = mixture_at(problem, law, 1.0)
         losses.append(-mixture.mean()[torch.arange(30), data.y].log().mean())
     assert losses[1] < 0.5 * losses[0]
 
@@ -97,16 +91,12 @@ KINDS = pytest.mark.parametrize(
 )
 
 
-def posteriors(modes):
-    return Posteriors(modes.theta, modes.covariance)
-
-
 @KINDS
 @pytest.mark.parametrize("variance_scale", VARIANCE_SCALES)
 def test_probabilities_and_weights_sum_to_one(n_outputs, n_classes, variance_scale):
     problem = class_problem(class_data(n_classes=n_classes), (3,), n_outputs)
-    laws = posteriors(modes_of(problem, n=2, max_iter=10))
-    mixture = labels_mixture(problem.network, laws, problem.data.x, variance_scale)
+    laws = modes_of(problem, n=2, max_iter=10)
+    mixture = mixture_at(problem, laws, variance_scale)
     total = mixture.log_probs.logsumexp(-1)
     torch.testing.assert_close(total, torch.zeros_like(total))
     one = torch.ones((), dtype=torch.float64)
@@ -116,8 +106,8 @@ def test_probabilities_and_weights_sum_to_one(n_outputs, n_classes, variance_sca
 
 def test_without_variance_it_is_the_mean_of_the_modes():
     problem = class_problem(class_data(), (3,))
-    laws = posteriors(modes_of(problem, n=2, max_iter=10))
-    mixture = labels_mixture(problem.network, laws, problem.data.x, 0.0)
+    laws = modes_of(problem, n=2, max_iter=10)
+    mixture = mixture_at(problem, laws, 0.0)
     outputs = problem.network.forward(laws.theta, problem.data.x)
     torch.testing.assert_close(mixture.mean(), outputs.softmax(-1).mean(0))
 
@@ -126,15 +116,14 @@ def test_without_variance_it_is_the_mean_of_the_modes():
 def test_exchanging_classes_exchanges_probabilities(variance_scale, atol):
     """Exactly but for the points, which treat the classes alike to quasi-Monte Carlo error."""
     problem, order = class_problem(class_data(), (3,)), torch.tensor([2, 0, 1])
-    laws, layout = posteriors(modes_of(problem, max_iter=10)), problem.network.layout
+    laws, layout = modes_of(problem, max_iter=10), problem.network.layout
     places = layout.unflatten(torch.arange(layout.n_params))
     moved = {**places, "W2": places["W2"][order], "b2": places["b2"][order]}
     index = layout.flatten(moved)
-    exchanged = Posteriors(laws.theta[:, index], laws.covariance[:, index][:, :, index])
-    found = [
-        labels_mixture(problem.network, these, problem.data.x, variance_scale).mean()
-        for these in (laws, exchanged)
-    ]
+    covariance = laws.covariance[:, index][:, :, index]
+    factor = torch.linalg.cholesky(torch.linalg.inv(covariance))
+    exchanged = laws._replace(theta=laws.theta[:, index], factor=factor)
+    found = [mixture_at(problem, these, variance_scale).mean() for these in (laws, exchanged)]
     torch.testing.assert_close(found[0][:, order], found[1], atol=atol, rtol=0.0)
 
 
@@ -158,8 +147,7 @@ def test_leaving_out_is_near_to_fitting_without_the_row(n_outputs, n_classes, av
     for row in range(15):
         kept = torch.arange(15) != row
         _, found = law(Data(*(t[kept] for t in data)))
-        mixture = labels_mixture(problem.network, posteriors(found), data.x, 1.0)
-        probabilities = mixture.mean()
+        probabilities = mixture_at(problem, found, 1.0, data.x).mean()
         exact.append(probabilities[row, data.y[row]].log())
     exact = torch.stack(exact)
     assert (log_p - exact).abs().mean() < 0.1
@@ -227,7 +215,7 @@ def test_mean_and_covariance_are_stationary(to_the_end, n, n_classes):
     scale = torch.linspace(0.5, 1.5, network.layout.n_params, dtype=torch.float64)
     member = member_of(network, data, scale)
     found = refit(member, data).member
-    theta, loc, root = found
+    theta, loc, root = found[:3]
     jacobian = contrasts(torch.func.jacrev(lambda t: network.forward(t, data.x))(theta))
     mean = contrasts(network.forward(theta, data.x)) + jacobian @ (loc - theta)
     covariance = (scale**2).diag() - root @ root.T
@@ -263,7 +251,7 @@ def test_logits_of_the_rows_it_was_fitted_to(n_classes):
     network = MLP(2, (5,), n_classes, TANH)
     scale = torch.ones(network.layout.n_params, dtype=torch.float64)
     found = refit(member_of(network, data, scale), data)
-    logits = refitted_logits(network, found.member, scale, data.x)
+    logits = found.member.logits(network, data.x)
     # But for directions that are left out, of little variance.
     torch.testing.assert_close(logits.mean, found.logits.mean, atol=0.02, rtol=0.0)
     torch.testing.assert_close(logits.covariance, found.logits.covariance, atol=0.02, rtol=0.0)
@@ -279,8 +267,8 @@ def test_early_stop_and_fewer_directions_change_little(monkeypatch):
         for name, value in constants.items():
             monkeypatch.setattr(member_refit, name, value)
         member = refit(member_of(network, data, scale), data).member
-        laws = RefittedMembers.of([member], scale).tensors(x.device)
-        found.append(refitted_mixture(network, laws, x, 1.0).mean())
+        laws = RefittedMembers.of([member]).tensors(x.device)
+        found.append(RefittedPredictor(network, laws, 1.0).law(x).mean())
     assert (found[0] - found[1]).abs().max() < 0.01
 
 

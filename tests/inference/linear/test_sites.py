@@ -18,10 +18,14 @@ from skbayes_sym.inference.linear.sites import (
     solve,
     update,
 )
-from skbayes_sym.models import Bernoulli, Gaussian, Poisson, StudentT
-from skbayes_sym.models.likelihoods.site_rules import ScalarSites, SoftmaxSites
-from skbayes_sym.numerics.convergence import AndersonMixing
+from skbayes_sym.models.likelihoods.categorical import Bernoulli
+from skbayes_sym.models.likelihoods.categorical import SoftmaxSites
+from skbayes_sym.models.likelihoods.counts import Poisson
+from skbayes_sym.models.likelihoods.likelihood import ScalarSites
+from skbayes_sym.models.likelihoods.noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import StudentT
 from skbayes_sym.numerics.gaussian import sobol_normal
+from skbayes_sym.numerics.optimise import AndersonMixing
 
 
 def linear_data(X, y, *, n_outputs=1, fit_intercept=False, weight=None):

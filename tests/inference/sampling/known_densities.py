@@ -42,4 +42,4 @@ def quartic():
     def log_prob(x):
         return -(x**4).sum(1) / 4 - 0.5 * (x[:, 0] - x[:, 1]) ** 2 - x[:, 2].cosh()
 
-    return AutogradPosterior(3, log_prob, flat, beta=0.0)
+    return AutogradPosterior(3, log_prob, flat)

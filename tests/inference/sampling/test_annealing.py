@@ -31,10 +31,9 @@ from skbayes_sym.inference.sampling.kernels import (
     initial_state,
 )
 from skbayes_sym.inference.sampling.warmup import FixedPreconditioner
-from skbayes_sym.models.likelihoods.heteroscedastic import Heteroscedastic
+from skbayes_sym.models.likelihoods.noise import Heteroscedastic
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.priors import Normal
 
 SHORT = Annealing(n_adam=20, n_hot=40, n_settle=30)

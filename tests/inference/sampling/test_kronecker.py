@@ -9,10 +9,9 @@ from skbayes_sym.inference.sampling.kernels import DiagonalPreconditioner
 from skbayes_sym.inference.sampling.warmup import RunningMoments
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.activations import IDENTITY, RELU, SOFTPLUS, TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import IDENTITY, MLP, RELU, SOFTPLUS, TANH
 from skbayes_sym.models.priors import Normal
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6

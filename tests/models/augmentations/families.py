@@ -3,10 +3,17 @@
 import torch
 from cases import AUGMENTATIONS
 
-from skbayes_sym.models.augmentations.affine import AXIS, SIMILARITY, Affine
-from skbayes_sym.models.augmentations.augmentation import Composed
-from skbayes_sym.models.augmentations.half_width import stratified_noise
-from skbayes_sym.models.augmentations.pixels import Blur, Brightness, Contrast, Hue, PixelNoise
+from skbayes_sym.models.augmentations.augmentation import Composed, stratified_noise
+from skbayes_sym.models.augmentations.images import (
+    AXIS,
+    SIMILARITY,
+    Affine,
+    Blur,
+    Brightness,
+    Contrast,
+    Hue,
+    PixelNoise,
+)
 
 SCALE = (1.5, 2.0, 1.0)
 COLOURS = (3, 5, 4)

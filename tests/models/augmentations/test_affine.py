@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from models.augmentations.families import family
 from torch.testing import assert_close
 
-from skbayes_sym.models.augmentations.affine import AXIS, SIMILARITY, Affine, _exponential
-from skbayes_sym.models.augmentations.half_width import HalfWidth
+from skbayes_sym.models.augmentations.augmentation import HalfWidth
+from skbayes_sym.models.augmentations.images import AXIS, SIMILARITY, Affine, _exponential
 
 
 def test_exponential_and_its_integral_by_the_general_routine(generator):

@@ -6,8 +6,12 @@ from cases import AUGMENTATIONS
 from models.augmentations.families import IMAGES, SCALE, family
 from torch.testing import assert_close
 
-from skbayes_sym.models.augmentations.augmentation import Composed, InRescaledUnits
-from skbayes_sym.models.augmentations.half_width import amplitude, stratified_noise
+from skbayes_sym.models.augmentations.augmentation import (
+    Composed,
+    InRescaledUnits,
+    amplitude,
+    stratified_noise,
+)
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 
 every_family = pytest.mark.parametrize("name", [*AUGMENTATIONS, *IMAGES])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.models.augmentations.pixels import Brightness, Contrast, Hue
+from skbayes_sym.models.augmentations.images import Brightness, Contrast, Hue
 
 SHAPE = (3, 4, 5)
 

@@ -5,7 +5,7 @@ from math import pi
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.models.augmentations.half_width import HalfWidth, amplitude, stratified_noise
+from skbayes_sym.models.augmentations.augmentation import HalfWidth, amplitude, stratified_noise
 from skbayes_sym.models.augmentations.tabular import Rotation2D
 
 

@@ -5,10 +5,13 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from skbayes_sym.models.augmentations.affine import SIMILARITY, Affine
-from skbayes_sym.models.augmentations.augmentation import Composed
-from skbayes_sym.models.augmentations.half_width import amplitude, stratified_noise
-from skbayes_sym.models.augmentations.module import ModuleAugmentation
+from skbayes_sym.models.augmentations.augmentation import (
+    Composed,
+    ModuleAugmentation,
+    amplitude,
+    stratified_noise,
+)
+from skbayes_sym.models.augmentations.images import SIMILARITY, Affine
 from skbayes_sym.models.augmentations.tabular import Rotation2D
 
 

@@ -7,8 +7,8 @@ from scipy import ndimage
 from scipy.linalg import expm
 from torch.testing import assert_close
 
-from skbayes_sym.models.augmentations.half_width import amplitude
-from skbayes_sym.models.augmentations.pixels import Blur, PixelNoise
+from skbayes_sym.models.augmentations.augmentation import amplitude
+from skbayes_sym.models.augmentations.images import Blur, PixelNoise
 
 
 def blurred(x, sigma):

@@ -8,7 +8,7 @@ import torch
 from models.augmentations.families import SCALE
 from torch.testing import assert_close
 
-from skbayes_sym.models.augmentations.half_width import amplitude
+from skbayes_sym.models.augmentations.augmentation import amplitude
 from skbayes_sym.models.augmentations.tabular import ColumnShift, LogScale, Rotation2D
 
 

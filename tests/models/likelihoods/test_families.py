@@ -8,8 +8,7 @@ from torch.testing import assert_close
 
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
-from skbayes_sym.models.likelihoods.student_t import StudentT
+from skbayes_sym.models.likelihoods.noise import Gaussian, StudentT
 
 OUTPUTS = torch.tensor([[[-1.0], [0.3], [2.0]]], dtype=torch.float64)
 COUNTS = torch.tensor([[0.0], [2.0], [11.0]], dtype=torch.float64)

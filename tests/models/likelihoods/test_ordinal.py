@@ -6,8 +6,8 @@ import torch
 from scipy import stats
 from torch.testing import assert_close
 
+from skbayes_sym.models.likelihoods.noise import StudentT
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
-from skbayes_sym.models.likelihoods.student_t import StudentT
 
 CUTS = np.array([-1.0, 0.1, 1.2])
 STEPS = torch.tensor([-1.0, *np.log(np.diff(CUTS))], dtype=torch.float64)

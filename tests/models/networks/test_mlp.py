@@ -5,8 +5,7 @@ import torch
 from cases import NETWORKS
 from torch.testing import assert_close
 
-from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, SIGMOID, TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP, RELU, SIGMOID, TANH
 from skbayes_sym.symmetry.group import Trivial
 
 

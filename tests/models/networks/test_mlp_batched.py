@@ -8,10 +8,8 @@ import torch
 from cases import LIKELIHOODS, NETWORKS
 from torch.testing import assert_close
 
-from skbayes_sym.models.likelihoods.normal_noise import Gaussian
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_batched import MLPChainLikelihood
+from skbayes_sym.models.likelihoods.noise import Gaussian
+from skbayes_sym.models.networks.mlp import MLP, TANH, MLPChainLikelihood
 
 N_CHAINS = 5
 every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from skbayes_sym.models.networks.activations import ACTIVATIONS, RELU, TANH
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_factors import (
+from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP, RELU, TANH
+from skbayes_sym.models.networks.mlp_passes import (
     outputs_and_factors,
     outputs_and_jacobian,
     pack,

@@ -6,9 +6,8 @@ from cases import LIKELIHOODS, NETWORKS
 from torch.testing import assert_close
 
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.activations import RELU, TANH
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_moments import ElboLikelihood, LayerViews, output_moments
+from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
+from skbayes_sym.models.networks.mlp_passes import ElboLikelihood, LayerViews, output_moments
 
 
 def posterior(network, generator):

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from skbayes_sym.models.networks.activations import TANH
 from skbayes_sym.models.networks.convolutional import cnn, resnet, wide_resnet
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.networks.modules import ModuleNetwork, UnsupportedModuleError
 from skbayes_sym.numerics.random import generator_from
 

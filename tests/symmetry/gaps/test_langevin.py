@@ -7,7 +7,8 @@ import torch
 from gap_oracle import Rows, log_density_ratio
 from torch.testing import assert_close
 
-from skbayes_sym.symmetry.gaps.langevin import (
+from skbayes_sym.symmetry.gaps.rotations import (
+    Distance,
     added_precision,
     anchor_features,
     anchored_inner,
@@ -17,7 +18,6 @@ from skbayes_sym.symmetry.gaps.langevin import (
     learn_mixing,
     plain_anchors,
 )
-from skbayes_sym.symmetry.gaps.rotations import Distance
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 N_ROWS, DRAWS = 12, 4000

@@ -7,8 +7,7 @@ from gap_oracle import draws_of, log_density_ratio, moved, shifted
 from torch.testing import assert_close
 
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.symmetry.gaps.permanent_estimates import Bethe, Exact, Soules
-from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import Bethe, Exact, Soules, UnitGap
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units
 

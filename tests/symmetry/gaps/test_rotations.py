@@ -5,8 +5,13 @@ import torch
 from cases import GAPS
 from gap_oracle import Rows, draws_of, log_density_ratio
 
-from skbayes_sym.symmetry.gaps.langevin import langevin_gap, langevin_gradient
-from skbayes_sym.symmetry.gaps.rotations import Distance, IsotropicRotationGap, isotropic_gradient
+from skbayes_sym.symmetry.gaps.rotations import (
+    Distance,
+    IsotropicRotationGap,
+    isotropic_gradient,
+    langevin_gap,
+    langevin_gradient,
+)
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 K, N_DRAWS = 3, 4000

@@ -8,8 +8,12 @@ import torch
 from gap_oracle import Rows
 from torch.testing import assert_close
 
-from skbayes_sym.symmetry.gaps.langevin import langevin_gap
-from skbayes_sym.symmetry.gaps.rotations import AnchoredRotationGap, Distance, IsotropicRotationGap
+from skbayes_sym.symmetry.gaps.rotations import (
+    AnchoredRotationGap,
+    Distance,
+    IsotropicRotationGap,
+    langevin_gap,
+)
 from skbayes_sym.symmetry.gaps.row_gaps import (
     AnchoredComponentGap,
     ComponentGap,

@@ -10,16 +10,13 @@ from torch.nn.functional import softplus
 from torch.testing import assert_close
 
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.models.networks.activations import RELU, TANH
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.symmetry.gaps.permanent_estimates import (
+from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
+from skbayes_sym.symmetry.gaps.unit_gap import (
     Exact,
     ExactUpTo,
     Importance,
     InfoNCE,
     Soules,
-)
-from skbayes_sym.symmetry.gaps.unit_gap import (
     UnitGap,
     disjoint_unit_blocks,
     settled_within,

@@ -30,8 +30,8 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     joined,
     mapped,
 )
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.models.priors import ScalesByGroup
 
 _DIFFERENT = 1.0  # nats: by less one beginning isn't better, where all restarts find one mode
 # Nats per row that a mode leaves unexplained, below which classes count as separated.

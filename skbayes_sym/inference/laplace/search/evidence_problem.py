@@ -35,10 +35,10 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
     are_outnumbered,
     require_factor,
 )
-from skbayes_sym.models.learned_scales import ScalesByGroup
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_factors import outputs_and_factors, rows_per_block
+from skbayes_sym.models.networks.mlp_passes import outputs_and_factors, rows_per_block
+from skbayes_sym.models.priors import ScalesByGroup
 
 UPDATE_DAMPING = 0.7  # share of the logarithmic step of a hyperparameter
 

@@ -30,7 +30,7 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
 )
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_factors import (
+from skbayes_sym.models.networks.mlp_passes import (
     outputs_and_factors,
     pack,
     packing,

@@ -32,8 +32,8 @@ from skbayes_sym.inference.laplace.search.evidence_problem import (
     evaluated,
 )
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, step
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.priors import LayerScales
 from skbayes_sym.numerics.optimise import Loop, Stopped, gravest
 
 _NEAR = 0.1  # squared distance up to which two restarts are on their way to copies of one mode

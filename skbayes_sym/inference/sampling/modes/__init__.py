@@ -1,8 +1,7 @@
 """Posteriors with several modes: which there are, and the mass of each.
 
 Reading order: `bridge` (the evidence of one mode modulo the symmetry), `weigh` (a pool of draws,
-divided and weighed), `particle_alignment`,
-`confined` (chains in one mode, where its mass is poorly known).
+divided and weighed), `confined` (chains in one mode, where its mass is poorly known).
 
 In: draws of chains, their log densities, the symmetry group. Out: regions, log evidences with
 standard errors in nats, weights.

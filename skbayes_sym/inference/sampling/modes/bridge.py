@@ -29,7 +29,7 @@ from skbayes_sym.symmetry.fundamental_domain import (
     has_exact_domain,
 )
 from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.reference import estimate_reference, orbit_mean_square
+from skbayes_sym.symmetry.relabelling import estimate_reference, orbit_mean_square
 from skbayes_sym.symmetry.units import split_units
 
 

@@ -11,13 +11,10 @@ from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.sampling.chains import ChainDraws, Sampler, sample_chains, start_blocks
 from skbayes_sym.inference.sampling.kernels import (
     HMC,
+    DensePreconditioner,
     DiagonalPreconditioner,
     Kernel,
     Preconditioner,
-)
-from skbayes_sym.inference.sampling.modes.particle_alignment import (
-    full_preconditioner,
-    pooled_preconditioner,
 )
 from skbayes_sym.inference.sampling.modes.weigh import (
     LEAST_WEIGHT,
@@ -28,10 +25,12 @@ from skbayes_sym.inference.sampling.modes.weigh import (
     weigh,
 )
 from skbayes_sym.inference.sampling.warmup import FixedPreconditioner
+from skbayes_sym.numerics.linalg import cholesky, shrink_to_diagonal
 from skbayes_sym.numerics.optimise import OnStep
 from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.group import SymmetryGroup
+from skbayes_sym.symmetry.relabelling import orbit_mean
 
 # What a call costs whatever it computes, in multiplications of the time it takes: a sixth of a
 # millisecond at some 3 10^10 a second.
@@ -205,6 +204,34 @@ class ModeSampler:
         )
 
 
+def pooled_preconditioner(
+    aligned: Tensor,  # (N, D): one representative of each orbit
+    group: SymmetryGroup,
+) -> DiagonalPreconditioner:
+    """Standard deviations pooled over coordinate orbits: no group element changes them."""
+    return DiagonalPreconditioner(orbit_mean(_variance(aligned.double()), group).sqrt().to(aligned))
+
+
+def full_preconditioner(aligned: Tensor) -> DensePreconditioner:
+    """Cholesky factor of ``0.98 S + 0.02 diag S``, ``S`` the covariance of aligned draws."""
+    x = aligned.double()
+    centred = x - x.mean(dim=0)
+    covariance = shrink_to_diagonal(centred.mT @ centred, 0.02) / len(x)
+    covariance.diagonal().copy_(_variance(x))  # at least its floor
+    factor = cholesky(
+        covariance,
+        what="The covariance of the draws",
+        remedy="Standardize the data, or raise n_draws.",
+    )
+    return DensePreconditioner(factor.to(aligned))
+
+
+def _variance(x: Tensor) -> Tensor:
+    mean_square, least = x.square().mean(dim=0), 1e-12
+    floor = least * mean_square.clamp_min(torch.finfo(x.dtype).tiny / least)
+    return torch.maximum(x.var(dim=0, correction=0), floor)
+
+
 def _boundary_loss(run: ChainDraws) -> float:
     """Share of proposals that the integrator would have had accepted and the boundary stopped."""
     tally = run.warmup
@@ -224,8 +251,8 @@ def refine(
 ) -> Weighing:
     """Draw more from modes that matter and whose evidence is poorly known, and weigh again.
 
-    A mode that few chains reached, or particles with few ancestors, has too few independent draws
-    to be bridged. Chains started from those it has make more.
+    A mode that few chains reached has too few independent draws to be bridged. Chains started from
+    those it has make more.
 
     ``weighing`` itself if nothing was to be done.
     """
@@ -277,5 +304,4 @@ def _with_chains(pool: DrawPool, run: ChainDraws, domain: FundamentalDomain) -> 
         torch.cat([pool.draws, draws]),
         torch.cat([pool.values, torch.as_tensor(run.log_density).flatten().double()]),
         torch.cat([pool.chains, names.repeat_interleave(n_draws)]),
-        torch.cat([pool.sources, torch.zeros(len(draws), dtype=torch.int64)]),
     )

@@ -5,10 +5,8 @@ draws are put on one representative of their orbits and divided into modes, each
 space of its own, and the mass of each is estimated by bridge sampling.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from math import ceil, hypot, log, nan
+from math import ceil, log
 from typing import NamedTuple
 
 import torch
@@ -27,10 +25,10 @@ from skbayes_sym.inference.sampling.modes.bridge import (
     domain_of,
     fit_gaussian_mixture,
 )
-from skbayes_sym.inference.sampling.modes.particle_alignment import align_particles
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, FundamentalDomain, has_exact_domain
 from skbayes_sym.symmetry.group import SymmetryGroup
+from skbayes_sym.symmetry.relabelling import Labelling, estimate_reference, label_objective, relabel
 
 LONG = 10  # draws from which a chain has a mean and a spread to compare
 
@@ -89,18 +87,18 @@ class ModeMasses(NamedTuple):
 def find_modes(
     draws: Tensor,  # (n, D): aligned
     values: Tensor,  # (n,): log density of each, nats
-    chains: Tensor,  # (n,), int64: the chain of each; particles have one each
+    chains: Tensor,  # (n,), int64: the chain of each
     group: SymmetryGroup,
 ) -> DrawModes:
-    """Cluster aligned draws of chains and of particles; deterministic.
+    """Cluster aligned draws of chains; deterministic.
 
     Draws of one chain start together. Three rules join chains, transitively:
 
     1. Two chains (of 10 draws or more) are in one mode if their means differ by less than 3
        within-chain standard deviations in every coordinate, and their mean log densities by less
        than 5 nats or one standard deviation.
-    2. A particle, a draw of a shorter chain, is in the mode of its nearest 2 log n neighbours among
-       all draws, where their log densities differ by no more than chance makes them.
+    2. A draw of a shorter chain is in the mode of its nearest 2 log n neighbours among all draws,
+       where their log densities differ by no more than chance makes them.
     3. A Gaussian is fitted to each cluster, and every draw goes to the Gaussian under which it is
        likeliest. Clusters that exchange a tenth of their draws, or share a chain that spends a
        tenth of its draws in each, are one.
@@ -110,7 +108,7 @@ def find_modes(
     Splitting one mode in two costs accuracy only: the regions are disjoint, and their evidences
     add up. Taking two modes for one costs more: rule 1 sees modes closer than 3 standard
     deviations in every coordinate and equally high as one. A bridge with more components
-    (`bridge_evidence`) then gives another evidence. O(C^2 D) for chains, O(n D) a particle.
+    (`bridge_evidence`) then gives another evidence. O(C^2 D), and O(n D) a draw of a shorter chain.
     """
     draws, values = draws.detach().cpu().double(), values.detach().cpu().double()
     chain = chains.cpu().unique(return_inverse=True)[1]
@@ -187,9 +185,9 @@ def _alike(draws: Tensor, values: Tensor, chain: Tensor, long: Tensor) -> Tensor
 
 
 def _neighbors(draws: Tensor, values: Tensor, chain: Tensor, asked: Tensor) -> Tensor:
-    """Edges (2, E) between chains: from particles to their nearest draws, rule 2.
+    """Edges (2, E) between chains: from draws of short ones to the nearest draws, rule 2.
 
-    With 2 log n neighbours a random graph of one cloud is connected (Brito et al. 1997); no chance
+    With 2 log n neighbours a random graph of one mode is connected (Brito et al. 1997); no chance
     takes a Gaussian's log density 6 standard deviations away.
     """
     scale = draws.std(dim=0, correction=0)
@@ -264,12 +262,11 @@ LEAST_WEIGHT = 1e-3
 
 
 class DrawPool(NamedTuple):
-    """Draws of chains and particles, one representative of each orbit, float64 on the CPU."""
+    """Draws of chains, one representative of each orbit, float64 on the CPU."""
 
     draws: Tensor  # (n, D)
     values: Tensor  # (n,), log density, nats
-    chains: Tensor  # int64 (n,): the chain of each; every particle is its own
-    sources: Tensor  # int64 (n,): 0 for chains, i for the i-th cloud of particles
+    chains: Tensor  # int64 (n,): the chain of each
 
 
 class Weighing(NamedTuple):
@@ -279,36 +276,48 @@ class Weighing(NamedTuple):
     modes: DrawModes
     estimates: list[BridgeEstimate]  # one a mode; not estimated where hopeless
     weights: ModeMasses
-    # Nats between the sources' own estimates of the heaviest mode, beyond their errors; nan where
-    # the chains know it, or there is only one source.
-    spread: float
 
 
 def pool_draws(
-    chain_draws: Tensor,
-    chain_values: Tensor,
-    clouds: Sequence[Tensor],
-    log_density: LogDensity,
+    draws: Tensor,  # (C, S, D)
+    values: Tensor,  # (C, S), their log density, nats
     group: SymmetryGroup,
     *,
     generator: torch.Generator,
 ) -> DrawPool:
-    """Unite the draws of chains (C, S, D) with clouds of particles (N, D), and align them.
+    """Align the draws of chains.
 
     A chain that hardly moved says where it is, not how often: its draws count once each.
     """
-    n_chains, n_draws, _ = chain_draws.shape
-    new = torch.ones(chain_draws.shape[:2], dtype=torch.bool, device=chain_draws.device)
-    new[:, 1:] = (chain_draws[:, 1:] != chain_draws[:, :-1]).any(dim=-1)
+    n_chains, n_draws, _ = draws.shape
+    new = torch.ones(draws.shape[:2], dtype=torch.bool, device=draws.device)
+    new[:, 1:] = (draws[:, 1:] != draws[:, :-1]).any(dim=-1)
     counts = (new | (new.sum(dim=1, keepdim=True) >= LONG)).flatten()
-    parts = [chain_draws.flatten(0, 1)[counts].cpu().double(), *(p.cpu().double() for p in clouds)]
-    values = [chain_values.flatten()[counts].cpu().double(), *(log_density(p) for p in parts[1:])]
-    sizes = torch.tensor([len(p) for p in parts])
-    sources = torch.arange(len(parts)).repeat_interleave(sizes)
-    particles = n_chains + torch.arange(int(sizes[1:].sum()))
-    chains = torch.cat([torch.arange(n_chains).repeat_interleave(n_draws)[counts.cpu()], particles])
-    draws, _ = align_particles(torch.cat(parts), group, None, n_starts=4, generator=generator)
-    return DrawPool(draws, torch.cat(values), chains, sources)
+    chains = torch.arange(n_chains).repeat_interleave(n_draws)[counts.cpu()]
+    kept = draws.flatten(0, 1)[counts].cpu().double()
+    aligned = align_draws(kept, group, generator=generator)
+    return DrawPool(aligned, values.flatten()[counts].cpu().double(), chains)
+
+
+def align_draws(draws: Tensor, group: SymmetryGroup, *, generator: torch.Generator) -> Tensor:
+    """Move every draw (n, D) to a representative of its orbit, by Stephens' relabelling.
+
+    Raw draws sit in all |G| copies of a mode, so their spread is the distance between copies. The
+    labels are searched on some of the draws, from four starts, and given to all.
+    """
+    labelling = Labelling.given(draws, group)
+    if not labelling.layers:
+        return draws
+    some = labelling.theta[:: max(1, len(labelling.theta) // 256)]
+    seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+    stream = torch.Generator().manual_seed(int(seed))  # labels are found on the CPU
+    sweeps = 20  # prior-like units never settle and needn't
+    fresh = relabel(some, group, n_starts=4, max_sweeps=sweeps, generator=stream)
+    reference = estimate_reference(fresh.theta, labelling.mean_square)
+    runs = [labelling.descended(reference, sweeps)]
+    if len(labelling.layers) > 1:
+        runs.append(labelling.forward(reference).descended(reference, sweeps))
+    return min(runs, key=lambda run: label_objective(run.theta, group)).theta
 
 
 def weigh(
@@ -318,46 +327,22 @@ def weigh(
     *,
     generator: torch.Generator,
 ) -> Weighing:
-    """Divide the pool into modes and estimate the evidence of each by `bridge_evidence`.
-
-    Where chains have draws enough in a mode their own estimate counts, whatever clouds say: a
-    few ancestors' particles find modes, and rarely all of one. Elsewhere everything counts,
-    and ``spread`` compares estimates from each source alone.
-    """
-    integrand = Integrand(log_density, group)
+    """Divide the pool into modes and estimate the evidence of each by `bridge_evidence`."""
     modes = find_modes(pool.draws, pool.values, pool.chains, group)
-    estimates = []
-    for k, matters in enumerate(contending(pool, modes).tolist()):
-        estimate = NOT_ESTIMATED._replace(n_draws=int(modes.counts[k]))
-        if matters:
-            estimate = _evidence(integrand, pool, modes, k, 0, generator)
-            particles = bool((pool.sources[modes.labels == k] > 0).any())
-            if particles and not _is_known(estimate):
-                estimate = _evidence(integrand, pool, modes, k, None, generator)
-        estimates.append(estimate)
-    weights = weigh_modes(estimates)
-    spread = _spread(integrand, pool, modes, weights, generator)
-    return Weighing(pool, modes, estimates, weights, spread)
-
-
-def _is_known(estimate: BridgeEstimate) -> bool:
-    return estimate.standard_error <= 1.0  # False for nan
+    estimates = [
+        _evidence(Integrand(log_density, group), pool, modes, k, generator)
+        if matters
+        else NOT_ESTIMATED._replace(n_draws=int(modes.counts[k]))
+        for k, matters in enumerate(contending(pool, modes).tolist())
+    ]
+    return Weighing(pool, modes, estimates, weigh_modes(estimates))
 
 
 def _evidence(
-    integrand: Integrand,
-    pool: DrawPool,
-    modes: DrawModes,
-    k: int,
-    source: int | None,
-    generator: torch.Generator,
+    integrand: Integrand, pool: DrawPool, modes: DrawModes, k: int, generator: torch.Generator
 ) -> BridgeEstimate:
-    """Evidence of mode ``k`` from one source's draws, or from all."""
+    """Evidence of mode ``k``."""
     chosen = modes.labels == k
-    if source is not None:
-        chosen &= pool.sources == source
-    if not bool(chosen.any()):
-        return NOT_ESTIMATED
     draws = modes.regions.domains[k].enter(pool.draws[chosen])[0]
     if modes.regions.n_modes > 1:
         integrand = replace(integrand, region=modes.regions.region(k))
@@ -371,32 +356,6 @@ def _evidence(
         # Three Gaussians where draws are many: few modes of a network are one.
         n_components=3 if n >= 30 * n_dims else 1, max_order=max_order, generator=generator,
     )  # fmt: skip
-
-
-def _spread(
-    integrand: Integrand,
-    pool: DrawPool,
-    modes: DrawModes,
-    weights: ModeMasses,
-    generator: torch.Generator,
-) -> float:
-    if not bool(weights.weights.isfinite().all()):
-        return nan
-    heaviest = int(weights.weights.argmax())
-    sources = pool.sources[modes.labels == heaviest].unique().tolist()
-    if len(sources) < 2:
-        return nan
-    estimates = []
-    for source in sources:
-        estimates.append(_evidence(integrand, pool, modes, heaviest, source, generator))
-        if source == 0 and _is_known(estimates[0]):
-            return nan
-    known = [e for e in estimates if e.log_evidence == e.log_evidence]
-    beyond = [
-        abs(a.log_evidence - b.log_evidence) - 2.0 * hypot(a.standard_error, b.standard_error)
-        for a, b in combinations(known, 2)
-    ]
-    return max(0.0, *beyond) if beyond else nan
 
 
 def largest_remainders(weights: Tensor, n_chains: int) -> Tensor:

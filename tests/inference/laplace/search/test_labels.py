@@ -16,7 +16,7 @@ from skbayes_sym.inference.laplace.search.labels import (
     points_for_prediction,
     symmetric_root,
 )
-from skbayes_sym.models.networks import mlp_factors
+from skbayes_sym.models.networks import mlp_passes
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
 
@@ -90,7 +90,7 @@ def test_blocks_of_rows_add_up(monkeypatch, few):
     logits = problem.logits(theta[0], covariance)
     problem = replace(problem, root=symmetric_root(logits.covariance))
     whole = (*numbers(problem.expansion(theta)), problem.misfit(theta), *logits)
-    monkeypatch.setattr(mlp_factors, "_NUMBERS", 768)
+    monkeypatch.setattr(mlp_passes, "_NUMBERS", 768)
     assert 1 < labels.rows_per_block(problem.network) < 7
     logits = problem.logits(theta[0], covariance)
     blocks = (*numbers(problem.expansion(theta)), problem.misfit(theta), *logits)

@@ -32,8 +32,8 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     starting_points,
 )
 from skbayes_sym.models import MLP, TANH
-from skbayes_sym.models.learned_scales import ARD, LayerScales, ScalesByGroup
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import ARD, LayerScales, ScalesByGroup
 
 
 def starts(problem, n=2):

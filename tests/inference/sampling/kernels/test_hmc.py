@@ -17,10 +17,9 @@ from skbayes_sym.inference.sampling.kernels import (
     leapfrog,
     metropolis,
 )
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
-from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.relabelling import DiagonalReference
 from skbayes_sym.symmetry.units import Units
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6
@@ -70,7 +69,7 @@ def test_energy_error_is_of_second_order(preconditioner, generator):
 
 def test_leapfrog_of_a_standard_normal_turns(generator):
     """The harmonic oscillator, solved: x cos t + p sin t."""
-    density = AutogradPosterior(2, lambda x: -0.5 * (x * x).sum(1), flat, beta=0.0)
+    density = AutogradPosterior(2, lambda x: -0.5 * (x * x).sum(1), flat)
     x, p = torch.randn(2, 9, 2, generator=generator, dtype=torch.float64)
     n, identity = 2000, DiagonalPreconditioner(torch.ones(2).double())
     eps = torch.full((9,), pi / 2 / n, dtype=torch.float64)

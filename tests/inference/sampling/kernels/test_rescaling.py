@@ -11,17 +11,15 @@ from skbayes_sym.inference.sampling.kernels import (
     rescale,
 )
 from skbayes_sym.models import MLP, TANH, Gaussian
-from skbayes_sym.models.learned_scales import LayerScales
 from skbayes_sym.models.model import Data
+from skbayes_sym.models.priors import LayerScales
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
-from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.relabelling import DiagonalReference
 
 NETWORK = MLP(2, (2,), 1, TANH)
 SCALES = LayerScales().bind(NETWORK.layout)
-ROWS = Data(torch.zeros(3, 2), torch.zeros(3, 1), torch.ones(3))
-PRIOR = NetworkPosterior(
-    NETWORK, Gaussian(), SCALES.collapsed(), Data(*(t.double() for t in ROWS)), beta=0.0
-)
+ROWS = Data(torch.zeros(3, 2), torch.zeros(3, 1), torch.zeros(3))  # of no weight
+PRIOR = NetworkPosterior(NETWORK, Gaussian(), SCALES.collapsed(), Data(*(t.double() for t in ROWS)))
 
 
 def moved(position, n_moves, generator, domain=None):

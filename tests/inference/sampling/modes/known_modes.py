@@ -54,12 +54,10 @@ def scrambled(x, generator):
     return UNITS.act(UNITS.sample(x.shape[:-1], generator=generator), x)
 
 
-def pooled(target, group, generator, n_chains=(4, 12), n_draws=40, clouds=(200,), copies=True):
-    """Chains that stay in their modes, in numbers that don't tell the masses, and particles."""
-    parts = [target.sample(k, (n, n_draws), generator) for k, n in enumerate(n_chains)]
-    clouds = [target.sample(0, (n,), generator) for n in clouds]
-    draws = torch.cat(parts)
+def pooled(target, group, generator, n_chains=(4, 12), n_draws=40, copies=True):
+    """Chains that stay in their modes, in numbers that don't tell the masses."""
+    draws = torch.cat([target.sample(k, (n, n_draws), generator) for k, n in enumerate(n_chains)])
     if copies:
-        draws, clouds = scrambled(draws, generator), [scrambled(c, generator) for c in clouds]
+        draws = scrambled(draws, generator)
     values = target(draws.flatten(0, 1)).reshape(draws.shape[:2])
-    return draws, values, pool_draws(draws, values, clouds, target, group, generator=generator)
+    return draws, values, pool_draws(draws, values, group, generator=generator)

@@ -16,12 +16,11 @@ from skbayes_sym.inference.sampling.modes.bridge import (
     can_bridge,
     fit_gaussian_mixture,
 )
-from skbayes_sym.models.networks.activations import TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain, enumerate_group
 from skbayes_sym.symmetry.group import Trivial
-from skbayes_sym.symmetry.reference import DiagonalReference
+from skbayes_sym.symmetry.relabelling import DiagonalReference
 from skbayes_sym.symmetry.units import Units
 
 LOG_Z = 3.7

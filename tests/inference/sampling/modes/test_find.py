@@ -106,14 +106,14 @@ def test_slow_chains_of_one_gaussian_are_one_mode(generator):
     assert find_modes(draws, values, chains, UNITS).regions.n_modes == 1
 
 
-def test_particles_and_chains_together(generator):
+def test_chains_of_one_draw_and_long_ones_together(generator):
     at = centres(2, generator)
-    particles = [chains_at(c, -80.0, n, 1, generator) for c, n in zip(at, (200, 50), strict=True)]
-    draws, values, chains = stack(*particles, chains_at(at[1], -80.0, 5, 40, generator))
+    singles = [chains_at(c, -80.0, n, 1, generator) for c, n in zip(at, (200, 50), strict=True)]
+    draws, values, chains = stack(*singles, chains_at(at[1], -80.0, 5, 40, generator))
     modes = find_modes(draws, values, chains, UNITS)
     assert partition(modes.labels, (chains >= 200).long())
-    lone = chains_at(at[0] + 4.0, 60.0, 1, 1, generator)  # one particle, far higher than all
-    draws, values, chains = stack(*particles, lone)
+    lone = chains_at(at[0] + 4.0, 60.0, 1, 1, generator)  # far higher than all
+    draws, values, chains = stack(*singles, lone)
     modes = find_modes(draws, values, chains, UNITS)
     assert modes.counts.tolist() == [200, 50, 1]
 

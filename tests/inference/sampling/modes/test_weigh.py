@@ -1,15 +1,14 @@
-"""Draws of chains and particles pooled, divided and weighed: masses that are known exactly."""
+"""Draws of chains pooled, divided and weighed: masses that are known exactly."""
 
-from math import isnan, log, nan
+from math import isnan, nan
 
 import pytest
 import torch
-from inference.sampling.modes.known_modes import TWO, UNITS, D, Mixture, pooled, scrambled
+from inference.sampling.modes.known_modes import TWO, UNITS, D, Mixture, pooled
 from torch.testing import assert_close
 
 from skbayes_sym.inference.sampling.modes.weigh import (
     NEGLIGIBLE_DEFICIT_NATS,
-    DrawPool,
     largest_remainders,
     mean_log_density_by_mode,
     pool_draws,
@@ -22,30 +21,19 @@ F64 = torch.float64
 
 
 def test_a_pool_has_one_member_of_every_orbit(generator):
-    draws, values, pool = pooled(TWO, UNITS, generator, clouds=(50, 30))
-    assert pool.draws.shape == (16 * 40 + 80, D)
-    assert_close(pool.values[:640], values.flatten(), rtol=0, atol=0)
+    draws, values, pool = pooled(TWO, UNITS, generator)
+    assert pool.draws.shape == (16 * 40, D)
+    assert_close(pool.values, values.flatten(), rtol=0, atol=0)
     assert_close(TWO(pool.draws), pool.values)  # a copy is as likely
-    assert pool.chains[:640].reshape(16, 40).eq(torch.arange(16)[:, None]).all()
-    assert pool.chains[640:].tolist() == list(range(16, 96))
-    assert pool.sources.bincount().tolist() == [640, 50, 30]
+    assert pool.chains.reshape(16, 40).eq(torch.arange(16)[:, None]).all()
     # The same unit, in the same place, with the same sign: the mode's own spread is left.
-    first = torch.cat([pool.draws[:160], pool.draws[640:]])
+    first = pool.draws[:160]
     assert float(first.std(dim=0).max()) < 0.2 * (1 + 5 / (2 * len(first)) ** 0.5)
     unaligned = draws[:4].flatten(0, 1)
     assert float(unaligned.std(dim=0).max()) > 1.0
     orbit = enumerate_group(UNITS, D).orbit(draws.flatten(0, 1))
-    gap = (orbit - pool.draws[:640].unsqueeze(1)).abs().amax(dim=-1).amin(dim=-1)
+    gap = (orbit - pool.draws.unsqueeze(1)).abs().amax(dim=-1).amin(dim=-1)
     assert float(gap.max()) == 0.0
-
-
-def test_particles_alone_make_a_pool(generator):
-    cloud = scrambled(TWO.sample(1, (60,), generator), generator)
-    nothing = torch.empty(0, 1, D)
-    pool = pool_draws(nothing, torch.empty(0, 1), [cloud], TWO, UNITS, generator=generator)
-    assert pool.chains.tolist() == list(range(60))
-    assert pool.sources.tolist() == [1] * 60
-    assert pool.draws.dtype == pool.values.dtype == F64
 
 
 @pytest.mark.parametrize("n_points", [1, 2])
@@ -56,7 +44,7 @@ def test_a_chain_that_hardly_moved_is_no_mode_of_its_own(n_points, generator):
     stuck = torch.stack([far, far + 1e-3])[torch.arange(40) * n_points // 40]
     chains = torch.cat([common, stuck[None]])
     values = TWO(chains.flatten(0, 1)).reshape(17, 40)
-    pool = pool_draws(chains, values, [], TWO, UNITS, generator=generator)
+    pool = pool_draws(chains, values, UNITS, generator=generator)
     assert pool.chains.bincount().tolist() == [40] * 16 + [n_points]
     assert_close(TWO(pool.draws), pool.values)
     found = weigh(TWO, pool, UNITS, generator=generator)
@@ -67,18 +55,18 @@ def test_repeats_of_a_chain_that_moved_are_draws(generator):
     """A rejected move leaves the position where it is, and counts."""
     draws = TWO.sample(0, (4, 12), generator).repeat_interleave(3, dim=1)
     values = TWO(draws.flatten(0, 1)).reshape(4, 36)
-    pool = pool_draws(draws, values, [], TWO, UNITS, generator=generator)
+    pool = pool_draws(draws, values, UNITS, generator=generator)
     assert pool.chains.bincount().tolist() == [36] * 4
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_two_modes_have_their_masses_whatever_the_chains_say(seed):
-    """A quarter of the chains, and all particles, are where 0.3 of the mass is."""
+    """A quarter of the chains is where 0.3 of the mass is."""
     generator = torch.Generator().manual_seed(seed)
     _, _, pool = pooled(TWO, UNITS, generator)
     found = weigh(TWO, pool, UNITS, generator=generator)
     assert found.modes.regions.n_modes == 2
-    narrow = int(found.modes.labels[-241])  # the last chain's
+    narrow = int(found.modes.labels[-1])  # the last chain's
     assert found.modes.counts[narrow] == 480
     weights, errors = found.weights.weights, found.weights.standard_error
     assert abs(float(weights[narrow]) - 0.7) < 4 * float(errors[narrow])
@@ -91,7 +79,7 @@ def test_two_modes_have_their_masses_whatever_the_chains_say(seed):
 def test_a_mode_within_another_is_counted_once(generator):
     """A narrow one, on the slope of a wide one, holds half of the mass."""
     both = Mixture([[0.0] * 3, [1.5, 0.0, 0.0]], [[1.0] * 3, [0.1] * 3], [0.5, 0.5], 0.0)
-    _, _, pool = pooled(both, Trivial(), generator, n_chains=(20, 20), clouds=(), copies=False)
+    _, _, pool = pooled(both, Trivial(), generator, n_chains=(20, 20), copies=False)
     found = weigh(both, pool, Trivial(), generator=generator)
     assert found.modes.regions.n_modes == 2
     assert abs(found.weights.log_evidence) < 4 * found.weights.log_evidence_standard_error < 0.2
@@ -104,39 +92,13 @@ def test_a_mode_too_low_to_matter_is_not_bridged(generator):
     )
     _, _, pool = pooled(steep, UNITS, generator)
     found = weigh(steep, pool, UNITS, generator=generator)
-    low = int(found.modes.labels[-241])
+    low = int(found.modes.labels[-1])
     heights = mean_log_density_by_mode(pool, found.modes)
     assert float(heights[low]) < float(heights.max()) - NEGLIGIBLE_DEFICIT_NATS
     assert isnan(found.estimates[low].log_evidence)
     assert found.estimates[low].n_draws == 480
     assert float(found.weights.weights[low]) == 0.0
     assert abs(found.weights.log_evidence) < 4 * found.weights.log_evidence_standard_error
-
-
-@pytest.mark.long
-def test_particles_dont_veto_chains_that_know_the_mode(generator):
-    """Two bumps that one chain joins; the particles know one of them, e^-3 of the mass. Without
-    enough chains they would be apart."""
-    bumps = Mixture([[2.0, 0.5, 0.0], [2.0, 0.5, 2.0]], [[0.2] * 3] * 2, [0.95, 0.05], 0.0, UNITS)
-    traveller = bumps.sample(0, (1, 40), generator)
-    traveller[0, 20:] = bumps.sample(1, (1, 20), generator)[0]
-    chains = torch.cat([bumps.sample(0, (8, 40), generator), traveller])
-    values = bumps(chains.flatten(0, 1)).reshape(9, 40)
-    cloud = bumps.sample(1, (200,), generator)
-    pool = pool_draws(chains, values, [cloud], bumps, UNITS, generator=generator)
-    found = weigh(bumps, pool, UNITS, generator=generator)
-    assert found.modes.regions.n_modes == 1
-    assert isnan(found.spread)
-    error = found.weights.log_evidence_standard_error
-    assert abs(found.weights.log_evidence) < 4 * error < 0.4
-    other = bumps.sample(0, (200,), generator)
-    draws, names = torch.cat([other, traveller[0], cloud]), torch.arange(440)
-    names[200:240] = 200
-    sources = torch.tensor([1] * 200 + [0] * 10 + [1] * 30 + [2] * 200)
-    few = DrawPool(draws, bumps(draws), names, sources)
-    found = weigh(bumps, few, UNITS, generator=generator)  # ten draws of chains know nothing
-    assert found.modes.regions.n_modes == 1
-    assert 1.0 < found.spread < log(0.95 / 0.05) + 0.5
 
 
 @pytest.mark.parametrize(

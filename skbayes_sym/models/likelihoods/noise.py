@@ -1,17 +1,137 @@
-"""Normal noise that changes with the input, two outputs a target."""
+"""Real targets: normal noise, one for all rows or one that changes with the input; heavy tails."""
 
-from dataclasses import dataclass
-from math import inf, isfinite, log, pi
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf, isfinite, lgamma, log, pi
 from typing import ClassVar
 
+import numpy as np
 import torch
+from scipy.special import stdtr
 from torch import Tensor
-from torch.distributions import Normal
+from torch.distributions import Distribution, Normal
 
-from skbayes_sym.models.likelihoods.expectations import N_NODES, ExpectedLogProb, collapsed_weight
-from skbayes_sym.models.likelihoods.likelihood import Kind, TargetLikelihood
+from skbayes_sym.models.likelihoods.likelihood import (
+    N_NODES,
+    ExpectedLogProb,
+    Kind,
+    TargetLikelihood,
+    by_quadrature,
+    collapsed_weight,
+)
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.gaussian import gauss_hermite
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian(TargetLikelihood):
+    """``y ~ N(f, noise_scale^2)``, independent over outputs.
+
+    Parameters
+    ----------
+    log_noise : Tensor of shape (O,)
+        Log standard deviation of the noise of every output; 0 by default.
+    learn : bool, default=True
+        Whether it is a free parameter (type-II maximum likelihood: the ELBO then bounds the
+        evidence at the learned value).
+    """
+
+    kind: ClassVar[Kind] = "normal"
+
+    log_noise: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
+    learn: bool = True
+
+    @property
+    def params(self) -> Tensor:
+        return self.log_noise if self.learn else self.log_noise[..., :0]
+
+    def at(self, params: Tensor) -> "Gaussian":
+        return replace(self, log_noise=params) if self.learn else self
+
+    @property
+    def noise_scale(self) -> Tensor:
+        return self.log_noise.exp()
+
+    def distribution(self, outputs: Tensor) -> Normal:
+        return Normal(outputs, self.noise_scale.to(outputs), validate_args=False)
+
+    def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> NormalMixture:
+        variance = self.noise_scale.to(outputs) ** 2
+        return NormalMixture(outputs, outputs.new_zeros(()), variance, log_weights)
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        z = (y - outputs) * (-self.log_noise).exp()
+        return -(0.5 * (z * z) + self.log_noise + 0.5 * log(2 * pi)).sum(-1)
+
+    @property
+    def is_discrete(self) -> bool:
+        return False
+
+    @property
+    def scales_targets(self) -> bool:
+        return True
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
+    ) -> ExpectedLogProb:
+        """Closed form: ``-[(y - m)^2 + v] / 2 s^2 - log s - log(2 pi)/2``."""
+        precision = (-2.0 * self.log_noise).exp()
+        residual = y - mean
+        scaled = torch.addcmul(variance, residual, residual) * precision
+        constant = (self.log_noise + 0.5 * log(2 * pi)).sum()
+        value = scaled.sum(-1).mul_(-0.5).sub_(constant)
+        d_variance = (-0.5 * precision).expand_as(mean)
+        d_params = scaled - 1.0 if self.learn else scaled[:, :0]
+        return ExpectedLogProb(value, residual * precision, d_variance, d_params)
+
+    def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
+        root = (-self.log_noise).exp().expand(outputs.shape[-1]).diag()
+        return root.unsqueeze(1).expand(-1, outputs.shape[0], -1)
+
+    def given(self, y: Tensor, weight: Tensor, n_outputs: int) -> "GaussianTerm":
+        fixed = None if self.learn else self.log_noise
+        return GaussianTerm(
+            y.T.contiguous(), collapsed_weight(weight), weight.sum().double(), fixed
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianTerm:
+    """A `DataTerm` with one noise a chain and output.
+
+    ``fixed`` (O,): log standard deviation of the noise; by default it is what ``params`` holds.
+    """
+
+    y: Tensor  # (O, N)
+    weight: Tensor  # (N,), or (1,) where all are equal
+    total_weight: Tensor  # (); float64
+    fixed: Tensor | None = None
+
+    @cached_property
+    def _constant(self) -> Tensor:
+        return (-0.5 * log(2 * pi) * self.total_weight * len(self.y)).to(self.y)
+
+    @cached_property
+    def _total(self) -> Tensor:
+        return self.total_weight.to(self.y)
+
+    @cached_property
+    def _log_weight(self) -> Tensor:
+        return self.weight.log()
+
+    def value(self, outputs: Tensor, params: Tensor) -> Tensor:
+        return self.gradient(outputs, params, torch.empty_like(outputs))[0]
+
+    def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        log_noise = params if self.fixed is None else self.fixed.expand(len(params), -1)
+        precision = torch.add(self._log_weight, log_noise.unsqueeze(2), alpha=-2.0).exp_()
+        residual = torch.sub(self.y, outputs, out=outputs)
+        torch.mul(residual, precision, out=out)
+        squares = residual.mul_(out).sum(2)  # (C, O)
+        minus_twice = torch.addcmul(squares, log_noise, self._total, value=2.0).sum(1)
+        value = torch.add(self._constant, minus_twice, alpha=-0.5)
+        d_params = squares.sub_(self._total) if self.fixed is None else params
+        return value, d_params
 
 
 @dataclass(frozen=True)
@@ -134,12 +254,6 @@ class Heteroscedastic(TargetLikelihood):
         d_mean = torch.cat([residual * expected, slope.sum(-1)], -1)
         d_variance = torch.cat([-0.5 * expected, slope @ nodes / (2.0 * sd)], -1)
         return ExpectedLogProb(value.sum(-1), d_mean, d_variance, mean.new_zeros(len(mean), 0))
-
-    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        mean, log_std = self.heads(outputs)
-        precision = (-2.0 * log_std).exp()
-        first = (y - mean) * precision
-        return torch.cat([first, self._slope(log_std) * (first * (y - mean) - 1.0)], -1)
 
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Root of the Fisher information, diagonal, (2 T, N, 2 T)."""
@@ -265,11 +379,6 @@ class NaturalHeteroscedastic(TargetLikelihood):
         d_variance = torch.cat([-0.5 * inverse, -0.25 * (noise_part + mean_part)], -1)
         return ExpectedLogProb(value.sum(-1), d_mean, d_variance, mean.new_zeros(len(mean), 0))
 
-    def score(self, outputs: Tensor, y: Tensor) -> Tensor:
-        mean, std = self.heads(outputs)
-        residual = y - mean
-        return torch.cat([residual, 0.5 - 0.5 * residual * (y + mean) / std.square()], -1)
-
     def hessian_root(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Cholesky factors of the Fisher information, (2 T, N, 2 T).
 
@@ -281,3 +390,140 @@ class NaturalHeteroscedastic(TargetLikelihood):
         half = torch.full_like(mean, 0.5**0.5).diag_embed()
         bottom = torch.cat([(-mean / std).diag_embed(), half], -1)
         return torch.cat([top, bottom], -2).movedim(-1, 0)
+
+
+_UNIT_DF = 4.0  # where the logarithm of a learned tail is 0
+
+
+@dataclass(frozen=True, eq=False)
+class StudentT(TargetLikelihood):
+    """``(y - f) / noise_scale ~ t(df)``, targets (N, T).
+
+    Parameters
+    ----------
+    log_noise : Tensor of shape (T,)
+        Log of the scale (not the standard deviation, which is larger by sqrt(df / (df - 2))); 0 by
+        default.
+    df : "learn" or float, default=4.0
+        Degrees of freedom, of all targets.
+    learn : bool, default=True
+        Whether the scale is a free parameter.
+    log_tail : Tensor of shape (1,)
+        Log of ``4 / df`` where ``df`` is learned; 0 by default. Samplers and ensembles give
+        ``4 / df`` a half-normal prior (`HalfNormal`): of scale 1, ``df`` is above 2 with
+        probability 0.95, above 4 with 0.68, and beyond 30, where the law is nearly normal, with
+        0.11.
+    """
+
+    kind: ClassVar[Kind] = "student-t"
+
+    log_noise: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
+    df: float | str = 4.0
+    learn: bool = True
+    log_tail: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
+
+    def __post_init__(self) -> None:
+        if self.df != "learn" and (isinstance(self.df, str) or not self.df > 0.0):
+            raise ValueError(f"df must be positive or 'learn', got {self.df!r}.")
+
+    @property
+    def _learns_df(self) -> bool:
+        return self.df == "learn"
+
+    @property
+    def degrees_of_freedom(self) -> Tensor:
+        """``df``, given or at what was learned, (..., 1)."""
+        return torch.as_tensor(self._df).to(self.log_tail)
+
+    @property
+    def _df(self) -> float | Tensor:
+        return _UNIT_DF * (-self.log_tail).exp() if self._learns_df else float(self.df)
+
+    @property
+    def _log_constant(self) -> float | Tensor:
+        df = self._df
+        if isinstance(df, float):
+            return lgamma(0.5 * (df + 1)) - lgamma(0.5 * df) - 0.5 * log(df * pi)
+        gammas = torch.lgamma(0.5 * (df + 1)) - torch.lgamma(0.5 * df)
+        return gammas - 0.5 * (df.log() + log(pi))
+
+    @property
+    def params(self) -> Tensor:
+        noise = self.log_noise if self.learn else self.log_noise[..., :0]
+        if not self._learns_df:
+            return noise
+        noise = noise.expand(*self.log_tail.shape[:-1], noise.shape[-1])
+        return torch.cat([noise, self.log_tail], -1)
+
+    @property
+    def noise_scale(self) -> Tensor:
+        return self.log_noise.exp()
+
+    def at(self, params: Tensor) -> "StudentT":
+        likelihood = self
+        if self._learns_df:
+            likelihood, params = replace(self, log_tail=params[..., -1:]), params[..., :-1]
+        return replace(likelihood, log_noise=params) if self.learn else likelihood
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        scale, df = self.noise_scale.to(outputs), self.degrees_of_freedom.to(outputs)
+        return torch.distributions.StudentT(df, outputs, scale, validate_args=False)
+
+    def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return self._log_prob(y - outputs).sum(-1)
+
+    def _log_prob(self, residual: Tensor) -> Tensor:
+        df = self._df
+        z = residual * (-self.log_noise).exp()
+        return self._log_constant - self.log_noise - 0.5 * (df + 1) * torch.log1p(z * z / df)
+
+    def expected_log_prob(
+        self, mean: Tensor, variance: Tensor, y: Tensor, noise: Tensor
+    ) -> ExpectedLogProb:
+        if mean.shape[-1] > 1 or self._learns_df:
+            return super().expected_log_prob(mean, variance, y, noise)
+        df, precision = self._df, (-2.0 * self.log_noise).exp()
+
+        def weight(f: Tensor) -> Tensor:  # of the row in a weighted least-squares fit
+            return (df + 1) * precision / (df + (y - f) ** 2 * precision)
+
+        return by_quadrature(
+            lambda f: (self._log_prob(y - f), weight(f) * (y - f)), mean, variance,
+            (lambda f: weight(f) * (y - f) ** 2 - 1.0) if self.learn else None,
+        )  # fmt: skip
+
+    def bound(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
+        """Density at ``sqrt((y - m)^2 + v)``: t is a mixture of normals over precisions."""
+        df, precision = torch.as_tensor(self._df).to(mean), (-2.0 * self.log_noise).exp()
+        squares = (y - mean).square() + variance
+        z = squares * precision / df
+        weight = (df + 1) / (df * (1.0 + z)) * precision
+        slopes = [weight * squares - 1.0] if self.learn else []
+        if self._learns_df:  # by the log of 4 / df
+            digamma = torch.digamma(0.5 * (df + 1)) - torch.digamma(0.5 * df)
+            by_df = 0.5 * (digamma - 1.0 / df - torch.log1p(z) + (df + 1) / df * z / (1.0 + z))
+            slopes.append((-df * by_df).sum(-1, keepdim=True))
+        d_params = torch.cat(slopes, -1) if slopes else squares[:, :0]
+        value = self._log_prob(squares.sqrt()).sum(-1)
+        return ExpectedLogProb(value, weight * (y - mean), -0.5 * weight, d_params)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return outputs  # where df <= 1 the median
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        """Infinite for ``df <= 2``."""
+        df = self.degrees_of_freedom
+        factor = torch.where(df > 2.0, df / (df - 2.0), torch.inf)
+        return ((2.0 * self.log_noise).exp() * factor).to(outputs) * torch.ones_like(outputs)
+
+    def cdf(self, y: Tensor, outputs: Tensor) -> Tensor:
+        z = ((y - outputs) * (-self.log_noise).exp().to(outputs)).double()
+        # torch has no incomplete beta function.
+        df = self.degrees_of_freedom.double().cpu().numpy()
+        value = torch.as_tensor(stdtr(df, z.cpu().numpy()), device=z.device)
+        return value.to(outputs)
+
+    def sample(self, outputs: Tensor, rng: np.random.Generator) -> Tensor:
+        df = self.degrees_of_freedom.double().cpu().numpy()
+        noise = torch.as_tensor(rng.standard_t(df, size=tuple(outputs.shape)))
+        return outputs + self.noise_scale.to(outputs) * noise.to(outputs)

@@ -1,4 +1,4 @@
-"""Scales of aligned particles are those of one mode, whatever copies the particles are."""
+"""Scales of aligned draws are those of one mode, whatever copies the draws are."""
 
 import pytest
 import torch
@@ -6,13 +6,9 @@ from cases import mixed
 from symmetry.planted import Case
 from torch.testing import assert_close
 
-from skbayes_sym.inference.sampling.modes.particle_alignment import (
-    align_particles,
-    full_preconditioner,
-    pooled_preconditioner,
-)
-from skbayes_sym.models.networks.activations import RELU, TANH
-from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.inference.sampling.modes.confined import full_preconditioner, pooled_preconditioner
+from skbayes_sym.inference.sampling.modes.weigh import align_draws
+from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.symmetry.group import Trivial
 
 F64 = torch.float64
@@ -28,7 +24,7 @@ every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def cloud(case, n, generator, noise=0.05):
-    """Particles around one network and a noise scale, before and after a group element each."""
+    """Draws around one network and a noise scale, before and after a group element each."""
     n_dims = case.network.layout.n_params + 1
     base = torch.randn(n_dims, generator=generator, dtype=F64)
     scale = noise * (1.0 + torch.rand(n_dims, generator=generator, dtype=F64))
@@ -38,18 +34,15 @@ def cloud(case, n, generator, noise=0.05):
 
 
 @every_case
-def test_scales_of_scrambled_particles_are_those_of_the_mode(case, generator):
+def test_scales_of_scrambled_draws_are_those_of_the_mode(case, generator):
     x, scrambled, scale = cloud(case, 2000, generator)
     orbits = case.group.coordinate_orbits(x.shape[1])
-    aligned, reference = align_particles(
-        scrambled, case.group, None, n_starts=2, generator=generator
-    )
+    aligned = align_draws(scrambled, case.group, generator=generator)
     # Whatever the labelling, pooled variances are means of planted ones.
     expected = torch.stack([scale[orbits == k].square().mean().sqrt() for k in orbits])
     found = pooled_preconditioner(aligned, case.group).scale
     assert_close(found, expected, rtol=4 * (2 * len(x)) ** -0.5, atol=0)
     assert_close(found, pooled_preconditioner(x, case.group).scale)  # every label came back
-    assert_close(reference.mean, aligned.mean(dim=0))
     assert_close(
         torch.linalg.slogdet(full_preconditioner(aligned).cholesky),
         torch.linalg.slogdet(full_preconditioner(x).cholesky),
@@ -72,17 +65,6 @@ def test_pooled_scales_are_one_for_all_units(case, generator):
     assert_close(scale * group.act(g, z), group.act(g, scale * z), rtol=0, atol=0)
 
 
-@every_case
-def test_alignment_goes_on_from_the_last_reference(case, generator):
-    """New labels of the same particles: the warm start brings back the same representatives."""
-    _, scrambled, _ = cloud(case, 500, generator)
-    group = case.group
-    aligned, reference = align_particles(scrambled, group, None, n_starts=2, generator=generator)
-    other = group.act(group.sample((500,), generator=generator), scrambled)
-    again, _ = align_particles(other, group, reference, n_starts=0, generator=generator)
-    assert_close(again, aligned, rtol=0, atol=0)
-
-
 def test_full_covariance_is_shrunk_by_two_percent(generator):
     mix = torch.tensor([[1.0, 0.0], [2.0, 0.5]], dtype=F64)
     x = torch.randn(50, 2, generator=generator, dtype=F64) @ mix.mT
@@ -91,7 +73,7 @@ def test_full_covariance_is_shrunk_by_two_percent(generator):
     assert_close(factor @ factor.mT, 0.98 * s + 0.02 * s.diag().diag())
 
 
-def test_particles_that_are_all_the_same_still_have_scales():
+def test_draws_that_are_all_the_same_still_have_scales():
     x = torch.ones(10, 3, dtype=F64)
     x[:, 2] = 0.0
     assert bool((pooled_preconditioner(x, Trivial()).scale > 0).all())
@@ -100,6 +82,4 @@ def test_particles_that_are_all_the_same_still_have_scales():
 
 def test_trivial_group_aligns_nothing(generator):
     x = torch.randn(20, 3, generator=generator, dtype=F64)
-    aligned, reference = align_particles(x, Trivial(), None, n_starts=2, generator=generator)
-    assert_close(aligned, x, rtol=0, atol=0)
-    assert_close(reference.mean, x.mean(dim=0))
+    assert_close(align_draws(x, Trivial(), generator=generator), x, rtol=0, atol=0)
