@@ -31,13 +31,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 import skbayes_sym as sk
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs
-from skbayes_sym.models import Gaussian
-from skbayes_sym.models import HalfNormal
-from skbayes_sym.models import Normal
-from skbayes_sym.models import Poisson
-from skbayes_sym.models import StudentT
-from skbayes_sym.models.priors import ARD
-from skbayes_sym.models.priors import LayerScales
+from skbayes_sym.models import Gaussian, HalfNormal, Normal, Poisson, StudentT
+from skbayes_sym.models.priors import ARD, LayerScales
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.optimise import DivergenceError
 

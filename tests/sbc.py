@@ -26,8 +26,7 @@ import skbayes_sym as sk
 from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.gibbs import sample_factors
 from skbayes_sym.inference.factorization.incidence import entries
-from skbayes_sym.models import MLP
-from skbayes_sym.models import TANH
+from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.priors import LayerScales
 
 Ranks = dict[str, float]

@@ -9,13 +9,14 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from torch import nn
 
 import skbayes_sym as sk
-from skbayes_sym import Adam
-from skbayes_sym import Symmetrized
-from skbayes_sym import VariationalAdam
-from skbayes_sym import EvidenceAdam
-from skbayes_sym import GaussNewton
-from skbayes_sym import ModeWeights
-from skbayes_sym import Updates
+from skbayes_sym import (
+    Adam,
+    EvidenceAdam,
+    GaussNewton,
+    Symmetrized,
+    Updates,
+    VariationalAdam,
+)
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models import (
     ARD,

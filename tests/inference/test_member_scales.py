@@ -23,17 +23,12 @@ from skbayes_sym.inference.map import (
     learned_noise,
     update_steps,
 )
-from skbayes_sym.models import ARD
-from skbayes_sym.models import MLP
-from skbayes_sym.models import TANH
-from skbayes_sym.models import LayerScales
+from skbayes_sym.models import ARD, MLP, TANH, BaseNetwork, LayerScales, ParamLayout
+from skbayes_sym.models.likelihoods.categorical import Categorical
+from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
-from skbayes_sym.models import BaseNetwork
-from skbayes_sym.models import ParamLayout
-from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 

@@ -24,8 +24,7 @@ from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.estimators.laplace.evidence_method import FLAT, STEEP, choose_width
 from skbayes_sym.inference.laplace.search.beginnings import HeldOutFold
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch
-from skbayes_sym.models import MLP
-from skbayes_sym.models import TANH
+from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.priors import LayerScales
 
 EFFORT = ModesEffort()

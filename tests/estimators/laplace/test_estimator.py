@@ -18,11 +18,7 @@ from skbayes_sym import (
     Updates,
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
-from skbayes_sym.models import MLP
-from skbayes_sym.models import TANH
-from skbayes_sym.models import StudentT
-from skbayes_sym.models import ColumnShift
-from skbayes_sym.models import Invariances
+from skbayes_sym.models import MLP, TANH
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))

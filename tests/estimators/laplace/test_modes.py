@@ -18,8 +18,6 @@ from skbayes_sym import (
 )
 from skbayes_sym.estimators.laplace import evidence_method
 from skbayes_sym.estimators.laplace.effort import ModesEffort
-from skbayes_sym.models import Normal
-from skbayes_sym.models import Poisson
 from skbayes_sym.models.priors import ARD
 
 RNG = np.random.default_rng(0)

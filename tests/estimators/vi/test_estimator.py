@@ -19,12 +19,9 @@ from skbayes_sym import (
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.vi import mean_field_training as method
 from skbayes_sym.estimators.vi.mean_field_training import noise_excess
-from skbayes_sym.models import ARD
+from skbayes_sym.models import ARD, Normal
 from skbayes_sym.numerics.random import Estimate
-from skbayes_sym.symmetry.gaps.unit_gap import ExactUpTo
-from skbayes_sym.symmetry.gaps.unit_gap import Importance
-from skbayes_sym.symmetry.gaps.unit_gap import InfoNCE
-from skbayes_sym.models import Normal
+from skbayes_sym.symmetry.gaps.unit_gap import ExactUpTo, Importance, InfoNCE
 
 
 @pytest.fixture(scope="module")

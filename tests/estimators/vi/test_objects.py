@@ -18,10 +18,8 @@ from skbayes_sym import (
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.models import Poisson, StudentT
 from skbayes_sym.numerics.permanent import log_permanent
-from skbayes_sym.symmetry.gaps.unit_gap import Exact
-from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
-from skbayes_sym.symmetry.group import Product
-from skbayes_sym.symmetry.group import Trivial
+from skbayes_sym.symmetry.gaps.unit_gap import Exact, UnitGap
+from skbayes_sym.symmetry.group import Product, Trivial
 from skbayes_sym.symmetry.units import Units
 
 rng = np.random.default_rng(0)

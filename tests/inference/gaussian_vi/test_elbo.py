@@ -11,19 +11,11 @@ from skbayes_sym.inference.gaussian_vi.gated import GatedGap
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.noise import Gaussian
-from skbayes_sym.models.model import Batches
-from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp import RELU
-from skbayes_sym.models.networks.mlp import TANH
-from skbayes_sym.models.priors import ARD
-from skbayes_sym.models.priors import GaussianPrior
+from skbayes_sym.models.model import Batches, Data
+from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
+from skbayes_sym.models.priors import ARD, GaussianPrior
 from skbayes_sym.numerics.random import generator_from
-from skbayes_sym.symmetry.gaps.unit_gap import Bethe
-from skbayes_sym.symmetry.gaps.unit_gap import Exact
-from skbayes_sym.symmetry.gaps.unit_gap import Importance
-from skbayes_sym.symmetry.gaps.unit_gap import Soules
-from skbayes_sym.symmetry.gaps.unit_gap import UnitGap
+from skbayes_sym.symmetry.gaps.unit_gap import Bethe, Exact, Importance, Soules, UnitGap
 
 
 def problem(network, generator, n=30):

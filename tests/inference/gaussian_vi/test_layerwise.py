@@ -27,14 +27,9 @@ from skbayes_sym.inference.gaussian_vi.layers import (
 from skbayes_sym.inference.gaussian_vi.layerwise_posterior import LayerwisePosterior
 from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
 from skbayes_sym.models import Gaussian
-from skbayes_sym.models.model import Batches
-from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp import TANH
-from skbayes_sym.models.priors import ARD
-from skbayes_sym.models.priors import LayerScales
-from skbayes_sym.models.priors import Normal
-from skbayes_sym.models.priors import ScalesByGroup
+from skbayes_sym.models.model import Batches, Data
+from skbayes_sym.models.networks.mlp import MLP, TANH
+from skbayes_sym.models.priors import ARD, LayerScales, Normal, ScalesByGroup
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
 
 # One prior scale for a layer, and one per input.

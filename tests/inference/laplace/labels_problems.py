@@ -8,9 +8,7 @@ from torch.nn.functional import logsigmoid
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
 from skbayes_sym.inference.laplace.predictors import LabelsPredictor
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
-from skbayes_sym.models import MLP
-from skbayes_sym.models import TANH
-from skbayes_sym.models import LayerScales
+from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import LayerScales
 

@@ -23,10 +23,8 @@ from skbayes_sym.models.augmentations.tabular import Rotation2D
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.convolutional import resnet
-from skbayes_sym.models.networks.convolutional import wide_resnet
-from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp import TANH
+from skbayes_sym.models.networks.convolutional import resnet, wide_resnet
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.networks.modules import ModuleNetwork
 
 

@@ -33,11 +33,9 @@ from skbayes_sym.inference.laplace.laplace_posterior import (
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.online_training import OnlineEvidence, recorded_steps
+from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.networks.convolutional import resnet
-from skbayes_sym.models.networks.network import Convolution
-from skbayes_sym.models.networks.network import Dense
-from skbayes_sym.models import MLP
-from skbayes_sym.models import TANH
+from skbayes_sym.models.networks.network import Convolution, Dense
 
 DIRECTIONS = {
     "exact": Directions("exact"),

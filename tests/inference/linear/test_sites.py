@@ -18,12 +18,10 @@ from skbayes_sym.inference.linear.sites import (
     solve,
     update,
 )
-from skbayes_sym.models.likelihoods.categorical import Bernoulli
-from skbayes_sym.models.likelihoods.categorical import SoftmaxSites
+from skbayes_sym.models.likelihoods.categorical import Bernoulli, SoftmaxSites
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.likelihood import ScalarSites
-from skbayes_sym.models.likelihoods.noise import Gaussian
-from skbayes_sym.models.likelihoods.noise import StudentT
+from skbayes_sym.models.likelihoods.noise import Gaussian, StudentT
 from skbayes_sym.numerics.gaussian import sobol_normal
 from skbayes_sym.numerics.optimise import AndersonMixing
 

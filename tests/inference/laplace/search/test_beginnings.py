@@ -22,9 +22,7 @@ from skbayes_sym.inference.laplace.search.beginnings import (
 )
 from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
-from skbayes_sym.models import MLP
-from skbayes_sym.models import TANH
-from skbayes_sym.models import LayerScales
+from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import LayerScales
 
