@@ -196,11 +196,17 @@ class Stack(RowEstimator):
 
     def _given_folds(self, X: Any, y: Any, first: Array) -> list[tuple[Array, Array]]:
         """Training and left-out distinct rows, where ``cv`` splits the rows as they were given."""
-        splits = list(check_cv(self.cv, y, classifier=is_classifier(self)).split(X, y))
         fold, n_tests = np.full(num_samples(X), -1), np.zeros(num_samples(X), dtype=int)
-        for k, (_, test) in enumerate(splits):
-            fold[test] = k
-            n_tests[test] += 1
+        try:
+            splits = list(check_cv(self.cv, y, classifier=is_classifier(self)).split(X, y))
+            for k, (_, test) in enumerate(splits):
+                fold[test] = k
+                n_tests[test] += 1
+        except (TypeError, IndexError) as error:
+            raise ValueError(
+                f"cv={self.cv!r} splits no rows: give an int, a splitter such as KFold, or pairs "
+                "of training and left-out rows."
+            ) from error
         wrong = first[n_tests[first] != 1]
         if len(wrong):
             row = wrong.min()
