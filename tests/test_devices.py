@@ -23,8 +23,7 @@ from torch import Tensor
 from skbayes_sym import HMC, Annealing, load, save
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling import kernels
-from skbayes_sym.inference.sampling.annealing import Annealing
-from skbayes_sym.inference.sampling.kernels import HMC, DiagonalPreconditioner, initial_state
+from skbayes_sym.inference.sampling.kernels import DiagonalPreconditioner, initial_state
 from skbayes_sym.models.likelihoods import noise
 from skbayes_sym.numerics import memory
 from skbayes_sym.numerics.machine import constant

@@ -13,7 +13,6 @@ import skbayes_sym as sk
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.factorization.fitting import Factorization
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
-from skbayes_sym.inference.factorization.factor_model import Factors
 from skbayes_sym.inference.solvers import Gibbs
 
 IRIS = load_iris(return_X_y=True)
@@ -87,4 +86,4 @@ def test_a_chain_on_its_way_is_told(drift):
     draws += drift * torch.linspace(1, 0, 40, dtype=torch.float64)[:, None, None]
     told = pytest.warns(ConvergenceWarning, match="split R-hat") if drift else nullcontext()
     with told:
-        method._warn_unless_mixed(Factors(None, draws=draws), data, 2)
+        method._warn_unless_mixed(draws, data, 2)

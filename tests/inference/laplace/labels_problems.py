@@ -10,7 +10,6 @@ from skbayes_sym.inference.laplace.predictors import LabelsPredictor
 from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
 from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.priors import LayerScales
 
 
 def class_data(n=40, n_inputs=2, n_classes=3, seed=0):

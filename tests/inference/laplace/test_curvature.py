@@ -19,13 +19,8 @@ from skbayes_sym.inference.laplace.jacobian import (
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, ModuleNetwork, Rotation2D, resnet
 from skbayes_sym.models.augmentations.augmentation import Identity
-from skbayes_sym.models.augmentations.tabular import Rotation2D
-from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.convolutional import resnet, wide_resnet
-from skbayes_sym.models.networks.mlp import MLP, TANH
-from skbayes_sym.models.networks.modules import ModuleNetwork
+from skbayes_sym.models.networks.convolutional import wide_resnet
 
 
 class Problem(NamedTuple):

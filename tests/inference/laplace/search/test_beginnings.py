@@ -24,7 +24,6 @@ from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidenc
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
-from skbayes_sym.models.priors import LayerScales
 
 HOW = EvidenceSearch(60)
 
