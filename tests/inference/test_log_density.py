@@ -152,15 +152,14 @@ def textbook(density):
         ]
         return (torch.stack(log_p) * weight).sum(1)
 
-    return AutogradPosterior(density.n_dims, log_prior, log_likelihood, beta=density.beta)
+    return AutogradPosterior(density.n_dims, log_prior, log_likelihood)
 
 
-@pytest.mark.kept("0.3-*-one-layer-tanh", "1.0-*-three-layers-relu", "0.0-gaussian-learned-*")
+@pytest.mark.kept("*-one-layer-tanh", "*-three-layers-relu", "gaussian-learned-*")
 @every_network
 @every_likelihood
-@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
-def test_everything_equals_autograd(network, case, beta, generator):
-    density = posterior(network, case, generator).tempered(beta)
+def test_everything_equals_autograd(network, case, generator):
+    density = posterior(network, case, generator)
     position, reference = positions(density, generator), textbook(density)
     value, gradient = density.evaluate(position)
     expected = reference.evaluate(position)
@@ -168,26 +167,28 @@ def test_everything_equals_autograd(network, case, beta, generator):
     size = expected.gradient.abs().amax(1, keepdim=True)
     assert_close(gradient / size, expected.gradient / size, rtol=0, atol=1e-12)
     assert_close(density(position), value, rtol=1e-13, atol=0)
-    for part in ("log_prior", "log_likelihood"):
-        mine, theirs = (getattr(d, part)(position) for d in (density, reference))
-        assert_close(mine, theirs, rtol=1e-12, atol=0)
+    assert_close(density.log_prior(position), reference.prior(position), rtol=1e-12, atol=0)
+    theirs = reference.likelihood(position)
+    assert_close(density.log_likelihood(position), theirs, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("prior", [LayerScales(), ARD(2.0)])
 def test_learned_scales_collapsed(prior, generator):
     """Their own gradient equals autograd's, and the prior keeps the network's symmetry."""
     density = posterior(NETWORKS["one-layer-tanh"], LIKELIHOODS["gaussian-learned"], generator)
+    likelihood = textbook(density).likelihood
     collapsed = prior.bind(density.network.layout).collapsed()
     density, position = replace(density, prior=collapsed), positions(density, generator)
     leaf = position.clone().requires_grad_()
     own = leaf[:, density.n_dims - 2 :]
     noise = torch.distributions.HalfNormal(NOISE_PRIOR_SCALE).log_prob(own.exp()) + own
     log_prior = collapsed.log_prob(leaf[:, : density.n_dims - 2]) + noise.sum(1)
-    (slope,) = torch.autograd.grad(log_prior.sum(), leaf)
-    value, gradient = density.tempered(0.0).evaluate(position)
-    assert_close(value, log_prior.detach(), rtol=1e-12, atol=0)
+    both = log_prior + likelihood(leaf)
+    (slope,) = torch.autograd.grad(both.sum(), leaf)
+    value, gradient = density.evaluate(position)
+    assert_close(value, both.detach(), rtol=1e-12, atol=0)
     assert_close(gradient, slope, rtol=1e-11, atol=1e-11)
-    assert_close(density.log_prior(position), value, rtol=1e-12, atol=0)
+    assert_close(density.log_prior(position), log_prior.detach(), rtol=1e-12, atol=0)
     group = density.network.symmetry()
     moved = group.act(group.sample((len(position),), generator=generator), position)
     assert_close(density(moved), density(position), rtol=1e-12, atol=0)
@@ -243,17 +244,6 @@ def test_a_lost_chain_has_no_mass_and_leaves_the_others_alone(name, bad, generat
         assert torch.equal(after.gradient[others], gradient[others])
 
 
-@every_likelihood
-def test_at_zero_temperature_it_is_the_prior(case, generator):
-    density = posterior(NETWORKS["one-layer-relu"], case, generator)
-    position = positions(density, generator)
-    prior = density.tempered(0.0)
-    assert torch.equal(prior(position), density.log_prior(position))
-    assert torch.equal(prior.evaluate(position).value, density.log_prior(position))
-    assert_close(prior.tempered(1.0)(position), density(position), rtol=0, atol=0)
-    assert_close(prior.log_likelihood(position), density.log_likelihood(position), rtol=0, atol=0)
-
-
 def test_prior_draws_have_the_priors_law(generator):
     density = posterior(NETWORKS["linear"], LIKELIHOODS["gaussian-learned"], generator)
     n = 40_000
@@ -296,7 +286,7 @@ def test_any_network_likelihood_and_prior(network, prior, generator):
     prior = prior.bind(network.layout)
     x = torch.randn(5, 3, generator=generator, dtype=torch.float64)
     data = Data(x, case.targets(5, generator), torch.ones(5, dtype=torch.float64))
-    density = NetworkPosterior(network, case.likelihood, prior, data, beta=0.7)
+    density = NetworkPosterior(network, case.likelihood, prior, data)
     position = density.sample_prior(4, generator=generator)
     assert position.shape == (4, n + 1)
 
@@ -309,7 +299,7 @@ def test_any_network_likelihood_and_prior(network, prior, generator):
         outputs = network.forward(q[:, :n], x)
         return case.likelihood.at(q[:, None, n:]).log_prob(outputs, data.y).sum(1)
 
-    expected = AutogradPosterior(n + 1, log_prior, log_likelihood, beta=0.7).evaluate(position)
+    expected = AutogradPosterior(n + 1, log_prior, log_likelihood).evaluate(position)
     value, gradient = density.evaluate(position)
     assert_close(value, expected.value)
     assert_close(gradient, expected.gradient)
