@@ -368,7 +368,7 @@ class Turn(nn.Module):
         return torch.stack([cos * u - sin * v, sin * u + cos * v], 1)
 
 
-def turned(start, n=100):
+def turned(start, n="auto"):
     """Half-widths that stay where they start."""
     return Invariances(Turn(start), 4, learning_rate=1e-12, n_predict_augmentations=n)
 
