@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,21 +46,6 @@ class Targets(NamedTuple):
     classes: Array | None = None
 
 
-class TakesRows(Protocol):
-    """An estimator as `Training.open` asks it."""
-
-    device: str
-    random_state: Any
-
-    def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]: ...
-
-    def _encode_targets(self, y: Array) -> Targets: ...
-
-    def _scale_inputs(self, rows: Rows) -> Scaling: ...
-
-    def _scale_targets(self, rows: Rows) -> Scaling | None: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Training:
     """Data that a method fits.
@@ -80,7 +65,7 @@ class Training:
     labels: Array | None = None  # (n_classes,); the classes, in the order of their codes
 
     @classmethod
-    def open(cls, estimator: TakesRows, X: Any, y: Any, sample_weight: Any) -> "Training":
+    def open(cls, estimator: Any, X: Any, y: Any, sample_weight: Any) -> "Training":
         """Validate everything before the first array is allocated for the fit."""
         device = resolve_device(estimator.device)
         X_checked, y_checked = estimator._check_targets(X, y)
