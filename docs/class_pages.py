@@ -6,6 +6,7 @@ names them and links there. So does a class for the methods that its public base
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
@@ -20,6 +21,9 @@ SHARED_ATTRIBUTES = (
     "n_iter_", "stop_reason_", "network_", "symmetry_", "classes_", "x_mean_", "x_scale_",
     "y_mean_", "y_scale_", "device_", "dtype_", "n_features_in_", "feature_names_in_",
 )  # fmt: skip
+# Left to that page only where an estimator says of them what most do.
+USUAL = ("network", "standardize", "prior_groups_", "feature_importances_", "likelihood_")
+LIKE = {"LILARegressor": "LaplaceRegressor"}  # besides a classifier and its regressor
 GROUPS = {
     "Model": "hidden_layer_sizes network last_layer image_shape invariances hidden_posterior "
     "n_components offsets likelihood prior noise_std standardize fit_intercept symmetry",
@@ -92,7 +96,26 @@ def shared_names(name: str) -> list[str]:
         return []
     words = set(re.findall(r"(?m)^[\w, ]+(?= : )", getdoc(getattr(skbayes_sym, name)) or ""))
     described = {word for entry in words for word in entry.split(", ")}
-    return [n for n in (*SHARED_PARAMETERS, *SHARED_ATTRIBUTES) if n in described]
+    shared = [n for n in (*SHARED_PARAMETERS, *SHARED_ATTRIBUTES) if n in described]
+    return shared + [n for n in USUAL if _text(name, n) in _usual_texts(n)]
+
+
+def _text(name: str, entry: str) -> str:
+    """What an estimator's docstring says of a parameter or an attribute."""
+    import skbayes_sym
+
+    doc = getdoc(getattr(skbayes_sym, name)) or ""
+    found = re.search(rf"^{entry} : .*((?:\n +.*)*)", doc, re.MULTILINE)
+    return " ".join(found[1].split()) if found else ""
+
+
+@cache
+def _usual_texts(entry: str) -> set[str]:
+    """What the estimators that say the same of it say, for numbers and for labels."""
+    import skbayes_sym
+
+    texts = Counter(_text(n, entry) for n in skbayes_sym.__all__ if is_estimator(n))
+    return {text for text, n in texts.items() if text and n > 2}
 
 
 def _parted(lines: list[str], section: str) -> dict[str, list[str]]:
@@ -110,8 +133,8 @@ def _parted(lines: list[str], section: str) -> dict[str, list[str]]:
 
 
 def regressor_of(name: str) -> str:
-    """The regressor whose page describes what a classifier shares with it, or ""."""
-    twin = name.replace("Classifier", "Regressor")
+    """The estimator whose page describes what a classifier or a variant shares with it, or ""."""
+    twin = LIKE.get(name, name.replace("Classifier", "Regressor"))
     return twin if twin != name and is_estimator(name) and is_estimator(twin) else ""
 
 
@@ -144,7 +167,7 @@ def shorten(what: str, name: str, lines: list[str]) -> None:
     name = name.rpartition(".")[2]
     if what != "class" or not is_estimator(name):
         return
-    elsewhere = {*SHARED_PARAMETERS, *SHARED_ATTRIBUTES, *repeated(name)}
+    elsewhere = {*shared_names(name), *repeated(name)}
     for section in _REPEATED:
         start, end = _entries(lines, section)
         kept = [

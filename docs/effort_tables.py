@@ -61,11 +61,12 @@ def in_short(text: str) -> str:
 
 
 def table(name: str) -> list[str]:
-    """The table as reStructuredText."""
-    lines = [".. list-table::", "   :header-rows: 1", "   :class: sk-wrap", "   :widths: 45 55", ""]
+    """The table as reStructuredText; nothing where no number has a reason."""
     found = [(" · ".join(g.numbers), in_short(g.why)) for g in groups_of(name) if g.why]
-    rows = [("Numbers", "Why"), *found]
-    for cells in rows:
+    if not found:
+        return []
+    lines = [".. list-table::", "   :header-rows: 1", "   :class: sk-wrap", "   :widths: 45 55", ""]
+    for cells in (("Numbers", "Why"), *found):
         lines += [f"   {' ' if i else '*'} - {cell}".rstrip() for i, cell in enumerate(cells)]
     return lines
 
