@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -65,7 +66,7 @@ class Training:
     labels: Array | None = None  # (n_classes,); the classes, in the order of their codes
 
     @classmethod
-    def open(cls, estimator: Any, X: Any, y: Any, sample_weight: Any) -> "Training":
+    def open(cls, estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any) -> "Training":
         """Validate everything before the first array is allocated for the fit."""
         device = resolve_device(estimator.device)
         X_checked, y_checked = estimator._check_targets(X, y)

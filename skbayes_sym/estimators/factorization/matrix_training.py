@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -58,7 +59,7 @@ class MatrixTraining:
 
     @classmethod
     def open(
-        cls, estimator: Any, X: Any, row_features: Any = None, column_features: Any = None
+        cls, estimator: BaseEstimator, X: Any, row_features: Any = None, column_features: Any = None
     ) -> "MatrixTraining":
         """Validate everything before the first array is allocated for the fit."""
         likelihood = estimator._entry_likelihood()
@@ -185,7 +186,7 @@ class MatrixTraining:
         }
 
 
-def observe(estimator: Any, X: Any) -> tuple[Observed, Any]:
+def observe(estimator: BaseEstimator, X: Any) -> tuple[Observed, Any]:
     """The entries of a matrix or a list of entries, and what their precision is read off."""
     if is_listed(X, estimator.columns):
         observed = listed_entries(X, estimator.columns)
