@@ -60,6 +60,8 @@ MUTANTS = [
     Mutant("numerics/random.py", "-1.0, 1.0).to(q)", "1.0, 1.0).to(q)", "numerics/test_random.py"),
 
     # Symmetries and their gaps.
+    Mutant("symmetry/relabelling.py", "g = group.compose(h, g)", "g = group.compose(g, h)",
+           "inspection/test_symmetry_removal.py"),
     Mutant("symmetry/gaps/unit_gap.py", "logsumexp(dim=0) - log(self.n_permutations)",
            "logsumexp(dim=0) - log(self.n_permutations - 1)",
            "symmetry/gaps/test_unit_gap.py"),
