@@ -17,6 +17,7 @@ from skbayes_sym.inspection.symmetry_removal import remove_symmetries
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.symmetry import Wreath, symmetry_of
 from skbayes_sym.symmetry.modules.found import module_function
+from skbayes_sym.symmetry.relabelling import align_to_mean, orbit_mean_square
 
 SMALL = {"hidden_layer_sizes": (3,), "activation": "tanh", "n_features_in": 1, "random_state": 0}
 
@@ -255,6 +256,10 @@ def test_draws_of_any_module_come_back_to_one_copy():
     function = module_function(module, group.layout, (x,))
     for before, after in zip(torch.from_numpy(draws)[:5], flat[:5], strict=True):
         torch.testing.assert_close(function(after), function(before), rtol=0, atol=1e-12)
+    wide = torch.randn(60, len(base), generator=generator, dtype=torch.float64)
+    moved = align_to_mean(wide, group, n_starts=2, max_sweeps=100, generator=generator)
+    scaled = moved.theta / orbit_mean_square(wide, group).sqrt()
+    assert torch.equal(group.align(scaled, scaled.mean(dim=0))[0], scaled)  # no draw moves more
     assert found.margin is None
     assert all(p.shape[:2] == s.shape[:2] == (3, 20)
                for p, s in zip(found.permutations, found.signs, strict=True))  # fmt: skip
