@@ -5,7 +5,7 @@ estimate of a log-permanent; which side of the gap it bounds follows from the si
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import factorial, lgamma, log
+from math import lgamma, log
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -23,7 +23,6 @@ from skbayes_sym.numerics.permanent import (
 )
 from skbayes_sym.numerics.random import (
     Estimate,
-    distinct_permutations,
     mean_and_error,
     random_permutations,
     standard_normal,
@@ -107,35 +106,21 @@ class InfoNCE:
     """The paper's estimator (Gelberg et al. 2024, Theorem 4.3, with its misplaced sign corrected).
 
     ``log(|S_d| / K sum_k exp sum_i L[i, g_k(i)])``, ``g_0`` the identity. A lower bound on the
-    gap that can't exceed ``log K`` (plus the sign flips, which are summed exactly).
-
-    Parameters
-    ----------
-    n_permutations : int
-        K, the identity included.
-    replacement : bool
-        False draws the others without replacement from the rest of the group: still a bound,
-        tighter, and exact at K = d!. True is the paper's iid draw.
+    gap that can't exceed ``log K`` (plus the sign flips, which are summed exactly). K =
+    ``n_permutations`` counts the identity; the others are uniform and independent.
     """
 
     n_permutations: int = 16
-    replacement: bool = False
     side: ClassVar[Side] = "lower"
 
     def __post_init__(self) -> None:
         _require_permutations(self)
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
-        d = log_weights.shape[-1]
-        n = self.n_permutations if self.replacement else min(self.n_permutations, factorial(d))
-        identity = torch.arange(d, device=log_weights.device).expand(1, d)
-        if self.replacement:
-            others = random_permutations((n - 1,), d, generator=generator)
-        else:
-            others = distinct_permutations(n - 1, d, generator=generator)
-        drawn = torch.cat([identity, others])
-        drawn = drawn.reshape(n, *(1,) * (log_weights.ndim - 2), d)
-        terms = _assignment_weight(log_weights, drawn.expand(n, *log_weights.shape[:-1]))
+        n, (*batch, d, _) = self.n_permutations, log_weights.shape
+        identity = torch.arange(d, device=log_weights.device).expand(1, *batch, d)
+        others = random_permutations((n - 1, *batch), d, generator=generator)
+        terms = _assignment_weight(log_weights, torch.cat([identity, others]))
         return terms.logsumexp(dim=0) + lgamma(d + 1) - log(n)
 
 
