@@ -24,9 +24,7 @@ from skbayes_sym.symmetry.units import (
     units_of,
 )
 
-_FLOOR = 1e-4  # least variance of an entry, relative to the mean square of its orbit
 _TOLERANCE = 1e-9  # relative gain that counts as one: rounding must not move draws for ever
-_CHUNK = 1 << 16  # numbers a matrix of matches may hold: half a megabyte stays in the cache
 
 
 class DiagonalReference(NamedTuple):
@@ -43,7 +41,7 @@ class DiagonalReference(NamedTuple):
 def estimate_reference(theta: Tensor, mean_square: Tensor) -> DiagonalReference:
     """Mean and variance over draws (n, P); `orbit_mean_square` sets the least variance."""
     variance, mean = torch.var_mean(theta, dim=0, correction=0)
-    return DiagonalReference(mean, torch.maximum(variance, _FLOOR * mean_square))
+    return DiagonalReference(mean, torch.maximum(variance, 1e-4 * mean_square))
 
 
 def orbit_mean(values: Tensor, group: SymmetryGroup) -> Tensor:
@@ -127,8 +125,8 @@ class _Match(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """Draws of a chunk."""
-        return rows_within(_CHUNK, self.layer.n_units**2)
+        """Draws of a chunk, whose matches are half a megabyte and stay in the cache."""
+        return rows_within(1 << 16, self.layer.n_units**2)
 
     def __call__(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Log density of unit ``i`` under reference ``j`` at its best sign, [j, i]; its odd part.
@@ -238,9 +236,7 @@ class Labelling:
 
 
 _UNWEIGHTED = 3  # first steps from a start: variances under bad labels would mislead
-_SETTLE = 50  # most steps of one layer in the first pass
 _EXPLORE = 20  # sweeps of every start; only the best is swept to the end
-_REMATCH = 3  # sweeps of draws labelled anew before they are compared with their old labels
 
 
 class Relabelled(NamedTuple):
@@ -294,6 +290,7 @@ def relabel(
     best = min(runs, key=lambda run: label_objective(run[0].theta, group))
     labelling, n_changing = _sweep(*best, max_sweeps - _EXPLORE)
     return in_canonical_order(theta, labelling.theta, labelling.elements, group, n_changing)
+
 
 def align_to_mean(
     theta: Tensor, group: SymmetryGroup, *, n_starts: int, max_sweeps: int,
@@ -399,7 +396,7 @@ def _first_pass(labelling: Labelling, start: int) -> Labelling:
 def _settle(theta: Tensor, layer: UnitGroup, reference: DiagonalReference) -> SignedPermutation:
     """Labels of the units of one layer when ``reference`` is only the first guess."""
     mean_square, total = reference.variance, layer.identity()
-    for step in range(_SETTLE):
+    for step in range(50):
         # All draws at first: what follows then depends on their orbits, not on the copies given.
         g, moved = improve_labels(theta, layer, reference, thorough=step == 0)
         theta, total = layer.act(g, theta), layer.compose(g, total)
@@ -430,7 +427,7 @@ def _sweep(labelling: Labelling, n_changing: int, n_sweeps: int) -> tuple[Labell
 def _label_anew(labelling: Labelling, reference: DiagonalReference) -> tuple[Labelling, Tensor]:
     """Labels by a forward pass under a fixed reference where they fit better, and where."""
     anew = labelling.forward(reference)
-    for _ in range(_REMATCH):
+    for _ in range(3):
         anew, _ = anew.improved(reference, thorough=True)
     ours, theirs = labelling.log_prob(reference), anew.log_prob(reference)
     better = theirs > ours + 1e-9 * (1.0 + ours.abs())

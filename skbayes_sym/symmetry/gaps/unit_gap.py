@@ -248,12 +248,6 @@ def _columns(weights: Tensor, w: Tensor) -> Tensor:
     return weights.flatten(0, 1).mT @ w.flatten(0, 1)
 
 
-_CHUNK = 1 << 21  # numbers held at once: 16 MB in float64
-_PROPOSALS = 64  # assignments a draw that estimates of the gap are made of, about
-# Draws of an estimate: a near-saturated gap is skewed, so many of narrow layers; 16 to 1000.
-_ENTRIES = 1 << 20  # of the units' matrices, all draws together
-_FEWEST_DRAWS, _MOST_DRAWS = 16, 1000
-_CERTIFIED_FROM = 11  # units: narrower layers are summed exactly
 # Of a certificate, and of what it certifies: draws of a gap that is settled hardly differ.
 _CERTIFICATE_DRAWS = 4
 
@@ -372,8 +366,10 @@ class UnitGap:
         if not self._layers:
             return Estimate(0.0, 0.0)
         loc, scale = _tensors(posterior, generator)
-        n_draws = n_draws or max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // self._area))
-        if self.permanent.side == "lower" and self._area >= _CERTIFIED_FROM**2:
+        # A near-saturated gap is skewed, so many of narrow layers.
+        n_draws = n_draws or max(16, min(1000, (1 << 20) // self._area))
+        # Layers of 10 units or fewer are summed exactly.
+        if self.permanent.side == "lower" and self._area > 100:
             certified = replace(self, permanent=Soules(tighten=False))
             certificate = certified._average(loc, scale, _CERTIFICATE_DRAWS, generator)
             if self.group.log_order - certificate.value < settled_within(self.group.log_order):
@@ -384,7 +380,8 @@ class UnitGap:
     def _average(
         self, loc: Tensor, scale: Tensor, n_draws: int, generator: torch.Generator
     ) -> Estimate:
-        chunk = max(1, _CHUNK // max(4 * len(loc), _PROPOSALS * self._area))
+        # 16 MB in float64 at once; a draw's estimate is made of about 64 assignments.
+        chunk = max(1, (1 << 21) // max(4 * len(loc), 64 * self._area))
         values = []
         with torch.no_grad():
             for start in range(0, n_draws, chunk):
