@@ -69,7 +69,7 @@ class ChainInit(NamedTuple):
     ]  # of the metric, during warm-up
     kernel: HMC  # what ``sampler="auto"`` is
     usual: Plan = Plan(64, 1000, 50)  # where a person doesn't say
-    approach: Approach | None = None  # what chains do before they warm up
+    approach: Annealing | None = None  # what chains do before they warm up
 
 
 def _prior_blocks(setting: SamplingSetting) -> list[Block]:
@@ -190,15 +190,14 @@ def usual_scale(network: Network) -> Tensor:
     return torch.cat(parts).double()
 
 
-def from_afar(setting: SamplingSetting, approach: Approach) -> Approach:
-    """The approach in float32, under given scales where scales are learned."""
+def from_afar(setting: SamplingSetting, annealing: Annealing) -> Approach:
+    """The annealing in float32, under given scales where scales are learned."""
     prior: Prior = setting.model.prior
     if prior.learned is not None:
         prior = GaussianPrior(usual_scale(setting.model.network))
     elif setting.data.data.x.dtype == torch.float32:
-        return approach
-    posterior = _in_float32(setting, prior)
-    return Detour(approach, posterior, KroneckerAdaptation(posterior), torch.float32)
+        return annealing
+    return Detour(annealing, _in_float32(setting, prior))
 
 
 def density_for(setting: SamplingSetting, kernel: Kernel) -> LogDensity:

@@ -11,7 +11,7 @@ from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.inference.log_density import NetworkPosterior
-from skbayes_sym.inference.sampling.annealing import Approach
+from skbayes_sym.inference.sampling.annealing import Annealing
 from skbayes_sym.inference.sampling.chains import Block
 from skbayes_sym.inference.sampling.kernels import HMC, Kernel
 from skbayes_sym.inference.sampling.modes.confined import Allowance
@@ -29,7 +29,7 @@ class Plan(NamedTuple):
     n_draws: int
     thinning: int = 1
     init: str = "prior"  # where they start, by its name in `starts.INITS`
-    approach: Approach | None = None  # what they do before they warm up
+    approach: Annealing | None = None  # what they do before they warm up
     n_jobs: int | None = None
     start: list[Block] | None = None  # where those of the previous fit stopped, to go on with
     kernel: Kernel = HMC()  # moves the chains that explore
