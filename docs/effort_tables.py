@@ -1,6 +1,7 @@
 """The directive ``.. effort:: module.Class``: the numbers behind "auto" as a table.
 
-A dataclass ``Effort`` says in comments where its numbers come from; the page shows the same words.
+A dataclass ``Effort`` says in comments where its numbers come from. The page shows the first
+sentence of each, and leaves out numbers that have none: the source has everything.
 """
 
 import ast
@@ -52,11 +53,20 @@ def groups_of(name: str) -> list[Group]:
     return [group for group in groups if group.numbers]
 
 
+def in_short(text: str) -> str:
+    """The first sentence, or two if the first only names a subject."""
+    sentences = re.split(r"(?<=[.:])\s+(?=[A-Z])", text)
+    n_words = len(sentences[0].split())
+    return " ".join(sentences[: 1 if n_words > 6 else 2]).rstrip(":")
+
+
 def table(name: str) -> list[str]:
-    """The table as reStructuredText."""
+    """The table as reStructuredText; nothing where no number has a reason."""
+    found = [(" · ".join(g.numbers), in_short(g.why)) for g in groups_of(name) if g.why]
+    if not found:
+        return []
     lines = [".. list-table::", "   :header-rows: 1", "   :class: sk-wrap", "   :widths: 45 55", ""]
-    rows = [("Numbers", "Why"), *((" · ".join(g.numbers), g.why) for g in groups_of(name))]
-    for cells in rows:
+    for cells in (("Numbers", "Why"), *found):
         lines += [f"   {' ' if i else '*'} - {cell}".rstrip() for i, cell in enumerate(cells)]
     return lines
 
