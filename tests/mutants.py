@@ -361,7 +361,7 @@ MUTANTS = [
     Mutant("inference/gaussian_vi/gated.py", "self._next_check = step + self._period",
            "self._next_check = step", "inference/gaussian_vi/test_elbo.py"),
     Mutant("inference/sampling/chains.py",
-           "self._keep(move // thin)", "self._keep(move // thin - 1)",
+           "self._unread[move // thin]", "self._unread[move // thin - 1]",
            "inference/sampling/test_chains.py"),
     Mutant("inference/laplace/search/gauss_newton.py",
            "torch.where(damping > start, damping, lowered)",
