@@ -60,6 +60,8 @@ MUTANTS = [
     Mutant("numerics/random.py", "-1.0, 1.0).to(q)", "1.0, 1.0).to(q)", "numerics/test_random.py"),
 
     # Symmetries and their gaps.
+    Mutant("symmetry/relabelling.py", "g = group.compose(h, g)", "g = group.compose(g, h)",
+           "inspection/test_symmetry_removal.py"),
     Mutant("symmetry/gaps/unit_gap.py", "logsumexp(dim=0) - log(self.n_permutations)",
            "logsumexp(dim=0) - log(self.n_permutations - 1)",
            "symmetry/gaps/test_unit_gap.py"),
@@ -361,7 +363,7 @@ MUTANTS = [
     Mutant("inference/gaussian_vi/gated.py", "self._next_check = step + self._period",
            "self._next_check = step", "inference/gaussian_vi/test_elbo.py"),
     Mutant("inference/sampling/chains.py",
-           "self._keep(move // thin)", "self._keep(move // thin - 1)",
+           "self._unread[move // thin]", "self._unread[move // thin - 1]",
            "inference/sampling/test_chains.py"),
     Mutant("inference/laplace/search/gauss_newton.py",
            "torch.where(damping > start, damping, lowered)",
@@ -385,8 +387,8 @@ MUTANTS = [
            "torch.erfc(root_half * b) - torch", "models/likelihoods/test_ordinal.py"),
     Mutant("estimators/factorization/fitting.py", "growth: float = 1.5", "growth: float = 15.0",
            "estimators/factorization/test_ratings.py"),
-    Mutant("estimators/mcmc/allocate.py", "self.rest + self.evidence.left", "self.rest",
-           "estimators/mcmc/test_allocate.py"),
+    Mutant("estimators/mcmc/allocate.py", "return ledger, rest - ledger.left",
+           "return ledger, rest", "estimators/mcmc/test_allocate.py"),
     Mutant("estimators/mcmc/allocate.py", "max(0.5 * rest, rest - asked)", "rest",
            "estimators/mcmc/test_allocate.py"),
     Mutant("inference/sampling/modes/weigh.py", ">= LONG)", ">= 1)",

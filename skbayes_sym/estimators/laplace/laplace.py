@@ -198,42 +198,39 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     Parameters
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
-        Widths of the hidden layers; ``()`` is a linear model. "auto" is 3, 8 or 20 units, as
-        five-fold cross-validation says, `width_scores_`; 20 of many rows, and 40 of more than
-        1,000 distinct rows without much noise, if they are four a weight and there is time; 10
-        or 5 where columns are so many that 20 would take long.
+        Widths of the hidden layers; ``()`` is a linear model. "auto" chooses 3, 8 or 20 units by
+        five-fold cross-validation (`width_scores_`). Many rows get 20; more than 1,000 distinct
+        rows with little noise get 40, if there are at least four rows per weight; very many columns
+        get 10 or 5.
     activation, network : as in every network
     likelihood : as in every regressor
     optimizer : {"auto", "gauss-newton", "adam"}, GaussNewton or Adam, default="auto"
         "auto" takes Gauss-Newton steps for a fully connected network with the default likelihood,
-        unless they'd take long (some twenty seconds); `optimizer_` says what was taken.
-        `~skbayes_sym.estimators.optimizers.GaussNewton` says how many restarts,
-        `~skbayes_sym.estimators.optimizers.EvidenceAdam` what the posterior covers, the curvature
-        and when hyperparameters move. Adam trains one network.
+        unless they'd take more than some twenty seconds, and Adam, which trains one network,
+        otherwise. `~skbayes_sym.estimators.optimizers.GaussNewton` sets the restarts,
+        `~skbayes_sym.estimators.optimizers.EvidenceAdam` the curvature and when hyperparameters
+        move.
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number or one per layer; or an object. "learn" maximises the evidence over the scales:
-        ``LayerScales()``, one per layer's weights and per layer's biases, or ``ARD()``, one per
-        column of ``X``, `relevance_`: as the rows prefer that choose the width, and for more than
-        1,000 without much noise. By Adam one scale a layer, from 3.0, or given normals.
+        one number or one per layer; or an object. "learn" maximises the evidence over the scales of
+        ``LayerScales()``, one per layer, or of ``ARD()``, one per column of ``X`` (`relevance_`),
+        as cross-validation prefers; more than 1,000 distinct rows with little noise get ``ARD()``.
+        Adam learns one scale a layer, from 3.0, or takes given normals.
     noise_std : as in every regressor
     max_iter : int or "auto", default="auto"
-        Largest number of optimiser steps; "auto" is 100, 50 of up to 500 rows and at least
-        50 of systems that take long, up to three times as many where the evidence still rises
-        steeply, as it does while next to no noise is found; and 3000 by Adam.
+        Largest number of optimiser steps. "auto" is 100, 50 of up to 500 rows and at least 50 where
+        a step takes long, up to three times as many while the evidence rises steeply; 3000 by Adam.
     standardize : as in every regressor
     tol : "auto", float or None, default="auto"
-        A restart ends when its log evidence moves by less than this many nats per unit of sample
-        weight over three steps, three times in a row; "auto" is 5e-6. Adam stops when the log
-        evidence gains less than this many from one tenth of ``max_iter`` to the next; "auto" is
-        1e-3. None never stops.
+        A restart ends when its log evidence moves by less than this many nats per row over three
+        steps, three times in a row; "auto" is 5e-6. Adam stops when the log evidence gains less
+        than this many from one tenth of ``max_iter`` to the next; "auto" is 1e-3. None never stops.
     device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
     log_evidence_ : float
-        Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
-        bound; the largest of the modes'.
+        Laplace approximation of log p(y | X) of the best mode, nats: an estimate, no bound.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
     prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)
@@ -249,8 +246,8 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     n_iter_ : int
         Steps made, by the restart with the most.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in the units of ``y``: root of the modes' mean variance; of
-        another likelihood its scale, if it has one.
+        Standard deviation of the noise (or its scale), in the units of ``y``: root of the modes'
+        mean variance.
     n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
     prior_scale_modes_, relevance_, noise_std_modes_ : as in every Laplace approximation
     log_evidence_curve_, widths_, width_scores_ : as in every Laplace approximation
@@ -266,12 +263,11 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     Notes
     -----
     Gauss-Newton steps of R restarts take O(R (n_samples n_targets P^2 + P^3)) for P weights, and
-    each sets the hyperparameters anew (MacKay 1992). One of Adam's costs as much as a
+    each sets the hyperparameters anew (MacKay 1992). A step of Adam costs as much as a
     deterministic network's, and at most half as much again where it gathers an online update; an
-    exact one costs about one look at the data, and two more where there is noise to learn.
+    exact update costs one look at the data, and two more where there is noise to learn.
 
-    Modes count alike. Their evidences differ by tens of nats, but mostly by the approximation's own
-    error: weights in proportion to them leave one mode, and not the one that predicts best.
+    Modes count alike: their evidences differ mostly by the error of the approximation.
 
     References
     ----------
