@@ -116,7 +116,7 @@ class ChoosesOptimizer(LaplaceEstimator):
 
     @property
     def _asked(self) -> str:
-        """What ``optimizer`` says; only Adam takes other likelihoods than the default."""
+        """Optimiser that is asked for; only Adam takes other likelihoods than the default."""
         given = self.optimizer
         if not isinstance(given, str):
             return "gauss-newton" if isinstance(given, GaussNewton) else "adam"
