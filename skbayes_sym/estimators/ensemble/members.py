@@ -24,7 +24,6 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged
-from skbayes_sym.inference.effective_noise import effective_noise, leverages_of
 from skbayes_sym.inference.laplace.labels_predictive import (
     LeftOut,
     left_out_losses,
@@ -43,6 +42,8 @@ from skbayes_sym.inference.map import (
     MinibatchDensity,
     ScaledModes,
     curvature_numbers,
+    effective_noise,
+    leverages_of,
     update_steps,
 )
 from skbayes_sym.models.model import Batches, Model
