@@ -163,7 +163,7 @@ MUTANTS = [
     Mutant("models/predictive_mixtures.py", "(1.0 - law.cdf(x)).square(), y, high)",
            "law.cdf(x).square(), y, high)", "models/test_crps.py"),
     # Draws of functions.
-    Mutant("inference/laplace/member_refit.py", "(noise @ left * shrunk) @ left.mT +",
+    Mutant("inference/laplace/labels_predictive.py", "(noise @ left * shrunk) @ left.mT +",
            "(noise @ left * shrunk) @ left.mT -", "estimators/test_predictive.py"),
     Mutant("inference/laplace/predictors.py", "symmetric_root(self.variance_scale * ",
            "symmetric_root(", "estimators/test_predictive.py"),

@@ -43,7 +43,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, dense_jacobian
+from skbayes_sym.inference.laplace.curvature import AveragedJacobian, dense_jacobian
 from skbayes_sym.inference.log_density import Evaluation, LogDensity, NetworkPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches, Data

@@ -32,7 +32,7 @@ NOUNS = {
     "estimators.stacking.parts": "CalibratedPredictor OfEstimator OfGiven OfTrees StackPart Trees",
     "inference.gaussian_process": "GaussianProcess",
     "inference.laplace.curvature": "LayerSpectrum KroneckerPrecision FullPrecision",
-    "inference.laplace.member_refit": "RefittedMembers",
+    "inference.laplace.labels_predictive": "RefittedMembers",
     "inference.laplace.laplace_posterior": "LaplacePosterior ModeMixture",
     "inference.gaussian_vi.layers": "Layerwise",
     "inference.gaussian_vi.collapsed": "MeanFieldHidden CollapsedLast",

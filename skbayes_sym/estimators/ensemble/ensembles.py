@@ -24,7 +24,7 @@ from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, Weight
 from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.optimizers import Adam, Optimizer, as_adam
-from skbayes_sym.inference.laplace.member_refit import RefittedMembers
+from skbayes_sym.inference.laplace.labels_predictive import RefittedMembers
 from skbayes_sym.inference.laplace.predictors import RefittedPredictor
 from skbayes_sym.inference.map import NoiseNodes, noise_nodes
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor

@@ -26,15 +26,13 @@ from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged
 from skbayes_sym.inference.laplace.labels_predictive import (
     LeftOut,
-    left_out_losses,
-    widest_within_error,
-    without_itself,
-)
-from skbayes_sym.inference.laplace.member_refit import (
     LinearisedMember,
     RefittedMember,
     RefittedMembers,
+    left_out_losses,
     refit,
+    widest_within_error,
+    without_itself,
 )
 from skbayes_sym.inference.log_density import LogDensity, NetworkPosterior
 from skbayes_sym.inference.map import (

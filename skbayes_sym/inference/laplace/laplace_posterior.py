@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.curvature import Precision
-from skbayes_sym.inference.laplace.jacobian import AveragedJacobian
+from skbayes_sym.inference.laplace.curvature import AveragedJacobian, Precision
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.search.labels import LinearisedOutputs
 from skbayes_sym.models.networks.mlp import MLP
