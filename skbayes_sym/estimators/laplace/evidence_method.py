@@ -41,8 +41,11 @@ from skbayes_sym.inference.laplace.search.beginnings import (
     search_numbers,
     unexplained_share,
 )
-from skbayes_sym.inference.laplace.search.evidence_problem import EvidenceProblem, NumbersEvidence
-from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.evidence_problem import (
+    EvidenceProblem,
+    LabelsEvidence,
+    NumbersEvidence,
+)
 from skbayes_sym.inference.laplace.search.mode_search import (
     EvidenceSearch,
     Modes,

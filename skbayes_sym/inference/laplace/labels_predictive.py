@@ -38,21 +38,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.search.evidence_problem import SearchHyper
+from skbayes_sym.inference.laplace.search.evidence_problem import (
+    LabelsEvidence,
+    LabelTerms,
+    LinearisedOutputs,
+    NormalPoints,
+    SearchHyper,
+    Terms,
+    points_for_prediction,
+    symmetric_root,
+)
 from skbayes_sym.inference.laplace.search.gauss_newton import (
     INITIAL_DAMPING,
     System,
     WeightSystem,
     step,
-)
-from skbayes_sym.inference.laplace.search.labels import (
-    LabelsEvidence,
-    LabelTerms,
-    LinearisedOutputs,
-    NormalPoints,
-    Terms,
-    points_for_prediction,
-    symmetric_root,
 )
 from skbayes_sym.inference.laplace.search.mode_search import Modes, mapped
 from skbayes_sym.models.model import Data

@@ -24,7 +24,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     refit,
 )
 from skbayes_sym.inference.laplace.predictors import RefittedPredictor
-from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
+from skbayes_sym.inference.laplace.search.evidence_problem import LabelTerms, symmetric_root
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data
