@@ -19,10 +19,14 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, Steps, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged
-from skbayes_sym.inference.gaussian_vi.collapsed import CollapsedLast, MeanFieldHidden
-from skbayes_sym.inference.gaussian_vi.global_inducing import InducingHidden, InducingLast
-from skbayes_sym.inference.gaussian_vi.layers import (
+from skbayes_sym.inference.gaussian_vi.hidden_layers import (
     HiddenPosterior,
+    InducingHidden,
+    MeanFieldHidden,
+)
+from skbayes_sym.inference.gaussian_vi.layers import (
+    CollapsedLast,
+    InducingLast,
     LastLayer,
     Layerwise,
     LayerwiseElbo,

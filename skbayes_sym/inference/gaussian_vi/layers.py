@@ -10,48 +10,38 @@ is not a posterior).
 
 A layer's weights are a matrix (D + 1, H), the biases in the last row; a layer's inputs get a
 column of ones. Its prior scale is one number, or one per input, (D + 1,).
+
+The last layer can be integrated out: the exact posterior given the sampled features,
+
+    ELBO = E_q[log N(y; 0, s^2 Phi Phi' + noise^2 / w)] - KL[q(hidden) || p(hidden)]
+
+with ``Phi`` the sampled features of the training data. Given them the last layer is a Bayesian
+linear model, and its posterior (the product of one site per row) abides by the translations that
+no row sees. Costs O(N r^2) a draw, r = min(N, H + 1).
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Self
+from dataclasses import dataclass, replace
+from math import log
+from typing import NamedTuple, Self
 
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.gaussian_vi.hidden_layers import (
+    HiddenDraws,
+    HiddenPosterior,
+    Scale,
+    as_tensor,
+    per_input,
+    with_ones,
+)
 from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.gaussian import LOG_2PI, log_normal
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import RidgePosterior
-
-# Of a layer's prior: one number, or one per input, (D + 1,); an array in what is kept of a fit.
-Scale = float | Tensor | npt.NDArray[Any]
-
-
-class HiddenDraws(NamedTuple):
-    """Weights of the hidden layers, and what the last layer may need."""
-
-    weights: Sequence[Tensor]  # (S, D_l + 1, H_l)
-    kl: Tensor  # (S,), averages to KL[q || p] of the hidden layers, nats
-    inducing: Tensor  # last hidden activations of the inducing inputs, (S, M, H + 1); M may be 0
-
-
-class HiddenPosterior(Protocol):
-    """Posterior of all hidden layers."""
-
-    @property
-    def layout(self) -> ParamLayout:
-        """Layout of the variational parameters."""
-
-    def under(self, prior_scale: tuple[Scale, ...]) -> Self:
-        """The same with other prior scales, one a layer."""
-
-    def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
-        """Starting point: concentrated, or as wide as the prior."""
-
-    def draw(self, params: Tensor, n: int, *, generator: torch.Generator) -> HiddenDraws: ...
 
 
 class LayerInputs(NamedTuple):
@@ -134,24 +124,72 @@ class Conditional(NamedTuple):
         return features @ self.mean, seen
 
 
-def as_tensor(prior_scale: Scale, like: Tensor) -> Tensor:
-    """A layer's prior scale, by which its inputs may be multiplied: () or (D + 1,)."""
-    return torch.as_tensor(prior_scale, dtype=like.dtype, device=like.device)
+@dataclass(frozen=True, eq=False)
+class CollapsedLast(LastLayer):
+    """The last layer given the hidden ones, exactly."""
+
+    prior_scale: Scale
+
+    @property
+    def layout(self) -> ParamLayout:
+        return ParamLayout({})
+
+    def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
+        return data.x.new_zeros(0)
+
+    def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
+        # log N(y; 0, s^2 Phi Phi' + noise^2 / w) a target, copies of a row counted.
+        log_ratio = self.ridge(inputs).log_evidence()
+        constant = inputs.data.weight.sum() * (LOG_2PI + 2.0 * inputs.log_noise)
+        total = (log_ratio - 0.5 * constant).sum(-1)
+        return total, torch.zeros_like(total)
+
+    def ridge(self, inputs: LayerInputs) -> RidgePosterior:
+        data = inputs.data
+        root = data.weight.sqrt() * (-inputs.log_noise).exp().unsqueeze(-1)  # (T, N)
+        scaled = inputs.features * as_tensor(self.prior_scale, root)
+        return RidgePosterior(scaled.unsqueeze(1), root, root * data.y.T)
 
 
-def per_input(prior_scale: Scale, like: Tensor) -> Tensor:
-    """A layer's prior scale, by which its weights may be multiplied: (1,) or (D + 1, 1)."""
-    return as_tensor(prior_scale, like).unsqueeze(-1)
+@dataclass(frozen=True, eq=False)
+class InducingLast(LastLayer):
+    """Product-form sites for the last layer, its Gaussian expectation in closed form."""
 
+    prior_scale: Scale
+    n_inducing: int
+    n_outputs: int
 
-def with_ones(h: Tensor) -> Tensor:
-    """A column of ones for the bias, (*B, N, D) -> (*B, N, D + 1)."""
-    return torch.cat([h, h.new_ones(*h.shape[:-1], 1)], dim=-1)
+    @property
+    def layout(self) -> ParamLayout:
+        m, t = self.n_inducing, self.n_outputs
+        return ParamLayout({"values": (m, t), "log_gain": (t,), "log_precision": (m,)})
 
+    def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
+        """Targets of the rows that `InducingHidden.start` takes with a generator of equal seed.
 
-def starting_scale(network: MLP, n_inputs: int, prior_scale: Tensor) -> Tensor:
-    """Scale of a layer's weights at the start: the prior's, unless that saturates the units."""
-    return prior_scale.clamp_max(network.activation.gain / (n_inputs + 1) ** 0.5)
+        Precisions are those of N / M data of noise 0.1 each.
+        """
+        rows = torch.randperm(len(data.x), generator=generator)[: self.n_inducing]
+        values = data.y[rows.to(data.y.device)]
+        precision = float(data.weight.sum()) / self.n_inducing / 0.1**2
+        return self.layout.flatten({
+            "values": values,
+            "log_gain": values.new_zeros(self.n_outputs),
+            "log_precision": values.new_full((self.n_inducing,), log(precision)),
+        })  # fmt: skip
+
+    def ridge(self, inputs: LayerInputs) -> RidgePosterior:
+        p = self.layout.unflatten(inputs.params)
+        root = (0.5 * (p["log_precision"] + p["log_gain"].unsqueeze(-1))).exp()  # (T, M)
+        scaled = inputs.draws.inducing * as_tensor(self.prior_scale, root)
+        return RidgePosterior(scaled.unsqueeze(1), root, root * p["values"].T)
+
+    def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
+        ridge = self.ridge(inputs)
+        mean, variance = self.conditional(ridge).moments(inputs.features)
+        squares = (inputs.data.y - mean) ** 2 + variance
+        log_prob = log_normal(squares, inputs.log_noise)
+        return inputs.data.weight @ log_prob.sum(-1).mT, ridge.kl().sum(-1)
 
 
 def propagate(network: MLP, weights: Sequence[Tensor], x: Tensor) -> Tensor:

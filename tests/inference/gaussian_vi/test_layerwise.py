@@ -10,19 +10,20 @@ from scipy import optimize, stats
 from thin import some
 from torch.testing import assert_close
 
-from skbayes_sym.inference.gaussian_vi.collapsed import CollapsedLast, MeanFieldHidden
-from skbayes_sym.inference.gaussian_vi.global_inducing import (
+from skbayes_sym.inference.gaussian_vi.hidden_layers import (
+    HiddenDraws,
     InducingHidden,
-    InducingLast,
+    MeanFieldHidden,
     draw_layer,
+    with_ones,
 )
 from skbayes_sym.inference.gaussian_vi.layers import (
-    HiddenDraws,
+    CollapsedLast,
+    InducingLast,
     LayerInputs,
     Layerwise,
     LayerwiseElbo,
     propagate,
-    with_ones,
 )
 from skbayes_sym.inference.gaussian_vi.layerwise_posterior import LayerwisePosterior
 from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
