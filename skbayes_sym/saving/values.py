@@ -35,7 +35,7 @@ NOUNS = {
     "inference.laplace.member_refit": "RefittedMembers",
     "inference.laplace.laplace_posterior": "LaplacePosterior ModeMixture",
     "inference.gaussian_vi.hidden_layers": "MeanFieldHidden InducingHidden",
-    "inference.gaussian_vi.layers": "Layerwise CollapsedLast InducingLast",
+    "inference.gaussian_vi.layers": "Layerwise",
     "inference.gaussian_vi.layerwise_posterior": "LayerwisePosterior",
     "inference.linear.low_rank": "LowRankGaussian",
     "inference.pooling": "Calibration NoiseShape ShapedPredictor",

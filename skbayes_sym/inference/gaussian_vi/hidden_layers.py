@@ -12,11 +12,10 @@ With ``A = s diag(e^{b/2}) U`` all H units share the matrix ``A A'`` (or ``A' A`
 eigendecomposition a layer and draw serves them all (`skbayes_sym.numerics.linalg`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -31,30 +30,6 @@ from skbayes_sym.numerics.random import float64_normal, normal_like
 
 # Of a layer's prior: one number, or one per input, (D + 1,); an array in what is kept of a fit.
 Scale = float | Tensor | npt.NDArray[Any]
-
-
-class HiddenDraws(NamedTuple):
-    """Weights of the hidden layers, and what the last layer may need."""
-
-    weights: Sequence[Tensor]  # (S, D_l + 1, H_l)
-    kl: Tensor  # (S,), averages to KL[q || p] of the hidden layers, nats
-    inducing: Tensor  # last hidden activations of the inducing inputs, (S, M, H + 1); M may be 0
-
-
-class HiddenPosterior(Protocol):
-    """Posterior of all hidden layers."""
-
-    @property
-    def layout(self) -> ParamLayout:
-        """Layout of the variational parameters."""
-
-    def under(self, prior_scale: tuple[Scale, ...]) -> Self:
-        """The same with other prior scales, one a layer."""
-
-    def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
-        """Starting point: concentrated, or as wide as the prior."""
-
-    def draw(self, params: Tensor, n: int, *, generator: torch.Generator) -> HiddenDraws: ...
 
 
 def as_tensor(prior_scale: Scale, like: Tensor) -> Tensor:
@@ -77,9 +52,6 @@ def starting_scale(network: MLP, n_inputs: int, prior_scale: Tensor) -> Tensor:
     return prior_scale.clamp_max(network.activation.gain / (n_inputs + 1) ** 0.5)
 
 
-_NARROW = 0.05  # posterior standard deviation of a concentrated start, in units of the prior's
-
-
 @dataclass(frozen=True, eq=False)
 class MeanFieldHidden:
     """Independent normals for the weights of the hidden layers.
@@ -98,22 +70,23 @@ class MeanFieldHidden:
             shapes[f"loc{layer}"] = shapes[f"log_variance{layer}"] = (n_in + 1, n_out)
         return ParamLayout(shapes)
 
-    def under(self, prior_scale: tuple[Scale, ...]) -> "MeanFieldHidden":
-        return replace(self, prior_scale=prior_scale)
-
     def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
+        """Starting point: concentrated, or as wide as the prior."""
         values: dict[str, Tensor] = {}
         for layer, given in enumerate(self.prior_scale, start=1):
             shape = self.layout.shapes[f"loc{layer}"]
             draw = float64_normal(shape, generator=generator).to(data.x)
             scale = per_input(given, draw)
             start = starting_scale(self.network, shape[0] - 1, scale)
-            width = scale if at_prior else _NARROW * start
+            width = scale if at_prior else 0.05 * start
             values[f"loc{layer}"] = draw * (1e-2 * scale if at_prior else start)
             values[f"log_variance{layer}"] = (2.0 * width.log()).expand(shape)
         return self.layout.flatten(values) if values else data.x.new_zeros(0)
 
-    def draw(self, params: Tensor, n: int, *, generator: torch.Generator) -> HiddenDraws:
+    def draw(
+        self, params: Tensor, n: int, *, generator: torch.Generator
+    ) -> tuple[list[Tensor], Tensor]:
+        """Weights (S, D_l + 1, H_l) of every layer; numbers that average to their KL, (S,)."""
         values = self.layout.unflatten(params)
         weights, kl = [], params.new_zeros(())
         for layer, given in enumerate(self.prior_scale, start=1):
@@ -122,8 +95,7 @@ class MeanFieldHidden:
             weights.append(torch.addcmul(loc, (0.5 * log_variance).exp(), noise))
             prior_log_variance = 2.0 * per_input(given, loc).log()
             kl = kl + kl_elementwise(loc, log_variance, prior_log_variance).sum()
-        width = self.network.sizes[-2] + 1
-        return HiddenDraws(weights, kl.expand(n), params.new_zeros(n, 0, width))
+        return weights, kl.expand(n)
 
 
 def draw_layer(
@@ -189,9 +161,6 @@ class InducingHidden:
             shapes[f"log_gain{layer}"], shapes[f"log_precision{layer}"] = (width,), (m,)
         return ParamLayout(shapes)
 
-    def under(self, prior_scale: tuple[Scale, ...]) -> "InducingHidden":
-        return replace(self, prior_scale=prior_scale)
-
     def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
         """Random training rows, and a draw of the weights at them as the values."""
         rows = torch.randperm(len(data.x), generator=generator)[: self.n_inducing]
@@ -208,7 +177,9 @@ class InducingHidden:
             h = self.network.activation.function(values)
         return self.layout.flatten(start)
 
-    def draw(self, params: Tensor, n: int, *, generator: torch.Generator) -> HiddenDraws:
+    def draw(
+        self, params: Tensor, n: int, *, generator: torch.Generator
+    ) -> tuple[list[Tensor], Tensor]:
         values = self.layout.unflatten(params)
         u = with_ones(values["inputs"]).expand(n, -1, -1)
         weights, kl = [], params.new_zeros(n)
@@ -220,4 +191,7 @@ class InducingHidden:
             weights.append(weight)
             kl = kl + own_kl
             u = with_ones(self.network.activation.function(u @ weight))
-        return HiddenDraws(weights, kl, u)
+        return weights, kl
+
+
+HiddenPosterior = MeanFieldHidden | InducingHidden
