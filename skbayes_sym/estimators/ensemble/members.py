@@ -99,9 +99,10 @@ class Refitting:
         left_out: list[LeftOut] = []
         weights = torch.as_tensor(theta).to(rows.x)
         for theta_m, prior_scale in zip(weights, scale.expand_as(weights), strict=True):
-            member = refit(LinearisedMember.at(network, theta_m, prior_scale, rows.x), rows)
-            members.append(member.member)
-            left_out.append(without_itself(member.logits, member.terms))
+            linear = LinearisedMember.at(network, theta_m, prior_scale, rows.x)
+            member, logits, terms = refit(linear, rows)
+            members.append(member)
+            left_out.append(without_itself(logits, terms))
         together = RefittedMembers.of(members)
         if not isinstance(self.variance_scale, str):
             return Refitted(together, float(self.variance_scale))

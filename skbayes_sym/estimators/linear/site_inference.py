@@ -27,7 +27,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     left_out_losses,
     without_itself,
 )
-from skbayes_sym.inference.laplace.search.labels import LinearisedLogits, Terms
+from skbayes_sym.inference.laplace.search.labels import LinearisedOutputs, Terms
 from skbayes_sym.inference.linear.conjugate import Scales, Statistics, learn
 from skbayes_sym.inference.linear.hyperparameters import Range, Until, fit_sites
 from skbayes_sym.inference.linear.sites import (
@@ -125,7 +125,7 @@ def scale_by_left_out(state: SiteState, data: Data, most_rows: int = 5000) -> fl
     chosen = torch.linspace(0, len(data.x) - 1, min(len(data.x), most_rows)).round().long()
     y, weight = data.y[chosen], data.weight[chosen]
     value, gradient, curvature = (t[chosen] for t in state.terms)
-    logits = LinearisedLogits(state.mean[chosen], state.output_covariance[chosen])
+    logits = LinearisedOutputs(state.mean[chosen], state.output_covariance[chosen])
     left_out = without_itself(logits, Terms(-value, -gradient, curvature))
     losses = left_out_losses([left_out], y, VARIANCE_SCALES) @ weight
     return VARIANCE_SCALES[int(losses.argmin())]

@@ -18,7 +18,6 @@ such rows don't decide alone, every class has a small probability.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from math import log, log1p
 from typing import NamedTuple
 
@@ -35,19 +34,14 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
 from skbayes_sym.inference.laplace.search.labels import (
     LabelsEvidence,
     LabelTerms,
-    LinearisedLogits,
+    LinearisedOutputs,
     NormalPoints,
     Terms,
     points_for_prediction,
     symmetric_root,
 )
 from skbayes_sym.inference.laplace.search.mode_search import Modes, mapped
-from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.numerics.memory import rows_within
-
-_N_STEPS = 6
-_FIRST_SHARE = 0.5  # of Laplace's covariance of the logits, which is too wide
-_RATE = 0.6  # of the covariance's move
 
 
 class RefinedModes(NamedTuple):
@@ -57,7 +51,6 @@ class RefinedModes(NamedTuple):
     hyper: Tensor  # (R, G), log precisions of the prior's groups
     factor: Tensor  # (R, P, P), Cholesky factor of the precision
     root: Tensor  # (R, N, K, K), of the logits' covariances that the curvature is averaged over
-    bound: Tensor  # (R,), nats: see `gaussian_bound`
 
     @property
     def covariance(self) -> Tensor:
@@ -65,7 +58,7 @@ class RefinedModes(NamedTuple):
         return torch.cholesky_inverse(self.factor)
 
 
-def refine(problem: LabelsEvidence, modes: Modes, n_steps: int = _N_STEPS) -> RefinedModes:
+def refine(problem: LabelsEvidence, modes: Modes, n_steps: int = 6) -> RefinedModes:
     """Variational steps from every mode.
 
     Each costs what two steps of the search cost and one pass for ``J C J'``.
@@ -73,63 +66,31 @@ def refine(problem: LabelsEvidence, modes: Modes, n_steps: int = _N_STEPS) -> Re
     laws = []
     for r in range(len(modes.theta)):
         mode = mapped(lambda t, r=r: t[r : r + 1], modes)
-        laws.append(_refined(problem, mode, n_steps))
-    theta, factor, root, bound = (torch.stack(t) for t in zip(*laws, strict=True))
-    return RefinedModes(theta, modes.hyper, factor, root, bound)
-
-
-def _refined(
-    problem: LabelsEvidence, mode: Modes, n_steps: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    theta, hyper = mode.theta, SearchHyper(mode.hyper, mode.noise_precision)
-    precision = mode.hyper.exp()[:, problem.prior.group]
-    damping = theta.new_full((1,), INITIAL_DAMPING)
-    system: System = WeightSystem(mode.factor, torch.zeros_like(mode.n_iter))
-    spread = _FIRST_SHARE * problem.logits(theta[0], system.covariance[0]).covariance
-    for i in range(n_steps):
-        if i:
-            present = problem.logits(theta[0], system.covariance[0]).covariance
-            spread = torch.lerp(spread, present, _RATE)
-        problem = replace(problem, root=symmetric_root(spread))
-        theta, damping, _ = step(
-            partial(_misfit, problem), theta, problem.expansion(theta), precision, damping
-        )  # fmt: skip
-        system = problem.system(problem.expansion(theta).curvature, hyper)
-    factor, root = system.cholesky()[0], problem.root
-    assert root is not None  # there was a step
-    return theta[0], factor, root, gaussian_bound(problem, theta[0], mode.hyper[0], factor)
-
-
-def _misfit(problem: LabelsEvidence, theta: Tensor, _: Tensor) -> Tensor:
-    return problem.misfit(theta)
-
-
-def gaussian_bound(problem: LabelsEvidence, theta: Tensor, hyper: Tensor, factor: Tensor) -> Tensor:
-    r"""A lower bound on the linearised network's log evidence, 0-d, nats.
-
-    .. math:: -E\,\mathrm{nll} - \tfrac12 \sum_k \alpha_{g(k)} (\theta_k^2 + C_{kk})
-              + \tfrac12 \sum_g n_g \log \alpha_g + \tfrac12 \log |C| + P / 2
-
-    Valid for any ``theta`` (P,) and Cholesky factor (P, P) of :math:`C^{-1}`: up to quadrature (32
-    nodes, two classes) or 64 quasi-Monte Carlo points. Of a linear model it bounds the evidence;
-    of a network that of its linearisation at ``theta`` only.
-    """
-    prior, covariance = problem.prior, torch.cholesky_inverse(factor)
-    root = symmetric_root(problem.logits(theta, covariance).covariance)
-    second_moment = theta.square() + covariance.diagonal()
-    log_prior = 0.5 * (prior.sizes.to(theta) * hyper - hyper.exp() * prior.sums(second_moment))
-    entropy = 0.5 * (len(theta) - log_det(factor))  # without the constant, as the prior's
-    misfit = replace(problem, root=root).misfit(theta.unsqueeze(0))[0]
-    return log_prior.sum() + entropy - misfit
+        theta, hyper = mode.theta, SearchHyper(mode.hyper, mode.noise_precision)
+        precision = mode.hyper.exp()[:, problem.prior.group]
+        damping = theta.new_full((1,), INITIAL_DAMPING)
+        system: System = WeightSystem(mode.factor, torch.zeros_like(mode.n_iter))
+        # Laplace's covariance of the logits is too wide.
+        spread = 0.5 * problem.logits(theta[0], system.covariance[0]).covariance
+        for i in range(n_steps):
+            if i:
+                present = problem.logits(theta[0], system.covariance[0]).covariance
+                spread = torch.lerp(spread, present, 0.6)
+            averaged = replace(problem, root=symmetric_root(spread))
+            theta, damping, _ = step(
+                lambda theta, _, averaged=averaged: averaged.misfit(theta),  # type: ignore[misc]
+                theta, averaged.expansion(theta), precision, damping,
+            )  # fmt: skip
+            system = averaged.system(averaged.expansion(theta).curvature, hyper)
+        laws.append((theta[0], system.cholesky()[0], symmetric_root(spread)))
+    theta, factor, root = (torch.stack(t) for t in zip(*laws, strict=True))
+    return RefinedModes(theta, modes.hyper, factor, root)
 
 
 VARIANCE_SCALES = (0.0, 0.1, 0.3, 1.0, 3.0)
-_LARGEST_LEVERAGE = 1.0 - 1e-6  # a row that determines its own logits leaves none behind
-_OUTLIERS = 1e-3  # share of rows left out that say nothing
-_NUMBERS = 1 << 22  # of probabilities at once: 32 MB
 
 
-def scaled_terms(logits: LinearisedLogits, variance_scale: float) -> LabelTerms:
+def scaled_terms(logits: LinearisedOutputs, variance_scale: float) -> LabelTerms:
     """Points of logits whose variance is multiplied by a factor; one if that is 0."""
     if not variance_scale:
         return LabelTerms(logits.mean)
@@ -144,11 +105,12 @@ class LeftOut(NamedTuple):
     root: Tensor  # (N, K, K), of the covariance: root root'
 
 
-def without_itself(logits: LinearisedLogits, terms: Terms) -> LeftOut:
+def without_itself(logits: LinearisedOutputs, terms: Terms) -> LeftOut:
     """The law of every row's logits without the row's own term; approximately."""
     root = symmetric_root(logits.covariance)
     leverage, vectors = torch.linalg.eigh(root @ terms.curvature @ root)
-    wider = (1.0 - leverage.clamp(0.0, _LARGEST_LEVERAGE)).rsqrt()
+    # A row that determines its own logits leaves none behind.
+    wider = (1.0 - leverage.clamp(0.0, 1.0 - 1e-6)).rsqrt()
     root = root @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
     shift = root @ (root.mT @ terms.slope.unsqueeze(-1))
     return LeftOut(logits.mean + shift.squeeze(-1), root)
@@ -211,10 +173,11 @@ def left_out_losses(
     n_outputs = left_out[0].mean.shape[1]
     shares = torch.ones(len(left_out)) / len(left_out) if shares is None else shares
     rule, losses = points_for_prediction(n_outputs), []
+    outliers = 1e-3  # share of rows left out that say nothing
     for scale in scales:
         log_p = torch.stack([_log_likelihood(law, y, scale, rule) for law in left_out])
-        log_p = (log_p + shares.log().to(log_p).unsqueeze(1)).logsumexp(0) + log1p(-_OUTLIERS)
-        least = torch.full_like(log_p, log(_OUTLIERS / max(2, n_outputs)))
+        log_p = (log_p + shares.log().to(log_p).unsqueeze(1)).logsumexp(0) + log1p(-outliers)
+        least = torch.full_like(log_p, log(outliers / max(2, n_outputs)))
         losses.append(-log_p.logaddexp(least))
     return torch.stack(losses)
 
@@ -223,7 +186,7 @@ def _log_likelihood(law: LeftOut, y: Tensor, variance_scale: float, rule: Normal
     """Log probability of the labels, (N,)."""
     n_outputs = law.mean.shape[1]
     root = variance_scale**0.5 * law.root if variance_scale else None
-    parts, size = [], rows_within(_NUMBERS, (n_outputs + 1) * len(rule.weights))
+    parts, size = [], rows_within(1 << 22, (n_outputs + 1) * len(rule.weights))  # 32 MB at once
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
         terms = LabelTerms(law.mean[rows], None if root is None else root[rows], rule)

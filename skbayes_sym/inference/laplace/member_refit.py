@@ -26,7 +26,7 @@ from torch import Tensor
 
 from skbayes_sym.inference.laplace.search.labels import (
     LabelTerms,
-    LinearisedLogits,
+    LinearisedOutputs,
     Terms,
     symmetric_root,
 )
@@ -35,12 +35,6 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.memory import rows_within
-
-_LEAST_SQUARE = 0.01  # a direction's prior variance at all rows together; less is never determined
-_MOST_STEPS, _MEAN_RATE, _CURVATURE_RATE = 30, 0.7, 0.5
-_SETTLED = 1e-2  # of a logit
-_NUMBERS = 1 << 22  # of a block's Jacobian: 32 MB
-_REMEDY = "Standardise X, or use a smaller prior."
 
 
 class RefittedMember(NamedTuple):
@@ -51,16 +45,17 @@ class RefittedMember(NamedTuple):
     root: Tensor  # (P, r), the covariance is S^2 - root root'
     scale: Tensor  # (P,), S, prior standard deviations
 
-    def logits(self, network: MLP, x: Tensor) -> LinearisedLogits:
+    def logits(self, network: MLP, x: Tensor) -> LinearisedOutputs:
         """Logits of any rows (N, n_inputs); O(N K P r)."""
         means, covariances = [], []
-        size = rows_within(_NUMBERS, network.n_outputs * network.layout.n_params)
+        # Blocks whose Jacobians take 32 MB.
+        size = rows_within(1 << 22, network.n_outputs * network.layout.n_params)
         for block in x.split(size):
             logits, rows = _logits_and_rows(network, self.theta, self.scale, block)
             less = rows @ (self.root / self.scale.unsqueeze(1))
             means.append(logits + rows @ ((self.loc - self.theta) / self.scale))
             covariances.append(rows @ rows.mT - less @ less.mT)
-        return LinearisedLogits(torch.cat(means), torch.cat(covariances))
+        return LinearisedOutputs(torch.cat(means), torch.cat(covariances))
 
     def drawn_logits(self, network: MLP, x: Tensor, noise: Tensor) -> Tensor:
         """Logits (m, N, K) of functions drawn from the law, from normals (m, P).
@@ -88,33 +83,41 @@ class LinearisedMember:
     directions: Tensor  # (P, r), theirs among ``theta / scale``, orthonormal
 
     @classmethod
-    def at(cls, network: MLP, theta: Tensor, scale: Tensor, x: Tensor) -> "LinearisedMember":
-        """O(N K P m + m^3), m the smaller of N K and P."""
+    def at(
+        cls, network: MLP, theta: Tensor, scale: Tensor, x: Tensor, least: float = 0.01
+    ) -> "LinearisedMember":
+        """O(N K P m + m^3), m the smaller of N K and P.
+
+        ``least``: a direction's prior variance at all rows together; less is never determined.
+        """
         logits, rows = _logits_and_rows(network, theta, scale, x)
         flat = rows.flatten(0, 1)
         if len(flat) <= flat.shape[1]:
-            squares, basis = _principal(flat @ flat.mT)
+            squares, basis = torch.linalg.eigh(flat @ flat.mT)
+            basis, squares = basis[:, squares > least], squares[squares > least]
             directions = flat.mT @ (basis / squares.sqrt())
             design = basis * squares.sqrt()
         else:
-            squares, directions = _principal(flat.mT @ flat)
+            squares, directions = torch.linalg.eigh(flat.mT @ flat)
+            directions = directions[:, squares > least]
             design = flat @ directions
         offset = logits - rows @ (theta / scale)
         return cls(theta, scale, offset, design.view(*logits.shape, -1), directions)
 
-    def logits(self, mean: Tensor, factor: Tensor) -> LinearisedLogits:
+    def logits(self, mean: Tensor, factor: Tensor) -> LinearisedOutputs:
         """Under whitened weights of mean (r,) and precision's Cholesky factor (r, r)."""
         n, n_outputs, _ = self.design.shape
         half = torch.linalg.solve_triangular(factor, self.design.flatten(0, 1).mT, upper=False)
         half = half.view(-1, n, n_outputs).transpose(0, 1)  # (N, r, K)
-        return LinearisedLogits(self.offset + self.design @ mean, half.mT @ half)
+        return LinearisedOutputs(self.offset + self.design @ mean, half.mT @ half)
 
     def factor(self, curvature: Tensor) -> Tensor:
         """Cholesky factor (r, r) of the precision, from the rows' weighted curvatures (N, K, K)."""
         weighed = (curvature @ self.design).flatten(0, 1)
         system = self.design.flatten(0, 1).mT @ weighed
         system.diagonal().add_(1.0)
-        return cholesky(system, what="The posterior's precision", remedy=_REMEDY)
+        remedy = "Standardise X, or use a smaller prior."
+        return cholesky(system, what="The posterior's precision", remedy=remedy)
 
     def refitted(self, mean: Tensor, factor: Tensor) -> RefittedMember:
         """The law of all weights."""
@@ -126,38 +129,33 @@ class LinearisedMember:
         return RefittedMember(self.theta, loc, root, self.scale)
 
 
-class Refit(NamedTuple):
-    """The law of one member, and of its training rows' logits."""
+def refit(
+    member: LinearisedMember, data: Data, most_steps: int = 30, settled: float = 1e-2
+) -> tuple[RefittedMember, LinearisedOutputs, Terms]:
+    """The optimum of the Gaussian bound, by damped Newton steps of mean and curvature.
 
-    member: RefittedMember
-    logits: LinearisedLogits
-    terms: Terms  # expectations under them
-
-
-def refit(member: LinearisedMember, data: Data) -> Refit:
-    """The optimum of the Gaussian bound, by thirty damped Newton steps of mean and curvature.
-
-    O(N K r^2 + r^3) a step.
+    The law of the member, that of its training rows' logits, and the expectations under them;
+    O(N K r^2 + r^3) a step, until no logit moves by more than ``settled``.
     """
     _, y, weight = data
     by_row = weight.unsqueeze(1)
     mean = member.directions.mT @ (member.theta / member.scale)
-    logits = LinearisedLogits(member.offset + member.design @ mean, torch.zeros(()).to(mean))
+    logits = LinearisedOutputs(member.offset + member.design @ mean, torch.zeros(()).to(mean))
     terms = LabelTerms(logits.mean).terms(y)
     curvature = terms.curvature * by_row.unsqueeze(2)
-    for _ in range(_MOST_STEPS):
+    for _ in range(most_steps):
         factor = member.factor(curvature)
         slope = torch.einsum("nkr,nk->r", member.design, terms.slope * by_row)
         step = torch.cholesky_solve((slope + mean).unsqueeze(1), factor).squeeze(1)
-        mean = mean - _MEAN_RATE * step
+        mean = mean - 0.7 * step
         before, logits = logits, member.logits(mean, factor)
         terms = LabelTerms(logits.mean, symmetric_root(logits.covariance)).terms(y)
-        curvature = torch.lerp(curvature, terms.curvature * by_row.unsqueeze(2), _CURVATURE_RATE)
+        curvature = torch.lerp(curvature, terms.curvature * by_row.unsqueeze(2), 0.5)
         moved = (logits.mean - before.mean).abs().max()
         widened = (logits.covariance - before.covariance).abs().max()
-        if float(torch.maximum(moved, widened)) < _SETTLED:
+        if float(torch.maximum(moved, widened)) < settled:
             break
-    return Refit(member.refitted(mean, factor), logits, terms)
+    return member.refitted(mean, factor), logits, terms
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,9 +193,3 @@ def _contrasts(values: Tensor) -> Tensor:
     if values.shape[1] == 2:
         return values[:, 1:] - values[:, :1]
     return values - values.mean(1, keepdim=True)
-
-
-def _principal(gram: Tensor) -> tuple[Tensor, Tensor]:
-    squares, vectors = torch.linalg.eigh(gram)
-    kept = squares > _LEAST_SQUARE
-    return squares[kept], vectors[:, kept]

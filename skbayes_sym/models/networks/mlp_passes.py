@@ -37,9 +37,6 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.linalg import layer_outputs, weight_gradient
 from skbayes_sym.numerics.memory import rows_within
 
-# Hidden units of a block of draws: 1 to 2 MB, a core's L2 cache.
-_CACHE_NUMBERS = 1 << 18
-
 Layers = Sequence[tuple[Tensor, Tensor]]
 
 
@@ -230,7 +227,8 @@ def _hidden_units(
 ) -> Iterator[tuple[slice, Tensor]]:
     """Units of the last hidden layer, (block, N, width), block of draws by block of draws."""
     mean, sd = _affine(x, *loc[0]), _affine(x * x, *variance[0]).sqrt_()
-    size = rows_within(_CACHE_NUMBERS, len(x) * max(network.hidden_layer_sizes))
+    # Hidden units of a block of draws: 1 to 2 MB, a core's L2 cache.
+    size = rows_within(1 << 18, len(x) * max(network.hidden_layer_sizes))
     for start in range(0, len(noise[0]), size):
         block = slice(start, start + size)
         h = network.activation.apply_(torch.addcmul(mean, sd, noise[0][block]))

@@ -405,7 +405,7 @@ def test_classes_are_refitted_under_every_member_s_own_scales():
     one = LinearisedMember.at(
         network, torch.as_tensor(clf.samples_[0]), torch.as_tensor(members.scale[0]), x
     )
-    np.testing.assert_allclose(members.loc[0], refit(one, rows).member.loc, atol=0.02)
+    np.testing.assert_allclose(members.loc[0], refit(one, rows)[0].loc, atol=0.02)
     linear = clone(clf).set_params(hidden_layer_sizes=()).fit(X, y)
     assert linear.prior_scale_.shape == (2,)
 

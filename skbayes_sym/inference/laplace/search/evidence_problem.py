@@ -40,8 +40,6 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_factors, rows_per_block
 from skbayes_sym.models.priors import ScalesByGroup
 
-UPDATE_DAMPING = 0.7  # share of the logarithmic step of a hyperparameter
-
 
 class SearchHyper(NamedTuple):
     """Hyperparameters of R restarts."""
@@ -63,13 +61,6 @@ class SearchRows(Protocol):
         """The negative log likelihood, up to a constant, at a noise."""
 
 
-class Begun(NamedTuple):
-    """A search before its first step."""
-
-    problem: "EvidenceProblem"  # while scales and noise stay
-    hyper: SearchHyper
-
-
 @dataclass(frozen=True)
 class SearchSchedule:
     """How the search of one kind of problem goes on and ends."""
@@ -82,8 +73,17 @@ class SearchSchedule:
     best_start: int  # steps before the best is kept: far from a mode the evidence says too much
     most_without: int  # updates without a new best that end a restart
     is_wary: bool  # see `gauss_newton.step`
-    is_batch: bool  # restarts are one batch, or one follows the other
     many_params: float = inf  # weights beyond which one step in three has an update, as dear as it
+    hyper_start: int = 8  # iterations before scales and noise move: the weights first
+    damping: float = 0.7  # share of the logarithmic step of a hyperparameter
+    near: float = 0.1  # squared distance of two restarts on their way to copies of one mode
+    looks: int = 3  # in a row that show a restart near another that moves, too
+    seldom: int = 3  # steps an update where weights are many, or a look for copies
+    # Nats per unit of weight that the evidence rises by at every one of so many steps while a
+    # network still finds out that there is hardly any noise. Others have made up their minds: from
+    # there on scales drift and predictions get worse as often as better.
+    steep: float = 0.01
+    over: int = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +124,8 @@ class EvidenceProblem:
         """Whether scales may run away while the evidence falls: the last iterate isn't the one."""
         return self.prior.is_learned
 
-    def begin(self, doubted: Tensor) -> Begun:
-        """Begin restarts (R,) whose targets are believed, or doubted."""
+    def begin(self, doubted: Tensor) -> tuple[Self, SearchHyper]:
+        """The problem while scales and noise stay, of targets that are believed or doubted (R,)."""
         raise NotImplementedError
 
     def expansion(self, theta: Tensor) -> SearchRows:
@@ -159,6 +159,14 @@ class EvidenceProblem:
         log_prior = 0.5 * (n * log_precision - log_precision.exp() * squares).sum(1)
         return self.log_normaliser(hyper) - misfit + log_prior - 0.5 * system.log_det
 
+    def evaluated(
+        self, theta: Tensor, rows: SearchRows, hyper: SearchHyper
+    ) -> tuple[Tensor, System]:
+        """Log evidences (R,) and the posterior's precisions at ``theta`` (R, P)."""
+        expansion = rows.expansion(hyper)
+        system = self.system(expansion.curvature, hyper)
+        return self.log_evidence(theta, expansion.value, hyper, system), system
+
     def log_hyperprior(self, hyper: SearchHyper) -> Tensor:
         """Log density of the log precisions, (R,) nats."""
         return self.prior.log_hyperprior(hyper.log_precision)
@@ -169,25 +177,10 @@ class EvidenceProblem:
         """MacKay's step of the hyperparameters."""
         if not self.prior.is_learned:
             return hyper
-        step = self.prior.evidence_step
+        step, damping = self.prior.evidence_step, self.schedule.damping
         return hyper._replace(
-            log_precision=step(theta, system.variance, hyper.log_precision, UPDATE_DAMPING)
+            log_precision=step(theta, system.variance, hyper.log_precision, damping)
         )
-
-
-def evaluated(
-    problem: EvidenceProblem, theta: Tensor, rows: SearchRows, hyper: SearchHyper
-) -> tuple[Tensor, System]:
-    """Log evidences (R,) and the posterior's precisions at ``theta`` (R, P)."""
-    expansion = rows.expansion(hyper)
-    system = problem.system(expansion.curvature, hyper)
-    return problem.log_evidence(theta, expansion.value, hyper, system), system
-
-
-# The noise's precision at the beginning, in units of the targets' variance.
-BELIEVED, DOUBTED = 1.0 / 0.3, 0.3
-# Gamma hyperprior of the noise's precision: it only keeps a perfect fit finite.
-_NOISE_SHAPE, _NOISE_RATE = 0.5, 5e-5
 
 
 class ResidualSums(NamedTuple):
@@ -230,7 +223,7 @@ class NumbersEvidence(EvidenceProblem):
     # Of more weights than rows scales run away while the evidence falls: the best is kept.
     schedule: ClassVar[SearchSchedule] = SearchSchedule(
         tol=5e-6, tol_is_per_row=True, lag=3, times=3, fewest=6, best_start=20, most_without=15,
-        is_wary=False, is_batch=True,
+        is_wary=False,
     )  # fmt: skip
     remedy: ClassVar[str] = "Standardise X and y, or use fewer hidden units."
 
@@ -245,15 +238,16 @@ class NumbersEvidence(EvidenceProblem):
     def keeps_best(self) -> bool:
         return self.prior.is_learned and self.is_outnumbered
 
-    def begin(self, doubted: Tensor) -> Begun:
+    def begin(self, doubted: Tensor) -> tuple[Self, SearchHyper]:
         y, n = self.data.y, len(doubted)
         noise = self.noise_precision
         if noise is None:
             spread = y.var(0, correction=0)
             spread = torch.where(spread > 0.0, spread, 1.0)  # of a constant target any will do
-            noise = torch.where(doubted, DOUBTED, BELIEVED).to(y).unsqueeze(1) / spread
+            # Precisions at the beginning, in units of the targets' variance.
+            noise = torch.where(doubted, 0.3, 1.0 / 0.3).to(y).unsqueeze(1) / spread
         log_precision = self.prior.hyper.to(y).expand(n, -1)
-        return Begun(self, SearchHyper(log_precision, noise.to(y).expand(n, y.shape[1])))
+        return self, SearchHyper(log_precision, noise.to(y).expand(n, y.shape[1]))
 
     def squares(self, theta: Tensor) -> Tensor:
         """Weighted squared residuals of every target, (r, P) -> (r, T)."""
@@ -314,8 +308,7 @@ class NumbersEvidence(EvidenceProblem):
         else:
             taken = rows.determined(hyper, system)
         undetermined = self.total_weight.unsqueeze(1) - taken
-        goal = (undetermined.clamp_min(0.0) + 2.0 * _NOISE_SHAPE) / (
-            rows.squares + 2.0 * _NOISE_RATE
-        )
-        noise = torch.lerp(hyper.noise_precision.log(), goal.log(), UPDATE_DAMPING).exp()
+        # A gamma hyperprior of shape .5 and rate 5e-5 only keeps a perfect fit finite.
+        goal = (undetermined.clamp_min(0.0) + 1.0) / (rows.squares + 1e-4)
+        noise = torch.lerp(hyper.noise_precision.log(), goal.log(), self.schedule.damping).exp()
         return updated._replace(noise_precision=noise)

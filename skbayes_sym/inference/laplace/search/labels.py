@@ -10,14 +10,13 @@ zero. Per row, with :math:`p` the classes' probabilities and :math:`e_y` the lab
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.search.evidence_problem import (
-    Begun,
     EvidenceProblem,
     SearchHyper,
     SearchSchedule,
@@ -38,11 +37,6 @@ from skbayes_sym.models.networks.mlp_passes import (
 )
 from skbayes_sym.numerics.gaussian import gauss_hermite, sobol_normal
 
-_N_NODES = 32  # of quadrature, one logit
-_N_FIT, _N_PREDICT = 64, 256  # quasi-Monte Carlo points, several logits
-_SEED = 0  # of their scrambling: a constant, so that equal modes predict equally
-_DOUBT = 0.03  # share of the rows' weight in a search's first steps where labels are doubted
-
 
 class NormalPoints(NamedTuple):
     """Points of N(0, I), the same for every row."""
@@ -53,16 +47,16 @@ class NormalPoints(NamedTuple):
 
 def points_for_prediction(n_outputs: int) -> NormalPoints:
     """The `normal_points` of predictions: more of several logits than a fit takes."""
-    return normal_points(n_outputs, _N_PREDICT)
+    return normal_points(n_outputs, 256)
 
 
 @cache
-def normal_points(n_outputs: int, n_points: int = _N_FIT) -> NormalPoints:
+def normal_points(n_outputs: int, n_points: int = 64) -> NormalPoints:
     """Gauss-Hermite nodes of one logit, Sobol points and their mirror image of several."""
     if n_outputs == 1:
-        nodes, weights = gauss_hermite(_N_NODES)
+        nodes, weights = gauss_hermite(32)
         return NormalPoints(nodes.unsqueeze(1), weights)
-    points = sobol_normal(n_points, n_outputs, seed=_SEED)
+    points = sobol_normal(n_points, n_outputs, seed=0)  # always: equal modes predict equally
     return NormalPoints(points, points.new_full((len(points),), 1.0 / len(points)))
 
 
@@ -134,16 +128,16 @@ def _chosen(log_p: Tensor, y: Tensor) -> Tensor:
     return log_p[torch.arange(len(y), device=y.device), y]
 
 
-class LinearisedLogits(NamedTuple):
-    """Law of the logits of every row under the linearised network and a normal posterior."""
+class LinearisedOutputs(NamedTuple):
+    """Law of a network's outputs at every row, linearised in weights with a normal posterior."""
 
     mean: Tensor  # (N, K)
-    covariance: Tensor  # (N, K, K)
+    covariance: Tensor  # (N, K, K), of the function, without observation noise
 
 
 def linearised_logits(
     network: MLP, theta: Tensor, covariance: Tensor, x: Tensor
-) -> LinearisedLogits:
+) -> LinearisedOutputs:
     """Logits at the mode ``theta`` (P,) and ``J C J'``, C (P, P) the weights' covariance.
 
     O(N P^2 / 4) however many classes there are.
@@ -152,7 +146,7 @@ def linearised_logits(
     for rows in x.split(rows_per_block(network)):
         outputs, jacobian = outputs_and_factors(network, theta.unsqueeze(0), rows)
         parts.append((outputs[0], jacobian.covariance(packed)[0]))
-    return LinearisedLogits(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    return LinearisedOutputs(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,22 +158,22 @@ class LabelsEvidence(EvidenceProblem):
     hyperprior, the evidence falling while they do: take `LayerScales(8.0, 64.0)`.
     """
 
-    # Restarts together would take as long: sums over rows, O(N P^2), fill a processor alone.
     schedule: ClassVar[SearchSchedule] = SearchSchedule(
         tol=0.1, tol_is_per_row=False, lag=2, times=2, fewest=5, best_start=16, most_without=8,
-        is_wary=True, is_batch=False, many_params=1000,
+        is_wary=True, many_params=1000,
     )  # fmt: skip
     remedy: ClassVar[str] = "Standardise X, or use fewer hidden units."
 
     root: Tensor | None = None  # (N, K, K)
 
-    def begin(self, doubted: Tensor) -> Begun:
+    def begin(self, doubted: Tensor) -> tuple[Self, SearchHyper]:
         problem, theta = self, self.data.x
         if bool(doubted.any()):
-            share = torch.where(doubted, _DOUBT, 1.0).to(theta).unsqueeze(1)
+            # Labels that are doubted have this share of their weight in the first steps.
+            share = torch.where(doubted, 0.03, 1.0).to(theta).unsqueeze(1)
             problem = replace(self, share=share if self.share is None else share * self.share)
         log_precision = self.prior.hyper.to(theta).expand(len(doubted), -1)
-        return Begun(problem, SearchHyper(log_precision, log_precision[:, :0]))
+        return problem, SearchHyper(log_precision, log_precision[:, :0])
 
     def misfit(self, theta: Tensor, hyper: SearchHyper | None = None) -> Tensor:
         value = theta.new_zeros(len(theta))
@@ -223,7 +217,7 @@ class LabelsEvidence(EvidenceProblem):
                 packed = packed + jacobian.packed(weighted.movedim(0, -1).unsqueeze(0))
         return value, gradient, torch.cat(roots) if few else jacobian.gauss_newton(packed)[0]
 
-    def logits(self, theta: Tensor, covariance: Tensor) -> LinearisedLogits:
+    def logits(self, theta: Tensor, covariance: Tensor) -> LinearisedOutputs:
         """Logits of the training rows at ``theta`` (P,), the weights' covariance (P, P)."""
         return linearised_logits(self.network, theta, covariance, self.data.x)
 

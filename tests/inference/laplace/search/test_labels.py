@@ -102,7 +102,7 @@ def test_the_evidence_is_the_normal_integral_where_the_posterior_is_sharp():
     """Two weights, quadrature of the exact integrand against Laplace's estimate."""
     data = class_data(n=400, n_inputs=1, n_classes=2)
     problem = class_problem(data, n_outputs=1)
-    theta, hyper = torch.zeros(1, 2).double(), problem.begin(torch.tensor([False])).hyper
+    theta, hyper = torch.zeros(1, 2).double(), problem.begin(torch.tensor([False]))[1]
     for _ in range(20):
         expansion = problem.expansion(theta)
         system = problem.system(expansion.curvature, hyper)
