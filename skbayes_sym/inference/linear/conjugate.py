@@ -227,7 +227,7 @@ def _learn_both(statistics: Statistics, prior: Range, noise: Range) -> Scales:
 
 
 def _places(ends: Range) -> Floats:
-    """Where an optimum is looked for before it is found to 1e-10."""
+    """Grid on which an optimum is looked for before it is found to 1e-10."""
     low, high = ends
     places: Floats = low + (high - low) / 63 * np.arange(64, dtype=np.float64)
     places[-1] = high  # to the last bit; np.linspace takes four times as long
