@@ -75,16 +75,16 @@ class LinearFit:
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         posterior = self.design.posterior(self.loc, self.covariance, self.prior_variance)
-        found = coefficients(data, posterior, self.intercept, self.noise, self.prior_scale)
+        attributes = coefficients(data, posterior, self.intercept, self.noise, self.prior_scale)
         if self.bounds is None or self.sites is None:
-            return found
+            return attributes
         offset, present = data.log_jacobian, data.origin >= 0
         sites = []
         for values, missing in zip(self.sites, (np.nan, np.inf), strict=True):
             of_rows = np.full((len(present), *values.shape[1:]), missing)
             of_rows[present] = values[data.origin[present]]
             sites.append(of_rows)
-        found |= {
+        attributes |= {
             "elbo_": offset + self.bounds.full.value,
             "elbo_mean_field_": offset + self.bounds.mean_field.value,
             "symmetry_gap_": self.bounds.gap.value,
@@ -95,8 +95,8 @@ class LinearFit:
             "site_variance_": sites[1],
         }
         if model.likelihood.kind == "normal":
-            found["log_evidence_"] = found["elbo_"]
-        return found
+            attributes["log_evidence_"] = attributes["elbo_"]
+        return attributes
 
 
 def _moments_of_sites(state: SiteState) -> tuple[Array, Array]:
@@ -158,19 +158,19 @@ class SiteInference:
         design = Design.of(data, unit if self.prior_scale is None else unit * self.prior_scale)
         if is_exact:
             run.begin(1)
-            found = self._exact(data, model.likelihood, design)
-            run.end(found)
+            fitted = self._exact(data, model.likelihood, design)
+            run.end(fitted)
         else:
             with torch.no_grad():
-                found = self._by_updates(data, model, design, run)
-        assert found.bounds is not None
+                fitted = self._by_updates(data, model, design, run)
+        assert fitted.bounds is not None
         logger.info(
             "ELBO %.6g (mean-field %.6g, gap %.4g), stopped: %s after %d updates",
-            data.log_jacobian + found.bounds.full.value,
-            data.log_jacobian + found.bounds.mean_field.value, found.bounds.gap.value,
-            found.stop_reason, found.n_iter,
+            data.log_jacobian + fitted.bounds.full.value,
+            data.log_jacobian + fitted.bounds.mean_field.value, fitted.bounds.gap.value,
+            fitted.stop_reason, fitted.n_iter,
         )  # fmt: skip
-        return found
+        return fitted
 
     def _exact(self, data: Training, likelihood: Likelihood, design: Design) -> LinearFit:
         """The exact posterior at the scales of the highest evidence, target by target."""
@@ -288,10 +288,10 @@ class SiteInference:
         rules = replicates or [state.likelihood]
         full, independent = np.array([[bound(rule, s) for s in (state, best)] for rule in rules]).T
         values = (full, independent, full - independent)
-        found = [mean_and_error(torch.as_tensor(value)) for value in values]
+        estimates = [mean_and_error(torch.as_tensor(value)) for value in values]
         if len(rules) == 1:  # one is deterministic
-            found = [each._replace(standard_error=0.0) for each in found]
-        return LinearBounds(*found)
+            estimates = [each._replace(standard_error=0.0) for each in estimates]
+        return LinearBounds(*estimates)
 
 
 def is_conjugate(likelihood: Likelihood) -> bool:

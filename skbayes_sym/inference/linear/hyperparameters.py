@@ -117,11 +117,11 @@ def learn_at_sites(
 
     ``hyper``: the log variance of the prior, then the likelihood's params.
     """
-    elbo, like, n_given = ElboAtSites(data, state), data.features, int(learning.prior is None)
-    given, start = like.new_tensor(hyper[:n_given]), hyper[n_given:]
+    elbo, like, n_held = ElboAtSites(data, state), data.features, int(learning.prior is None)
+    held, start = like.new_tensor(hyper[:n_held]), hyper[n_held:]
 
     def loss(scales: Tensor) -> Tensor:
-        whole = torch.cat([given, scales])
+        whole = torch.cat([held, scales])
         return -elbo(whole[0], whole[1:])
 
     ranges, starts = [learning.noise] * (len(hyper) - 1), [start]
@@ -130,12 +130,12 @@ def learn_at_sites(
         ranges = [Range(low, min(high, elbo.highest_log_variance)), *ranges]
     if explore:  # by offsets of the log variance of the prior and of the log noise
         grids = [np.linspace(-9.0, 9.0, 10), *[np.array([0.0, -1.2, -3.0])] * (len(hyper) - 1)]
-        starts += [start + np.array(offset) for offset in product(*grids[n_given:])]
+        starts += [start + np.array(offset) for offset in product(*grids[n_held:])]
     ends = np.array(ranges).T
     inside = [like.new_tensor(np.clip(x, *ends)) for x in starts]
     begin = min(inside, key=lambda scales: float(loss(scales).nan_to_num(inf)))
-    found = lbfgs(by_autograd(loss), begin, max_iter=200, bounds=ranges, ftol=1e-15, gtol=1e-9)
-    return np.concatenate([hyper[:n_given], found.cpu().numpy()])
+    best = lbfgs(by_autograd(loss), begin, max_iter=200, bounds=ranges, ftol=1e-15, gtol=1e-9)
+    return np.concatenate([hyper[:n_held], best.cpu().numpy()])
 
 
 def fit_sites(
