@@ -55,8 +55,6 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import LayerScales, Prior, UnboundPrior
 
-_TOL = 5e-6  # of regression; see ``inference.laplace.search.evidence_problem``
-
 OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
     "hidden_layer_sizes": [StrOptions({"auto"}), *CONSTRAINTS["hidden_layer_sizes"]],
@@ -92,22 +90,12 @@ class ChoosesOptimizer(LaplaceEstimator):
     def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
         if not isinstance(self.hidden_layer_sizes, str):
             return super()._sizes(data, n_outputs)
-        return (
-            self._effort.usual_width if self._asks_for_adam() else self._units(data, n_outputs),
-        )
+        is_adam = self._asked == "adam"
+        return (self._effort.usual_width if is_adam else self._units(data, n_outputs),)
 
     def _units(self, data: Training, n_outputs: int) -> int:
         """Hidden units of "auto" for Gauss-Newton steps."""
         raise NotImplementedError
-
-    def _most_steps(self, network: MLP) -> int:
-        """Gauss-Newton steps of a restart."""
-        raise NotImplementedError
-
-    def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
-        """Multiplications of as many steps of all restarts."""
-        n_params = network.layout.n_params
-        return work(self._restarts_at_most, n_steps, n_rows, n_params, network.n_outputs)
 
     @property
     def _n_restarts(self) -> int | str:
@@ -121,40 +109,33 @@ class ChoosesOptimizer(LaplaceEstimator):
 
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
         """Whether "auto" trains such a network by Adam."""
-        return self._work(self._most_steps(network), n_rows, network) > self._effort.most_work
+        raise NotImplementedError
 
     def _gauss_newton(self) -> Method:
         raise NotImplementedError
 
+    @property
+    def _asked(self) -> str:
+        """Optimiser that is asked for; only Adam takes other likelihoods than the default."""
+        given = self.optimizer
+        if not isinstance(given, str):
+            return "gauss-newton" if isinstance(given, GaussNewton) else "adam"
+        is_default = isinstance(self.likelihood, str) and self.likelihood == "auto"
+        return given if is_default or given != "auto" else "adam"
+
     def _model(self, data: Training) -> Model:
         if isinstance(self.optimizer, Optimizer):
             self.optimizer.check()
-        self.optimizer_ = "gauss-newton"
-        if self._takes_adam(data):
-            self.optimizer_ = "adam"
+        self.optimizer_ = asked = self._asked
+        if asked == "auto":
+            self.optimizer_ = "gauss-newton"
+            network = self._network(data, self._n_outputs(data))
+            if not isinstance(network, MLP) or self._takes_long(data.n_rows, network):
+                self.optimizer_ = "adam"
         return super()._model(data)
 
     def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
         return {**super()._attributes(data, model, found), "optimizer_": self.optimizer_}
-
-    def _takes_adam(self, data: Training) -> bool:
-        """Whether Adam trains the network: as ``optimizer`` says, or as the model asks."""
-        if self._is_asked("gauss-newton", GaussNewton):
-            return False
-        if self._asks_for_adam():
-            return True
-        network = self._network(data, self._n_outputs(data))
-        return not isinstance(network, MLP) or self._takes_long(data.n_rows, network)
-
-    def _is_asked(self, name: str, kind: type[Optimizer]) -> bool:
-        given = self.optimizer
-        return given == name if isinstance(given, str) else isinstance(given, kind)
-
-    def _asks_for_adam(self) -> bool:
-        """Whether parameters ask for it, whatever the data."""
-        is_default = isinstance(self.likelihood, str) and self.likelihood == "auto"
-        by_model = not is_default and self._is_asked("auto", Adam)
-        return by_model or self._is_asked("adam", Adam)
 
     def _steps_up_to(self, automatic: int) -> int:
         return automatic if isinstance(self.max_iter, str) else self.max_iter
@@ -164,8 +145,21 @@ class ChoosesOptimizer(LaplaceEstimator):
         if not (is_learned or isinstance(self.prior, UnboundPrior)):
             return layer_prior(self.prior, recording(network))
         bound = NetworkEstimator._prior(self, network)
-        if self.optimizer_ == "adam":
-            _require_scales_of_layers(bound, network)
+        if self.optimizer_ == "gauss-newton":
+            return bound
+        if bound.learned is not None:
+            raise ValueError(
+                "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
+                "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."
+            )
+        shown, scale = recording(network), independent_normals(bound).scale
+        slices = network.layout.slices
+        first = [float(scale[slices[layer.weight]][0]) for layer in shown.weight_layers]
+        if not torch.allclose(layer_prior(first, shown).scale.to(scale), scale):
+            raise ValueError(
+                "Adam's curvature takes one prior scale a layer, of weights and biases alike. Use "
+                "Normal(scale) with one number or one a layer, or optimizer='gauss-newton'."
+            )
         return bound
 
     def _networks_at_once(self, n_weights: int) -> float:
@@ -184,22 +178,6 @@ class ChoosesOptimizer(LaplaceEstimator):
         tol = effort.tol if isinstance(self.tol, str) else self.tol
         learns_scales = isinstance(self.prior, str)
         return Laplace(adam, learns_scales, self._steps_up_to(effort.max_iter), tol, effort)
-
-
-def _require_scales_of_layers(prior: Prior, network: Network) -> None:
-    """Raise unless Adam can take it: normals with one scale a layer that stay as they are."""
-    if prior.learned is not None:
-        raise ValueError(
-            "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
-            "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."
-        )
-    shown, scale = recording(network), independent_normals(prior).scale
-    first = [float(scale[network.layout.slices[layer.weight]][0]) for layer in shown.weight_layers]
-    if not torch.allclose(layer_prior(first, shown).scale.to(scale), scale):
-        raise ValueError(
-            "Adam's curvature takes one prior scale a layer, of weights and biases alike. Use "
-            "Normal(scale) with one number or one a layer, or optimizer='gauss-newton'."
-        )
 
 
 @in_full
@@ -351,25 +329,18 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     def _units(self, data: Training, n_outputs: int) -> int:
         return self._effort.units_of_numbers(data.n_rows, data.n_features, n_outputs)
 
-    def _most_steps(self, network: MLP) -> int:
-        return self._steps_up_to(self._effort.steps)
-
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
+        effort, n_params = self._effort, network.layout.n_params
         if isinstance(self._n_restarts, str) and isinstance(self.max_iter, str):
-            effort = self._effort
             return effort.affordable_modes(effort.fewest_modes, n_rows, network) == 0
-        return super()._takes_long(n_rows, network)
-
-    def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
-        n_restarts = self._effort.restarts(self._n_restarts, n_rows, network)
-        n_targets, n_params = network.n_outputs, network.layout.n_params
-        return work(n_restarts, n_steps, n_rows * n_targets, n_params)
+        n_restarts = effort.restarts(self._n_restarts, n_rows, network)
+        n_steps, n_numbers = self._steps_up_to(effort.steps), n_rows * network.n_outputs
+        return work(n_restarts, n_steps, n_numbers, n_params) > effort.most_work
 
     def _gauss_newton(self) -> EvidenceLaplace:
-        tol = _TOL if isinstance(self.tol, str) else self.tol
         learns_scales = isinstance(self.prior, str | UnboundPrior)
         return EvidenceLaplace(
-            self._n_restarts, self.max_iter, tol, says_unconverged=True,
+            self._n_restarts, self.max_iter, self.tol, says_unconverged=True,
             widens=learns_scales and isinstance(self.hidden_layer_sizes, str),
             wide_prior=prior_object(self.prior), effort=self._effort,
         )  # fmt: skip
@@ -517,14 +488,14 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         self.verbose = verbose
 
     def _units(self, data: Training, n_outputs: int) -> int:
+        effort = self._effort
+
         def in_time(network: MLP) -> bool:
             if network.hidden_layer_sizes == (effort.usual_width,):
                 return not self._takes_long(data.n_rows, network)
-            n_steps = self._most_steps(network)
-            work = effort.tries * self._work(n_steps, data.n_rows, network)
-            return work <= effort.most_work_of(network)
+            most = effort.most_work_of(network)
+            return effort.tries * self._work(data.n_rows, network) <= most
 
-        effort = self._effort
         return effort.units(data.n_rows, data.n_features, n_outputs, in_time)
 
     def _n_outputs(self, data: Training) -> int:
@@ -536,8 +507,14 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         # A linear model has one mode, whose scales don't run away.
         return STEEP if fully_connected(network).hidden_layer_sizes else LayerScales()
 
-    def _most_steps(self, network: MLP) -> int:
-        return self._steps_up_to(self._effort.steps_of_labels(network.layout.n_params))
+    def _work(self, n_rows: int, network: MLP) -> float:
+        """Multiplications of all restarts."""
+        n_params = network.layout.n_params
+        n_steps = self._steps_up_to(self._effort.steps_of_labels(n_params))
+        return work(self._restarts_at_most, n_steps, n_rows, n_params, network.n_outputs)
+
+    def _takes_long(self, n_rows: int, network: MLP) -> bool:
+        return self._work(n_rows, network) > self._effort.most_work
 
     def _gauss_newton(self) -> EvidenceLaplaceLabels:
         return EvidenceLaplaceLabels(

@@ -68,7 +68,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         object. "learn" is ``LayerScales()``, one learned scale per layer's weights and per layer's
         biases; ``ARD()`` learns one per column of ``X`` besides: `relevance_`.
     likelihood : str or Likelihood, default="auto"
-        "auto" is normal noise, as ``noise_std`` says; the formulas of the last layer know no other.
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says. The formulas of the last layer know no other.
     noise_std : as in every regressor
     max_iter : int, default=2000
         Largest number of optimiser steps, from each of two starts.
