@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute
@@ -15,6 +16,8 @@ from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
 from skbayes_sym.numerics.arguments import check_arrays, check_count, check_names, seed_of
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.group import SymmetryGroup
+from skbayes_sym.symmetry.units import UnitGroup
 
 _MOST_NAMED = len(COLOURS)  # labels with a colour and a line in the legend each
 
@@ -137,6 +140,53 @@ class SymmetryDisplay(Display):
             before_name=draws.before_name, after_name="one representative",
         ).plot(ax=ax, **kwargs)  # fmt: skip
 
+    @classmethod
+    def from_draws(
+        cls, draws: Any, removed: Bunch, *, pair: tuple[int, int] = (0, 1), layer: int = 1,
+        weight_names: tuple[str, str] | None = None, n_draws: int = 1000, ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:  # fmt: skip
+        """Plot the draws of any sampler and what `skbayes_sym.remove_symmetries` made of them.
+
+        Parameters
+        ----------
+        draws : array-like of shape (n_draws, P) or (n_chains, n_draws, P)
+        removed : Bunch
+            ``remove_symmetries(draws, ...)``.
+        pair : tuple of two int, default=(0, 1)
+            Weights of a unit, in the order of ``removed.group.factors[layer - 1].index``.
+        layer : int, default=1
+            Hidden layer, or set of units of a module, counted from 1.
+        weight_names : tuple of str of length 2, optional
+            Labels of the axes.
+        n_draws : int, default=1000
+            At most, evenly spaced.
+        ax : matplotlib Axes, optional
+            New ones by default.
+        **kwargs : dict
+            For both ``Axes.scatter``.
+
+        Raises
+        ------
+        TypeError
+            If the units of this layer lie inside others or on two axes of a parameter.
+        ValueError
+            If there is no such layer or weight.
+        """
+        index = _unit_index(removed.group, layer)
+        names = [f"weight {k} of the unit" for k in range(index.shape[1])]
+        columns = [_weight_position(which, names) for which in pair]
+        before, after = (np.asarray(t).reshape(-1, np.shape(draws)[-1])
+                         for t in (draws, removed.draws))  # fmt: skip
+        chosen = _evenly(np.ones(len(before)), n_draws)
+        pairs = index[:, columns]
+        labels, label_names = _labels(None, chosen, len(index), "unit")
+        return cls(
+            before[chosen][:, pairs], after[chosen][:, pairs], labels, label_names=label_names,
+            weight_names=weight_names or (names[columns[0]], names[columns[1]]),
+            before_name="as sampled", after_name="one representative",
+        ).plot(ax=ax, **kwargs)  # fmt: skip
+
     def _size(self) -> tuple[float, float]:
         return (6.0, 3.4)
 
@@ -214,13 +264,19 @@ def _unit_positions(model: Any, layer: int) -> Array:
     need = "a network whose hidden units can be exchanged"
     require(model, ["network_"], "SymmetryDisplay", need)
     require(model.network_, ["symmetry"], "SymmetryDisplay", need)
-    factors = model.network_.symmetry().factors
+    return _unit_index(model.network_.symmetry(), layer)
+
+
+def _unit_index(group: SymmetryGroup, layer: int) -> Array:
+    factors = group.factors
     if not isinstance(layer, Integral) or not 1 <= layer <= len(factors):
         raise ValueError(
-            f"layer must lie between 1 and the number of hidden layers, {len(factors)} in this "
-            f"{type(model).__name__}, got {layer!r}."
+            f"layer must lie between 1 and the number of hidden layers, {len(factors)} here, "
+            f"got {layer!r}."
         )
-    return factors[layer - 1].index.numpy()
+    if not isinstance(factors[layer - 1], UnitGroup):
+        raise TypeError(f"the units of layer {layer} have no table of weights to choose two from.")
+    return cast(UnitGroup, factors[layer - 1]).index.numpy()
 
 
 def _weight_names(model: Any, n_weights: int, layer: int) -> list[str]:

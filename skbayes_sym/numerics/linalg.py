@@ -12,10 +12,6 @@ from torch.autograd.function import once_differentiable
 
 from skbayes_sym.numerics.random import normal_like
 
-# Numbers of a stack of matrices that is worked on at once, so that it stays in the processor's
-# cache: from memory, elementwise steps between the products cost as much as these.
-_NUMBERS_AT_ONCE = 1 << 18
-
 
 class NotPositiveDefiniteError(ArithmeticError):
     """A matrix that must be positive definite isn't, in the arithmetic at hand."""
@@ -72,7 +68,9 @@ def matrix_blocks(n: int, size: int) -> list[tuple[int, int]]:
 
     All parts but the last have a multiple of 16 matrices.
     """
-    step = max(16, _NUMBERS_AT_ONCE // max(size * size, 1) // 16 * 16)
+    # 2 MB at once, which the processor's cache holds: from memory, elementwise steps between the
+    # products cost as much as these.
+    step = max(16, (1 << 18) // max(size * size, 1) // 16 * 16)
     return [(begin, min(begin + step, n)) for begin in range(0, max(n, 1), step)]
 
 

@@ -38,9 +38,8 @@ _N_DRAWS = 2  # of the hidden layers a step: each conditions the last one
 class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     r"""Regression by wide Bayesian neural networks whose layers depend on each other.
 
-    Mean-field posteriors of wide networks collapse to the prior: independent weights must let the
-    units that the data don't need add noise. Here a layer's posterior is conditional on the layers
-    sampled below it,
+    Mean-field posteriors of wide networks collapse to the prior. Here a layer's posterior is
+    conditional on the layers sampled below it,
 
     .. math:: q(W_1, \ldots, W_L) = q(W_1) \, q(W_2 \mid W_1) \cdots q(W_L \mid W_1, \ldots,
               W_{L-1}),
@@ -73,8 +72,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     n_predict_samples : int, default=200
         Draws of the hidden layers that predictions average; the same ones for every row.
     tol : float or None, default=0.001
-        Training stops when the training ELBO gains less than this many nats per unit of sample
-        weight from one tenth of ``max_iter`` to the next. None never stops.
+        Training stops when the training ELBO gains less than this many nats per row from one tenth
+        of ``max_iter`` to the next. None never stops.
     device, random_state, verbose : as in every estimator
 
     Attributes
@@ -109,12 +108,11 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     Notes
     -----
     Training starts once concentrated and once at the prior, with a KL weight that rises over the
-    first fifth of the steps, and keeps the higher ELBO. Scales that are learned are parameters of
-    the bound; their hyperprior, a Gamma law of precisions, takes part in training and in the choice
-    of the start, not in `elbo_`. A step costs O(S N r^2), r = min(N, H + 1) for H units below the
-    last layer and S = ``n_weight_samples``; training is in float64 whatever
-    ``dtype``. Nothing is averaged over exchanges of units here: the sampled layers below tell units
-    apart.
+    first fifth of the steps, and keeps the higher ELBO. The hyperprior of learned scales, a Gamma
+    law of precisions, takes part in training and in the choice of the start, not in `elbo_`. A step
+    costs O(S N r^2), r = min(N, H + 1) for H units below the last layer and S =
+    ``n_weight_samples``; training is in float64. Nothing is averaged over exchanges of units: the
+    sampled layers below tell them apart.
 
     References
     ----------

@@ -49,10 +49,9 @@ class Symmetrized(BaseEstimator):
         its tightening, O(d^2 log d), beyond; its gradient stands for 5 steps (from 4 draws) up to
         10 units, for 3 beyond 20, for 10 beyond 100. All others are computed at every step:
         "exact", "importance" (a lower bound from K = 16 permutations, O(K d^2)), "infonce" (the
-        paper's estimator with permutations drawn without replacement), "soules" (tightened).
-        Objects set more:
-        ``ExactUpTo(14, Importance(64))``, ``InfoNCE(20, replacement=True)`` (the paper's own
-        draws), one of yours, or a gap with a group of its own.
+        paper's estimator), "soules" (tightened). Objects set more:
+        ``ExactUpTo(14, Importance(64))``, ``InfoNCE(20)``, one of yours, or a gap with a group of
+        its own.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -218,6 +218,9 @@ def test_axis_basis_correlations_and_modules_of_images():
     assert np.isnan(clf.invariance_correlation_[~large]).all()
     directions = clf.invariance_directions_
     np.testing.assert_allclose(directions @ directions.T, np.eye(6), atol=1e-10)
+    # Mean squared displacements add up: a rotation moves pixels by 2/3 of its squared angle.
+    moved = np.array([1, 1, 2 / 3, 1 / 3, 1 / 3, 2 / 3]) @ np.diag(covariance)
+    assert (clf.invariance_direction_amplitudes_**2).sum() == pytest.approx(moved)
 
 
 def test_standardised_coordinates_make_a_rotation_warn():
