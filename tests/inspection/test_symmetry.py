@@ -97,9 +97,7 @@ def test_modes_are_coloured_by_chain(sampled):
 
 
 def test_mistakes(sampled, network):
-    with pytest.raises(
-        ValueError, match=r"layer must lie between 1 and .* 1 here"
-    ):
+    with pytest.raises(ValueError, match=r"layer must lie between 1 and .* 1 here"):
         SymmetryDisplay.from_estimator(sampled, layer=2)
     with pytest.raises(ValueError, match=r"pair takes positions or names of \['weight of x0'"):
         SymmetryDisplay.from_estimator(sampled, pair=(0, "b"))

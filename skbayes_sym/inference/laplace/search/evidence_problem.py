@@ -287,7 +287,7 @@ class NumbersEvidence(EvidenceProblem):
             if few:
                 product = weight.sqrt()[:, None, :, None] * jacobian.dense().transpose(1, 2)
             else:
-                sums = [one.packed(weight[:, None, None]) for one in each]
+                sums = [one.packed(weight[..., None, None]) for one in each]
                 packed = packed + torch.stack(sums, 1)
         if not few:
             product = jacobian.gauss_newton(packed.flatten(0, 1))

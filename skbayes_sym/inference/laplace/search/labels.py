@@ -214,7 +214,7 @@ class LabelsEvidence(EvidenceProblem):
             if few:
                 roots.append((symmetric_root(weighted) @ jacobian.dense()[0]).flatten(0, 1))
             else:
-                packed = packed + jacobian.packed(weighted.movedim(0, -1).unsqueeze(0))
+                packed = packed + jacobian.packed(weighted.unsqueeze(0))
         return value, gradient, torch.cat(roots) if few else jacobian.gauss_newton(packed)[0]
 
     def logits(self, theta: Tensor, covariance: Tensor) -> LinearisedOutputs:
