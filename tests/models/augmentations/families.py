@@ -19,7 +19,7 @@ COLOURS = (3, 5, 4)
 IMAGES = {
     "similarity": Affine(image_shape=(2, 5, 4)),
     "axis": Affine("axis", image_shape=(2, 5, 4)),
-    "correlated": Affine( image_shape=(2, 5, 4), correlated=True),
+    "correlated": Affine(image_shape=(2, 5, 4), correlated=True),
     "brightness": Brightness(COLOURS),
     "contrast": Contrast(COLOURS),
     "hue": Hue(COLOURS),
