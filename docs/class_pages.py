@@ -25,7 +25,7 @@ SHARED_ATTRIBUTES = (
 USUAL = ("network", "standardize", "prior_groups_", "feature_importances_", "likelihood_")
 LIKE = {"LILARegressor": "LaplaceRegressor"}  # besides a classifier and its regressor
 GROUPS = {
-    "Model": "hidden_layer_sizes network last_layer image_shape invariances hidden_posterior "
+    "Model": "hidden_layer_sizes network image_shape invariances hidden_posterior "
     "n_components offsets likelihood prior noise_std standardize fit_intercept symmetry",
     "Prediction": "predictive n_predict_samples correction variance_scale",
 }

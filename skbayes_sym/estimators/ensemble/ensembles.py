@@ -33,8 +33,6 @@ from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import HalfNormal, LayerScales, UnboundPrior
 
-_RATE = 0.03  # learning_rate="auto"
-
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
@@ -78,7 +76,7 @@ class _DeepEnsemble(WeightedDraws):
         return DeepEnsemble(
             self.n_members,
             self._noise_prior_scale,
-            _RATE if isinstance(adam.learning_rate, str) else adam.learning_rate,
+            0.03 if isinstance(adam.learning_rate, str) else adam.learning_rate,
             self.max_iter,
             self.tol,
             adam.batch_size,
@@ -86,13 +84,10 @@ class _DeepEnsemble(WeightedDraws):
         )
 
     def _previous(self) -> Members:
-        """The members of the fit before."""
-        return Members(self.samples_, np.zeros((len(self.samples_), 0)), self._log_precision())
-
-    def _log_precision(self) -> Array | None:
-        """Log precisions of the prior's groups, where they were learned."""
+        """The members of the fit before, with the prior's log precisions that they learned."""
         scales = self.prior_scale_samples_
-        return None if scales is None else -2.0 * np.log(scales)
+        log_precision = None if scales is None else -2.0 * np.log(scales)
+        return Members(self.samples_, np.zeros((len(self.samples_), 0)), log_precision)
 
 
 @in_full
@@ -280,11 +275,11 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         )  # fmt: skip
 
     def _previous(self) -> Members:
-        if not self._has_default_noise:
-            return Members(self.samples_, self._likelihood_params_, self._log_precision())
-        noise_std = vars(self).get("noise_std_samples_", np.ones((len(self.samples_), 0)))
-        log_noise = np.log(noise_std / self.y_scale_)
-        return Members(self.samples_, log_noise, self._log_precision())
+        log_noise = self._likelihood_params_
+        if self._has_default_noise:
+            noise_std = vars(self).get("noise_std_samples_", np.ones((len(self.samples_), 0)))
+            log_noise = np.log(noise_std / self.y_scale_)
+        return replace(super()._previous(), log_noise=log_noise)
 
 
 @in_full

@@ -18,12 +18,7 @@ from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, STEP_CONSTRAINTS, S
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
-from skbayes_sym.estimators.layerwise.layerwise_training import (
-    HIDDEN_POSTERIORS,
-    LAST_LAYERS,
-    LayerwiseParts,
-    LayerwiseVI,
-)
+from skbayes_sym.estimators.layerwise.layerwise_training import LayerwiseVI
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_adam
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
@@ -49,16 +44,13 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     .. math:: q(W_1, \ldots, W_L) = q(W_1) \, q(W_2 \mid W_1) \cdots q(W_L \mid W_1, \ldots,
               W_{L-1}),
 
-    by default with the last layer integrated out exactly, so that it abides by the translations
-    that the data can't see (section 5 of Kurle et al., in the conditional form that is a bound).
+    with the last layer integrated out exactly, given the sampled ones, so that it abides by the
+    translations that the data can't see (section 5 of Kurle et al., in the conditional form that is
+    a bound). Every step uses all rows.
 
     Parameters
     ----------
     hidden_layer_sizes, activation : as in every network
-    last_layer : {"collapsed", "variational"}, default="collapsed"
-        "collapsed" integrates the last layer exactly, given sampled hidden layers, and needs all
-        rows at every step. "variational" makes it of sites at the inducing points, as
-        ``hidden_posterior="global_inducing"`` makes the others, and takes minibatches.
     hidden_posterior : {"mean_field", "global_inducing"} or int, default="mean_field"
         "global_inducing" makes the posterior of a layer's weights of 100 sites (an int is another
         number) at the activations sampled below it, so that layers are correlated.
@@ -68,7 +60,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         object. "learn" is ``LayerScales()``, one learned scale per layer's weights and per layer's
         biases; ``ARD()`` learns one per column of ``X`` besides: `relevance_`.
     likelihood : str or Likelihood, default="auto"
-        "auto" is normal noise, as ``noise_std`` says; the formulas of the last layer know no other.
+        Distribution of a target given the network's outputs; "auto" is normal noise, as
+        ``noise_std`` says. The formulas of the last layer know no other.
     noise_std : as in every regressor
     max_iter : int, default=2000
         Largest number of optimiser steps, from each of two starts.
@@ -117,7 +110,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     Training starts once concentrated and once at the prior, with a KL weight that rises over the
     first fifth of the steps, and keeps the higher ELBO. The hyperprior of learned scales, a Gamma
     law of precisions, takes part in training and in the choice of the start, not in `elbo_`. A step
-    costs O(S N r^2) with "collapsed", r = min(N, H + 1) for H units below the last layer and S =
+    costs O(S N r^2), r = min(N, H + 1) for H units below the last layer and S =
     ``n_weight_samples``; training is in float64. Nothing is averaged over exchanges of units: the
     sampled layers below tell them apart.
 
@@ -140,7 +133,6 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     ((3,), True)
     """
 
-    last_layer: str
     hidden_posterior: str | int
     noise_std: str | float | Sequence[float]
     max_iter: int
@@ -157,9 +149,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         **NETWORK_CONSTRAINTS,
         **NOISE_CONSTRAINTS,
         **STEP_CONSTRAINTS,
-        "last_layer": [StrOptions(LAST_LAYERS)],
         "hidden_posterior": [
-            StrOptions(HIDDEN_POSTERIORS),
+            StrOptions({"mean_field", "global_inducing"}),
             Interval(Integral, 1, None, closed="left"),
         ],
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
@@ -171,7 +162,6 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         hidden_layer_sizes: int | Sequence[int] = (50,),
         activation: str = "relu",
         *,
-        last_layer: str = "collapsed",
         hidden_posterior: str | int = "mean_field",
         prior: GivenPrior = "learn",
         likelihood: str | Likelihood = "auto",
@@ -187,7 +177,6 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
-        self.last_layer = last_layer
         self.hidden_posterior = hidden_posterior
         self.prior = prior
         self.likelihood = likelihood
@@ -218,7 +207,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
             if value != "auto":
                 raise ValueError(f"{name}={value!r} is not for LayerwiseVIRegressor.")
         steps = Steps.of(adam, self.max_iter, self.tol, n_draws=_N_DRAWS)
-        return LayerwiseVI(LayerwiseParts(self.last_layer, self.hidden_posterior), steps)
+        return LayerwiseVI(self.hidden_posterior, steps)
 
     def _predictor(self, like: Tensor) -> LayerwisePredictor:
         """Predictor made of draws of the hidden layers and the last layer given them."""

@@ -22,7 +22,7 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
-from skbayes_sym.estimators.linear.site_inference import SiteFit, is_conjugate, scale_by_left_out
+from skbayes_sym.estimators.linear.site_inference import LinearFit, is_conjugate, scale_by_left_out
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.linear.linear_predictor import LinearPredictor
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
@@ -379,11 +379,12 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
         attributes = super()._attributes(data, model, found)
-        scale, fit = self.variance_scale, cast(SiteFit, found)
+        scale, state = self.variance_scale, cast(LinearFit, found).state
         if isinstance(scale, str):
             # Laws of classes of other kinds aren't those that rows are left out by.
-            is_known = fit.bounds is not None and model.likelihood.kind in ("softmax", "bernoulli")
-            scale = scale_by_left_out(fit.state, data.double_data) if is_known else 1.0
+            is_known = model.likelihood.kind in ("softmax", "bernoulli") and "elbo_" in attributes
+            known = state if is_known else None
+            scale = 1.0 if known is None else scale_by_left_out(known, data.double_data)
         return {**attributes, "variance_scale_": float(scale)}
 
     def _predictor(self, like: Tensor) -> LinearPredictor:

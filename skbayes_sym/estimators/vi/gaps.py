@@ -1,7 +1,7 @@
 """The symmetry gap by name or as an object: what is trained on, and what is reported."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 from sklearn.base import BaseEstimator
 
@@ -91,13 +91,6 @@ def symmetrized(given: "str | SymmetryGroup | Symmetrized | None") -> Symmetrize
     return found
 
 
-class Reported(NamedTuple):
-    """Bounds on both sides, whatever was trained on; ``upper`` is None where nobody knows one."""
-
-    lower: Gap[MeanField]
-    upper: Gap[MeanField] | None
-
-
 @dataclass(frozen=True)
 class SymmetryGap:
     """How the gap under a group is estimated.
@@ -112,7 +105,14 @@ class SymmetryGap:
 
     def __post_init__(self) -> None:
         if self._own is None:
-            self._require_units()
+            try:
+                unit_layers(self.group)
+            except TypeError as error:
+                raise TypeError(
+                    f"symmetry={type(self.group).__name__} with gap={self.given!r}: {error} "
+                    "For another group give gap=, an object with a `group` of its own, and leave "
+                    "symmetry='auto'."
+                ) from error
         if isinstance(self.given, str):
             if self.given == "exact" and self._widest > MAX_EXACT_WIDTH:
                 raise ValueError(
@@ -121,17 +121,6 @@ class SymmetryGap:
                 )
         elif self.given.side == "upper":
             raise ValueError(f"gap={self.given!r} bounds the gap from above: train on a lower one.")
-
-    def _require_units(self) -> None:
-        """Permanents are of exchangeable units."""
-        try:
-            unit_layers(self.group)
-        except TypeError as error:
-            raise TypeError(
-                f"symmetry={type(self.group).__name__} with gap={self.given!r}: {error} "
-                "For another group give gap=, an object with a `group` of its own, and leave "
-                "symmetry='auto'."
-            ) from error
 
     @property
     def _widest(self) -> int:
@@ -180,10 +169,13 @@ class SymmetryGap:
         return None if self._own else UnitGap(self.group, Soules(tighten=False))
 
     @property
-    def reported(self) -> Reported:
-        """Exact where training was, else up to `EXACT_WIDTH` units; bounds beyond."""
+    def reported(self) -> tuple[Gap[MeanField], Gap[MeanField] | None]:
+        """A lower and an upper bound, whatever was trained on; None where nobody knows one.
+
+        Exact where training was, else up to `EXACT_WIDTH` units.
+        """
         if self._own:
-            return Reported(self._own, self._own if self._own.side == "exact" else None)
+            return self._own, self._own if self._own.side == "exact" else None
         permanent = self._permanent
         width = permanent.max_width if isinstance(permanent, ExactUpTo) else 0
         width = max(EXACT_WIDTH, width)
@@ -194,4 +186,4 @@ class SymmetryGap:
         above: PermanentEstimate = ExactUpTo(width, Bethe(2) if is_wide else Bethe())
         if permanent.side == "exact" or self._widest <= width:
             below = above = permanent if permanent.side == "exact" else Exact()
-        return Reported(UnitGap(self.group, below), UnitGap(self.group, above, bound="upper"))
+        return UnitGap(self.group, below), UnitGap(self.group, above, bound="upper")

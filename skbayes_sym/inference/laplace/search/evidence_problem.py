@@ -301,7 +301,7 @@ class NumbersEvidence(EvidenceProblem):
             if few:
                 product = weight.sqrt()[:, None, :, None] * jacobian.dense().transpose(1, 2)
             else:
-                sums = [one.packed(weight[:, None, None]) for one in each]
+                sums = [one.packed(weight[..., None, None]) for one in each]
                 packed = packed + torch.stack(sums, 1)
         if not few:
             product = jacobian.gauss_newton(packed.flatten(0, 1))
@@ -504,7 +504,7 @@ class LabelsEvidence(EvidenceProblem):
             if few:
                 roots.append((symmetric_root(weighted) @ jacobian.dense()[0]).flatten(0, 1))
             else:
-                packed = packed + jacobian.packed(weighted.movedim(0, -1).unsqueeze(0))
+                packed = packed + jacobian.packed(weighted.unsqueeze(0))
         return value, gradient, torch.cat(roots) if few else jacobian.gauss_newton(packed)[0]
 
     def logits(self, theta: Tensor, covariance: Tensor) -> LinearisedOutputs:
