@@ -84,6 +84,8 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "capture_repr": (),  # what is printed and drawn; no addresses of legends
     "show_memory": False,
+    "show_signature": False,
+    "notebook_extensions": {},
     "write_computation_times": False,
     "download_all_examples": False,
     "plot_gallery": "True",
@@ -94,6 +96,7 @@ html_title = f"skbayes_sym {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
+html_use_index = False  # the API's pages list every name
 html_sidebars: dict[str, list[str]] = {
     "install": [],
     "contributing": [],
@@ -136,10 +139,24 @@ def without_code(app: Any, doctree: nodes.document) -> None:
                 block.parent.remove(block)
 
 
+def without_dead_links(app: Any, page: str, template: str, context: dict[str, Any], _: Any) -> None:
+    """Link a page of source code back to the descriptions that there are.
+
+    ``viewcode`` takes all names of a file to be documented under one module; those of another lose
+    the link back from their source.
+    """
+    if page.startswith("_modules/skbayes_sym/"):
+        documented = app.env.domaindata["py"]["objects"]
+        link = r'<a class="viewcode-back" href="[^"#]*#([^"]+)">\[docs\]</a>'
+        body = context["body"]
+        context["body"] = re.sub(link, lambda m: m[0] if m[1] in documented else "", body)
+
+
 def setup(app: Any) -> None:
     # Before numpydoc, which listens with the default priority of 500.
     app.connect("autodoc-process-docstring", mend_docstring, priority=400)
     app.connect("doctree-read", arrange)
     app.connect("doctree-read", without_code)
+    app.connect("html-page-context", without_dead_links)
     app.add_directive("effort", EffortTable)
     app.add_directive("figures", FigureTable)

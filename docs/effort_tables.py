@@ -1,12 +1,14 @@
 """The directive ``.. effort:: module.Class``: the numbers behind "auto" as a table.
 
-A dataclass ``Effort`` says in comments where its numbers come from; the page shows the same words.
+A dataclass ``Effort`` says in comments where its numbers come from. The page shows how each begins,
+and leaves out numbers that have none: the source has everything.
 """
 
 import ast
 import importlib
 import inspect
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,20 +45,28 @@ def groups_of(name: str) -> list[Group]:
                 groups.append(Group([], " ".join(comment)))
             value = ast.get_source_segment(source, field.value) if field.value else ""
             value = re.sub(r"field\(default=(\w+)\(\)\)", r"\1()", value or "")
-            aside = re.search(r"  # (.*)$", line)
-            note = f" ({aside[1]})" if aside else ""
-            groups[-1].numbers.append(f"``{ast.unparse(field.target)} = {value}``{note}")
+            groups[-1].numbers.append(f"``{ast.unparse(field.target)} = {value}``")
             comment, is_open = [], True
         elif not line:
             is_open = is_open and not comment
     return [group for group in groups if group.numbers]
 
 
+def in_short(text: str) -> str:
+    """What is said first, without asides: seven words at least."""
+    pieces = re.split(r"(?<=[.:;])\s+", re.sub(r" \([^()]*\)", "", text))
+    n_words = list(accumulate(len(piece.split()) for piece in pieces))
+    enough = next((i for i, n in enumerate(n_words) if n > 6), len(pieces) - 1)
+    return " ".join(pieces[: enough + 1]).rstrip(".:;") + "."
+
+
 def table(name: str) -> list[str]:
-    """The table as reStructuredText."""
+    """The table as reStructuredText; nothing where no number has a reason."""
+    found = [(" · ".join(g.numbers), in_short(g.why)) for g in groups_of(name) if g.why]
+    if not found:
+        return []
     lines = [".. list-table::", "   :header-rows: 1", "   :class: sk-wrap", "   :widths: 45 55", ""]
-    rows = [("Numbers", "Why"), *((" · ".join(g.numbers), g.why) for g in groups_of(name))]
-    for cells in rows:
+    for cells in (("Numbers", "Why"), *found):
         lines += [f"   {' ' if i else '*'} - {cell}".rstrip() for i, cell in enumerate(cells)]
     return lines
 

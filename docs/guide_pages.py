@@ -17,10 +17,10 @@ _NAMES_OF_PAGES = {
     "batch botorch_model",
     "small_models": "distill Student",
     "keeping": "save load",
-    "comparing_models": "compare_models evidence_scorer log_predictive_density_scorer NoSplit "
-    "get_scorer interval_calibration_error expected_calibration_error",
+    "comparing_models": "compare_models get_scorer NoSplit "
+    "interval_calibration_error expected_calibration_error",
     "practice": "HeldOut",
-    "ecosystem": "as_quantile",
+    "ecosystem": "QuantileOf",
     "displays": "PredictiveDisplay IntervalCalibrationDisplay "
     "InvarianceDisplay SymmetryDisplay",
 }

@@ -96,6 +96,7 @@ for k, (density, rmse, elbo) in zip(candidates, comparison, strict=True):
 # symmetrising moves a model to the right, to a higher bound, and a richer covariance moves it up,
 # to better predictions. Bottom right: the number of components.
 
+# sphinx_gallery_start_ignore
 import matplotlib.pyplot as plt
 
 BLUE, ORANGE = "#0072B2", "#D55E00"
@@ -149,3 +150,4 @@ left.spines[["top", "right"]].set_visible(False)
 right.spines["top"].set_visible(False)
 twin.spines["top"].set_visible(False)
 plt.show()
+# sphinx_gallery_end_ignore

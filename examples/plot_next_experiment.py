@@ -64,6 +64,7 @@ for name, choose in WAYS.items():
         if (name, seed) == ("batches by draws", 0):
             measured = X
 
+# sphinx_gallery_start_ignore
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 side = np.linspace(0, 1, 100)
 grid = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2)
@@ -75,6 +76,7 @@ for name, curves in regrets.items():
     print(f"{name:24}{np.mean(curves, axis=0)[-1]:8.3f} above the minimum after the last round")
 right.set(yscale="log", xlabel="points measured", ylabel="best above the minimum")
 right.legend(frameon=False)
+# sphinx_gallery_end_ignore
 
 # %%
 # Which digits to label
@@ -107,9 +109,11 @@ for name, curves in accuracy.items():
             labelled += list(rest[chosen])
         curves.append(curve)
 
+# sphinx_gallery_start_ignore
 figure, axes = plt.subplots(figsize=(5, 3.4), layout="constrained")
 for name, curves in accuracy.items():
     axes.plot(20 + 10 * np.arange(N_BATCHES), np.mean(curves, axis=0), label=name)
     print(f"{name:16}{np.mean(curves, axis=0)[-1]:6.3f} right after {10 + 10 * N_BATCHES} labels")
 axes.set(xlabel="digits labelled", ylabel="accuracy on others")
 axes.legend(frameon=False)
+# sphinx_gallery_end_ignore

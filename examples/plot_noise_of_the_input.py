@@ -83,6 +83,7 @@ print(f"{'the truth':20} {'':16}  log density {truth.mean():.3f}")
 # What is predicted follows: intervals are wide where the noise is, and the aleatoric part of
 # `predict_uncertainty` is a function of the input.
 
+# sphinx_gallery_start_ignore
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 chosen = models["MCMC"]
 low, high = chosen.predict_interval(grid, 0.9).T
@@ -102,6 +103,7 @@ right.set_yticks([0.3, 1, 3], labels=["0.3", "1", "3"])
 right.minorticks_off()
 right.legend(fontsize="small", loc="upper left")
 plt.show()
+# sphinx_gallery_end_ignore
 
 # %%
 # Counts

@@ -14,7 +14,8 @@ class HeldOut:
     """Stop when rows that the fit doesn't see are no longer predicted better.
 
     After every block of steps (a hundredth of a fit) the log density of the held-out rows is taken
-    as if the fit had stopped there.
+    as if the fit had stopped there. The estimator ends as it was at the best score: what is
+    computed after training, such as ``elbo_``, is then missing or nan, as after an interrupt.
 
     Parameters
     ----------
@@ -23,10 +24,6 @@ class HeldOut:
     y : array-like of shape (n_samples,) or (n_samples, n_targets)
     patience : int, default=10
         Blocks in a row without a better score after which the fit stops.
-    restore_best : bool, default=True
-        Whether the estimator ends as it was at the best score. What is computed after training,
-        such as ``elbo_``, is then missing or nan, as after an interrupt. False keeps the last
-        block's.
 
     Attributes
     ----------
@@ -52,10 +49,10 @@ class HeldOut:
     'callback'
     """
 
-    def __init__(self, X: Any, y: Any, patience: int = 10, restore_best: bool = True) -> None:
+    def __init__(self, X: Any, y: Any, patience: int = 10) -> None:
         if patience < 1:
             raise ValueError(f"patience must be a positive number of blocks, got {patience!r}.")
-        self.X, self.y, self.patience, self.restore_best = X, y, patience, restore_best
+        self.X, self.y, self.patience = X, y, patience
 
     def setup(self, estimator: BaseEstimator, context: Any) -> None:
         """Forget what an earlier fit left."""
@@ -78,9 +75,8 @@ class HeldOut:
         self._left -= 1
         if score > self.best_score_:
             self.best_score_, self._left = score, self.patience
-            if self.restore_best:
-                state = vars(fitted_estimator)
-                self._best = {k: v for k, v in state.items() if is_fitted_name(k)}
+            state = vars(fitted_estimator)
+            self._best = {k: v for k, v in state.items() if is_fitted_name(k)}
         return self._left <= 0
 
     def teardown(self, estimator: BayesianEstimator, context: Any) -> None:

@@ -78,10 +78,7 @@ FITS: dict[str, FitCase] = {
         sk.LayerwiseVIRegressor(**_STEPS, prior=ARD(), n_predict_samples=20), X, TWO_NUMBERS
     ),
     "vi-inducing": FitCase(
-        sk.LayerwiseVIRegressor(**_STEPS, last_layer="variational",
-                                hidden_posterior=5,
-                                n_predict_samples=20),
-        X, NUMBERS,
+        sk.LayerwiseVIRegressor(**_STEPS, hidden_posterior=5, n_predict_samples=20), X, NUMBERS
     ),
     "vi-ard": FitCase(sk.SymmetrizedVIRegressor(prior=ARD(), **_STEPS), X, NUMBERS),
     "vi-learned-scales": FitCase(

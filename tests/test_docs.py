@@ -224,7 +224,7 @@ PAGES = [
     "docs/user_guide/tutorial_images.rst", "docs/user_guide/tutorial_ratings.rst",
     "docs/user_guide/ecosystem.rst",
 ]  # fmt: skip
-NEEDS = {"ecosystem": ("mapie", "skpro", "arviz_stats", "optuna", "shap")}
+NEEDS = {"ecosystem": ("mapie", "skpro", "sktime", "arviz_stats", "optuna", "shap", "botorch")}
 
 
 @pytest.mark.slow

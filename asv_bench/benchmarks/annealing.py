@@ -12,7 +12,11 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import NetworkPosterior
-from skbayes_sym.inference.sampling.annealing import KroneckerAdaptation, MicrocanonicalLangevin
+from skbayes_sym.inference.sampling.annealing import (
+    KroneckerAdaptation,
+    Motion,
+    microcanonical_move,
+)
 from skbayes_sym.inference.sampling.kernels import (
     DiagonalPreconditioner,
     draw_momentum,
@@ -57,15 +61,14 @@ class Wide(SingleThread):
         self.identity, self.moments = identity, RunningMoments.empty(position)
         self.kronecker = self.adaptation.fit(identity, self.moments, position=position)
         self.state = initial_state(position, self.posterior)
-        self.langevin = MicrocanonicalLangevin()
-        self.motion = self.langevin.init(position, self.posterior, self.generator)
+        self.motion = Motion.start(position, self.posterior, self.generator)
         self.time_trajectory(n_chains)  # scratch and factors are made once
 
     def time_gradient(self, n_chains: int) -> None:
         self.posterior.evaluate(self.state.position)
 
     def time_microcanonical_step(self, n_chains: int) -> None:
-        self.langevin.move(
+        microcanonical_move(
             self.motion, self.posterior, step_size=self.size, preconditioner=self.identity,
             generator=self.generator,
         )  # fmt: skip

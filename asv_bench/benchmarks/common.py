@@ -1,6 +1,6 @@
 """Shapes, data and training steps shared by the benchmarks and by `compare_peers`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -106,7 +106,6 @@ def training(
                 max_iter=n_steps,
                 block_size=_BLOCK,
                 on_step=lambda step, info: False,
-                asks=continued,
             )
 
     return run
@@ -122,12 +121,6 @@ class _Continued:
     def __call__(self, step: int) -> Tensor:
         self._n_steps += 1
         return self._objective(self._n_steps - 1)
-
-    def questions(self, step: int) -> Tensor:
-        return self._objective.questions(self._n_steps)
-
-    def told(self, step: int, answers: Sequence[float]) -> None:
-        self._objective.told(self._n_steps, answers)
 
 
 def gap_term(

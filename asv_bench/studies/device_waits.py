@@ -72,8 +72,8 @@ def _optimised() -> Iterator[tuple[str, Case]]:
     yield "VI, 10 units", case(vi, NUMBERS, hidden_layer_sizes=(10,))
     yield "VI, 50 units", case(vi, NUMBERS)
     yield "VI, no symmetry", case(vi, NUMBERS, symmetry=None)
-    yield "VI, last layer collapsed, both starts", case(layerwise, NUMBERS)
-    inducing = {"hidden_posterior": "global_inducing", "last_layer": "variational"}
+    yield "VI, normal hidden layers, both starts", case(layerwise, NUMBERS)
+    inducing = {"hidden_posterior": "global_inducing"}
     yield "VI, inducing points, both starts", case(layerwise, NUMBERS, **inducing)
     ten = Updates(10)
     adam = {"optimizer": EvidenceAdam(updates=ten)}

@@ -235,10 +235,10 @@ for alpha, (coarse_evidence, *coarse_gaps) in COARSE_RULE.items():
 
 # %%
 # At :math:`\alpha = 0.1` mean-field loses 0.28 nats and exact symmetrisation 0.01. Two draws of the
-# group recover most of that, but not all: half of them are wasted on the identity (drawn without
-# replacement, :math:`K = 2` *is* exact). From :math:`\alpha = 0.2` on the modes are so far apart
-# that mean-field settles on one of them and symmetrising afterwards does as well: what is left is
-# the shape of one mode, which no mean-field Gaussian fits.
+# group recover most of that, but not all: half of them are wasted on the identity. From
+# :math:`\alpha = 0.2` on the modes are so far apart that mean-field settles on one of them and
+# symmetrising afterwards does as well: what is left is the shape of one mode, which no mean-field
+# Gaussian fits.
 #
 # The curves show the whole way. Mean-field keeps its mean in the middle until the modes are about
 # 0.4 apart, nearly four of their standard deviations, and then moves out quickly. Its gap peaks

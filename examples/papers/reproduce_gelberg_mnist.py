@@ -60,7 +60,7 @@ DRAWS_AT_ONCE = 100
 
 def infonce(n_permutations):
     """The paper's estimator, K permutations drawn iid, the identity among them."""
-    return {"symmetry": Symmetrized(gap=InfoNCE(n_permutations, replacement=True))}
+    return {"symmetry": Symmetrized(gap=InfoNCE(n_permutations))}
 
 
 METHODS = {

@@ -56,7 +56,7 @@ from skbayes_sym.symmetry.gaps.unit_gap import Exact, InfoNCE, UnitGap
 TRAINING_ROWS = {"diabetes": 50, "energy": 100, "concrete": 100}
 FIRST_SEED = 1000  # of the splits
 GAP_DRAWS = 512
-INFONCE = {"symmetry": Symmetrized(gap=InfoNCE(20, replacement=True))}
+INFONCE = {"symmetry": Symmetrized(gap=InfoNCE(20))}
 METHODS = {
     "mean-field": {"symmetry": None},
     "exact, exchanges and flips": {"symmetry": "auto"},

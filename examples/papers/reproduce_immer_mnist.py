@@ -13,7 +13,7 @@ non-invariant model, Augerino with the paper's reward and with ten times as much
    python examples/papers/reproduce_immer_mnist.py --network cnn --augmentations 4
 
 At the paper's size, for a GPU (``--device cuda``). The images come from the files that their
-authors publish, at ``SKBAYES_SYM_DATA`` (see `skbayes_sym.datasets.load_dataset`), or from OpenML:
+authors publish, at ``SKBAYES_SYM_DATA`` (see `skbayes_sym.datasets.load_dataset`):
 
 .. code-block:: shell
 

@@ -1,17 +1,14 @@
-"""The sets that the papers benchmark on, images among them, from a folder or from OpenML."""
+"""The sets that the papers benchmark on, images among them, from a folder."""
 
 import gzip
-import importlib.util
 import math
 import os
 from collections.abc import Sequence
-from http.client import HTTPException
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import fetch_openml, load_diabetes, load_wine
+from sklearn.datasets import load_diabetes, load_wine
 from sklearn.utils import Bunch
 
 from skbayes_sym.datasets._toy import Floats, Ints, make_regression2d, make_sinusoidal
@@ -55,36 +52,12 @@ _DESCRIPTIONS = {
 }
 
 
-class _OpenML(NamedTuple):
-    """A set on OpenML, and what it must look like to be the set of the papers.
-
-    Written offline: ids and target names are as other public code has them (TabBench: 44957,
-    44959, 44960, 44962; several lists: 42370; mnist_784: 554; CIFAR_10: 40927; Fashion-MNIST:
-    40996). Sizes and target means are those of the files in use (CIFAR-10 has 6000 images of each
-    class, Fashion-MNIST 7000); a download that differs is refused. Column order is not checked.
-    """
-
-    data_id: int
-    target: str
-    n_samples: int
-    target_mean: float
-
-
-_OPENML = {
-    "airfoil": _OpenML(44957, "sound_pressure", 1503, 124.835943),
-    "cifar10": _OpenML(40927, "class", 60_000, 4.5),
-    "concrete": _OpenML(44959, "strength", 1030, 35.817836),
-    "energy": _OpenML(44960, "heating_load", 768, 22.307195),  # "energy-efficiency" has 2 targets
-    "fashion_mnist": _OpenML(40996, "class", 70_000, 4.5),
-    "forest_fire": _OpenML(44962, "area", 517, 1.1110258),  # after log(1 + .)
-    "mnist": _OpenML(554, "class", 10_000, 4.4434),
-    "all of mnist": _OpenML(554, "class", 70_000, 4.45243),
-    "yacht": _OpenML(42370, "Residuary.resistance", 308, 10.495357),
-}
+# Numbers of the sets at OpenML, as other public code has them.
+_AT_OPENML = {
+    "airfoil": 44957, "cifar10": 40927, "concrete": 44959, "energy": 44960,
+    "fashion_mnist": 40996, "forest_fire": 44962, "mnist": 554, "yacht": 42370,
+}  # fmt: skip
 _IMAGES = ("cifar10", "fashion_mnist", "mnist")
-_N_TEST = 10_000  # of each of them, which come last
-_CALENDAR = ("jan feb mar apr may jun jul aug sep oct nov dec", "mon tue wed thu fri sat sun")
-_NUMBERS = {word: i for words in _CALENDAR for i, word in enumerate(words.split(), 1)}
 
 
 def load_dataset(
@@ -94,16 +67,15 @@ def load_dataset(
     data_home: str | os.PathLike[str] | None = None,
     return_X_y: bool = False,
 ) -> Bunch | tuple[Floats, Floats | Ints]:
-    """Load one of the sets that the papers report on, from a folder or else from OpenML.
+    """Load one of the sets that the papers report on, from a folder.
 
     The folder is `data_home`, else the environment variable ``SKBAYES_SYM_DATA``. It holds
     ``regression/NAME.data`` (whitespace separated, the target last), and images as their authors
     publish them: ``{mnist,fashion_mnist}/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz``,
     ``cifar-10-batches-bin/{data_batch_1,...,data_batch_5,test_batch}.bin``; of MNIST's test images
-    alone ``mnist10k/{images-idx3,labels-idx1}-ubyte.gz``. Where a file is missing, even if
-    `data_home` was given, the set is fetched from OpenML (cached in scikit-learn's folder, not
-    in `data_home`); "diabetes" and "wine" come from scikit-learn, "sinusoidal" and "regression2d"
-    are drawn with seed 0 (the same law, other points). ``source`` says which it was.
+    alone ``mnist10k/{images-idx3,labels-idx1}-ubyte.gz``. Without a file "diabetes" and "wine" come
+    from scikit-learn, "sinusoidal" and "regression2d" are drawn with seed 0 (the same law, other
+    points); ``source`` says which it was. Of the others the error says where they are.
 
     Parameters
     ----------
@@ -126,9 +98,8 @@ def load_dataset(
 
     Raises
     ------
-    ValueError : unknown name, a part of what has none, or data that are not the set they are named
-        after.
-    OSError : no file and nothing from OpenML; FileNotFoundError for izmailov.
+    ValueError : unknown name, a part of what has none, or a file that isn't what it is called.
+    FileNotFoundError : no file.
     """
     if not isinstance(name, str) or name not in _INPUTS:
         raise ValueError(f"name must be one of {', '.join(_INPUTS)}; got {name!r}.")
@@ -143,7 +114,7 @@ def load_dataset(
     inputs = _INPUTS[name].split()
     home = data_home if data_home is not None else os.environ.get("SKBAYES_SYM_DATA") or None
     loaded = None if home is None else _from_folder(name, part, Path(home).expanduser())
-    X, y, source, n_train = loaded or _from_elsewhere(name, part, home)
+    X, y, source, n_train = loaded or _from_elsewhere(name)
     if X.shape[1] != len(inputs):
         raise ValueError(f"{name!r} has {len(inputs)} inputs, got {X.shape[1]} from {source}.")
     if return_X_y:
@@ -165,93 +136,35 @@ def _from_folder(name: str, part: str, home: Path) -> _Loaded | None:
     return table[:, :-1], table[:, -1], str(path), 0
 
 
-def _from_elsewhere(name: str, part: str, home: str | os.PathLike[str] | None) -> _Loaded:
-    if name in _IMAGES:
-        whole = name == "mnist" and part == "all"
-        X, y, source = _from_openml(name, _OPENML["all of mnist" if whole else name], whole=whole)
-        if part == "all":
-            return X, y, source, len(y) - _N_TEST
-        return X[-_N_TEST:], y[-_N_TEST:], source, 0
-    if name in _OPENML:
-        return *_from_openml(name, _OPENML[name]), 0
+def _from_elsewhere(name: str) -> _Loaded:
     if name == "diabetes":
         return *load_diabetes(return_X_y=True), "sklearn.datasets.load_diabetes", 0
     if name == "wine":
         X, y = load_wine(return_X_y=True)
         return X, y.astype(np.float64), "sklearn.datasets.load_wine", 0
-    if name == "izmailov":
-        raise FileNotFoundError(f"No regression/izmailov.data in {home}, nor elsewhere. {_REMEDY}")
+    if name not in ("sinusoidal", "regression2d"):
+        where = f" OpenML has it as {_AT_OPENML[name]}." if name in _AT_OPENML else ""
+        raise FileNotFoundError(f"No file of {name!r} was found. {_REMEDY}{where}")
     X, y = (make_sinusoidal if name == "sinusoidal" else make_regression2d)(random_state=0)
     return (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std(), "generated with seed 0", 0
 
 
-def _from_openml(
-    name: str, where: _OpenML, *, whole: bool = False
-) -> tuple[Floats, Floats | Ints, str]:
-    # pandas reads images in seconds, liac-arff in minutes; the small sets shall need no pandas
-    fast = name in _IMAGES and importlib.util.find_spec("pandas") is not None
-    how = {"as_frame": False, "parser": "pandas" if fast else "liac-arff"}
-    try:
-        bunch = fetch_openml(data_id=where.data_id, target_column=where.target, **how)
-    except (OSError, HTTPException, ValueError) as error:  # OpenMLError is a ValueError
-        raise OSError(f"{name!r} did not come from OpenML ({error}). {_REMEDY}") from error
-    if name == "mnist" and not whole:  # the test set comes last
-        bunch.update(data=bunch.data[-10_000:], target=bunch.target[-10_000:])
-    if name in _IMAGES:  # labels come as text
-        bunch.update(target=bunch.target.astype(np.int64))
-    y = np.log1p(bunch.target) if name == "forest_fire" else bunch.target
-    if len(y) != where.n_samples or not math.isclose(y.mean(), where.target_mean, rel_tol=1e-4):
-        raise ValueError(
-            f"OpenML's {where.data_id} ({len(y)} targets of mean {y.mean():.8g}) is not {name!r} "
-            f"({where.n_samples} of mean {where.target_mean:.8g}). {_REMEDY}"
-        )
-    return _decoded(bunch), y, f"https://www.openml.org/d/{where.data_id}"
+_IDX = ("images-idx3-ubyte.gz", "labels-idx1-ubyte.gz")
 
 
-def _decoded(bunch: Bunch) -> Floats:
-    """Replace liac-arff's codes by the numbers, months or weekdays they stand for."""
-    X = np.array(bunch.data, dtype=np.float64)
-    for column, feature in enumerate(bunch.feature_names):
-        if values := (bunch.get("categories") or {}).get(feature):
-            words = [value.strip("'\" ").lower() for value in values]
-            numbers = np.array([float(_NUMBERS.get(word[:3], word)) for word in words])
-            X[:, column] = numbers[X[:, column].astype(np.intp)]
-    return X
-
-
-_CIFAR_PIXELS = 3 * 32 * 32
-_CIFAR_FOLDER = "cifar-10-batches-bin"
-_CIFAR_FILES = {
-    "train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"],
-}  # fmt: skip
-
-
-def _idx_names(stem: str) -> list[str]:
-    return [f"{stem}{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")]
-
-
-_IDX_FILES = {"train": _idx_names("train-"), "test": _idx_names("t10k-")}
-
-
-class Images(NamedTuple):
-    """Rows of pixels 0..255, their classes, and where they come from."""
-
-    X: NDArray[np.float64]
-    y: NDArray[np.int64]
-    source: str
-    n_train: int  # how many come first that are for training
-
-
-def images_from_folder(name: str, part: str, home: Path) -> Images | None:
+def images_from_folder(name: str, part: str, home: Path) -> _Loaded | None:
     """Training (if ``part`` is "all") and test images; None where a file is missing.
 
     Raises ValueError if a file isn't what its name says.
     """
-    folder, names = home / name, _IDX_FILES
+    folder = home / name
+    stems = {"train": "train", "test": "t10k"}
+    names = {p: [f"{stem}-{end}" for end in _IDX] for p, stem in stems.items()}
     if name == "cifar10":
-        folder, names = home / _CIFAR_FOLDER, _CIFAR_FILES
+        folder = home / "cifar-10-batches-bin"
+        names = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"]}
     elif name == "mnist" and part == "test" and (home / "mnist10k").is_dir():
-        folder, names = home / "mnist10k", {"test": _idx_names("")}
+        folder, names = home / "mnist10k", {"test": list(_IDX)}
     wanted = ("train", "test") if part == "all" else ("test",)
     files = [[folder / file for file in names[p]] for p in wanted]
     if not all(path.is_file() for paths in files for path in paths):
@@ -262,7 +175,7 @@ def images_from_folder(name: str, part: str, home: Path) -> Images | None:
         parts = [(read_idx(X, 3), read_idx(y, 1)) for X, y in files]
     pixels, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     X, n_train = pixels.reshape(len(y), -1).astype(np.float64), len(parts[0][1])
-    return Images(X, y.astype(np.int64), str(folder), n_train if part == "all" else 0)
+    return X, y.astype(np.int64), str(folder), n_train if part == "all" else 0
 
 
 def read_idx(path: Path, n_dims: int) -> NDArray[np.uint8]:
@@ -280,8 +193,8 @@ def _cifar(paths: Sequence[Path]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]
     records = []
     for path in paths:
         raw = np.fromfile(path, np.uint8)
-        if len(raw) % (1 + _CIFAR_PIXELS):
+        if len(raw) % 3073:
             raise ValueError(f"{path} is no complete CIFAR-10 file of records of 3073 bytes.")
-        records.append(raw.reshape(-1, 1 + _CIFAR_PIXELS))
+        records.append(raw.reshape(-1, 3073))
     table = np.concatenate(records)
     return table[:, 1:], table[:, 0]

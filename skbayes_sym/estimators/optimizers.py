@@ -79,8 +79,8 @@ class VariationalAdam(Adam):
         Step size of the means. "auto" is 0.02 on full batches and 0.01 on minibatches, and 0.03 of
         `LayerwiseVIRegressor`, where it falls like a half cosine.
     batch_size : int or "auto", default="auto"
-        Rows per step. "auto" is all of them up to 1000 distinct rows, 200 beyond; all of them with
-        ``last_layer="collapsed"``.
+        Rows per step. "auto" is all of them up to 1000 distinct rows, 200 beyond; always all of
+        `LayerwiseVIRegressor`.
     n_weight_samples : int or "auto", default="auto"
         Draws averaged per step, of the hidden units and of the weights in the gap: "auto" is 1, and
         2 draws of the hidden layers of `LayerwiseVIRegressor`.

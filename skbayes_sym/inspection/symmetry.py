@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.utils import Bunch
+from sklearn.utils.validation import check_array
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute
@@ -15,6 +17,8 @@ from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
 from skbayes_sym.numerics.arguments import check_arrays, check_count, check_names, seed_of
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.symmetry.group import SymmetryGroup
+from skbayes_sym.symmetry.units import UnitGroup
 
 _MOST_NAMED = len(COLOURS)  # labels with a colour and a line in the legend each
 
@@ -123,10 +127,7 @@ class SymmetryDisplay(Display):
         units = _unit_positions(model, layer)
         names = _weight_names(model, units.shape[1], layer)
         check_count("n_draws", n_draws)
-        chosen = (0, "bias") if pair is None else pair
-        if not isinstance(chosen, tuple | list) or len(chosen) != 2:
-            raise ValueError(f"pair takes two positions or names of {names}, got {pair!r}.")
-        columns = [_weight_position(which, names) for which in chosen]
+        columns = _weight_positions((0, "bias") if pair is None else pair, names)
         seed = seed_of(random_state)
         draws = _orbit_draws(model, n_draws, seed)
         labels, label_names = _labels(model, draws.chains, len(units), color_by)
@@ -135,6 +136,62 @@ class SymmetryDisplay(Display):
             draws.before[:, pairs], draws.after[:, pairs], labels, label_names=label_names,
             weight_names=(names[columns[0]], names[columns[1]]),
             before_name=draws.before_name, after_name="one representative",
+        ).plot(ax=ax, **kwargs)  # fmt: skip
+
+    @classmethod
+    def from_draws(
+        cls, draws: Any, removed: Bunch, *, pair: tuple[int, int] = (0, 1), layer: int = 1,
+        weight_names: tuple[str, str] | None = None, n_draws: int = 1000, ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:  # fmt: skip
+        """Plot the draws of any sampler and what `skbayes_sym.remove_symmetries` made of them.
+
+        Parameters
+        ----------
+        draws : array-like of shape (n_draws, P) or (n_chains, n_draws, P)
+        removed : Bunch
+            ``remove_symmetries(draws, ...)``.
+        pair : tuple of two int, default=(0, 1)
+            Weights of a unit, in the order of ``removed.group.factors[layer - 1].index``.
+        layer : int, default=1
+            Hidden layer, or set of units of a module, counted from 1.
+        weight_names : tuple of str of length 2, optional
+            Labels of the axes.
+        n_draws : int, default=1000
+            At most, evenly spaced.
+        ax : matplotlib Axes, optional
+            New ones by default.
+        **kwargs : dict
+            For both ``Axes.scatter``.
+
+        Raises
+        ------
+        TypeError
+            If ``removed`` isn't such a Bunch, or units of this layer lie inside others or on two
+            axes of a parameter.
+        ValueError
+            If there is no such layer or weight, or ``draws`` aren't those that were moved.
+        """
+        if not isinstance(removed, Bunch) or not {"draws", "group"} <= removed.keys():
+            raise TypeError(f"removed must be what remove_symmetries returned, got {removed!r}.")
+        draws = check_array(draws, ensure_2d=False, allow_nd=True, input_name="draws")
+        if draws.shape != removed.draws.shape:
+            raise ValueError(
+                f"draws have shape {draws.shape}, those that were moved {removed.draws.shape}: "
+                "give the draws that remove_symmetries was given."
+            )
+        check_count("n_draws", n_draws)
+        index = _unit_index(removed.group, layer)
+        names = [f"weight {k} of the unit" for k in range(index.shape[1])]
+        columns = _weight_positions(pair, names)
+        before, after = (t.reshape(-1, t.shape[-1]) for t in (draws, removed.draws))
+        chosen = _evenly(np.ones(len(before)), n_draws)
+        pairs = index[:, columns]
+        labels, label_names = _labels(None, chosen, len(index), "unit")
+        return cls(
+            before[chosen][:, pairs], after[chosen][:, pairs], labels, label_names=label_names,
+            weight_names=weight_names or (names[columns[0]], names[columns[1]]),
+            before_name="as sampled", after_name="one representative",
         ).plot(ax=ax, **kwargs)  # fmt: skip
 
     def _size(self) -> tuple[float, float]:
@@ -214,13 +271,19 @@ def _unit_positions(model: Any, layer: int) -> Array:
     need = "a network whose hidden units can be exchanged"
     require(model, ["network_"], "SymmetryDisplay", need)
     require(model.network_, ["symmetry"], "SymmetryDisplay", need)
-    factors = model.network_.symmetry().factors
+    return _unit_index(model.network_.symmetry(), layer)
+
+
+def _unit_index(group: SymmetryGroup, layer: int) -> Array:
+    factors = group.factors
     if not isinstance(layer, Integral) or not 1 <= layer <= len(factors):
         raise ValueError(
-            f"layer must lie between 1 and the number of hidden layers, {len(factors)} in this "
-            f"{type(model).__name__}, got {layer!r}."
+            f"layer must lie between 1 and the number of hidden layers, {len(factors)} here, "
+            f"got {layer!r}."
         )
-    return factors[layer - 1].index.numpy()
+    if not isinstance(factors[layer - 1], UnitGroup):
+        raise TypeError(f"the units of layer {layer} have no table of weights to choose two from.")
+    return cast(UnitGroup, factors[layer - 1]).index.numpy()
 
 
 def _weight_names(model: Any, n_weights: int, layer: int) -> list[str]:
@@ -237,13 +300,17 @@ def _weight_names(model: Any, n_weights: int, layer: int) -> list[str]:
     return [*(f"weight of {source}" for source in sources), "bias", *outgoing]
 
 
-def _weight_position(which: int | str, names: list[str]) -> int:
-    """Place of a weight given by position or name."""
-    if isinstance(which, str) and which in names:
-        return names.index(which)
-    if not isinstance(which, Integral) or not 0 <= which < len(names):
-        raise ValueError(f"pair takes positions or names of {names}, got {which!r}.")
-    return int(which)
+def _weight_positions(pair: Any, names: list[str]) -> list[int]:
+    """Places of two weights given by positions or names."""
+    chosen: list[Any] = list(pair) if isinstance(pair, tuple | list) else []
+    chosen = [names.index(k) if isinstance(k, str) and k in names else k for k in chosen]
+    if (
+        len(chosen) != 2
+        or not all(isinstance(k, Integral) for k in chosen)
+        or not all(0 <= k < len(names) for k in chosen)
+    ):
+        raise ValueError(f"pair takes two positions or names of {names}, got {pair!r}.")
+    return [int(k) for k in chosen]
 
 
 def _orbit_draws(model: Any, n: int, seed: int) -> _OrbitDraws:

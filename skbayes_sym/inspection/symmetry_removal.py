@@ -1,6 +1,6 @@
 """Symmetry removal from draws of any sampler."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -10,9 +10,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_array, check_is_fitted
-from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import fully_connected
 from skbayes_sym.estimators._fit.building import layer_sizes as as_sizes
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
@@ -26,8 +24,12 @@ from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.numerics.arguments import seed_of
+from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import generator_from
-from skbayes_sym.symmetry.relabelling import Relabelled, label_margin, relabel
+from skbayes_sym.symmetry.group import SymmetryGroup
+from skbayes_sym.symmetry.modules.found import symmetry_of
+from skbayes_sym.symmetry.relabelling import align_to_mean, label_margin, relabel
+from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
 
@@ -35,6 +37,7 @@ _POSITIVE = Interval(Integral, 1, None, closed="left")
 @validate_params(
     {
         "draws": ["array-like", HasMethods("get_params")],
+        "module": [HasMethods("named_parameters"), None],
         "hidden_layer_sizes": ["array-like", _POSITIVE, None],
         "activation": [StrOptions(set(ACTIVATIONS)), None],
         "n_features_in": [_POSITIVE, None],
@@ -46,16 +49,17 @@ _POSITIVE = Interval(Integral, 1, None, closed="left")
     prefer_skip_nested_validation=True,
 )
 def remove_symmetries(
-    draws: Any, *, hidden_layer_sizes: int | Sequence[int] | None = None,
-    activation: str | None = None, n_features_in: int | None = None, n_outputs: int = 1,
-    n_starts: int = 4, max_sweeps: int = 100, random_state: Any = None,
+    draws: Any, *, module: Any = None, example_input: Any = None,
+    hidden_layer_sizes: int | Sequence[int] | None = None, activation: str | None = None,
+    n_features_in: int | None = None, n_outputs: int = 1, n_starts: int = 4,
+    max_sweeps: int = 100, random_state: Any = None,
 ) -> Bunch:  # fmt: skip
     """Move draws of a network's weights to one representative of each symmetry orbit.
 
     Hidden units of a layer can be exchanged, behind an odd activation (tanh, identity) also
-    negated, without changing the function. Samplers visit all those copies; here every draw is
-    acted on by the one group element that makes it most like the others. The function of every
-    draw stays the same exactly: weights only change place and sign.
+    negated, without changing the function, and samplers visit all those copies. Here the one group
+    element that makes a draw most like the others acts on it. Its function stays the same exactly:
+    weights only change place and sign.
 
     Parameters
     ----------
@@ -64,9 +68,14 @@ def remove_symmetries(
         its draws and its network. Else weights from NumPyro, PyMC, Stan or any sampler; at least 2
         draws. Flat order: layer by layer, the weights (row-major, out x in), then the biases. Noise
         scales and other parameters that aren't the network's must be left out.
+    module : torch.nn.Module, optional
+        Network of an array of draws, whatever its layers: the draws are ``parameters()``, flattened
+        in order, and `symmetry_of` finds the group. Its own values don't matter.
+    example_input : Tensor or tuple of Tensor
+        Arguments of one call of the module.
     hidden_layer_sizes : int or sequence of int
         Widths of the hidden layers; empty for a linear model, whose draws stay as they are. This
-        and the next two are needed with an array, and only there.
+        and the next two are needed with an array where no module is given, and only there.
     activation : {"tanh", "identity", "relu", "sigmoid", "softplus"}
         Decides whether signs are a symmetry.
     n_features_in : int
@@ -82,23 +91,25 @@ def remove_symmetries(
     Returns
     -------
     Bunch
+        group : SymmetryGroup
+            What acted on the draws.
         draws : ndarray, shape and floating dtype of ``draws``
             On one representative: in each layer, units in decreasing order of the norm of their
             mean weights from the inputs (or earlier layers) and bias, the largest of which is made
-            positive. The order depends on the orbits alone, so it doesn't matter which copies the
-            sampler visited.
-        permutations : list of int64 ndarrays of shape (..., d), one a hidden layer
+            positive.
+        permutations : list of int64 ndarrays of shape (..., d), one a hidden layer or set of units
             Leading axes as those of ``draws``.
             Unit ``i`` of the result is ``signs[i]`` times unit ``permutations[i]`` of the draw.
         signs : list of int8 ndarrays of the same shapes
             +1 or -1; all +1 unless the activation is odd.
         margin : ndarray with the leading axes of ``draws``, nats
             How decided the labels of a draw are: the log density of its units under the Gaussians
-            of all draws, less that under the best other labels of one layer (second-best
-            permutation with its best signs, or one sign flip; the other layers held fixed), at
-            its least over layers. ``exp(-margin)`` is the odds of the runner-up, which is exact: 0
-            is undecided, 3 is 20 to 1. Negative if other labels fit better (only after a
-            `ConvergenceWarning`); inf if there are no others.
+            of all draws, less that under the best other labels of one layer, at its least over
+            layers. ``exp(-margin)`` is the odds of the runner-up: 0 is undecided, 3 is 20 to 1.
+            Negative if other labels fit better (only after a `ConvergenceWarning`); inf if there
+            are no others. None where units of a module lie
+            inside others (heads of attention), on two axes of a parameter or have several signs:
+            those draws are moved nearest to their mean, and the order is that of one of them.
 
     Raises
     ------
@@ -115,17 +126,13 @@ def remove_symmetries(
     -----
     **When labels mean nothing.** Where units overlap, as in wide layers whose units mostly follow
     the prior (16 units for a one-dimensional function, the paper's experiment B), the alignment
-    isn't identified: two reasonable criteria then agree on 0 to 3 % of the draws, and "unimodal
-    after removal" is partly made by the algorithm, any algorithm. Functions stay right; means,
-    variances and plots of single weights don't. Look at ``margin``: labels that are usually right
-    and silently wrong are worse than none. It is measured against Gaussians fitted to the labels
-    themselves, so it is optimistic for overlapping units, and it says nothing about other optima
-    of all draws together.
+    isn't identified: two reasonable criteria then agree on 0 to 3 % of the draws. Functions stay
+    right; means, variances and plots of single weights don't. Look at ``margin``. It is measured
+    against Gaussians fitted to the labels themselves, so it is optimistic for overlapping units.
 
-    The method is Stephens' relabelling with a diagonal Gaussian for every unit, exact assignments
-    and a forward first pass (`relabel`). It takes O(n d^2 p) a sweep and layer of d units with p
-    weights, and a few assignment problems a draw: `asv_bench/benchmarks/alignment.py` prints the
-    seconds.
+    The method is Stephens' relabelling with a diagonal Gaussian for every unit and exact
+    assignments. It takes O(n d^2 p) a sweep and layer of d units with p weights, and a few
+    assignment problems a draw.
 
     References
     ----------
@@ -154,46 +161,77 @@ def remove_symmetries(
     """
     described = {"hidden_layer_sizes": hidden_layer_sizes, "activation": activation,
              "n_features_in": n_features_in}  # fmt: skip
+    told = described | {"n_outputs": n_outputs if n_outputs != 1 else None}
     if isinstance(draws, BaseEstimator):
-        described["n_outputs"] = n_outputs if n_outputs != 1 else None
-        draws, network = _fitted_draws(draws, described)
+        draws, group, layout = _fitted_draws(draws, told | {"module": module})
+    elif module is not None:
+        _leave_out(told, "the module's own")
+        if example_input is None:
+            raise TypeError("module needs example_input, the arguments of one call.")
+        group = symmetry_of(module, example_input)
+        layout = group.layout
     else:
         network = _network(described, n_outputs)
-    values = _check_draws(draws, network)
-    group = network.symmetry()
+        group, layout = network.symmetry(), network.layout
+    values = _check_draws(draws, layout)
     flat = torch.from_numpy(values.reshape(-1, values.shape[-1]).astype(np.float64))
     fresh = np.random.SeedSequence().generate_state(1)[0]
     seed = int(fresh) if random_state is None else seed_of(random_state)
-    generator = generator_from(seed)
+    of_units = all(isinstance(factor, UnitGroup) for factor in group.factors)
     with one_thread(), torch.no_grad():
-        relabelled = relabel(
-            flat, group, n_starts=int(n_starts), max_sweeps=int(max_sweeps), generator=generator
-        )
-        margin = label_margin(relabelled.theta, group)
-    if relabelled.n_changing:
+        moved = (relabel if of_units else align_to_mean)(
+            flat, group, n_starts=int(n_starts), max_sweeps=int(max_sweeps),
+            generator=generator_from(seed),
+        )  # fmt: skip
+        margin = label_margin(moved.theta, group) if of_units else None
+    if moved.n_changing:
         warn_user(
-            f"{relabelled.n_changing} of {len(relabelled.theta)} draws still changed their labels "
+            f"{moved.n_changing} of {len(moved.theta)} draws still changed their labels "
             f"in the last of max_sweeps={max_sweeps} sweeps: functions are right, labels may not "
             "be. Look at margin; raise max_sweeps if labels matter.",
             ConvergenceWarning,
         )
-    return _bunch(relabelled, margin, values)
+    shape, labels = values.shape[:-1], list(_unit_labels(moved.elements))
+    permutations, signs = ([g[k].numpy().reshape(*shape, *g[k].shape[1:]) for g in labels]
+                           for k in range(2))  # fmt: skip
+    return Bunch(
+        group=group, draws=moved.theta.numpy().astype(values.dtype).reshape(values.shape),
+        permutations=permutations, signs=signs,
+        margin=None if margin is None else margin.numpy().reshape(shape),
+    )  # fmt: skip
+
+
+def _unit_labels(element: Any) -> Iterator[SignedPermutation]:
+    """The sets of units of an element, those inside others after them."""
+    if isinstance(element, SignedPermutation):
+        yield element
+    else:
+        for part in element:
+            yield from _unit_labels(part)
 
 
 def _network(described: dict[str, Any], n_outputs: int) -> MLP:
     missing = [name for name, value in described.items() if value is None]
     if missing:
         raise TypeError(
-            f"draws are an array, so {', '.join(missing)} must say what network they are of; a "
-            "fitted estimator in its place brings its own."
+            f"draws are an array, so {', '.join(missing)} must say what network they are of; or "
+            "give module= and example_input=. A fitted estimator brings its own network."
         )
     sizes = as_sizes(described["hidden_layer_sizes"])
     activation = ACTIVATIONS[described["activation"]]
     return MLP(int(described["n_features_in"]), sizes, int(n_outputs), activation)
 
 
-def _fitted_draws(estimator: BaseEstimator, described: dict[str, Any]) -> tuple[Array, MLP]:
-    """Draws and network of a fitted sampler or ensemble, bare or wrapped."""
+def _leave_out(described: dict[str, Any], why: str) -> None:
+    told = [name for name, value in described.items() if value is not None]
+    if told:
+        raise ValueError(f"{told[0]} is {why}: leave it out.")
+
+
+def _fitted_draws(
+    estimator: BaseEstimator, described: dict[str, Any]
+) -> tuple[Array, SymmetryGroup, ParamLayout]:
+    """Draws of a fitted sampler or ensemble, bare or wrapped, their group and parameters."""
     check_is_fitted(estimator)
     model = innermost(estimator).model
     if not {"samples_", "network_"} <= vars(model).keys():
@@ -201,13 +239,11 @@ def _fitted_draws(estimator: BaseEstimator, described: dict[str, Any]) -> tuple[
             f"{type(model).__name__} has no draws of a network's weights (samples_): give a fitted "
             "MCMCRegressor, MCMCClassifier or deep ensemble, or an array of draws."
         )
-    told = [name for name, value in described.items() if value is not None]
-    if told:
-        raise ValueError(f"{told[0]} is the fitted estimator's own: leave it out.")
-    return model.samples_, fully_connected(model.network_)
+    _leave_out(described, "the fitted estimator's own")
+    return model.samples_, model.network_.symmetry(), model.network_.layout
 
 
-def _check_draws(draws: Any, network: MLP) -> Array:
+def _check_draws(draws: Any, layout: ParamLayout) -> Array:
     """Finite floats of shape (n, P) or (chains, n, P), at least two draws."""
     values = check_array(
         draws, dtype=(np.float64, np.float32), ensure_2d=False, allow_nd=True,
@@ -218,13 +254,12 @@ def _check_draws(draws: Any, network: MLP) -> Array:
             "draws must have shape (n_draws, P) or (n_chains, n_draws, P), got shape "
             f"{values.shape}. Reshape it, or stack the draws of all chains along the first axis."
         )
-    expected = network.layout.n_params
-    if values.shape[-1] != expected:
+    if values.shape[-1] != layout.n_params:
+        parameters = ", ".join(f"{name} {shape}" for name, shape in layout.shapes.items())
         raise ValueError(
-            f"draws has {values.shape[-1]} columns, but a network of sizes {network.sizes} "
-            f"(inputs, hidden layers, outputs) has {expected} weights and biases. Leave out "
-            "parameters that aren't the network's (noise, hyperparameters), or correct "
-            "hidden_layer_sizes, n_features_in or n_outputs."
+            f"draws has {values.shape[-1]} columns, but the network has {layout.n_params} weights "
+            f"and biases: {parameters}. Leave out parameters that aren't the network's (noise, "
+            "hyperparameters), or correct hidden_layer_sizes, n_features_in or n_outputs."
         )
     n_draws = values.size // values.shape[-1]
     if n_draws < 2:
@@ -239,17 +274,3 @@ def _check_draws(draws: Any, network: MLP) -> Array:
             f"(the first is draw {bad[0]}, chains counted through). Leave diverged draws out."
         )
     return values
-
-
-def _bunch(relabelled: Relabelled, margin: Tensor, values: Array) -> Bunch:
-    shape = values.shape[:-1]
-
-    def shaped(labels: Tensor) -> Array:
-        return labels.numpy().reshape(*shape, labels.shape[-1])
-
-    return Bunch(
-        draws=relabelled.theta.numpy().astype(values.dtype).reshape(values.shape),
-        permutations=[shaped(g.permutation) for g in relabelled.elements],
-        signs=[shaped(g.sign) for g in relabelled.elements],
-        margin=margin.numpy().reshape(shape),
-    )

@@ -10,20 +10,16 @@ from skbayes_sym.model_selection._compare import compare_models
 from skbayes_sym.model_selection._entries import EntryKFold, RankingScorer, cross_validate_entries
 from skbayes_sym.model_selection._scorers import (
     NoSplit,
-    as_quantile,
-    evidence_scorer,
+    QuantileOf,
     get_scorer,
-    log_predictive_density_scorer,
 )
 
 __all__ = [
     "EntryKFold",
     "NoSplit",
+    "QuantileOf",
     "RankingScorer",
-    "as_quantile",
     "compare_models",
     "cross_validate_entries",
-    "evidence_scorer",
     "get_scorer",
-    "log_predictive_density_scorer",
 ]

@@ -1,7 +1,7 @@
 """Scores for ``scoring=`` that know what a posterior is worth, and a split for those of the fit."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -38,131 +38,21 @@ def reported_evidence(estimator: BaseEstimator) -> ReportedEvidence | None:
     return None
 
 
-def evidence_scorer(estimator: BaseEstimator, X: Any = None, y: Any = None) -> float:
-    """Log evidence of a fitted model, or its lower bound; for ``scoring=``.
-
-    Parameters
-    ----------
-    estimator : object
-        Fitted, with a finite ``log_evidence_`` or ``elbo_``. Of a `Pipeline` the last step is
-        asked, of a search its best estimator.
-    X, y : object
-        Ignored: the score is of the rows that the model was fitted to.
-
-    Returns
-    -------
-    float
-        ``log_evidence_`` if it is finite, else ``elbo_``; nats, summed over the rows of the fit.
-        Larger is better.
-
-    Raises
-    ------
-    ValueError
-        If the model has neither, or its ``log_evidence_`` is nan since it can't be trusted.
-
-    See Also
-    --------
-    NoSplit : Fits to all rows at once.
-    log_predictive_density_scorer : For every model that predicts a distribution.
-
-    Notes
-    -----
-    Scores of different fits compare if they are of the same rows and of the same kind. An estimate
-    beside a lower bound favours the former by what the bound lacks. A model that sets its prior or
-    noise by the evidence, instead of averaging over them, is flattered a little for each.
-
-    Exact evidences and converged bounds of one family compare. Laplace's estimates of networks are
-    wrong by tens of nats: of widths, activations, a linear model against a network, and of other
-    methods they are a hint at best (``python asv_bench/studies/evidence_trust.py`` prints how
-    good a one); take `log_predictive_density_scorer`.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_diabetes
-    >>> from skbayes_sym import BayesianLinearRegressor
-    >>> from skbayes_sym.model_selection import evidence_scorer
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> round(evidence_scorer(BayesianLinearRegressor().fit(X, y)))
-    -2406
-    """
-    evidence = reported_evidence(estimator)
-    if evidence is not None:
-        return evidence.value
-    name = type(innermost(estimator).model).__name__
-    remedy = "Score it by cross-validation instead, scoring=log_predictive_density_scorer."
-    if "log_evidence_" in vars(innermost(estimator).model):
-        raise ValueError(
-            f"log_evidence_ of {name} is not finite: the estimate can't be trusted; the "
-            f"warning given by fit says why. {remedy}"
-        )
-    raise ValueError(f"{name} has neither log_evidence_ nor elbo_. {remedy}")
-
-
-def log_predictive_density_scorer(
-    estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any = None
-) -> float:
-    """Mean log predictive density of observed targets; for ``scoring=``.
-
-    Parameters
-    ----------
-    estimator : object
-        Fitted. Estimators with ``log_predictive_density`` are asked for it (of a `Pipeline` the
-        last step, of a search its best estimator); other classifiers for ``predict_proba``;
-        other regressors for ``predict(X, return_std=True)``, as the mean and standard deviation
-        of a normal distribution.
-    X : array-like of shape (n_samples, n_features)
-    y : array-like of shape (n_samples,) or (n_samples, n_targets)
-    sample_weight : array-like of shape (n_samples,), optional
-        Weights of the rows in the mean. ``get_scorer("log_density")`` gets them by routing.
-
-    Returns
-    -------
-    float
-        Nats per row, of ``y`` as given; joint over the targets of a row. Larger is better.
-
-    Raises
-    ------
-    ValueError
-        If the model predicts no distribution.
-
-    Notes
-    -----
-    A strictly proper score: in expectation only the true distribution has the largest. The
-    standard deviation of a `GaussianProcessRegressor` holds the noise only if its kernel has a
-    `WhiteKernel`.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_diabetes
-    >>> from sklearn.linear_model import BayesianRidge
-    >>> from sklearn.model_selection import cross_val_score
-    >>> from skbayes_sym.model_selection import log_predictive_density_scorer
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> cross_val_score(BayesianRidge(), X, y, scoring=log_predictive_density_scorer).round(2)
-    array([-5.39, -5.43, -5.45, -5.42, -5.42])
-    """
-    return _weighed(_log_densities(estimator, X, y), y, sample_weight)
-
-
 class NoSplit:
     """A single split, in which all rows train and all rows test.
 
-    For scores that need no held-out rows: a model's evidence already prefers what predicts well
-    over what fits well.
-
-    See Also
-    --------
-    evidence_scorer : Such a score.
+    For ``get_scorer("evidence")``, which needs no held-out rows: a model's evidence already prefers
+    what predicts well over what fits well.
 
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.model_selection import GridSearchCV
     >>> from skbayes_sym import BayesianLinearRegressor
-    >>> from skbayes_sym.model_selection import NoSplit, evidence_scorer
+    >>> from skbayes_sym.model_selection import NoSplit, get_scorer
     >>> X, y = load_diabetes(return_X_y=True)
     >>> reg, grid = BayesianLinearRegressor(), {"prior": [0.1, 0.2, 0.4]}
-    >>> search = GridSearchCV(reg, grid, scoring=evidence_scorer, cv=NoSplit()).fit(X, y)
+    >>> search = GridSearchCV(reg, grid, scoring=get_scorer("evidence"), cv=NoSplit()).fit(X, y)
     >>> search.best_params_, round(search.best_score_)
     ({'prior': 0.2}, -2406)
     """
@@ -192,7 +82,19 @@ class NoSplit:
         return "NoSplit()"
 
 
-Rows = Callable[[BaseEstimator, Any, Any], Array]
+def _evidence(estimator: BaseEstimator, X: Any = None, y: Any = None) -> float:
+    evidence = reported_evidence(estimator)
+    if evidence is not None:
+        return evidence.value
+    model = innermost(estimator).model
+    name = type(model).__name__
+    why = f"{name} has neither log_evidence_ nor elbo_"
+    if "log_evidence_" in vars(model):
+        why = (
+            f"log_evidence_ of {name} is not finite: the estimate can't be trusted; the warning "
+            "given by fit says why"
+        )
+    raise ValueError(f'{why}. Score it by cross-validation, scoring=get_scorer("log_density").')
 
 
 def _log_densities(estimator: BaseEstimator, X: Any, y: Any) -> Array:
@@ -218,15 +120,9 @@ def _neg_crps(estimator: BaseEstimator, X: Any, y: Any) -> Array:
     return -_of_numbers(estimator, X).crps(y)
 
 
-@dataclass(frozen=True)
-class _NegPinball:
-    """Minus the pinball loss of one predicted quantile."""
-
-    quantile: float
-
-    def __call__(self, estimator: BaseEstimator, X: Any, y: Any) -> Array:
-        off = np.asarray(y, dtype=float) - _of_numbers(estimator, X).quantile(self.quantile)
-        return -np.maximum(self.quantile * off, (self.quantile - 1.0) * off)
+def _neg_pinball(estimator: BaseEstimator, X: Any, y: Any, quantile: float) -> Array:
+    off = np.asarray(y, dtype=float) - _of_numbers(estimator, X).quantile(quantile)
+    return -np.maximum(quantile * off, (quantile - 1.0) * off)
 
 
 def _weighed(values: Array, y: Any, sample_weight: Any = None) -> float:
@@ -245,7 +141,7 @@ class LawScorer(BaseScorer):
     held-out rows.
     """
 
-    def __init__(self, name: str, of_rows: Rows) -> None:
+    def __init__(self, name: str, of_rows: Callable[[BaseEstimator, Any, Any], Array]) -> None:
         super().__init__(score_func=_weighed, sign=1, kwargs={})
         self._name, self._of_rows = name, of_rows
 
@@ -258,22 +154,24 @@ class LawScorer(BaseScorer):
         return f'get_scorer("{self._name}")'
 
 
-def get_scorer(scoring: str, *, quantile: float | None = None) -> LawScorer | Callable[..., float]:
-    r"""A scorer of predictive distributions by its name, for ``scoring=``.
+def get_scorer(scoring: str, *, quantile: float | None = None) -> Callable[..., float]:
+    r"""A scorer of predictive distributions or of evidence by its name, for ``scoring=``.
 
     Parameters
     ----------
     scoring : {"log_density", "neg_crps", "neg_pinball", "evidence"}
         Larger is always better.
 
-        - "log_density": `log_predictive_density_scorer`, mean over rows, nats. For regressors and
-          classifiers.
+        - "log_density": mean log predictive density of the rows' targets, nats, of ``y`` as given
+          and joint over the targets of a row. For regressors and classifiers. A strictly proper
+          score: in expectation only the true distribution has the largest.
         - "neg_crps": minus the mean continuous ranked probability score, in units of ``y``. For
           regressors. Of a point prediction it is the absolute error.
         - "neg_pinball": minus the mean pinball loss
           :math:`\max(q (y - f), (q - 1)(y - f))` of the predicted quantile f at ``quantile``. For
           regressors.
-        - "evidence": `evidence_scorer`, of the rows of the fit.
+        - "evidence": ``log_evidence_`` of the model if it is finite, else the bound ``elbo_``;
+          nats, summed over the rows of the fit. `NoSplit` fits to all rows at once.
     quantile : float, optional
         q of "neg_pinball", strictly between 0 and 1; needed there and nowhere else.
 
@@ -282,15 +180,29 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> LawScorer | Ca
     callable
         ``(estimator, X, y, *, sample_weight=None) -> float``; one of scikit-learn's, with
         ``set_score_request``, but for "evidence", which asks no rows.
-        For estimators of this package, pipelines, searches and `TransformedTargetRegressor` around
-        them, and scikit-learn's own models with ``return_std`` or ``predict_proba``. Can be
-        pickled.
+        For what `skbayes_sym.predictive` takes: estimators of this package, pipelines, searches and
+        `TransformedTargetRegressor` around them, and scikit-learn's own models with ``return_std``
+        (of a normal distribution) or ``predict_proba``. Can be pickled.
 
     Raises
     ------
     ValueError
         If the name isn't known, or ``quantile`` is missing, out of range, or of no use. The scorer
-        itself raises it for classifiers where classes have no score.
+        itself raises it of a model that predicts no distribution, of classes where they have no
+        score, and of one without evidence, or whose ``log_evidence_`` is nan since it can't be
+        trusted.
+
+    Notes
+    -----
+    The standard deviation of a `GaussianProcessRegressor` holds the noise only if its kernel has a
+    `WhiteKernel`.
+
+    Evidences of different fits compare if they are of the same rows and of the same kind: exact, or
+    converged bounds of one family. An estimate beside a lower bound favours the former by what the
+    bound lacks, and a model that sets its prior or noise by the evidence, instead of averaging over
+    them, is flattered a little for each. Laplace's estimates of networks are wrong by tens of nats:
+    of widths, activations, a linear model against a network, and of other methods they are a hint
+    at best (``python asv_bench/studies/evidence_trust.py`` prints how good a one).
 
     References
     ----------
@@ -312,25 +224,48 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> LawScorer | Ca
     >>> scores["test_log_density"].round(2), scores["test_upper"].round(2)
     (array([-5.43, -5.46, -5.39]), array([-5.8 , -5.23, -5.5 ]))
     """
+    if quantile is not None and scoring != "neg_pinball":
+        raise ValueError(f"quantile is of neg_pinball: {scoring!r} has none.")
+    if scoring == "evidence":
+        return _evidence
     if scoring == "neg_pinball":
         if quantile is None:
             raise ValueError('get_scorer("neg_pinball") needs quantile, such as quantile=0.9.')
         if not 0.0 < quantile < 1.0:
             raise ValueError(f"quantile must lie strictly between 0 and 1, got {quantile!r}.")
-        return LawScorer(scoring, _NegPinball(quantile))
+        return LawScorer(scoring, partial(_neg_pinball, quantile=quantile))
     of_rows = {"log_density": _log_densities, "neg_crps": _neg_crps}
-    if scoring != "evidence" and scoring not in of_rows:
+    if scoring not in of_rows:
         raise ValueError(
             f"{scoring!r} is no scorer of this package: evidence, log_density, neg_crps, "
             "neg_pinball. scikit-learn's own come by sklearn.metrics.get_scorer."
         )
-    if quantile is not None:
-        raise ValueError(f"quantile is of neg_pinball: {scoring!r} has none.")
-    return evidence_scorer if scoring == "evidence" else LawScorer(scoring, of_rows[scoring])
+    return LawScorer(scoring, of_rows[scoring])
 
 
-class QuantileRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
-    """Predict one quantile of another model; see `as_quantile`."""
+class QuantileOf(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
+    """Regressor whose ``predict`` is one quantile of a model, fitted or not.
+
+    For MAPIE's conformalised quantile regression, scikit-learn's ``mean_pinball_loss`` and other
+    tools that take point predictions.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Regressor, pipeline or search that `predictive` takes. It isn't copied.
+    quantile : float, default=0.5
+        Level, strictly between 0 and 1.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skbayes_sym import BayesianLinearRegressor
+    >>> from skbayes_sym.model_selection import QuantileOf
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> upper = QuantileOf(BayesianLinearRegressor().fit(X, y), 0.95).predict(X)
+    >>> round(float((y <= upper).mean()), 2)
+    0.95
+    """
 
     def __init__(self, estimator: BaseEstimator, quantile: float = 0.5) -> None:
         self.estimator = estimator
@@ -352,41 +287,3 @@ class QuantileRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self.estimator, "n_features_in_")
-
-
-def as_quantile(estimator: BaseEstimator, quantile: float) -> QuantileRegressor:
-    """Regressor whose ``predict`` is one quantile of a model, fitted or not.
-
-    For MAPIE's conformalised quantile regression, scikit-learn's ``mean_pinball_loss`` and other
-    tools that take point predictions.
-
-    Parameters
-    ----------
-    estimator : estimator
-        Regressor, pipeline or search that `predictive` takes. It isn't copied.
-    quantile : float
-        Level, strictly between 0 and 1.
-
-    Returns
-    -------
-    QuantileRegressor
-        With ``fit`` and ``predict``.
-
-    Raises
-    ------
-    ValueError
-        Unless the level lies strictly between 0 and 1.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_diabetes
-    >>> from skbayes_sym import BayesianLinearRegressor
-    >>> from skbayes_sym.model_selection import as_quantile
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> upper = as_quantile(BayesianLinearRegressor().fit(X, y), 0.95).predict(X)
-    >>> round(float((y <= upper).mean()), 2)
-    0.95
-    """
-    if not 0.0 < quantile < 1.0:
-        raise ValueError(f"quantile must lie strictly between 0 and 1, got {quantile!r}.")
-    return QuantileRegressor(estimator, quantile)

@@ -197,11 +197,6 @@ def layers_of(layout: ParamLayout) -> Tensor:
     return torch.tensor([number[layer] for layer in names.values()]).repeat_interleave(counts)
 
 
-# Variance of the inputs to a hidden unit from standardised features: tanh units then bend within
-# the data and not at once.
-_INPUT_VARIANCE = 2.25
-
-
 @dataclass(frozen=True, eq=False)
 class ScalesByGroup(Prior):
     """Zero-mean normals with one learned scale a group of parameters; bound to a layout.
@@ -450,7 +445,9 @@ class LayerScales:
             names += [name] if columns == 1 else [f"{name}[:, {j}]" for j in range(columns)]
             variance = 1.0
             if name in weights:
-                variance = self.output_variance if name == weights[-1] else _INPUT_VARIANCE
+                # Standardised features come in with variance 2.25: tanh units then bend within the
+                # data and not at once.
+                variance = self.output_variance if name == weights[-1] else 2.25
                 variance /= float(np.prod(size[1:]))
             variances += columns * [variance]
         reference = torch.tensor(variances, dtype=torch.float64)

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_SEEDS = 2**32  # that NumPy's RandomState takes
-
 
 def check_count(name: str, value: Any, least: int = 1, most: float = inf) -> int:
     """An int within limits."""
@@ -37,7 +35,7 @@ def check_random_state(value: Any) -> np.random.RandomState:
     if isinstance(value, np.random.RandomState):
         return value
     is_int = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
-    if is_int and 0 <= value < _SEEDS:
+    if is_int and 0 <= value < 2**32:
         return np.random.RandomState(int(value))
     raise ValueError(
         "random_state must be an int from 0 to 2**32 - 1 (a seed), a numpy.random.RandomState or "

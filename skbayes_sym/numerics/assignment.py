@@ -7,10 +7,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from skbayes_sym.numerics.permanent import SINKHORN_ITERATIONS, require_square, sinkhorn
-
-# Up to here trying all d! permutations at once beats one solver call a draw.
-_ENUMERABLE_WIDTH = 4
+from skbayes_sym.numerics.permanent import require_square, sinkhorn
 
 
 def best_assignment(similarity: Tensor) -> Tensor:
@@ -24,7 +21,7 @@ def best_assignment(similarity: Tensor) -> Tensor:
     on the CPU.
     """
     d = similarity.shape[-1]
-    if 0 < d <= _ENUMERABLE_WIDTH:
+    if 0 < d <= 4:  # trying all d! permutations at once beats one solver call a draw
         table = torch.tensor(list(permutations(range(d))), device=similarity.device)
         totals = similarity[..., torch.arange(d, device=similarity.device), table].sum(dim=-1)
         return table[totals.argmax(dim=-1)]
@@ -66,18 +63,13 @@ def runner_up_loss(similarity: Tensor) -> Tensor:
     return path.diagonal(dim1=-2, dim2=-1).amin(dim=-1)
 
 
-# Floor of the scores in the sampler: at 1e6 float64 resolves the Gumbel noise to 1e-10. _LOG_ZERO
-# would absorb it, and ties would then go to the lowest row index.
-_SCORE_FLOOR = -1e6
-
-
 @torch.no_grad()
 def sample_assignments(
     log_weights: Tensor,
     n: int,
     *,
     generator: torch.Generator,
-    n_iter: int = SINKHORN_ITERATIONS,
+    n_iter: int = 10,
     given: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Draw assignments of rows to columns, roughly in proportion to their weight.
@@ -143,7 +135,9 @@ def _visiting_order(log_weights: Tensor, n_iter: int) -> tuple[Tensor, Tensor]:
     scaled = sinkhorn(log_weights, n_iter)
     confidence = scaled.amax(-2) - scaled.logsumexp(-2)
     columns = confidence.argsort(dim=-1, descending=True, stable=True)
-    by_column = scaled.clamp(min=_SCORE_FLOOR).mT
+    # At 1e6 float64 resolves the Gumbel noise to 1e-10. _LOG_ZERO would absorb it, and ties would
+    # then go to the lowest row index.
+    by_column = scaled.clamp(min=-1e6).mT
     return by_column.take_along_dim(columns.unsqueeze(-1), dim=-2), columns
 
 

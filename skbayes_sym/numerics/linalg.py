@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from skbayes_sym.numerics.gaussian import kl_from_standard
 from skbayes_sym.numerics.random import normal_like
-
-# Numbers of a stack of matrices that is worked on at once, so that it stays in the processor's
-# cache: from memory, elementwise steps between the products cost as much as these.
-_NUMBERS_AT_ONCE = 1 << 18
 
 
 class NotPositiveDefiniteError(ArithmeticError):
@@ -73,7 +68,9 @@ def matrix_blocks(n: int, size: int) -> list[tuple[int, int]]:
 
     All parts but the last have a multiple of 16 matrices.
     """
-    step = max(16, _NUMBERS_AT_ONCE // max(size * size, 1) // 16 * 16)
+    # 2 MB at once, which the processor's cache holds: from memory, elementwise steps between the
+    # products cost as much as these.
+    step = max(16, (1 << 18) // max(size * size, 1) // 16 * 16)
     return [(begin, min(begin + step, n)) for begin in range(0, max(n, 1), step)]
 
 
@@ -207,9 +204,7 @@ class RidgePosterior:
     @cached_property
     def _factor(self) -> Tensor:
         a = self._design
-        trains = torch.is_grad_enabled()
-        products = a @ a.mT if self.is_wide else a.mT @ a
-        return _factor(products, deferred_cholesky if trains else cholesky)
+        return _factor(a @ a.mT if self.is_wide else a.mT @ a, cholesky)
 
     @cached_property
     def root(self) -> Tensor:
@@ -230,18 +225,6 @@ class RidgePosterior:
         else:
             white = self.root @ (self._design.mT @ target)
         return (self.root.mT @ white).squeeze(-1)
-
-    def variance(self, features: Tensor) -> Tensor:
-        """Posterior variance of ``features @ w``, (*B, N, d) -> (*B, N)."""
-        seen = (self.root @ features.mT).square().sum(-2)
-        return (features.square().sum(-1) - seen).clamp_min(0.0) if self.is_wide else seen
-
-    def kl(self) -> Tensor:
-        """KL from the prior, (*B,) nats."""
-        d = self.features.shape[-1]
-        trace = torch.cholesky_inverse(self._factor).diagonal(dim1=-2, dim2=-1).sum(-1)
-        trace = trace + (d - self._factor.shape[-1])  # unseen directions keep their variance
-        return kl_from_standard(trace, self.mean.square().sum(-1), -log_det(self._factor), d)
 
     def log_evidence(self) -> Tensor:
         """``log N(y; 0, I + A A')`` without ``-n / 2 log(2 pi)``, (*B,) nats.

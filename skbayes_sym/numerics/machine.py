@@ -87,10 +87,7 @@ def one_thread() -> Iterator[None]:
         _ONE_THREAD.leave()
 
 
-_MOST = 256  # kept at once
-
-
-@lru_cache(_MOST)
+@lru_cache(256)
 @torch.inference_mode(False)  # else autograd couldn't use it later
 def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The tensor of ``values``, numbers or tuples of them, the same one for every call.

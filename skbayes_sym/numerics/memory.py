@@ -22,11 +22,7 @@ _GROUPS = (
 
 _FREE = ("MemAvailable:", "SwapFree:")  # lines of Linux's table
 
-_NO_LIMIT = 2.0**60  # the first version's word for none is the largest number it has
-
 _HOST = torch.device("cpu")
-
-_COUNTLESS = 10**300  # bytes: more are no floating-point number
 
 # So few bytes are there wherever Python runs; asking takes a fifth of a millisecond.
 ALWAYS_THERE = 1 << 20
@@ -82,7 +78,7 @@ def _require(parts: Sequence[Part], device: torch.device, task: str) -> None:
     if needed <= available:
         return
     largest = max(parts, key=lambda part: part.n_bytes)
-    needed = min(needed, _COUNTLESS)
+    needed = min(needed, 10**300)  # more are no floating-point number
     raise MemoryError(
         f"{task} takes at least {needed / 1e9:,.3g} GB, but {available / 1e9:,.3g} GB are free "
         f"on {device}; {largest.n_bytes:,} bytes are for {largest.what}. {largest.remedy}"
@@ -149,7 +145,7 @@ def _free_in_group(names: tuple[str, str, str]) -> float:
 @cache
 def _limit(path: str) -> float:
     limit = _number(path)
-    return limit if limit < _NO_LIMIT else inf
+    return limit if limit < 2.0**60 else inf  # the first version's word for none is its largest
 
 
 def _number(path: str) -> float:

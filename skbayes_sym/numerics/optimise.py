@@ -100,16 +100,6 @@ class BufferedLoss(Protocol):
         """The loss (0-d, stochastic if need be), after writing its gradient."""
 
 
-class Asks(Protocol):
-    """Somebody who needs numbers of the device on the host, and can wait for the end of a block."""
-
-    def questions(self, step: int) -> Tensor:
-        """Numbers (m,), on the device, after ``step`` steps; m may be 0."""
-
-    def told(self, step: int, answers: Sequence[float]) -> None:
-        """Their values, which came with the loss of the block."""
-
-
 OnStep = Callable[[int, Mapping[str, float]], bool]
 
 # Why a loop ended: after all its steps, because it converged, because ``on_step`` said so, or by a
@@ -199,7 +189,6 @@ def minimise(
     schedule: Callable[[float], float] = half_constant_half_linear,
     tol: float | None = None,
     is_cautious: bool = False,
-    asks: Asks | None = None,
 ) -> OptimiseResult:
     """Minimise a stochastic loss with Adam (Kingma & Ba 2014, Algorithm 1).
 
@@ -225,8 +214,6 @@ def minimise(
     is_cautious : bool
         Whether ``tol`` is asked in the second half of the steps only, and counts where the gain is
         below it by three standard errors: on a plateau a smaller difference is noise.
-    asks : Asks, optional
-        Who is told more than the loss at the end of a block, for the same wait.
 
     Returns
     -------
@@ -255,7 +242,7 @@ def minimise(
                 total += objective(step)
                 adam.step(schedule(progress.at(step)))
                 n_iter = step + 1
-            curve.append(_finite(_read(total, asks, n_iter) / block, n_iter))
+            curve.append(_finite(float(total) / block, n_iter))
             loop.stop_if("callback", on_step(n_iter, {"loss": curve[-1]}))
             if tol is not None and not (is_cautious and n_iter < max_iter / 2):
                 gained = gain([-c for c in curve], window)
@@ -265,16 +252,6 @@ def minimise(
     # The loss of a step is that before it: what the last one did has been seen by nobody.
     _finite(float(objective.params.abs().max()), n_iter)
     return OptimiseResult(objective.params, n_iter, curve, loop.stopped)
-
-
-def _read(total: Tensor, asks: Asks | None, step: int) -> float:
-    """A block's loss, and the answers to what is asked, for one wait."""
-    if asks is None:
-        return float(total)
-    numbers = total.reshape(1), asks.questions(step)
-    loss, *answers = torch.cat([number.double() for number in numbers]).tolist()
-    asks.told(step, answers)
-    return float(loss)
 
 
 class _Progress:

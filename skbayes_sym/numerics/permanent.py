@@ -18,8 +18,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
-SINKHORN_ITERATIONS = 10
-
 # A zero weight (log -inf) enters the iterations as this: still zero next to any other weight, but
 # finite, so that a row without positive weight gives no NaN. Fits float32.
 _LOG_ZERO = -1e30
@@ -40,7 +38,7 @@ def require_square(log_weights: Tensor) -> None:
         )
 
 
-def sinkhorn(log_weights: Tensor, n_iter: int = SINKHORN_ITERATIONS) -> Tensor:
+def sinkhorn(log_weights: Tensor, n_iter: int = 10) -> Tensor:
     r"""Scale rows and columns towards a doubly stochastic matrix, in log space.
 
     :math:`B = L + r 1^\top + 1 c^\top` after one row softmax and `n_iter` rounds of a column and a

@@ -2,15 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from math import factorial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-
-# Up to this many units the whole symmetric group fits in one table of ranks.
-_ENUMERABLE_WIDTH = 8
 
 
 def generator_from(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
@@ -105,49 +101,6 @@ def random_orthogonal(shape: Sequence[int], k: int, *, generator: torch.Generato
     q, r = torch.linalg.qr(float64_normal((*shape, k, k), generator=generator))
     sign = torch.where(r.diagonal(dim1=-2, dim2=-1) < 0.0, -1.0, 1.0).to(q)
     return q * sign.unsqueeze(-2)
-
-
-def distinct_permutations(n: int, d: int, *, generator: torch.Generator) -> Tensor:
-    """``n`` different permutations of ``d`` items, none of them the identity.
-
-    A uniform draw without replacement from the d! - 1 others, int64 of shape (n, d).
-    """
-    if d <= _ENUMERABLE_WIDTH:
-        if n > factorial(d) - 1:
-            raise ValueError(
-                f"n={n} exceeds the {factorial(d) - 1} other permutations of {d} items."
-            )
-        ranks = torch.randperm(factorial(d) - 1, generator=generator, device=generator.device)
-        return _unrank(ranks[:n] + 1, d)
-    # Rejecting repeats one by one is a draw without replacement; here repeats are rare.
-    drawn = random_permutations((n,), d, generator=generator)
-    identity = torch.arange(d, device=drawn.device).unsqueeze(0)
-    while True:
-        drawn = _unique_in_order(torch.cat([identity, drawn]))[1:]
-        if len(drawn) >= n:
-            return drawn[:n]
-        more = random_permutations((n - len(drawn),), d, generator=generator)
-        drawn = torch.cat([drawn, more])
-
-
-def _unique_in_order(rows: Tensor) -> Tensor:
-    _, inverse = rows.unique(dim=0, return_inverse=True)
-    order = torch.arange(len(rows), device=rows.device)
-    first = torch.full((int(inverse.max()) + 1,), len(rows), device=rows.device)
-    first = first.scatter_reduce(0, inverse, order, reduce="amin")
-    return rows[first.sort().values]
-
-
-def _unrank(ranks: Tensor, d: int) -> Tensor:
-    """Permutations with the given lexicographic ranks (rank 0 is the identity)."""
-    unused = torch.arange(d, device=ranks.device).expand(len(ranks), d)
-    columns = []
-    for k in range(d, 0, -1):
-        digit, ranks = ranks // factorial(k - 1), ranks % factorial(k - 1)
-        columns.append(unused.gather(1, digit.unsqueeze(1)))
-        keep = torch.arange(k, device=ranks.device).expand(len(ranks), k) != digit.unsqueeze(1)
-        unused = unused[keep].reshape(len(ranks), k - 1)
-    return torch.cat(columns, dim=1)
 
 
 class Estimate(NamedTuple):

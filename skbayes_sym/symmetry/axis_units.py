@@ -58,9 +58,6 @@ class UnitEntries:
         return tuple(sum(flips) % 2 == 1 for flips in self.flips)
 
 
-_LINEARISATIONS = 10  # most assignments, where units lie on two axes of a parameter
-
-
 @dataclass(frozen=True, eq=False)
 class AxisUnits(SignedPermutations):
     """Exchange and sign flips of units that are places on axes of parameters.
@@ -164,7 +161,7 @@ class AxisUnits(SignedPermutations):
         """Assignments to linearised scores from ``theta``, to which ``total`` led."""
         batch = np.broadcast_shapes(theta.shape[:-1], reference.shape[:-1])
         theta, total = theta.expand(*batch, theta.shape[-1]), self.expand(total, batch)
-        for _ in range(_LINEARISATIONS):
+        for _ in range(10):
             g = self.best(self.totals(self.scores(theta, reference, self.entries)))
             moved = self.act(g, theta)
             nearer = is_nearer(moved, theta, reference)
@@ -259,8 +256,6 @@ def is_nearer(moved: Tensor, before: Tensor, reference: Tensor) -> Tensor:
 
 Element = tuple[SignedPermutation, ...]
 
-_MAX_SWEEPS = 50  # coordinate ascent ends when no part moves; this only bounds it
-
 
 @dataclass(frozen=True, eq=False)
 class Wreath(SimpleGroup):
@@ -327,7 +322,7 @@ class Wreath(SimpleGroup):
         batch = np.broadcast_shapes(theta.shape[:-1], reference.shape[:-1])
         theta = theta.expand(*batch, theta.shape[-1])
         total = tuple(part.expand(part.identity(), batch) for part in self.parts)
-        for _ in range(_MAX_SWEEPS):
+        for _ in range(50):  # ends when no part moves
             start = theta
             for k in range(len(self.parts)):
                 moved, g = self._improved(k, theta, reference)

@@ -89,10 +89,6 @@ def _elements_of(layer: UnitGroup) -> SignedPermutation:
     )
 
 
-_TOLERANCE = 1e-9  # relative gain that counts as one: rounding must not decide who is inside
-_CHUNK = 1 << 20  # scores a table may hold: 8 MiB
-
-
 @dataclass(frozen=True, eq=False)
 class FundamentalDomain:
     """Region where the labels of hidden units fit a given reference best.
@@ -153,11 +149,12 @@ class FundamentalDomain:
     def _best_of_all(self, theta: Tensor) -> tuple[tuple[SignedPermutation, ...], Tensor]:
         linear, quadratic = self._tables
         best = []
-        for rows in theta.split(rows_within(_CHUNK, len(linear))):
+        for rows in theta.split(rows_within(1 << 20, len(linear))):
             score = rows @ linear.mT + rows.square() @ quadratic.mT
             top, which = score.max(dim=-1)
             current = score[:, 0]
-            best.append(torch.where(top - current > _TOLERANCE * (1.0 + current.abs()), which, 0))
+            gains = top - current > 1e-9 * (1.0 + current.abs())  # by more than rounding
+            best.append(torch.where(gains, which, 0))
         chosen = torch.cat(best)
         elements = self._enumeration.elements
         g = tuple(SignedPermutation(h.permutation[chosen], h.sign[chosen]) for h in elements)

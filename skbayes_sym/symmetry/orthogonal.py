@@ -11,9 +11,6 @@ from skbayes_sym.numerics.random import random_orthogonal
 from skbayes_sym.symmetry.group import SimpleGroup
 from skbayes_sym.symmetry.units import put_units, units_of
 
-# An angle that is no rational part of a turn: its multiples fill the circle.
-_ANGLE = 1.0
-
 
 @dataclass(frozen=True, eq=False)
 class Orthogonal(SimpleGroup):
@@ -78,8 +75,9 @@ class Orthogonal(SimpleGroup):
         named = [("component 0 reflected", reflection)]
         for i in range(k - 1):
             rotation = self.identity()
-            rotation[i, i] = rotation[i + 1, i + 1] = cos(_ANGLE)
-            rotation[i, i + 1], rotation[i + 1, i] = -sin(_ANGLE), sin(_ANGLE)
+            # One radian is no rational part of a turn: its multiples fill the circle.
+            rotation[i, i] = rotation[i + 1, i + 1] = cos(1.0)
+            rotation[i, i + 1], rotation[i + 1, i] = -sin(1.0), sin(1.0)
             named.append((f"components {i} and {i + 1} rotated", rotation))
         return named
 

@@ -7,7 +7,7 @@ unit; draws are moved to where their units fit it best, then the Gaussians are e
 fixed."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,9 +24,7 @@ from skbayes_sym.symmetry.units import (
     units_of,
 )
 
-_FLOOR = 1e-4  # least variance of an entry, relative to the mean square of its orbit
 _TOLERANCE = 1e-9  # relative gain that counts as one: rounding must not move draws for ever
-_CHUNK = 1 << 16  # numbers a matrix of matches may hold: half a megabyte stays in the cache
 
 
 class DiagonalReference(NamedTuple):
@@ -43,7 +41,7 @@ class DiagonalReference(NamedTuple):
 def estimate_reference(theta: Tensor, mean_square: Tensor) -> DiagonalReference:
     """Mean and variance over draws (n, P); `orbit_mean_square` sets the least variance."""
     variance, mean = torch.var_mean(theta, dim=0, correction=0)
-    return DiagonalReference(mean, torch.maximum(variance, _FLOOR * mean_square))
+    return DiagonalReference(mean, torch.maximum(variance, 1e-4 * mean_square))
 
 
 def orbit_mean(values: Tensor, group: SymmetryGroup) -> Tensor:
@@ -127,8 +125,8 @@ class _Match(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """Draws of a chunk."""
-        return rows_within(_CHUNK, self.layer.n_units**2)
+        """Draws of a chunk, whose matches are half a megabyte and stay in the cache."""
+        return rows_within(1 << 16, self.layer.n_units**2)
 
     def __call__(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Log density of unit ``i`` under reference ``j`` at its best sign, [j, i]; its odd part.
@@ -238,17 +236,14 @@ class Labelling:
 
 
 _UNWEIGHTED = 3  # first steps from a start: variances under bad labels would mislead
-_SETTLE = 50  # most steps of one layer in the first pass
 _EXPLORE = 20  # sweeps of every start; only the best is swept to the end
-_REMATCH = 3  # sweeps of draws labelled anew before they are compared with their old labels
 
 
 class Relabelled(NamedTuple):
     """Draws on one representative of their orbits."""
 
     theta: Tensor  # (n, P): each draw acted on by its element
-    elements: tuple[SignedPermutation, ...]  # one a layer, batch shape (n,)
-    objective: float  # `label_objective`
+    elements: tuple[Any, ...]  # one a factor, batch shape (n,); of `relabel`: signed permutations
     n_changing: int  # draws that the last sweep still moved; 0 is converged
 
 
@@ -290,11 +285,39 @@ def relabel(
     given = Labelling.given(_scaled(theta), group)
     runs = []
     for start in torch.randperm(len(theta), generator=generator)[:n_starts].tolist():
-        run = _Run(_first_pass(given, start), len(theta))
-        runs.append(_sweep(run, min(_EXPLORE, max_sweeps)))
-    best = min(runs, key=lambda run: label_objective(run.labelling.theta, group))
-    labelling, n_changing = _sweep(best, max_sweeps - _EXPLORE)
+        run = _first_pass(given, start), len(theta)
+        runs.append(_sweep(*run, min(_EXPLORE, max_sweeps)))
+    best = min(runs, key=lambda run: label_objective(run[0].theta, group))
+    labelling, n_changing = _sweep(*best, max_sweeps - _EXPLORE)
     return in_canonical_order(theta, labelling.theta, labelling.elements, group, n_changing)
+
+
+def align_to_mean(
+    theta: Tensor, group: SymmetryGroup, *, n_starts: int, max_sweeps: int,
+    generator: torch.Generator,
+) -> Relabelled:  # fmt: skip
+    """Move every draw to the orbit point nearest the mean of all, for any finite group.
+
+    For groups that `relabel` can't take: units inside units, on two axes of one parameter, with
+    several signs. From each start (one draw as the mean), `SymmetryGroup.align` and the mean follow
+    one another until no draw moves; the sum of squared distances never rises (generalised
+    Procrustes analysis, Gower 1975). Entries are compared in units of the root mean square of
+    their coordinate orbit. The start with the smallest sum is kept. ``theta`` (n, P), float64.
+    """
+    scaled, runs = theta / orbit_mean_square(theta, group).sqrt(), []
+    for start in torch.randperm(len(theta), generator=generator)[:n_starts].tolist():
+        moved, g = group.align(scaled, scaled[start])
+        n_changing = len(theta)
+        for _ in range(max_sweeps):
+            before = moved
+            moved, h = group.align(before, before.mean(dim=0))
+            n_changing = int((moved != before).any(dim=-1).sum())
+            if n_changing == 0:
+                break
+            g = group.compose(h, g)
+        runs.append((float(moved.var(dim=0, correction=0).sum()), g, n_changing))
+    _, g, n_changing = min(runs, key=lambda run: run[0])
+    return Relabelled(group.act(g, theta), g, n_changing)
 
 
 def in_canonical_order(
@@ -305,7 +328,7 @@ def in_canonical_order(
     product = Product(unit_layers(group))
     both = product.compose(canonical_element(aligned, group), elements)
     theta = product.act(both, draws)
-    return Relabelled(theta, both, label_objective(theta, group), n_changing)
+    return Relabelled(theta, both, n_changing)
 
 
 def label_objective(theta: Tensor, group: SymmetryGroup) -> float:
@@ -360,13 +383,6 @@ def _scaled(theta: Tensor) -> Tensor:
     return theta / theta.abs().max().clamp_min(torch.finfo(theta.dtype).tiny)
 
 
-class _Run(NamedTuple):
-    """A start: the labels so far, and how many draws the last sweep moved."""
-
-    labelling: Labelling
-    n_changing: int
-
-
 def _first_pass(labelling: Labelling, start: int) -> Labelling:
     """Forward through the layers, from draw ``start`` as the mean of what is anchored."""
     for i, layer in enumerate(labelling.anchored()):
@@ -380,7 +396,7 @@ def _first_pass(labelling: Labelling, start: int) -> Labelling:
 def _settle(theta: Tensor, layer: UnitGroup, reference: DiagonalReference) -> SignedPermutation:
     """Labels of the units of one layer when ``reference`` is only the first guess."""
     mean_square, total = reference.variance, layer.identity()
-    for step in range(_SETTLE):
+    for step in range(50):
         # All draws at first: what follows then depends on their orbits, not on the copies given.
         g, moved = improve_labels(theta, layer, reference, thorough=step == 0)
         theta, total = layer.act(g, theta), layer.compose(g, total)
@@ -392,26 +408,26 @@ def _settle(theta: Tensor, layer: UnitGroup, reference: DiagonalReference) -> Si
     return total
 
 
-def _sweep(run: _Run, n_sweeps: int) -> _Run:
-    """Until a thorough sweep moves no draw, at most ``n_sweeps`` more."""
+def _sweep(labelling: Labelling, n_changing: int, n_sweeps: int) -> tuple[Labelling, int]:
+    """Until a thorough sweep moves no draw, at most ``n_sweeps`` more; how many the last moved."""
     for _ in range(n_sweeps):
-        if run.n_changing == 0:
+        if n_changing == 0:
             break
-        reference = run.labelling.reference()
-        labelling, moved = run.labelling.improved(reference, thorough=False)
+        reference = labelling.reference()
+        labelling, moved = labelling.improved(reference, thorough=False)
         if not bool(moved.any()):
             labelling, moved = labelling.improved(reference, thorough=True)
             if len(labelling.layers) > 1:
                 labelling, better = _label_anew(labelling, reference)
                 moved = moved | better
-        run = _Run(labelling, int(moved.sum()))
-    return run
+        n_changing = int(moved.sum())
+    return labelling, n_changing
 
 
 def _label_anew(labelling: Labelling, reference: DiagonalReference) -> tuple[Labelling, Tensor]:
     """Labels by a forward pass under a fixed reference where they fit better, and where."""
     anew = labelling.forward(reference)
-    for _ in range(_REMATCH):
+    for _ in range(3):
         anew, _ = anew.improved(reference, thorough=True)
     ours, theirs = labelling.log_prob(reference), anew.log_prob(reference)
     better = theirs > ours + 1e-9 * (1.0 + ours.abs())

@@ -9,7 +9,7 @@ from sklearn.base import clone
 import skbayes_sym as sk
 from skbayes_sym import HMC, Adam, Chains, EvidenceAdam, ModeWeights, Updates
 from skbayes_sym.inspection import IntervalCalibrationDisplay, PredictiveDisplay
-from skbayes_sym.model_selection import log_predictive_density_scorer
+from skbayes_sym.model_selection import get_scorer
 from skbayes_sym.models import NegativeBinomial, StudentT
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -204,7 +204,7 @@ def test_displays_scorers_and_one_distribution_ask_the_same(likelihood):
     np.testing.assert_array_equal(law.log_prob(y), reg.log_predictive_density(some, y))
     split = reg.predict_uncertainty(some)
     np.testing.assert_array_equal(law.uncertainty().aleatoric, split.aleatoric)
-    assert log_predictive_density_scorer(reg, some, y) == pytest.approx(law.log_prob(y).mean())
+    assert get_scorer("log_density")(reg, some, y) == pytest.approx(law.log_prob(y).mean())
     # The score of a sample: E|Y - y| - E|Y - Y'| / 2, of 2,000 pairs of draws.
     draws = law.sample(4000)
     apart = np.abs(draws[:, :2000] - draws[:, 2000:]).mean(1)

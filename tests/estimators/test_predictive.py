@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from skbayes_sym import DeepEnsembleRegressor, EvidenceAdam, LaplaceRegressor, Updates, predictive
 from skbayes_sym.estimators import distributions as predictive_module
 from skbayes_sym.estimators.predictive import predicts_distribution
-from skbayes_sym.model_selection import log_predictive_density_scorer
+from skbayes_sym.model_selection import get_scorer
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -325,7 +325,7 @@ def test_importance_of_a_column_in_nats():
     """By scikit-learn's permutations: the density of others' values is what is lost."""
     result = permutation_importance(
         fitted("linear-gaussian"), X, FITS["linear-gaussian"].y, n_repeats=5, random_state=0,
-        scoring=log_predictive_density_scorer,
+        scoring=get_scorer("log_density"),
     )  # fmt: skip
     assert result.importances_mean.argmax() == 0  # whose slope is 1, the others' -0.5 and 0
     assert result.importances_mean[0] > 0.1

@@ -99,10 +99,8 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     ],
     sk.LayerwiseVIRegressor: [
         ({"optimizer": FROM_A_MODE}, "init='laplace' is not for Layerwise"),
-        ({"last_layer": "exact"}, "last_layer"),
         *(({"hidden_posterior": given}, "hidden_posterior") for given in ("full", 0)),
-        ({"optimizer": Adam(batch_size=4)}, "batch_size=4.*'collapsed' needs all 12.*'global_ind"),
-        ({"last_layer": "variational"}, "'variational' .*hidden_posterior.*SymmetrizedVI"),
+        ({"optimizer": Adam(batch_size=4)}, "batch_size=4.*all 12 distinct rows.*'auto'"),
     ],
     sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE,
     sk.MCMCClassifier: OF_NETWORKS,

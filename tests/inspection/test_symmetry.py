@@ -7,6 +7,7 @@ from sklearn.base import clone
 
 from skbayes_sym import DeepEnsembleRegressor, SymmetrizedVIRegressor
 from skbayes_sym.inspection import SymmetryDisplay
+from skbayes_sym.inspection.symmetry_removal import remove_symmetries
 
 ALL = ["weight of x0", "bias", "weight to output 0"]
 
@@ -96,11 +97,9 @@ def test_modes_are_coloured_by_chain(sampled):
 
 
 def test_mistakes(sampled, network):
-    with pytest.raises(
-        ValueError, match=r"layer must lie between 1 and .* 1 in this MCMCRegressor"
-    ):
+    with pytest.raises(ValueError, match=r"layer must lie between 1 and .* 1 here"):
         SymmetryDisplay.from_estimator(sampled, layer=2)
-    with pytest.raises(ValueError, match=r"pair takes positions or names of \['weight of x0'"):
+    with pytest.raises(ValueError, match=r"pair takes two positions or names of \['weight of x0'"):
         SymmetryDisplay.from_estimator(sampled, pair=(0, "b"))
     with pytest.raises(ValueError, match="color_by must be 'unit' or 'mode'"):
         SymmetryDisplay.from_estimator(sampled, color_by="chain")
@@ -119,3 +118,25 @@ def equal_weights(sampled):
 def sorted_rows(points):
     points = np.asarray(points)
     return points[np.lexsort(points.T)]
+
+
+def test_draws_of_anyone_and_any_module(axes):
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    draws = np.random.default_rng(0).standard_normal((2, 15, 13))
+    removed = remove_symmetries(
+        draws, module=module, example_input=torch.zeros(1, 2), random_state=0
+    )
+    display = SymmetryDisplay.from_draws(draws, removed, pair=(0, 2), n_draws=20, ax=axes)
+    assert display.before.shape == display.after.shape == (20, 3, 2)
+    index = removed.group.factors[0].index[:, [0, 2]].numpy()
+    np.testing.assert_array_equal(display.after[0], removed.draws[0, 0][index])
+    np.testing.assert_array_equal(
+        np.sort(np.abs(display.before), axis=1), np.sort(np.abs(display.after), axis=1)
+    )
+    for wrong in ({"layer": 2}, {"pair": (0, 9)}):
+        with pytest.raises(ValueError, match=r"layer must|pair takes"):
+            SymmetryDisplay.from_draws(draws, removed, **wrong)
+    with pytest.raises(ValueError, match="give the draws that remove_symmetries was given"):
+        SymmetryDisplay.from_draws(draws[0], removed)
+    with pytest.raises(TypeError, match="removed must be what remove_symmetries returned"):
+        SymmetryDisplay.from_draws(draws, removed.draws)

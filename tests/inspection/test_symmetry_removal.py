@@ -10,10 +10,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from torch import nn
 
 from skbayes_sym import DeepEnsembleRegressor
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
+from skbayes_sym.symmetry import Wreath, symmetry_of
+from skbayes_sym.symmetry.modules.found import module_function
+from skbayes_sym.symmetry.relabelling import align_to_mean, orbit_mean_square
 
 SMALL = {"hidden_layer_sizes": (3,), "activation": "tanh", "n_features_in": 1, "random_state": 0}
 
@@ -163,7 +167,7 @@ def with_value(value):
 @pytest.mark.parametrize(
     ("draws", "message"),
     [
-        (np.zeros((5, 11)), r"11 columns.*\(1, 3, 1\).*10 weights.*noise"),
+        (np.zeros((5, 11)), r"11 columns.*10 weights.*W1 \(3, 1\).*noise"),
         (np.zeros(10), r"shape \(10,\)"),
         (np.zeros((2, 2, 2, 10)), r"\(n_chains, n_draws, P\).*\(2, 2, 2, 10\)"),
         (np.zeros((0, 10)), "0 draws.*at least 2"),
@@ -219,3 +223,68 @@ def test_fitted_samplers_bring_their_own_network_through_pipelines_too():
         remove_symmetries(BayesianRidge().fit(X, y))
     with pytest.raises(TypeError, match="draws are an array, so activation, n_features_in must"):
         remove_symmetries(pipe[-1].samples_, hidden_layer_sizes=3)
+
+
+class Encoder(nn.Module):
+    """Heads with dimensions inside, and a width that residual sums share."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 5, dropout=0.0, batch_first=True)
+        self.last = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.last(self.layer(x).mean(dim=1))
+
+
+def test_draws_of_any_module_come_back_to_one_copy():
+    torch.manual_seed(0)
+    module, x = Encoder().eval(), torch.randn(3, 6, 4)
+    group, generator = symmetry_of(module, x), torch.Generator().manual_seed(1)
+    assert any(isinstance(factor, Wreath) for factor in group.factors)
+    base = torch.randn(group.layout.n_params, generator=generator, dtype=torch.float64)
+    tight = base + 0.1 * torch.randn(60, len(base), generator=generator, dtype=torch.float64)
+    draws = group.act(group.sample((60,), generator=generator), tight).numpy()
+    found = remove_symmetries(
+        draws.reshape(3, 20, -1), module=module, example_input=x, random_state=0
+    )
+    assert found.draws.shape == (3, 20, len(base))
+    flat = torch.from_numpy(found.draws).reshape(60, -1)
+    spread, given = flat.std(dim=0), torch.from_numpy(draws).std(dim=0)
+    torch.testing.assert_close(spread.mean(), tight.std(dim=0).mean(), rtol=0.01, atol=0)
+    assert given.mean() > 5 * spread.mean()
+    function = module_function(module, group.layout, (x,))
+    for before, after in zip(torch.from_numpy(draws)[:5], flat[:5], strict=True):
+        torch.testing.assert_close(function(after), function(before), rtol=0, atol=1e-12)
+    wide = torch.randn(60, len(base), generator=generator, dtype=torch.float64)
+    moved = align_to_mean(wide, group, n_starts=2, max_sweeps=100, generator=generator)
+    scaled = moved.theta / orbit_mean_square(wide, group).sqrt()
+    assert torch.equal(group.align(scaled, scaled.mean(dim=0))[0], scaled)  # no draw moves more
+    assert found.margin is None
+    assert all(p.shape[:2] == s.shape[:2] == (3, 20)
+               for p, s in zip(found.permutations, found.signs, strict=True))  # fmt: skip
+
+
+def test_a_module_of_plain_layers_is_the_network_described():
+    _, draws = make_draws((3, 2), n=30)
+    layers = nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1)
+    found = remove_symmetries(
+        draws, module=nn.Sequential(*layers), example_input=torch.zeros(2, 1), random_state=0
+    )
+    described = remove_symmetries(draws, **{**SMALL, "hidden_layer_sizes": (3, 2)})
+    np.testing.assert_array_equal(found.draws, described.draws)
+    np.testing.assert_array_equal(found.margin, described.margin)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, TypeError, "example_input"),
+        ({"example_input": torch.zeros(2, 1), "n_outputs": 2}, ValueError, "the module's own"),
+        ({"example_input": torch.zeros(2, 3)}, ValueError, "can.t be traced"),
+    ],
+)
+def test_bad_settings_of_a_module(arguments, error, message):
+    module = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1))
+    with pytest.raises(error, match=message):
+        remove_symmetries(make_draws()[1], module=module, **arguments)

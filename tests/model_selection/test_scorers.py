@@ -17,18 +17,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
-from skbayes_sym.model_selection import (
-    NoSplit,
-    evidence_scorer,
-    get_scorer,
-    log_predictive_density_scorer,
-)
+from skbayes_sym.model_selection import NoSplit, get_scorer
 
 X, y = (a[:80] for a in load_diabetes(return_X_y=True))
 LINEAR = BayesianLinearRegressor(
     prior=400.0, noise_std=55.0, fit_intercept=False, standardize=False
 )
 IRIS = load_iris(return_X_y=True)
+DENSITY, EVIDENCE = get_scorer("log_density"), get_scorer("evidence")
 
 
 def marginal_log_density(X, y, prior_scale, noise_std):
@@ -39,7 +35,7 @@ def marginal_log_density(X, y, prior_scale, noise_std):
 
 def test_a_search_by_evidence_takes_the_largest():
     scales = [20.0, 400.0, 2e3, 2e4]
-    search = GridSearchCV(LINEAR, {"prior": scales}, scoring=evidence_scorer, cv=NoSplit())
+    search = GridSearchCV(LINEAR, {"prior": scales}, scoring=EVIDENCE, cv=NoSplit())
     search.fit(X, y)
     expected = [marginal_log_density(X, y, scale, 55.0) for scale in scales]
     np.testing.assert_allclose(search.cv_results_["mean_test_score"], expected, rtol=1e-9)
@@ -67,16 +63,16 @@ class Reports(RegressorMixin, BaseEstimator):
 )
 def test_evidence_first_then_bound(evidence, elbo, expected):
     model = Reports(evidence, elbo).fit(X, y)
-    assert evidence_scorer(model) == expected
-    assert evidence_scorer(make_pipeline(StandardScaler(), model)) == expected
+    assert EVIDENCE(model) == expected
+    assert EVIDENCE(make_pipeline(StandardScaler(), model)) == expected
 
 
 def test_what_has_no_evidence_says_what_to_use():
     pipe = make_pipeline(StandardScaler(), LinearRegression()).fit(X, y)
-    with pytest.raises(ValueError, match=r"LinearRegression has neither.*log_predictive_density"):
-        evidence_scorer(pipe, X, y)
-    with pytest.raises(ValueError, match=r"log_evidence_ of Reports is not finite.*log_predict"):
-        evidence_scorer(Reports(np.nan).fit(X, y), X, y)
+    with pytest.raises(ValueError, match=r"LinearRegression has neither.*log_density"):
+        EVIDENCE(pipe, X, y)
+    with pytest.raises(ValueError, match=r"log_evidence_ of Reports is not finite.*log_density"):
+        EVIDENCE(Reports(np.nan).fit(X, y), X, y)
 
 
 @pytest.mark.parametrize("model", [LINEAR, BayesianRidge()], ids=["ours", "scikit-learn's"])
@@ -84,21 +80,21 @@ def test_pipelines_and_searches_are_opened(model):
     pipe = make_pipeline(StandardScaler(), clone(model))
     search = GridSearchCV(pipe, {"standardscaler__with_mean": [True]}, cv=2).fit(X, y)
     inner = clone(model).fit(StandardScaler().fit_transform(X), y)
-    expected = log_predictive_density_scorer(inner, StandardScaler().fit_transform(X), y)
-    found = log_predictive_density_scorer(search, X, y)
+    expected = DENSITY(inner, StandardScaler().fit_transform(X), y)
+    found = DENSITY(search, X, y)
     assert found == pytest.approx(expected, rel=1e-12)
-    assert log_predictive_density_scorer(make_pipeline(inner), X, y) != found  # not scaled
+    assert DENSITY(make_pipeline(inner), X, y) != found  # not scaled
 
 
 def test_density_is_the_mean_over_rows_in_units_of_y():
     for model in (clone(LINEAR).fit(X, y), BayesianRidge().fit(X, y)):
         expected = stats.norm.logpdf(y, *model.predict(X, return_std=True)).mean()
-        assert log_predictive_density_scorer(model, X, y) == pytest.approx(expected, rel=1e-12)
+        assert DENSITY(model, X, y) == pytest.approx(expected, rel=1e-12)
     Y = np.column_stack([y, 2.0 * y])
     gp = GaussianProcessRegressor(alpha=1.0, optimizer=None).fit(X, Y)
     mean, std = gp.predict(X, return_std=True)
     expected = stats.norm.logpdf(Y, mean, std).sum(axis=1).mean()
-    assert log_predictive_density_scorer(gp, X, Y) == pytest.approx(expected, rel=1e-12)
+    assert DENSITY(gp, X, Y) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.long
@@ -111,18 +107,18 @@ def test_classifiers_by_their_probabilities(names):
         clf.fit(X, y)
         columns = np.searchsorted(clf.classes_, y)
         expected = np.log(clf.predict_proba(X)[np.arange(150), columns]).mean()
-        assert log_predictive_density_scorer(clf, X, y) == pytest.approx(expected, rel=1e-9)
+        assert DENSITY(clf, X, y) == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_class_never_seen_is_impossible():
     X, y = IRIS
     clf = LogisticRegression(max_iter=1000).fit(X[y < 2], y[y < 2])
-    assert log_predictive_density_scorer(clf, X, y) == -np.inf
+    assert DENSITY(clf, X, y) == -np.inf
 
 
 def test_what_predicts_no_distribution_says_so():
     with pytest.raises(ValueError, match="LinearRegression predicts no distribution"):
-        log_predictive_density_scorer(LinearRegression().fit(X, y), X, y)
+        DENSITY(LinearRegression().fit(X, y), X, y)
 
 
 def test_a_transformed_target_is_scored_in_its_own_units():
@@ -130,8 +126,8 @@ def test_a_transformed_target_is_scored_in_its_own_units():
     model = TransformedTargetRegressor(
         ridge, func=lambda t: t / 7.0, inverse_func=lambda t: 7.0 * t
     )
-    inside = log_predictive_density_scorer(clone(ridge).fit(X, y / 7.0), X, y / 7.0)
-    found = log_predictive_density_scorer(model.fit(X, y), X, y)
+    inside = DENSITY(clone(ridge).fit(X, y / 7.0), X, y / 7.0)
+    found = DENSITY(model.fit(X, y), X, y)
     np.testing.assert_allclose(found, inside - np.log(7.0), rtol=1e-9)
 
 
@@ -145,15 +141,15 @@ class Certain(ClassifierMixin, BaseEstimator):
 
 
 def test_a_probability_of_zero_is_minus_infinity():
-    assert log_predictive_density_scorer(Certain().fit(*IRIS), *IRIS) == -np.inf
+    assert DENSITY(Certain().fit(*IRIS), *IRIS) == -np.inf
 
 
 def test_scorers_are_callables_of_a_search():
     grid = {"prior": [0.01, 2e3]}
-    search = GridSearchCV(LINEAR, grid, scoring=log_predictive_density_scorer, cv=3).fit(X, y)
+    search = GridSearchCV(LINEAR, grid, scoring=DENSITY, cv=3).fit(X, y)
     assert search.best_params_ == {"prior": 2e3}
     best = clone(LINEAR).set_params(prior=2e3)
-    scores = cross_val_score(best, X, y, scoring=log_predictive_density_scorer, cv=3)
+    scores = cross_val_score(best, X, y, scoring=DENSITY, cv=3)
     assert scores.mean() == pytest.approx(search.best_score_)
 
 
@@ -169,7 +165,7 @@ def test_scorers_by_name_inside_cross_validation():
     np.testing.assert_allclose(
         found["test_neg_crps"], 2 * average, rtol=1e-3
     )  # the rule's error is below 1 / 60^2
-    expected = cross_val_score(model, X, y, scoring=log_predictive_density_scorer, cv=2)
+    expected = cross_val_score(model, X, y, scoring=DENSITY, cv=2)
     np.testing.assert_array_equal(found["test_log_density"], expected)
     fitted = model.fit(X, y)
     upper = fitted[-1].predict_quantiles(fitted[:-1].transform(X), [0.9])[:, 0]
@@ -181,7 +177,6 @@ def test_scorers_by_name_inside_cross_validation():
 def test_a_search_by_a_named_scorer_takes_the_right_noise():
     search = GridSearchCV(LINEAR, {"noise_std": [5.0, 60.0, 600.0]}, scoring=get_scorer("neg_crps"))
     assert search.fit(X, y - y.mean()).best_params_["noise_std"] == 60.0
-    assert get_scorer("evidence") is evidence_scorer
 
 
 def test_held_out_rows_are_weighed_by_routing():

@@ -4,7 +4,7 @@ from math import log, pi
 
 import pytest
 import torch
-from torch.distributions import MultivariateNormal, kl_divergence
+from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from skbayes_sym.numerics.linalg import (
@@ -188,15 +188,10 @@ def test_gradient_where_targets_share_the_features(d, generator):
 
 
 @shapes
-def test_mean_variance_and_kl_are_the_dense_ones(shape, generator):
+def test_means_are_the_dense_ones(shape, generator):
     ridge = RidgePosterior(*problem(shape, generator))
     q = dense(ridge.features, ridge.scale, ridge.y)
     assert_close(ridge.mean, q.mean, rtol=1e-11, atol=1e-12)
-    new = torch.randn((*shape[:-2], 6, shape[-1]), generator=generator, dtype=torch.float64)
-    variance = torch.einsum("...nd,...de,...ne->...n", new, q.covariance_matrix, new)
-    assert_close(ridge.variance(new), variance, rtol=1e-10, atol=1e-12)
-    prior = MultivariateNormal(torch.zeros_like(q.mean), torch.eye(shape[-1]).double())
-    assert_close(ridge.kl(), kl_divergence(q, prior), rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("d", [2, 6], ids=["narrow", "wide"])

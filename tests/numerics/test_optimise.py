@@ -41,29 +41,6 @@ def test_reaches_the_minimum_in_place(quadratic):
     assert (result.n_iter, result.stopped, len(result.loss_curve)) == (500, "max_iter", 10)
 
 
-class Curious:
-    """Asks where the parameters are, at every second end of a block."""
-
-    def __init__(self, objective):
-        self.objective, self.heard = objective, {}
-
-    def questions(self, step):
-        return self.objective.params.clone() if step % 20 == 0 else torch.zeros(0)
-
-    def told(self, step, answers):
-        self.heard[step] = answers
-
-
-def test_answers_come_with_the_loss(quadratic):
-    curious, curve = Curious(quadratic), run(quadratic, max_iter=40, block_size=10).loss_curve
-    quadratic.params.zero_()
-    result = run(quadratic, max_iter=40, block_size=10, asks=curious)
-    assert result.loss_curve == curve
-    assert curious.heard[10] == curious.heard[30] == []
-    assert curious.heard[40] == quadratic.params.tolist()
-    assert 0.0 < curious.heard[20][0] < curious.heard[40][0]
-
-
 def test_memory_of_past_gradients_is_torch_adams_too():
     gradients = torch.tensor([100.0, 1.0, 1.0, -1.0, 1.0], dtype=torch.float64)
     reference = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))

@@ -8,7 +8,6 @@ from torch.testing import assert_close
 
 from skbayes_sym.numerics.random import (
     copies,
-    distinct_permutations,
     float64_normal,
     generator_from,
     host_uniforms,
@@ -60,31 +59,6 @@ def test_permutations_are_uniform(generator):
     chi2 = float(((counts - expected) ** 2 / expected).sum())
     assert len(counts) == factorial(d)
     assert chi2 < 20.5  # 99.9 % point of chi-squared with 5 degrees of freedom
-
-
-@pytest.mark.parametrize(("n", "d"), [(1, 2), (5, 3), (23, 4), (20, 4), (60, 12), (3, 9)])
-def test_distinct_permutations_are_distinct_and_move_something(n, d, generator):
-    drawn = distinct_permutations(n, d, generator=generator)
-    assert drawn.shape == (n, d)
-    assert_close(drawn.sort(dim=1).values, torch.arange(d).expand(n, d))
-    assert len(drawn.unique(dim=0)) == n
-    assert not (drawn == torch.arange(d)).all(dim=1).any()
-
-
-@pytest.mark.long
-def test_distinct_permutations_are_a_uniform_draw(generator):
-    repeats, d, n = 4000, 3, 2
-    drawn = torch.cat([distinct_permutations(n, d, generator=generator) for _ in range(repeats)])
-    counts = drawn.unique(dim=0, return_counts=True)[1].double()
-    expected = repeats * n / (factorial(d) - 1)
-    sd = (repeats * 0.4 * 0.6) ** 0.5  # each of the 5 is in a draw of 2 with probability 2/5
-    assert len(counts) == factorial(d) - 1
-    assert float((counts - expected).abs().max()) < 4 * sd
-
-
-def test_too_many_distinct_permutations():
-    with pytest.raises(ValueError, match="exceeds the 5 other permutations of 3"):
-        distinct_permutations(6, 3, generator=generator_from(0))
 
 
 def test_copies_are_the_same_stream_and_leave_the_first_where_it_is(generator):

@@ -72,8 +72,7 @@ def test_infonce_of_two_iid_elements_pays_back_half_the_gap(two_weights):
     group = two_weights["GROUP"]
     exact = unit_gap(group, loc, scale, noise, Exact(), generator=generator)
     draws = [
-        unit_gap(group, loc, scale, noise, InfoNCE(2, replacement=True), generator=generator)
-        for _ in range(400)
+        unit_gap(group, loc, scale, noise, InfoNCE(2), generator=generator) for _ in range(400)
     ]
     # A call draws one element for all rows: identity (0) or exchange (the gap itself).
     used = torch.stack(draws).mean(-1)

@@ -14,7 +14,6 @@ from sklearn.base import BaseEstimator
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions, callback_context
 from skbayes_sym.estimators.optimizers import Adam, VariationalAdam
 from skbayes_sym.numerics.optimise import (
-    Asks,
     BufferedLoss,
     OptimiseResult,
     ParamGroup,
@@ -215,12 +214,10 @@ class Run:
         groups: Sequence[ParamGroup],
         schedule: Schedule,
         report: Callable[[float], tuple[str, float]],
-        asks: Asks | None = None,
     ) -> OptimiseResult:
         """Minimise in a hundred blocks, each reported to the log and to callbacks.
 
-        ``report``: what the log says of a block's mean loss; ``asks``: who is told more than the
-        loss after a block.
+        ``report``: what the log says of a block's mean loss.
         """
 
         def on_step(step: int, info: Mapping[str, float]) -> bool:
@@ -239,7 +236,6 @@ class Run:
             schedule=schedule.factor,
             tol=schedule.tol,
             is_cautious=schedule.is_cautious,
-            asks=asks,
         )
 
 

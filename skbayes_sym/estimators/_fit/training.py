@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -46,21 +47,6 @@ class Targets(NamedTuple):
     classes: Array | None = None
 
 
-class TakesRows(Protocol):
-    """An estimator as `Training.open` asks it."""
-
-    device: str
-    random_state: Any
-
-    def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]: ...
-
-    def _encode_targets(self, y: Array) -> Targets: ...
-
-    def _scale_inputs(self, rows: Rows) -> Scaling: ...
-
-    def _scale_targets(self, rows: Rows) -> Scaling | None: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Training:
     """Data that a method fits.
@@ -80,7 +66,7 @@ class Training:
     labels: Array | None = None  # (n_classes,); the classes, in the order of their codes
 
     @classmethod
-    def open(cls, estimator: TakesRows, X: Any, y: Any, sample_weight: Any) -> "Training":
+    def open(cls, estimator: BaseEstimator, X: Any, y: Any, sample_weight: Any) -> "Training":
         """Validate everything before the first array is allocated for the fit."""
         device = resolve_device(estimator.device)
         X_checked, y_checked = estimator._check_targets(X, y)

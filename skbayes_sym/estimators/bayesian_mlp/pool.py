@@ -1,6 +1,6 @@
 """Evidence-trained modes, ensemble members and a linear model, pooled by the rows they leave out.
 
-`fit_pool` is the whole sentence: one part after another, each where it may add something and takes
+`Pool.fit` is the whole sentence: one part after another, each where it may add something and takes
 seconds, then the weights that left-out rows give. `Numbers` and `Labels` say how a part is fitted,
 and what its left-out rows are.
 """
@@ -23,9 +23,9 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.estimators.laplace.evidence_method import EvidenceLaplace, EvidenceLaplaceLabels
-from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
 from skbayes_sym.inference.laplace.search.gauss_newton import are_outnumbered
+from skbayes_sym.inference.map import chosen_rows
 from skbayes_sym.inference.pooling import (
     NoiseShape,
     baseline_share,
@@ -188,80 +188,121 @@ class PoolFit:
         if self.noise is not None:
             attributes["noise_shape_"] = self.noise
         if data.y_scaling is not None:
-            noise_std = self._noise_std(attributes, data.y_scaling.scale)
+            # Root of the mean noise variance (T,), in units whose squares may be beyond numbers.
+            unit = data.y_scaling.scale
+            variance = np.zeros(len(unit))
+            for name, share in zip(("linear", "modes", "samples"), self.weights, strict=True):
+                if f"noise_std_{name}_" in attributes:
+                    squares = np.square(attributes[f"noise_std_{name}_"] / unit)
+                    by_mode = attributes["posterior_"].weight if name == "modes" else None
+                    variance += share * np.average(squares, axis=0, weights=by_mode)
+            if self.noise is not None:
+                variance = variance * self.noise.mean_square
+            noise_std = unit * np.sqrt(variance)
             attributes["noise_std_"] = float(noise_std[0]) if len(noise_std) == 1 else noise_std
         return attributes
-
-    def _noise_std(self, attributes: Mapping[str, Any], unit: np.ndarray) -> np.ndarray:
-        """Root of the mean noise variance (T,), in units whose squares may be beyond numbers."""
-        variance = np.zeros(len(unit))
-        for name, share in zip(("linear", "modes", "samples"), self.weights, strict=True):
-            if f"noise_std_{name}_" in attributes:
-                squares = np.square(attributes[f"noise_std_{name}_"] / unit)
-                weights = attributes["posterior_"].weight if name == "modes" else None
-                variance += share * np.average(squares, axis=0, weights=weights)
-        return unit * np.sqrt(variance if self.noise is None else variance * self.noise.mean_square)
 
 
 def _renamed(attributes: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     return {new: attributes[name] for name, new in names.items() if name in attributes}
 
 
-def fit_pool(kind: "Numbers | Labels", data: Training, model: Model, run: Run) -> PoolFit:
-    """Fit one part after another, and weigh them by the rows that each leaves out."""
-    network, effort = fully_connected(model.network), kind.effort
-    n_columns = network.n_outputs if data.y_scaling is not None else max(2, network.n_outputs)
-    members = effort.members_model(network.n_inputs, n_columns, model.likelihood)
-    linear = linear_network(network.n_inputs, network.n_outputs)
-    line = Model(linear, model.likelihood, LayerScales().bind(linear.layout), Trivial())
-    run.begin()
-    parts, blocks = Parts(), 1.0 - effort.linear_blocks
-
-    def pooled(parts: Parts) -> PoolFit:
-        return PoolFit(parts, kind.without_left_out(parts), members)
-
-    def fitted(name: str, method: Method | None, of: Model, blocks: float) -> Parts:
-        if method is None or parts.were_stopped:
-            return parts
-        stage = Stage(run, blocks, lambda fit: pooled(parts._replace(**{name: fit})))
-        fit: Any = method.fit(data, of, stage)
-        return parts._replace(**{name: fit})
-
-    parts = fitted("modes", kind.modes(data, model), model, effort.modes_blocks)
-    if parts.modes is not None:
-        blocks -= effort.modes_blocks
-    parts = fitted("linear", kind.linear(data, line, parts), line, effort.linear_blocks)
-    for share in (effort.judges_blocks, 1.0 - effort.judges_blocks):
-        more = kind.members(data, members, parts)
-        parts = fitted("members", more, members, share * blocks)
-    pool = pooled(parts) if parts.were_stopped else kind.weighed(pooled(parts), data)
-    pool = replace(pool, choice=_choice(kind, data, pool))
-    logger.info("%s", pool.choice)
-    run.end(pool)
-    return pool
-
-
-def _choice(kind: "Numbers | Labels", data: Training, pooled: PoolFit) -> str:
-    """Line that says what was fitted, with which weight and why."""
-    rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
-    if data.y_scaling is None:
-        rows += f", {pooled.members_model.network.n_outputs} classes"
-    parts, told, (scale, members) = pooled.parts, [], kind.told(pooled.parts)
-    if parts.modes is not None:
-        sizes = " x ".join(map(str, parts.modes.network.hidden_layer_sizes)) or "no"
-        n_modes = len(parts.modes.modes.theta)
-        text = f"{n_modes} modes of {sizes} tanh units by the evidence{scale}"
-        told.append(f"{text}, {pooled.weights.modes:.0%}")
-    if parts.members is not None:
-        told.append(f"{parts.n_members} {members}, {pooled.weights.members:.0%}")
-    if parts.linear is not None:
-        told.append(f"a linear model, {pooled.weights.linear:.0%}")
-    return "; ".join([f"{rows}: {told[0]}", *told[1:], *kind.reasons(data, pooled)])
-
-
 def linear_network(n_inputs: int, n_outputs: int) -> MLP:
     """A network without a hidden layer."""
     return MLP(n_inputs, (), n_outputs, IDENTITY)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Modes, members and a linear model: base of pools of numbers and of labels."""
+
+    kinds_are_alike: ClassVar[bool] = False
+
+    n_modes: int  # restarts of the evidence-trained network, as far as rows and weights allow them
+    n_members: int
+    effort: Effort = field(default=Effort(), kw_only=True)
+
+    def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
+        """Fit one part after another, and weigh them by the rows that each leaves out."""
+        network, effort = fully_connected(model.network), self.effort
+        n_columns = network.n_outputs if data.y_scaling is not None else max(2, network.n_outputs)
+        members = effort.members_model(network.n_inputs, n_columns, model.likelihood)
+        linear = linear_network(network.n_inputs, network.n_outputs)
+        line = Model(linear, model.likelihood, LayerScales().bind(linear.layout), Trivial())
+        run.begin()
+        parts, blocks = Parts(), 1.0 - effort.linear_blocks
+
+        def pooled(parts: Parts) -> PoolFit:
+            return PoolFit(parts, self.without_left_out(parts), members)
+
+        def fitted(name: str, method: Method | None, of: Model, blocks: float) -> Parts:
+            if method is None or parts.were_stopped:
+                return parts
+            stage = Stage(run, blocks, lambda fit: pooled(parts._replace(**{name: fit})))
+            fit: Any = method.fit(data, of, stage)
+            return parts._replace(**{name: fit})
+
+        parts = fitted("modes", self.modes(data, model), model, effort.modes_blocks)
+        if parts.modes is not None:
+            blocks -= effort.modes_blocks
+        parts = fitted("linear", self.linear(data, line, parts), line, effort.linear_blocks)
+        for share in (effort.judges_blocks, 1.0 - effort.judges_blocks):
+            more = self.members(data, members, parts)
+            parts = fitted("members", more, members, share * blocks)
+        pool = pooled(parts) if parts.were_stopped else self.weighed(pooled(parts), data)
+        pool = replace(pool, choice=self._choice(data, pool))
+        logger.info("%s", pool.choice)
+        run.end(pool)
+        return pool
+
+    def modes(self, data: Training, model: Model) -> Any:
+        """How modes are found; None where there are none, like the next two."""
+        raise NotImplementedError
+
+    def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
+        raise NotImplementedError
+
+    def linear(self, data: Training, model: Model, parts: Parts) -> Any:
+        raise NotImplementedError
+
+    def without_left_out(self, parts: Parts) -> Weights:
+        """Networks count alike, of labels the two kinds; the linear model doesn't."""
+        counts = {"modes": parts.n_modes, "members": parts.n_members}
+        if self.kinds_are_alike:
+            counts = {kind: min(1, n) for kind, n in counts.items()}
+        return Weights.of(0.0, counts)
+
+    def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
+        """Parts with the weights, and the noise, that left-out rows give."""
+        raise NotImplementedError
+
+    def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
+        """Why there are no other parts, and what left-out rows say besides."""
+        raise NotImplementedError
+
+    def _choice(self, data: Training, pooled: PoolFit) -> str:
+        """Line that says what was fitted, with which weight and why."""
+        rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
+        if data.y_scaling is None:
+            rows += f", {pooled.members_model.network.n_outputs} classes"
+        (modes, members, linear), told = pooled.parts, []
+        if modes is not None:
+            sizes = " x ".join(map(str, modes.network.hidden_layer_sizes)) or "no"
+            text = f"{len(modes.modes.theta)} modes of {sizes} tanh units by the evidence"
+            if modes.variance_scale is not None:
+                text += f" (variance scale {modes.variance_scale:g} by left-out rows)"
+            told.append(f"{text}, {pooled.weights.modes:.0%}")
+        if members is not None:
+            text = "ensemble members with effective noise"
+            if members.refitted is not None:
+                scale = members.refitted.variance_scale
+                text = f"refitted ensemble members (variance scale {scale:g})"
+            elif data.y_scaling is None:
+                text = "ensemble members as trained"
+            told.append(f"{pooled.parts.n_members} {text}, {pooled.weights.members:.0%}")
+        if linear is not None:
+            told.append(f"a linear model, {pooled.weights.linear:.0%}")
+        return "; ".join([f"{rows}: {told[0]}", *told[1:], *self.reasons(data, pooled)])
 
 
 def _floored(weights: Weights, parts: Parts, data: Training, copies: float = 0.0) -> Weights:
@@ -276,22 +317,16 @@ def _floored(weights: Weights, parts: Parts, data: Training, copies: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class Numbers(Pool):
     """Pool of regression: where modes find much noise there are no members."""
 
     needs: ClassVar[asks.Needs] = asks.Needs(
         asks.NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
     )
 
-    n_modes: int  # restarts of the evidence-trained network, as far as rows and weights allow them
-    n_members: int
     widens: bool = False  # as for `EvidenceLaplace`, like the next
     wide_prior: UnboundPrior | None = None
     shapes_noise: bool = True  # whether left-out rows may say that the noise isn't the same for all
-    effort: Effort = Effort()
-
-    def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
-        return fit_pool(self, data, model, run)
 
     def modes(self, data: Training, model: Model) -> EvidenceLaplace | None:
         network = fully_connected(model.network)
@@ -317,7 +352,7 @@ class Numbers:
         # The noise and the left-out rows of a member cost two eigendecompositions in the smaller of
         # the spaces of rows and weights.
         network = model.network
-        n_numbers = min(data.n_rows, MOST_ROWS) * network.n_outputs
+        n_numbers = len(chosen_rows(data.n_rows)) * network.n_outputs
         m, larger = sorted((n_numbers, network.layout.n_params))
         done = n * 2.0 * m**2 * (larger + effort.eigenvectors * m)
         is_judged = parts.linear is not None and parts.members is None
@@ -330,8 +365,7 @@ class Numbers:
         search = parts.modes.search
         some = search.of(torch.arange(min(parts.n_members, len(search.modes.theta))))
         parts = parts._replace(modes=replace(parts.modes, search=some))
-        laws, rows = _left_out(PoolFit(parts, self.without_left_out(parts), model), data)
-        density = {kind: law.log_prob(rows.y) for kind, law in laws.items()}
+        _, density, rows = _left_out(parts, model, data)
         baseline = density.pop("linear")
         least = self.effort.judges_gain
         return "members" in gaining(baseline, density, rows.weight, least)
@@ -342,17 +376,11 @@ class Numbers:
             return None
         return EvidenceLaplace(1, effort.steps, self.effort.mode_tol, effort=effort)
 
-    def without_left_out(self, parts: Parts) -> Weights:
-        """All networks count alike, the linear model not at all."""
-        return Weights.of(0.0, {"modes": parts.n_modes, "members": parts.n_members})
-
     def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
-        """Parts with the weights, and the noise, that left-out rows give."""
         parts, equal = pooled.parts, pooled.weights._asdict()
         if parts.linear is None:
             return pooled
-        laws, rows = _left_out(pooled, data)
-        density = {kind: law.log_prob(rows.y) for kind, law in laws.items()}
+        laws, density, rows = _left_out(parts, pooled.members_model, data)
         baseline = density.pop("linear")
         kept = gaining(baseline, density, rows.weight, self.effort.least_gain)
         inner = {kind: equal[kind] / sum(equal[k] for k in kept) for kind in kept}
@@ -361,24 +389,23 @@ class Numbers:
         weights = _floored(Weights.of(share, inner), parts, data, copies)
         counting = {kind: share for kind, share in weights._asdict().items() if share}
         law = mixture([laws[kind] for kind in counting], list(counting.values()))
-        without = law.log_prob(rows.y)
-        if not self.shapes_noise:
-            return replace(pooled, weights=weights, left_out=_spread(without, data, parts))
-        if "modes" in counting:
-            # Left-out rows of members are the more favourable: all of their many units saw them.
-            counting.pop("members", None)
-        judged = mixture([laws[kind] for kind in counting], list(counting.values()))
-        noise = fit_noise_shape(judged, rows.y, rows.weight)
-        if noise is not None:
-            without = noise.shaped(law).log_prob(rows.y)
-        return replace(pooled, weights=weights, noise=noise, left_out=_spread(without, data, parts))
-
-    def told(self, parts: Parts) -> tuple[str, str]:
-        """Words for the scale of modes, and for the members."""
-        return "", "ensemble members with effective noise"
+        noise, without = None, law.log_prob(rows.y)
+        if self.shapes_noise:
+            if "modes" in counting:
+                # Left-out rows of members are the more favourable: all of their many units saw
+                # them.
+                counting.pop("members", None)
+            judged = mixture([laws[kind] for kind in counting], list(counting.values()))
+            noise = fit_noise_shape(judged, rows.y, rows.weight)
+            if noise is not None:
+                without = noise.shaped(law).log_prob(rows.y)
+        if parts.members is not None:  # by the rows that were judged, among all
+            everywhere = without.new_full((data.n_rows,), torch.nan)
+            everywhere[chosen_rows(data.n_rows).to(without.device)] = without
+            without = everywhere
+        return replace(pooled, weights=weights, noise=noise, left_out=without)
 
     def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
-        """Why there are no other parts, and what left-out rows say besides."""
         reasons, modes, n_sought = [], pooled.parts.modes, 0
         if modes is not None:
             n_sought = self.effort.modes.restarts("auto", data.n_rows, modes.network, self.n_modes)
@@ -393,21 +420,14 @@ class Numbers:
         return reasons if pooled.noise is None else [*reasons, str(pooled.noise)]
 
 
-def _spread(density: Tensor, data: Training, parts: Parts) -> Tensor:
-    """Log densities of the rows that were judged among those of all, nan elsewhere."""
-    if parts.members is None:
-        return density
-    everywhere = density.new_full((data.n_rows,), torch.nan)
-    everywhere[chosen_rows(data.n_rows).to(density.device)] = density
-    return everywhere
-
-
-def _left_out(pooled: PoolFit, data: Training) -> tuple[dict[str, NormalMixture], Data]:
-    """Distributions of the rows that each part leaves out, and these rows.
+def _left_out(
+    parts: Parts, members_model: Model, data: Training
+) -> tuple[dict[str, NormalMixture], dict[str, Tensor], Data]:
+    """Distributions and log densities of the rows that each part leaves out, and these rows.
 
     Where there are members, of more than 4,096 rows that many decide.
     """
-    (modes, members, linear), rows, laws = pooled.parts, data.double_data, {}
+    (modes, members, linear), rows, laws = parts, data.double_data, {}
     if members is not None:
         chosen = chosen_rows(len(rows.x)).to(rows.x.device)
         theta, leverage = torch.as_tensor(members.theta).to(rows.x), members.leverage
@@ -415,30 +435,25 @@ def _left_out(pooled: PoolFit, data: Training) -> tuple[dict[str, NormalMixture]
         share = float(rows.weight.sum()) / float(rows.weight[chosen].sum())
         rows = Data(*(t[chosen] for t in rows))
         each = leverage.to(rows.x).mT / (share * rows.weight).unsqueeze(1)  # of one repetition
-        noise = members.noise_scale(pooled.members_model).to(rows.x).square().unsqueeze(1)
-        outputs = pooled.members_model.network.forward(theta, rows.x)
+        noise = members.noise_scale(members_model).to(rows.x).square().unsqueeze(1)
+        outputs = members_model.network.forward(theta, rows.x)
         laws["members"] = left_out(NormalMixture(outputs, noise * each, noise), rows.y)
     for name, fit in (("modes", modes), ("linear", linear)):
         if fit is not None:
             laws[name] = fit.without_each(rows.x, rows.y)
-    return laws, rows
+    return laws, {kind: law.log_prob(rows.y) for kind, law in laws.items()}, rows
 
 
 @dataclass(frozen=True, eq=False)
-class Labels:
+class Labels(Pool):
     """Pool of classification: members are refitted, or stay out where classes overlap."""
 
     needs: ClassVar[asks.Needs] = asks.Needs(
         asks.SOFTMAX, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
     )
+    kinds_are_alike: ClassVar[bool] = True
 
-    n_modes: int
-    n_members: int
     alternative: UnboundPrior | None = None  # of the modes, as `EvidenceLaplaceLabels` has it
-    effort: Effort = Effort()
-
-    def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
-        return fit_pool(self, data, model, run)
 
     def modes(self, data: Training, model: Model) -> EvidenceLaplaceLabels | None:
         network, effort = fully_connected(model.network), self.effort.modes
@@ -454,22 +469,19 @@ class Labels:
             return None
         if modes is not None:
             is_due = refitting.is_due(self.n_members, data, model)
-            is_due = is_due or self._is_explained(modes.left_out, data.double_data)
+            if not is_due and modes.left_out is not None:
+                # Labels of left-out rows may be predicted too well for classes to overlap.
+                weight = data.double_data.weight / data.double_data.weight.sum()
+                frequency = torch.bincount(data.double_data.y, weight)
+                entropy = -torch.xlogy(frequency, frequency).sum()
+                most = self.effort.most_unexplained * entropy
+                is_due = bool(-(weight @ modes.left_out) <= most)
             if self._has_many_columns(data) or not is_due:
                 return None
         return self.effort.ensemble(max(1, self.n_members), refitting)
 
     def _has_many_columns(self, data: Training) -> bool:
         return data.n_rows < self.effort.least_rows_a_column * data.n_features
-
-    def _is_explained(self, log_p: Tensor | None, data: Data) -> bool:
-        """Whether labels of left-out rows are predicted too well for classes to overlap."""
-        if log_p is None:
-            return False
-        weight = data.weight / data.weight.sum()
-        frequency = torch.bincount(data.y, weight)
-        entropy = -torch.xlogy(frequency, frequency).sum()
-        return bool(-(weight @ log_p) <= self.effort.most_unexplained * entropy)
 
     def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplaceLabels | None:
         effort = self.effort.modes
@@ -479,15 +491,9 @@ class Labels:
             return None
         return EvidenceLaplaceLabels(1, "auto", "auto", "loo", effort=self.effort.modes)
 
-    def without_left_out(self, parts: Parts) -> Weights:
-        """Both kinds of networks count alike, the linear model not at all."""
-        kinds = {"modes": parts.n_modes > 0, "members": parts.n_members > 0}
-        return Weights.of(0.0, kinds)
-
     def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
-        """Parts with the weights that left-out rows give, unless members leave none out."""
         modes, members, linear = pooled.parts
-        if members is not None and members.refitted is None:
+        if members is not None and members.refitted is None:  # which leave no rows out
             return pooled
         fits = {"modes": modes, "members": members and members.refitted, "linear": linear}
         density = {kind: fit.left_out for kind, fit in fits.items() if fit is not None}
@@ -505,18 +511,7 @@ class Labels:
         judged = [rows + log(shares[kind]) for kind, rows in density.items() if shares[kind]]
         return replace(pooled, weights=weights, left_out=torch.stack(judged).logsumexp(0))
 
-    def told(self, parts: Parts) -> tuple[str, str]:
-        """Words for the scale of modes, and for the members."""
-        scale, members = "", "ensemble members as trained"
-        if parts.modes is not None:
-            scale = f" (variance scale {parts.modes.variance_scale:g} by left-out rows)"
-        if parts.members is not None and parts.members.refitted is not None:
-            refitted = parts.members.refitted.variance_scale
-            members = f"refitted ensemble members (variance scale {refitted:g})"
-        return scale, members
-
     def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
-        """Why there are no other parts."""
         members, reasons = pooled.parts.members, []
         if pooled.parts.n_modes < self.n_modes:
             reasons.append(f"{self.n_modes} modes would take too long")

@@ -29,8 +29,8 @@ from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.laplace.evidence_method import FLAT, STEEP
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
+from skbayes_sym.inference.laplace.labels_predictive import RefittedMembers
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes, ModeMixture
-from skbayes_sym.inference.laplace.member_refit import RefittedMembers
 from skbayes_sym.inference.laplace.predictors import (
     LabelsPredictor,
     ModesPredictor,
@@ -129,25 +129,21 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" is ``LayerScales()``, one learned scale
-        per layer, or ``ARD()``, one per column of ``X``, `relevance_`: as the rows prefer that
-        choose the width, and for more than 1,000 distinct rows without much noise.
+        per layer, or ``ARD()``, one per column of ``X`` (`relevance_`), as cross-validation
+        prefers; more than 1,000 distinct rows with little noise get ``ARD()``.
     n_modes : int, default=10
-        Restarts of the small network; fewer, or none, where so many rows would take long. Modes
-        whose evidence and left-out rows are behind the best by a quarter of a nat per row are left
-        out. Modes alone are `LaplaceRegressor`'s.
+        Restarts of the small network; fewer, or none, where they would take long. Modes whose
+        evidence and left-out rows are behind the best by a quarter of a nat per row are left out.
     n_members : int, default=10
-        Members of the ensemble; not more than there are modes, if there are any, two where these
-        hardly gain on left-out rows, and none where the noise of the modes is a fifth of the
-        targets' variance.
+        Members of the ensemble; not more than there are modes, two where these hardly gain on
+        left-out rows, and none where the noise is a fifth of the targets' variance.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, whose width
         may depend on the level of the target and whose tails may be wide, where held-out rows
-        prefer that (`noise_shape_`). ``Gaussian()`` is the same noise for all rows; the evidence
-        of the modes assumes it in any case.
+        prefer that (`noise_shape_`). ``Gaussian()`` is the same noise for all rows.
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" estimates it; a number is the same for all rows, a small one for targets
-        without noise.
+        target. "learn" estimates it; a number is the same for all rows.
     standardize : as in every regressor
     device, random_state, verbose : as in every estimator
 
@@ -177,9 +173,9 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     noise_std_ : float or ndarray of shape (n_targets,)
         Root of the mean noise variance of the mixture, in the units of ``y``.
     noise_shape_ : NoiseShape
-        How the noise changes: its logarithm's ``slope`` per standard deviation of the predicted
-        means, the ``wide_share`` of it that is wide, and by how much (``wide_ratio`` of the
-        variances). None unless left-out rows prefer that to the same noise for all.
+        How the noise changes: the ``slope`` of its logarithm per standard deviation of the
+        predicted means, the ``wide_share`` with wide tails, and how wide (``wide_ratio`` of the
+        variances). None where held-out rows prefer the same noise for all.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
     n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
@@ -201,10 +197,10 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     O(n_members min(n_samples, 2000) P') and at most 2,000: seconds for a thousand rows.
 
     The weight of the linear model is its stacking weight (Yao et al. 2018, eq. 8) beside the
-    networks on left-out rows, in closed form of the linearised models: no second fit is made.
-    Modes, or members, get no weight where they gain less than .85 of what the other kind gains
-    over the linear model. Width and tails of the noise maximise the density of the same left-out
-    rows and are kept where the Bayesian information criterion prefers them; they change no mean.
+    networks on left-out rows, in closed form: no second fit is made. Modes, or members, get no
+    weight where they gain less than .85 of what the other kind gains over the linear model. The
+    shape of the noise maximises the density of the same rows and is kept where the Bayesian
+    information criterion prefers it; it changes no mean.
 
     References
     ----------

@@ -24,16 +24,14 @@ from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, Weight
 from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.optimizers import Adam, Optimizer, as_adam
-from skbayes_sym.inference.effective_noise import NoiseNodes, noise_nodes
-from skbayes_sym.inference.laplace.member_refit import RefittedMembers
+from skbayes_sym.inference.laplace.labels_predictive import RefittedMembers
 from skbayes_sym.inference.laplace.predictors import RefittedPredictor
+from skbayes_sym.inference.map import NoiseNodes, noise_nodes
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import HalfNormal, LayerScales, UnboundPrior
-
-_RATE = 0.03  # learning_rate="auto"
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
@@ -78,7 +76,7 @@ class _DeepEnsemble(WeightedDraws):
         return DeepEnsemble(
             self.n_members,
             self._noise_prior_scale,
-            _RATE if isinstance(adam.learning_rate, str) else adam.learning_rate,
+            0.03 if isinstance(adam.learning_rate, str) else adam.learning_rate,
             self.max_iter,
             self.tol,
             adam.batch_size,
@@ -86,13 +84,10 @@ class _DeepEnsemble(WeightedDraws):
         )
 
     def _previous(self) -> Members:
-        """The members of the fit before."""
-        return Members(self.samples_, np.zeros((len(self.samples_), 0)), self._log_precision())
-
-    def _log_precision(self) -> Array | None:
-        """Log precisions of the prior's groups, where they were learned."""
+        """The members of the fit before, with the prior's log precisions that they learned."""
         scales = self.prior_scale_samples_
-        return None if scales is None else -2.0 * np.log(scales)
+        log_precision = None if scales is None else -2.0 * np.log(scales)
+        return Members(self.samples_, np.zeros((len(self.samples_), 0)), log_precision)
 
 
 @in_full
@@ -123,18 +118,17 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     noise_std : "effective", "learn", HalfNormal, float or sequence of float, default="effective"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it, each member from its own residuals, under a half-normal prior
-        of scale 1, in scaled target units; `HalfNormal` has another. "effective" corrects "learn"
-        for the freedoms the member's weights have taken of the rows, where the network is "mlp" and
-        the likelihood "auto"; where the prior's scales are learned it does so in training, of any
-        network.
+        of scale 1, in scaled target units; `HalfNormal` has another. "effective" corrects this for
+        the degrees of freedom that a member's weights use up, for "mlp" and the likelihood "auto",
+        and of any network whose prior scales are learned.
     max_iter : as in every network
     standardize : as in every regressor
     optimizer : "adam" or Adam, default="adam"
-        Step size, "auto" is 0.03, and rows per step: "auto" is all of them up to 2000 distinct
-        rows, 500 beyond; learning rates of minibatches are 0.3 times as large.
+        Step size ("auto" is 0.03) and rows per step ("auto": all of up to 2000 distinct rows, 500
+        beyond, at 0.3 times the step size).
     tol : float or None, default=0.001
-        Training stops when the members' mean log posterior gains less than this many nats per
-        unit of sample weight from one tenth of ``max_iter`` to the next. None never stops.
+        Training stops when the members' mean log posterior gains less than this many nats per row
+        from one tenth of ``max_iter`` to the next. None never stops.
     warm_start, device, random_state, verbose : as in every estimator
 
     Attributes
@@ -145,23 +139,22 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     chain_weights_ : ndarray of shape (n_members,)
         What each member counts for: all alike.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
-        Scale of each member's noise, in the units of ``y``: its standard deviation if it is
-        normal. Only where the likelihood has noise.
+        Standard deviation of each member's noise (or its scale), in the units of ``y``; only where
+        the likelihood has noise.
     noise_freedoms_samples_ : ndarray of shape (n_members, n_targets)
-        Rows that each member's weights leave to the noise: predictions follow Student's t of as
-        many degrees of freedom (four at least); None without effective noise.
+        Degrees of freedom that each member's weights leave to the noise: predictions follow
+        Student's t with as many, four at least. None without effective noise.
     prior_scale_ : ndarray of shape (n_groups,)
-        Prior standard deviation of every group of weights, geometric mean over the members, where
-        scales are learned.
+        Geometric mean of `prior_scale_samples_` over the members.
     prior_scale_samples_ : ndarray of shape (n_members, n_groups)
-        Prior standard deviations of every member.
+        Prior standard deviations of every member, where scales are learned.
     relevance_ : ndarray of shape (n_members, n_features)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
     log_posterior_samples_ : ndarray of shape (n_members,)
-        Log joint density of targets (as given), weights and any noise (as scaled) of every member,
-        nats; at the prior's scales that it has learned.
+        Log joint density of targets (as given), weights and noise (as scaled) of every member,
+        nats.
     log_posterior_curve_ : ndarray
         Its mean over the members in training, averaged over blocks of steps.
     likelihood_ : as in every regressor
@@ -178,15 +171,12 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     -----
     All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes
     found from random starts and count alike, however much of the posterior they stand for. With
-    more weights than data a mode may fit them exactly: its noise is then kept from falling below
-    1e-3 standard deviations of the targets.
+    more weights than rows a mode may fit them exactly: its noise is kept above 1e-3 standard
+    deviations of the targets.
 
-    Scales that are learned move eighteen times in ``max_iter`` steps, to the maximum of Laplace's
-    evidence under their Gamma hyperprior (MacKay 1992, eq. 21), for which every member's
-    Gauss-Newton matrix is taken in the smaller of two dimensions: O(N K P m + m^3) a member, m the
-    smaller of N K and P for K outputs. Effective noise moves with them (eq. 22). In between they
-    stay, so that members are modes under the last ones. A mode of weights and scales together would
-    collapse: all weights of a group then count as determined by the rows.
+    Learned scales move eighteen times in ``max_iter`` steps, to the maximum of Laplace's evidence
+    under their Gamma hyperprior (MacKay 1992, eq. 21 and 22); in between they stay. That takes O(N
+    K P m + m^3) a member, m the smaller of N K and P for K outputs.
 
     References
     ----------
@@ -195,9 +185,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     MacKay (1992). A practical Bayesian framework for backpropagation networks.
 
-    Wiese, Wimmer, Papamarkou, Bischl, Günnemann & Rügamer (2023). Towards efficient MCMC sampling
-    in Bayesian neural networks by exploiting symmetry, appendix E.3.
-    https://arxiv.org/abs/2304.02902
+    Wiese et al. (2023). Towards efficient MCMC sampling in Bayesian neural networks by exploiting
+    symmetry, appendix E.3. https://arxiv.org/abs/2304.02902
 
     Examples
     --------
@@ -286,11 +275,11 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         )  # fmt: skip
 
     def _previous(self) -> Members:
-        if not self._has_default_noise:
-            return Members(self.samples_, self._likelihood_params_, self._log_precision())
-        noise_std = vars(self).get("noise_std_samples_", np.ones((len(self.samples_), 0)))
-        log_noise = np.log(noise_std / self.y_scale_)
-        return Members(self.samples_, log_noise, self._log_precision())
+        log_noise = self._likelihood_params_
+        if self._has_default_noise:
+            noise_std = vars(self).get("noise_std_samples_", np.ones((len(self.samples_), 0)))
+            log_noise = np.log(noise_std / self.y_scale_)
+        return replace(super()._previous(), log_noise=log_noise)
 
 
 @in_full

@@ -24,18 +24,15 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged
-from skbayes_sym.inference.effective_noise import effective_noise, leverages_of
 from skbayes_sym.inference.laplace.labels_predictive import (
     LeftOut,
-    left_out_losses,
-    widest_within_error,
-    without_itself,
-)
-from skbayes_sym.inference.laplace.member_refit import (
     LinearisedMember,
     RefittedMember,
     RefittedMembers,
+    left_out_losses,
     refit,
+    widest_within_error,
+    without_itself,
 )
 from skbayes_sym.inference.log_density import LogDensity, NetworkPosterior
 from skbayes_sym.inference.map import (
@@ -43,6 +40,8 @@ from skbayes_sym.inference.map import (
     MinibatchDensity,
     ScaledModes,
     curvature_numbers,
+    effective_noise,
+    leverages_of,
     update_steps,
 )
 from skbayes_sym.models.model import Batches, Model
@@ -50,11 +49,6 @@ from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
-
-# Under a fixed prior the laws may be far too narrow as well as too wide.
-VARIANCE_SCALES = (0.1, 0.3, 1.0, 3.0, 10.0)
-_MOST_WORK = 3e11  # multiplications for all members: some fifteen seconds of one core
-_MOST_NUMBERS = 4e7  # of a member's Jacobian: 320 MB
 
 
 class Refitted(NamedTuple):
@@ -76,6 +70,10 @@ class Refitting:
 
     variance_scale: str | float
     is_optional: bool
+    # Under a fixed prior the laws may be far too narrow as well as too wide.
+    variance_scales: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
+    most_work: float = 3e11  # multiplications for all members: some fifteen seconds of one core
+    most_numbers: float = 4e7  # of a member's Jacobian: 320 MB
 
     def is_due(self, n_members: int, data: Training, model: Model) -> bool:
         if not self.is_optional:
@@ -86,7 +84,8 @@ class Refitting:
         n, p = data.n_rows * n_logits, model.network.layout.n_params
         m = min(n, p)
         work = n_members * (n * p * m + 60 * n * m**2 + 10 * m**3)
-        return work <= _MOST_WORK and data.n_rows * model.network.n_outputs * p <= _MOST_NUMBERS
+        n_numbers = data.n_rows * model.network.n_outputs * p
+        return work <= self.most_work and n_numbers <= self.most_numbers
 
     def refitted(self, theta: Array, scale: Tensor, data: Training, model: Model) -> Refitted:
         """All members, ``theta`` (M, P), and the factor on the variance they have in common.
@@ -99,21 +98,16 @@ class Refitting:
         left_out: list[LeftOut] = []
         weights = torch.as_tensor(theta).to(rows.x)
         for theta_m, prior_scale in zip(weights, scale.expand_as(weights), strict=True):
-            member = refit(LinearisedMember.at(network, theta_m, prior_scale, rows.x), rows)
-            members.append(member.member)
-            left_out.append(without_itself(member.logits, member.terms))
+            linear = LinearisedMember.at(network, theta_m, prior_scale, rows.x)
+            member, logits, terms = refit(linear, rows)
+            members.append(member)
+            left_out.append(without_itself(logits, terms))
         together = RefittedMembers.of(members)
         if not isinstance(self.variance_scale, str):
             return Refitted(together, float(self.variance_scale))
-        losses = left_out_losses(left_out, rows.y, VARIANCE_SCALES)
-        scaled = widest_within_error(losses, rows.weight, VARIANCE_SCALES)
+        losses = left_out_losses(left_out, rows.y, self.variance_scales)
+        scaled = widest_within_error(losses, rows.weight, self.variance_scales)
         return Refitted(together, scaled.chosen, -scaled.of_rows)
-
-
-# batch_size="auto": all rows up to here, and this many beyond.
-FULL_BATCH_ROWS, MINIBATCH_ROWS = 2000, 500
-_MINIBATCH_FACTOR = 0.3  # of the learning rate, whose noise else keeps members from a mode
-_DOUBLE = 8  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +176,14 @@ class DeepEnsemble:
     refitting: Refitting | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> Members:
-        self._require_memory(data, model)
+        if learned_scales(model.prior) is not None:
+            n_params = model.network.layout.n_params
+            curvature = Part(
+                f"the curvature of a member of {n_params:,} weights",
+                8 * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),  # bytes
+                "Lower hidden_layer_sizes, or give prior a number.",
+            )
+            require_memory([curvature], data.device)
         posterior = NetworkPosterior(
             model.network, model.likelihood, model.prior, data.data,  # type: ignore[arg-type]
             self.noise_prior_scale,
@@ -201,7 +202,14 @@ class DeepEnsemble:
             members = _members(objective, log_posterior, result)
             if self.has_effective_noise and model.prior.gaussian() is not None:
                 members = corrected(members, data, model)
-            members = self._refitted(members, data, model)
+            how, ended = self.refitting, result.stopped == "interrupted"
+            if how is not None and not ended and how.is_due(self.n_members, data, model):
+                scales = prior_scales(members, model)
+                refitted = how.refitted(members.theta, scales, data, model)
+                logger.info(
+                    "members refitted as linearised networks, variance scale %g", refitted[1]
+                )
+                members = replace(members, refitted=refitted)
             run.end(members)
         values = log_posterior + data.log_jacobian
         logger.info(
@@ -211,14 +219,6 @@ class DeepEnsemble:
         what = "the members' mean log posterior"
         warn_unless_converged(result, self.tol, data.total_weight, what)
         return members
-
-    def _refitted(self, members: Members, data: Training, model: Model) -> Members:
-        how, ended = self.refitting, members.stop_reason
-        if how is None or ended == "interrupted" or not how.is_due(self.n_members, data, model):
-            return members
-        refitted = how.refitted(members.theta, prior_scales(members, model), data, model)
-        logger.info("members refitted as linearised networks, variance scale %g", refitted[1])
-        return replace(members, refitted=refitted)
 
     def _position(self, model: Model | NetworkPosterior, seed: int) -> Tensor:
         """Starting points (M, D): random ones, or the members to go on from."""
@@ -263,29 +263,18 @@ class DeepEnsemble:
         return ScaledModes(start, density, position, data.double_data, steps, noise_range)
 
     def _rows_per_step(self, data: Training) -> int:
-        auto = data.n_rows if data.n_rows <= FULL_BATCH_ROWS else MINIBATCH_ROWS
+        auto = data.n_rows if data.n_rows <= 2000 else 500
         return rows_per_step(self.batch_size, data.n_rows, auto)
 
     def _groups(self, n: int, data: Training, model: Model) -> list[ParamGroup]:
         """Weights, ``n`` of all members together, and what the likelihood learns."""
         rate = self.learning_rate
         if self._rows_per_step(data) < data.n_rows:
-            rate *= _MINIBATCH_FACTOR
+            rate *= 0.3  # larger steps' noise keeps members from a mode
         return [
             ParamGroup(slice(0, n), rate),
             ParamGroup(slice(n, None), rate, *data.param_range(model.likelihood)),
         ]
-
-    def _require_memory(self, data: Training, model: Model) -> None:
-        """The curvature by which a member's prior scales are learned."""
-        if learned_scales(model.prior) is not None:
-            n_params = model.network.layout.n_params
-            curvature = Part(
-                f"the curvature of a member of {n_params:,} weights",
-                _DOUBLE * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),
-                "Lower hidden_layer_sizes, or give prior a number.",
-            )
-            require_memory([curvature], data.device)
 
 
 def _members(
@@ -316,20 +305,16 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
 
     Noise that isn't learned stays as it is.
     """
-    network = fully_connected(model.network)
+    network, rows = fully_connected(model.network), data.double_data
     theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
     scale = prior_scales(members, model).to(theta).expand_as(theta)
-    trained = members.noise_scale(model).to(theta)
+    triples = list(zip(theta, scale, members.noise_scale(model).to(theta), strict=True))
     if not model.likelihood.n_params:
         at_noise = [
-            leverages_of(network, weights, data.double_data, prior_scale)[1](noise**-2).cpu()
-            for weights, prior_scale, noise in zip(theta, scale, trained, strict=True)
+            leverages_of(network, t, rows, s)[1](noise**-2).cpu() for t, s, noise in triples
         ]
         return replace(members, leverage=torch.stack(at_noise))
-    each = [
-        effective_noise(network, weights, data.double_data, prior_scale, noise)
-        for weights, prior_scale, noise in zip(theta, scale, trained, strict=True)
-    ]
+    each = [effective_noise(network, t, rows, s, noise) for t, s, noise in triples]
     std, taken, leverage = (torch.stack(t).cpu() for t in zip(*each, strict=True))
     freedoms = (data.total_weight - taken).numpy()
     return replace(members, log_noise=std.log().numpy(), freedoms=freedoms, leverage=leverage)

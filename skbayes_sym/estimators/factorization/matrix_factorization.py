@@ -62,9 +62,8 @@ class SymVIMatrixFactorization(PredictsEntries):
         \; (v_j, b_j) \sim N(m_V, \Lambda_V^{-1}) .
 
     The rows of U and V can be rotated and reflected together without changing X. Mean-field
-    inference must choose one orientation, and its bound falls with every component it keeps, so it
-    switches components off. Averaging the posterior over the orthogonal group raises the bound by
-    the symmetry gap, and components stay.
+    inference ignores this and switches components off. The average of the posterior over the
+    orthogonal group has a higher bound, by the symmetry gap, and keeps them.
 
     Parameters
     ----------
@@ -72,87 +71,80 @@ class SymVIMatrixFactorization(PredictsEntries):
         Number k of factors, at most the smaller side of the matrix. "auto" takes ten, or the
         smaller side: a learned prior shrinks those that aren't needed.
     offsets : bool or {"rows", "columns"}, default=True
-        Whether rows and columns have offsets, with means and variances learned in the same ascent
-        and counted in the same bound. They aren't rotated and break no symmetry. "mean_field" has
-        none.
+        Whether rows and columns have offsets, which are learned in the same ascent and counted in
+        the same bound.
     likelihood : str or Likelihood, default="gaussian"
-        Distribution of an entry given the factors: "gaussian", "student_t", "ordinal", "poisson",
-        "negative_binomial" or "bernoulli". "student_t" (4 degrees of freedom; an object of
-        `skbayes_sym.models` has its own) gives little weight to entries far off. "ordinal" takes
-        the distinct values for labels in their order: an ordered probit with learned cut points,
-        whose log densities are those of labels. Of counts the factors give the log of the mean, of
-        two values the log odds. An object is any likelihood of one number or of classes with one
-        output, one's own too, in scaled units. "gibbs" takes "gaussian" only.
+        Distribution of an entry given the factors: "gaussian", "student_t" (heavy tails),
+        "ordinal", "poisson", "negative_binomial", "bernoulli", or an object: any likelihood of one
+        output, in scaled units. "ordinal" takes the distinct values for labels in their order (an
+        ordered probit with learned cut points). Of counts the factors give the log of the mean, of
+        two classes the log odds. "gibbs" takes "gaussian" only.
     solver : {"vi", "map", "gibbs"} or Solver, default="vi"
-        "vi" is the method. The others are baselines: the most probable factors, and Gibbs
-        sampling, the posterior itself up to Monte Carlo error. Objects have settings of their own,
-        such as ``VI(symmetry=None)``, plain mean-field inference, ``VI(covariance="diag")``,
-        ``VI(gap=...)`` and ``Gibbs(n_draws=500)`` (`skbayes_sym.inference.solvers`).
+        "vi" is the method. "map", the most probable factors, and "gibbs", draws from the posterior,
+        are baselines. Objects have settings, such as ``VI(symmetry=None)``, plain mean-field
+        inference, ``VI(covariance="diag")`` and ``Gibbs(n_draws=500)``
+        (`skbayes_sym.inference.solvers`).
     noise_std : "learn" or float, default="learn"
         Standard deviation of the noise in the units of ``X`` (scale of "student_t"); "learn"
-        maximises the ELBO over it. Likelihoods without one, and objects, have their own parameters.
+        maximises the ELBO over it.
     prior : {"learn", "ard"} or float, default="learn"
-        Prior of the rows of U and of V. "learn" gives each side a mean and a full covariance, the
-        normal-Wishart prior of Bayesian probabilistic matrix factorisation, and offsets their place
-        in it; "ard" a mean and a scale for every component and side. A number is the standard
-        deviation of every entry, in scaled units, around 0. "map" learns none: there words are 1.
+        Prior of the rows of U and of V. "learn" gives each side a mean and a full covariance, under
+        a normal-Wishart prior; "ard" a mean and a scale for every component and side. A number is
+        the standard deviation of every entry, in scaled units, around 0. "map" takes a word for 1.
     implicit : bool or {"rows", "columns"}, default=False
-        Whether what was rated at all, whatever the values, tells of rows, of columns, or of both:
-        as further features, the leading directions of which columns a row has (the implicit part of
-        SVD++). It helps where people rate what they like.
+        Whether to take as features which entries were observed at all, of rows, of columns or of
+        both (the implicit part of SVD++). It helps where people rate what they like.
     columns : "auto" or tuple of str, default="auto"
-        Columns of a frame that hold a list of entries: of rows, of columns, of values, and maybe
-        of weights. "auto" knows them by names such as "userId", "movie_id" and "rating".
+        Columns of a frame that hold a list of entries: of rows, of columns, of values, and maybe of
+        weights. "auto" knows them by names such as "userId", "movie_id" and "rating".
     standardize : bool or {"center", "scale"}, default=True
-        Whether to subtract the mean of the observed entries first and divide by their standard
+        Whether to subtract the mean of the observed entries and to divide by their standard
         deviation; a word is one of the two. Counts and classes are taken as they are.
     max_iter : int, default=300
         Sweeps over all rows and columns; "gibbs" throws the first quarter away.
     tol : float or None, default=1e-4
         Sweeps end when ten of them raise the mean ELBO by less than this many nats per observed
-        entry. None makes all of them without asking, as "gibbs" does.
+        entry; None, and "gibbs", make all.
     device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_columns)
-        ``E[V]' / sqrt(k)`` in scaled units, in the orientation that makes its rows orthogonal, in
-        decreasing norm, the largest loading of each positive.
+        ``E[V]' / sqrt(k)`` in scaled units: rows are orthogonal, in decreasing norm, the largest
+        loading of each positive.
     components_cov_ : ndarray of shape (n_columns, n_components, n_components)
-        Posterior covariance of every column of it.
+        Their posterior covariance, column by column.
     posterior_ : MatrixPosterior
         ``posterior_.rows.mean``, ``.rows.cov``, ``.columns.mean``, ``.columns.cov``: the Gaussian
-        rows of U and V in scaled units. Means of U and V have a meaning only up to a common
-        rotation.
+        rows of U and V in scaled units, up to a common rotation.
     symmetry_ : Orthogonal or Units
         The group of the rows of U and V that the posterior is averaged over, or all that the prior
         has.
     axes_ : ndarray of shape (n_components, n_components)
-        Axes, one a row, along which the covariances have the form asked for, and along which
-        components flip and change places.
+        Axes, one a row, along which covariances have their form, and components flip and change
+        places.
     noise_std_ : float
-        Standard deviation of the noise in the units of ``X`` (scale of "student_t"; of "ordinal",
-        that of the latent numbers); counts and two classes have none.
+        Standard deviation of the noise in the units of ``X`` (scale of "student_t"; latent, of
+        "ordinal"); counts and two classes have none.
     prior_scale_ : ndarray of shape (2, n_components)
-        Prior standard deviations of the components, along their own axes, of U and of V, in scaled
+        Prior standard deviations of the components of U and of V along their own axes, in scaled
         units.
     row_offsets_, column_offsets_ : ndarray of shape (n_rows,) and (n_columns,)
-        Posterior means of the offsets in the units of ``X`` (latent ones of counts), where there
-        are any. A constant may sit in either, in the factors' means, or in ``mean_``: only sums
-        mean something.
+        Posterior means of the offsets in the units of ``X`` (latent ones of counts). A constant may
+        sit in either, in the factors' means, or in ``mean_``: only sums mean something.
     row_labels_, column_labels_ : ndarray of shape (n_rows,) and (n_columns,)
-        What a list of entries or a frame calls them, if it doesn't number them.
+        Labels of a list of entries or a frame.
     n_observed_ : int
         Entries that were observed.
     classes_ : ndarray of shape (n_classes,)
         Class labels, of likelihoods of classes.
     cut_points_ : ndarray of shape (n_classes - 1,)
-        Latent numbers between them, in their order; of "ordinal" only.
+        Latent cut points between the labels; of "ordinal" only.
     elbo_ : float
-        Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`. A lower bound
-        on log p(X observed) at the learned noise, up to Monte Carlo error; beyond k = 3 this rests
-        on the conjecture that the large-rank saddle lies above the integral it stands for, and of
-        labels and counts on outputs that are all but normal. Of "vi" only.
+        Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`. It bounds log
+        p(X observed) at the learned noise, up to Monte Carlo error. Beyond k = 3 that rests on a
+        conjecture (:ref:`matrix_factorization`); outputs of labels and counts are treated as
+        normal. Of "vi" only.
     elbo_mean_field_ : float
         Lower bound of the base posterior alone, exact.
     symmetry_gap_ : float
@@ -166,8 +158,8 @@ class SymVIMatrixFactorization(PredictsEntries):
     n_iter_ : int
         Sweeps made.
     mean_, scale_ : float
-        Centring and scaling of the entries; ``mean_`` of counts is the log of their mean, and of
-        two classes the log odds.
+        Centring and scaling of the entries; ``mean_`` of counts is the log of their mean, of two
+        classes the log odds.
     stop_reason_, device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
@@ -177,9 +169,9 @@ class SymVIMatrixFactorization(PredictsEntries):
 
     Notes
     -----
-    A sweep costs O(N k^2 + (n + m) k^3) for N observed entries; no array is ever n x m. The
-    symmetrised bound always exceeds the plain one of the same covariance; held-out errors don't
-    always follow, and a full covariance often matters more (:ref:`matrix_factorization`).
+    A sweep costs O(N k^2 + (n + m) k^3) for N observed entries; no array is ever n x m. Where few
+    components are switched off, held-out errors gain little by the symmetry; a full covariance
+    often matters more.
 
     Corrected against the paper: the matrix inside the gap isn't symmetrised, and its integral isn't
     approximated from the wrong side. As printed, the "ELBO" exceeds the log evidence.
@@ -188,9 +180,6 @@ class SymVIMatrixFactorization(PredictsEntries):
     ----------
     Moore (2016). Symmetrized variational inference. NIPS Workshop on Advances in Approximate
     Bayesian Inference. http://approximateinference.org/2016/accepted/Moore2016.pdf
-
-    Nakajima, Sugiyama, Babacan & Tomioka (2013). Global analytic solution of fully-observed
-    variational Bayesian matrix factorization. JMLR 14.
 
     Salakhutdinov & Mnih (2008). Bayesian probabilistic matrix factorization using Markov chain
     Monte Carlo. ICML.
@@ -289,17 +278,16 @@ class SymVIMatrixFactorization(PredictsEntries):
         X : array-like, sparse matrix or DataFrame of shape (n_rows, n_columns), or list of entries
             NaN is missing. In a sparse matrix what isn't stored is missing, and a stored zero is an
             observed zero. A list of entries is a tuple ``(rows, columns, values)`` of 1D arrays, or
-            a frame as it was read (``columns``; it may have others, which are left alone). Rows and
-            columns of it are labels, sorted in `row_labels_` and `column_labels_`. A fourth part,
-            or a column "weight", says how often an entry counts (scikit-learn's ``sample_weight``
-            is of rows: repeating a row adds another one).
+            a frame as it was read (``columns``); its rows and columns are labels, sorted in
+            `row_labels_` and `column_labels_`. A fourth part, or a column "weight", says how often
+            an entry counts.
         y : None
             Ignored.
         row_features : array-like, sparse matrix or DataFrame of shape (n_rows, n_features)
-            What else is known of the rows; enters their prior means with learned, shrunken
-            coefficients. A frame is aligned by its index, or by a column such as "userId"; words
-            and gaps are encoded; an array is in the order of `row_labels_`. Rows without entries
-            are predicted by them: of a list the frame may have rows that it doesn't.
+            What else is known of the rows; it moves their prior means. A frame is aligned by its
+            index, or by a column such as "userId", and words and missing values are encoded; an
+            array is in the order of `row_labels_`. A frame may have rows without entries: they are
+            predicted from it.
         column_features : array-like, sparse matrix or DataFrame of shape (n_columns, n_features)
             The same of the columns.
 
@@ -318,18 +306,17 @@ class SymVIMatrixFactorization(PredictsEntries):
             return self._fit(X, row_features, column_features)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Take in more entries: sweeps go on from the posterior that they were fitted to.
+        """Take in more entries: sweeps go on from the posterior of the earlier ones.
 
-        Whenever entries have grown by half since sweeps last began anew, or settings have changed,
-        they begin anew: components that a small table lost never come back otherwise. So all parts
-        together cost some two or three fits, and the bound is that of `fit` of all entries at once,
-        up to the basin it ends in: within 5 nats on ten simulated tables in four parts.
+        Where entries have grown by half, or settings have changed, sweeps begin anew, because
+        components that a small table lost never come back otherwise. All parts together cost two or
+        three fits, and the bound is that of one `fit` (within 5 nats on ten simulated tables).
 
         Parameters
         ----------
         X : array-like, sparse matrix or DataFrame of shape (n_rows, n_columns), or list of entries
-            As in `fit`. An entry that an earlier call gave is replaced; lists may have rows and
-            columns that weren't there.
+            As in `fit`. An entry that an earlier call gave is replaced; lists may have new rows and
+            columns.
         y : None
             Ignored.
 
@@ -342,10 +329,6 @@ class SymVIMatrixFactorization(PredictsEntries):
         -----
         UserWarning
             If the fit before was by `fit`, which keeps no entries: this begins anew.
-
-        Notes
-        -----
-        All entries are kept, 32 bytes each. A sweep costs what it does in `fit`; there are fewer.
         """
         self._validate_params()
         stream: Listed | None = vars(self).get("_stream_")

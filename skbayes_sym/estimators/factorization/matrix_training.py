@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -35,25 +36,6 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 Coded = tuple[FeatureCode, Array]  # how features become numbers, and these
 
 
-class TakesMatrix(Protocol):
-    """An estimator as `MatrixTraining.open` asks it."""
-
-    columns: Any
-    device: str
-    implicit: bool | str
-    standardize: bool | str
-    random_state: Any
-    _effort: Any
-
-    def _entry_likelihood(self) -> Likelihood: ...
-
-    def _n_factors(self, smaller: int) -> int: ...
-
-    def _check_matrix(self, X: Any, *, reset: bool) -> Any: ...
-
-    def _set_columns(self, labels: Array) -> None: ...
-
-
 @dataclass(frozen=True, eq=False)
 class MatrixTraining:
     """The entries that a factorisation is fitted to.
@@ -77,7 +59,7 @@ class MatrixTraining:
 
     @classmethod
     def open(
-        cls, estimator: TakesMatrix, X: Any, row_features: Any = None, column_features: Any = None
+        cls, estimator: BaseEstimator, X: Any, row_features: Any = None, column_features: Any = None
     ) -> "MatrixTraining":
         """Validate everything before the first array is allocated for the fit."""
         likelihood = estimator._entry_likelihood()
@@ -204,7 +186,7 @@ class MatrixTraining:
         }
 
 
-def observe(estimator: TakesMatrix, X: Any) -> tuple[Observed, Any]:
+def observe(estimator: BaseEstimator, X: Any) -> tuple[Observed, Any]:
     """The entries of a matrix or a list of entries, and what their precision is read off."""
     if is_listed(X, estimator.columns):
         observed = listed_entries(X, estimator.columns)

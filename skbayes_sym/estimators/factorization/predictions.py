@@ -186,9 +186,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Parameters
         ----------
         rows, columns : array-like of shape (n_entries,)
-            Labels, where `row_labels_` and `column_labels_` are set; else positions. Those with new
-            labels are predicted as any of the fit before its entries were seen: with a wider
-            deviation. In place of both, a list of entries as `fit` takes it, values or not.
+            Labels, where `row_labels_` and `column_labels_` are set; else positions. New labels get
+            a wider deviation. In place of both, a list of entries as `fit` takes it, values or not.
         return_std : bool, default=False
             Whether to return the standard deviation of a new observation too.
 
@@ -317,14 +316,14 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         ----------
         rows : array-like of shape (n_rows,), optional
             Labels, or positions where rows have none; all rows by default. Unknown ones get what is
-            best on average; `with_new_rows` takes what they have seen.
+            best on average.
         n : int, default=10
             Columns for each, if every row has that many left.
         exclude_seen : bool, default=True
             Whether columns that the row has an entry of are left out.
         by : {"mean", "probability_best", "thompson"}, default="mean"
-            The expected entry; the share of ``n_draws`` joint draws in which the column is the best
-            one; or the order of a single draw, which explores columns as often as they may be best.
+            By the expected entry; by the share of ``n_draws`` joint draws in which the column is
+            best; or by the order of a single draw, which explores.
         n_draws : int, default=200
         random_state : int, RandomState instance or None, default=None
 

@@ -136,9 +136,6 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
-N_PREDICT_DRAWS = 200  # predictive="sampling"
-
-
 class LaplaceEstimator(NetworkEstimator):
     """A network with a normal posterior around its mode."""
 
@@ -222,8 +219,8 @@ class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
     def _predictor(self, like: Tensor) -> Predictor:
         return LinearisedLabels(
             self._linearised(like), self._observation.to(like), self._draws_seed,
+            200 if isinstance(self.predictive, str) else self.predictive,
             self._integral,
-            N_PREDICT_DRAWS if isinstance(self.predictive, str) else self.predictive,
             1.0 if isinstance(self.variance_scale, str) else self.variance_scale,
         )  # fmt: skip
 

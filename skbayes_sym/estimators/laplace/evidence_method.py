@@ -22,7 +22,6 @@ from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.laplace.effort import ModesEffort, network_of
-from skbayes_sym.inference.effective_noise import chosen_rows
 from skbayes_sym.inference.laplace.labels_predictive import (
     RefinedModes,
     choose_variance_scale,
@@ -42,8 +41,11 @@ from skbayes_sym.inference.laplace.search.beginnings import (
     search_numbers,
     unexplained_share,
 )
-from skbayes_sym.inference.laplace.search.evidence_problem import EvidenceProblem, NumbersEvidence
-from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.evidence_problem import (
+    EvidenceProblem,
+    LabelsEvidence,
+    NumbersEvidence,
+)
 from skbayes_sym.inference.laplace.search.mode_search import (
     EvidenceSearch,
     Modes,
@@ -53,6 +55,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     mapped,
     starting_points,
 )
+from skbayes_sym.inference.map import chosen_rows
 from skbayes_sym.inference.pooling import left_out
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
@@ -71,12 +74,16 @@ Problem = TypeVar("Problem", bound=EvidenceProblem)
 
 @dataclass(frozen=True, eq=False)
 class ModesFit:
-    """Modes that a search has found (so far)."""
+    """Modes that a search has found (so far); those of labels are refined unless interrupted."""
 
     search: Search
     network: MLP
     prior: ScalesByGroup
     predict_seed: int
+    width_scores: Mapping[int, float] | None = None  # nats per row held out, by number of units
+    refined: RefinedModes | None = None
+    variance_scale: float | None = None  # factor on the logits' variance in predictions
+    left_out: Tensor | None = None  # (N,), log probabilities of rows left out, if they chose it
 
     @property
     def modes(self) -> Modes:
@@ -91,35 +98,47 @@ class ModesFit:
     def stop_reason(self) -> Stopped:
         return self.search.stop_reason
 
-    @property
-    def _posterior(self) -> "Modes | RefinedModes":
-        """Normal laws around the modes."""
-        return self.modes
-
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        modes, laws = self.modes, self._posterior
-        evidence = modes.log_evidence.numpy() + data.log_jacobian
+        modes, prior = self.modes, self.prior
+        laws = modes if self.refined is None else self.refined
+        evidence, shares = modes.log_evidence.numpy() + data.log_jacobian, modes.shares.numpy()
         best = int(evidence.argmax())
         theta, factor = (t.cpu().contiguous().numpy() for t in (laws.theta, laws.factor))
-        return {
+        attributes: dict[str, Any] = {
             "network_": self.network,
-            "posterior_": ModeMixture(theta, factor, modes.shares.numpy()),
+            "posterior_": ModeMixture(theta, factor, shares),
             "n_modes_": len(theta),
             "multiplicity_modes_": modes.n_restarts.numpy(),
             "log_evidence_modes_": evidence,
             "log_evidence_": float(evidence[best]),
             "log_evidence_curve_": self.search.curves[best].numpy() + data.log_jacobian,
             "_predict_seed_": self.predict_seed,
-            **self._scales,
         }
+        if not prior.is_learned:
+            attributes["prior_scale_"] = prior.scale.numpy()
+        else:
+            attributes |= scale_attributes(prior, modes.hyper, "prior_scale_modes_", shares)
+        if self.variance_scale is not None:
+            attributes["variance_scale_"] = self.variance_scale
+        if data.y_scaling is not None:
+            unit, scaled = data.y_scaling.scale, modes.noise_precision.rsqrt().numpy()
+            overall = np.sqrt(np.average(scaled**2, axis=0, weights=shares)) * unit
+            attributes["noise_std_modes_"] = scaled * unit
+            attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
+        if self.width_scores is not None:
+            attributes["widths_"] = np.array(list(self.width_scores))
+            attributes["width_scores_"] = np.array(list(self.width_scores.values()))
+        return attributes
 
-    @property
-    def _scales(self) -> dict[str, Any]:
-        """Standard deviations of the weights of R modes: of groups, and of input columns."""
-        if not self.prior.is_learned:
-            return {"prior_scale_": self.prior.scale.numpy()}
-        modes, name = self.modes, "prior_scale_modes_"
-        return scale_attributes(self.prior, modes.hyper, name, modes.shares.numpy())
+    def without_each(self, x: Tensor, y: Tensor) -> NormalMixture:
+        """Distributions of targets (N, T) by all other rows, a draw a mode."""
+        modes = self.search.modes
+        parts = (t.to(x) for t in (modes.theta, modes.factor, modes.shares))
+        networks = LinearisedModes(self.network, *parts)
+        mean, covariance = networks.outputs(x)
+        noise = modes.noise_precision.to(x).reciprocal().unsqueeze(1)
+        variance, log_weights = covariance.diagonal(dim1=-2, dim2=-1), networks.weight.log()
+        return left_out(NormalMixture(mean, variance, noise, log_weights), y)
 
     def report(self, data: Training, tol: object, *, warns: bool) -> None:
         """Log what was found, and warn of a best mode that still moved at the end."""
@@ -134,53 +153,6 @@ class ModesFit:
             warn_of_moving_mode(curve, stopped, tol, data.total_weight)
 
 
-@dataclass(frozen=True, eq=False)
-class NumbersFit(ModesFit):
-    """Modes of regression, each with its noise."""
-
-    width_scores: Mapping[int, float] | None = None  # nats per row held out, by number of units
-
-    def without_each(self, x: Tensor, y: Tensor) -> NormalMixture:
-        """Distributions of targets (N, T) by all other rows, a draw a mode."""
-        modes = self.search.modes
-        parts = (t.to(x) for t in (modes.theta, modes.factor, modes.shares))
-        networks = LinearisedModes(self.network, *parts)
-        mean, covariance = networks.outputs(x)
-        noise = modes.noise_precision.to(x).reciprocal().unsqueeze(1)
-        variance, log_weights = covariance.diagonal(dim1=-2, dim2=-1), networks.weight.log()
-        return left_out(NormalMixture(mean, variance, noise, log_weights), y)
-
-    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        assert data.y_scaling is not None
-        unit = data.y_scaling.scale
-        scaled = self.modes.noise_precision.rsqrt().numpy()
-        shares = self.modes.shares.numpy()
-        overall = np.sqrt(np.average(scaled**2, axis=0, weights=shares)) * unit
-        attributes = super().attributes(data, model)
-        attributes["noise_std_modes_"] = scaled * unit
-        attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
-        if self.width_scores is not None:
-            attributes["widths_"] = np.array(list(self.width_scores))
-            attributes["width_scores_"] = np.array(list(self.width_scores.values()))
-        return attributes
-
-
-@dataclass(frozen=True, eq=False)
-class LabelsFit(ModesFit):
-    """Modes of classification, refined."""
-
-    refined: RefinedModes | Modes  # the modes themselves if refining them was interrupted
-    variance_scale: float  # factor on the logits' variance in predictions
-    left_out: Tensor | None = None  # (N,), log probabilities of rows left out, if they chose it
-
-    @property
-    def _posterior(self) -> RefinedModes | Modes:
-        return self.refined
-
-    def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        return {**super().attributes(data, model), "variance_scale_": self.variance_scale}
-
-
 def _starts(problem: EvidenceProblem, n: int, seed: int) -> Tensor:
     """Starting points (n, P) on the problem's device."""
     drawn = starting_points(problem.network, n, generator=generator_from(seed))
@@ -189,8 +161,7 @@ def _starts(problem: EvidenceProblem, n: int, seed: int) -> Tensor:
 
 def some_rows(problem: Problem, most: int) -> Problem:
     """The problem of at most ``most`` rows, spread evenly."""
-    n_rows = len(problem.data.x)
-    rows = torch.linspace(0, n_rows - 1, min(n_rows, most)).round().long()
+    rows = chosen_rows(len(problem.data.x), most)
     return replace(problem, data=Data(*(t[rows.to(t.device)] for t in problem.data)))
 
 
@@ -206,7 +177,7 @@ def _require_memory(data: Training, network: MLP, n: int, matrices: int) -> None
 
 # Modes of a number of units under a prior, each without a fold, and what they say of it (None if
 # stopped).
-Validate = Callable[[int, UnboundPrior], tuple[NumbersFit, HeldOutFold | None]]
+Validate = Callable[[int, UnboundPrior], tuple[ModesFit, HeldOutFold | None]]
 
 
 class Widths(NamedTuple):
@@ -215,8 +186,8 @@ class Widths(NamedTuple):
     chosen: int
     prior: UnboundPrior
     scores: dict[int, float]  # nats per unit of weight, by number of units; the better prior's
-    ended: NumbersFit | None = None  # what there was when it was stopped
-    begun: NumbersFit | None = None  # modes of the chosen one, each without a fold
+    ended: ModesFit | None = None  # what there was when it was stopped
+    begun: ModesFit | None = None  # modes of the chosen one, each without a fold
 
 
 def choose_width(
@@ -277,14 +248,19 @@ class EvidenceLaplace:
     most: int | None = None
     effort: ModesEffort = field(default=ModesEffort(), kw_only=True)
 
-    def fit(self, data: Training, model: Model, run: Run) -> NumbersFit:
+    def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
         effort, network = self.effort, fully_connected(model.network)
-        searches = _Searches(self, data, run, [])
-        searches.require_memory(model)
-        may_change = self.widens and model.likelihood.n_params > 0
+        searches = _Searches(self, data, run, spawn_seeds(data.seed, 3), [])
+        searches.n_restarts(network)  # for which there is memory
+        learns_noise = model.likelihood.n_params > 0
+        problem = NumbersEvidence(
+            network, data.double_data, scales_by_group(model.prior),
+            noise_precision=None if learns_noise else model.likelihood.noise_scale.double() ** -2,
+        )  # fmt: skip
+        may_change = self.widens and learns_noise
         wide = effort.richer(data.n_rows, network) if may_change else None
         asks = may_change and effort.asks_width(data.n_rows, network)
-        n_parts = 1 + begins_both_ways(searches.problem(model)) + (wide is not None)
+        n_parts = 1 + begins_both_ways(problem) + (wide is not None)
         most = self.max_iter
         if isinstance(most, str):
             most = (1 + effort.more) * effort.steps
@@ -297,28 +273,25 @@ class EvidenceLaplace:
         run.begin(n_parts * most, lambda: searches.so_far[-1]())
         with torch.no_grad():
             if asks:
-
-                def validate(
-                    width: int, prior: UnboundPrior
-                ) -> tuple[NumbersFit, HeldOutFold | None]:
-                    return searches.validate(_resized(model, width, prior))
-
                 _, y, weight = data.double_data
-                widths = choose_width(validate, priors, network, y, weight, effort)
+                widths = choose_width(
+                    lambda *how: searches.validate(_resized(problem, *how)),
+                    priors, network, y, weight, effort,
+                )  # fmt: skip
                 fit, begun = widths.ended, widths.begun
-                chosen = _resized(model, widths.chosen, widths.prior)
+                chosen = _resized(problem, widths.chosen, widths.prior)
                 if fit is None and widths.chosen < effort.usual_width:
                     fit = searches.search(chosen, begun)
                 if len(priors) > 1:
-                    model = chosen
+                    problem = chosen
             if fit is None and wide is not None:
-                pilot = searches.pilot(model)
+                pilot = searches.pilot(problem)
                 if pilot.search.has_ended:
                     fit = pilot
                 elif noise_share(pilot.modes, data.double_data.y.cpu()) <= effort.most_noise:
                     prior = self.wide_prior or ARD()
-                    model, begun = _resized(model, wide.hidden_layer_sizes[0], prior), None
-            fit = fit or searches.search(model, begun)
+                    problem, begun = _resized(problem, wide.hidden_layer_sizes[0], prior), None
+            fit = fit or searches.search(problem, begun)
             if widths is not None:
                 unit = data.log_jacobian / data.total_weight
                 scores = {width: score + unit for width, score in widths.scores.items()}
@@ -330,9 +303,9 @@ class EvidenceLaplace:
         return fit
 
 
-def _resized(model: Model, width: int, prior: UnboundPrior) -> Model:
-    network = network_of(fully_connected(model.network), width)
-    return model._replace(network=network, prior=prior.bind(network.layout))
+def _resized(problem: NumbersEvidence, width: int, prior: UnboundPrior) -> NumbersEvidence:
+    network = network_of(problem.network, width)
+    return replace(problem, network=network, prior=scales_by_group(prior.bind(network.layout)))
 
 
 class _Searches(NamedTuple):
@@ -341,30 +314,24 @@ class _Searches(NamedTuple):
     method: EvidenceLaplace
     data: Training
     run: Run
-    so_far: list[Callable[[], NumbersFit]]
+    seeds: list[int]  # of starts, of predictions and of folds
+    so_far: list[Callable[[], ModesFit]]
 
-    def problem(self, model: Model) -> NumbersEvidence:
-        learned = model.likelihood.n_params > 0
-        return NumbersEvidence(
-            fully_connected(model.network), self.data.double_data, scales_by_group(model.prior),
-            noise_precision=None if learned else model.likelihood.noise_scale.double() ** -2,
-        )  # fmt: skip
-
-    def pilot(self, model: Model) -> NumbersFit:
+    def pilot(self, problem: NumbersEvidence) -> ModesFit:
         """Two modes of some of the rows, one begun in each way, by which the noise is judged."""
-        problem, theta = self.problem(model), self._draw(model, 2)
-        problem = some_rows(problem, self.method.effort.pilot_rows)
-        how = replace(self._how(model), max_more=0)
-        doubted = alternating(2, theta)
-        return self._fit(model, how.search(problem, theta, doubted, self._on_step(model)))
+        some, theta = some_rows(problem, self.method.effort.pilot_rows), self._draw(problem, 2)
+        how, on_step = replace(self._how(problem), max_more=0), self._on_step(problem)
+        return self._fit(problem, how.search(some, theta, alternating(2, theta), on_step))
 
-    def search(self, model: Model, begun: NumbersFit | None = None) -> NumbersFit:
+    def search(self, problem: NumbersEvidence, begun: ModesFit | None = None) -> ModesFit:
         """All modes; ``begun``: those that leave out a fold each, to go on from."""
-        n, draw, effort = self.require_memory(model), partial(self._draw, model), self.method.effort
-        how, on_step = self._how(model), self._on_step(model)
+        n, draw, effort = (
+            self.n_restarts(problem.network), partial(self._draw, problem), self.method.effort
+        )  # fmt: skip
+        how, on_step = self._how(problem), self._on_step(problem)
         modes = None if begun is None else begun.search.modes
-        search = search_numbers(how, self.problem(model), draw, n, on_step, modes)
-        fit = self._fit(model, distinct(self.problem(model), search))
+        search = search_numbers(how, problem, draw, n, on_step, modes)
+        fit = self._fit(problem, distinct(problem, search))
         modes = fit.search.modes
         if search.has_ended or len(modes.theta) == 1:
             return fit
@@ -375,51 +342,44 @@ class _Searches(NamedTuple):
         near = torch.stack([s > s.max() - effort.most_behind for s in (density, evidence)]).any(0)
         return replace(fit, search=fit.search.of(near.nonzero().flatten()))
 
-    def validate(self, model: Model) -> tuple[NumbersFit, HeldOutFold | None]:
+    def validate(self, problem: NumbersEvidence) -> tuple[ModesFit, HeldOutFold | None]:
         """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""
-        effort, how = self.method.effort, self._how(model)
+        effort, how = self.method.effort, self._how(problem)
         tol = how.tol
         if tol is not None:
             tol = max(effort.rough_tol, 0.0 if isinstance(tol, str) else tol)
         how = EvidenceSearch(min(how.max_iter, effort.rough_steps), tol)
-        generator = generator_from(self._seeds[2])
+        generator = generator_from(self.seeds[2])
         fold = folds(self.data.n_rows, effort.folds, generator=generator).to(self.data.device)
-        start = self._draw(model, MODES_A_FOLD * effort.folds)
-        on_step = self._on_step(model)
-        search, rows = cross_validated(how, self.problem(model), start, fold, on_step)
-        return self._fit(model, search), rows
+        start, on_step = self._draw(problem, MODES_A_FOLD * effort.folds), self._on_step(problem)
+        search, rows = cross_validated(how, problem, start, fold, on_step)
+        return self._fit(problem, search), rows
 
-    def require_memory(self, model: Model) -> int:
+    def n_restarts(self, network: MLP) -> int:
         """Number of restarts, for whose systems, their factors and inverses there is memory."""
-        network, method = fully_connected(model.network), self.method
+        method = self.method
         n = method.effort.restarts(method.n_restarts, self.data.n_rows, network, method.most)
         _require_memory(self.data, network, n, 5 * (network.n_outputs + 1))
         return n
 
-    def _how(self, model: Model) -> EvidenceSearch:
+    def _how(self, problem: NumbersEvidence) -> EvidenceSearch:
         max_iter, more, effort = self.method.max_iter, 0, self.method.effort
         if isinstance(max_iter, str):
-            max_iter = effort.steps_of_mode(self.data.n_rows, fully_connected(model.network))
+            max_iter = effort.steps_of_mode(self.data.n_rows, problem.network)
             more = effort.more * max_iter
         return EvidenceSearch(max_iter, self.method.tol, more)
 
-    @property
-    def _seeds(self) -> list[int]:
-        """Seeds of starts, of predictions and of folds."""
-        return spawn_seeds(self.data.seed, 3)
+    def _fit(self, problem: NumbersEvidence, search: Search) -> ModesFit:
+        return ModesFit(search, problem.network, problem.prior, self.seeds[1])
 
-    def _fit(self, model: Model, search: Search) -> NumbersFit:
-        network, prior = fully_connected(model.network), scales_by_group(model.prior)
-        return NumbersFit(search, network, prior, self._seeds[1])
+    def _draw(self, problem: NumbersEvidence, n: int) -> Tensor:
+        return _starts(problem, n, self.seeds[0])
 
-    def _draw(self, model: Model, n: int) -> Tensor:
-        return _starts(self.problem(model), n, self._seeds[0])
-
-    def _on_step(self, model: Model) -> OnSearch:
+    def _on_step(self, problem: NumbersEvidence) -> OnSearch:
         """Ends a block after every step, and keeps what has been found by then."""
 
         def on_step(_: int, search: Callable[[], Search]) -> bool:
-            self.so_far[:] = [lambda: self._fit(model, distinct(self.problem(model), search()))]
+            self.so_far[:] = [lambda: self._fit(problem, distinct(problem, search()))]
             return self.run.end_block()
 
         return on_step
@@ -444,7 +404,7 @@ class EvidenceLaplaceLabels:
     tries: bool = True
     effort: ModesEffort = field(default=ModesEffort(), kw_only=True)
 
-    def fit(self, data: Training, model: Model, run: Run) -> LabelsFit:
+    def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
         network = fully_connected(model.network)
         n_restarts = self.n_restarts
         if isinstance(n_restarts, str):
@@ -455,9 +415,9 @@ class EvidenceLaplaceLabels:
         start_seed, predict_seed = spawn_seeds(data.seed, 2)
         fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
 
-        def unrefined(problem: LabelsEvidence, search: Search) -> LabelsFit:
+        def unrefined(problem: LabelsEvidence, search: Search) -> ModesFit:
             search = distinct(problem, search)
-            return LabelsFit(search, network, problem.prior, predict_seed, search.modes, fixed)
+            return ModesFit(search, network, problem.prior, predict_seed, variance_scale=fixed)
 
         run.begin()
         with torch.no_grad():
@@ -465,22 +425,22 @@ class EvidenceLaplaceLabels:
             problem, search = self._search(problem, start, run, unrefined)
             fit = unrefined(problem, search)
             run.keep(lambda: fit)
-            modes, scale, left_out = fit.search.modes, fixed, None
+            modes = fit.search.modes
             refined = refine(problem, modes)
+            final = replace(fit, refined=refined)
             if isinstance(self.variance_scale, str):
                 choice = choose_variance_scale(problem, refined, modes.shares)
-                scale, left_out = choice.chosen, -choice.of_rows
-            fit = replace(fit, refined=refined, variance_scale=scale, left_out=left_out)
-        run.end(fit)
-        fit.report(data, self.tol, warns=self.says_unconverged)
-        return fit
+                final = replace(final, variance_scale=choice.chosen, left_out=-choice.of_rows)
+        run.end(final)
+        final.report(data, self.tol, warns=self.says_unconverged)
+        return final
 
     def _search(
         self,
         problem: LabelsEvidence,
         start: Tensor,
         run: Run,
-        unrefined: Callable[[LabelsEvidence, Search], LabelsFit],
+        unrefined: Callable[[LabelsEvidence, Search], ModesFit],
     ) -> tuple[LabelsEvidence, Search]:
         """The problem under the prior that was taken, and its modes.
 

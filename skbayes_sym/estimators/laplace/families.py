@@ -25,7 +25,7 @@ from skbayes_sym.models.augmentations.augmentation import (
     amplitude,
     stratified_noise,
 )
-from skbayes_sym.models.augmentations.images import Affine, AffineBasis
+from skbayes_sym.models.augmentations.images import Affine
 from skbayes_sym.models.augmentations.tabular import Rotation2D
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
@@ -190,7 +190,7 @@ class LearnedInvariances:
         amplitudes = [self._reach(eta).amplitude for eta in self.curve]
         curves = np.array(amplitudes).reshape(len(amplitudes), len(reach.names))
         displacement = np.ones(len(reach.names))
-        if isinstance(self.augmentation, AffineBasis):
+        if isinstance(self.augmentation, Affine):
             displacement = np.array(self.augmentation.displacement)
         moved, directions = _directions(reach.covariance, displacement)
         return {

@@ -55,8 +55,6 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import LayerScales, Prior, UnboundPrior
 
-_TOL = 5e-6  # of regression; see ``inference.laplace.search.evidence_problem``
-
 OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
     "hidden_layer_sizes": [StrOptions({"auto"}), *CONSTRAINTS["hidden_layer_sizes"]],
@@ -92,22 +90,12 @@ class ChoosesOptimizer(LaplaceEstimator):
     def _sizes(self, data: Training, n_outputs: int) -> tuple[int, ...]:
         if not isinstance(self.hidden_layer_sizes, str):
             return super()._sizes(data, n_outputs)
-        return (
-            self._effort.usual_width if self._asks_for_adam() else self._units(data, n_outputs),
-        )
+        is_adam = self._asked == "adam"
+        return (self._effort.usual_width if is_adam else self._units(data, n_outputs),)
 
     def _units(self, data: Training, n_outputs: int) -> int:
         """Hidden units of "auto" for Gauss-Newton steps."""
         raise NotImplementedError
-
-    def _most_steps(self, network: MLP) -> int:
-        """Gauss-Newton steps of a restart."""
-        raise NotImplementedError
-
-    def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
-        """Multiplications of as many steps of all restarts."""
-        n_params = network.layout.n_params
-        return work(self._restarts_at_most, n_steps, n_rows, n_params, network.n_outputs)
 
     @property
     def _n_restarts(self) -> int | str:
@@ -121,40 +109,33 @@ class ChoosesOptimizer(LaplaceEstimator):
 
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
         """Whether "auto" trains such a network by Adam."""
-        return self._work(self._most_steps(network), n_rows, network) > self._effort.most_work
+        raise NotImplementedError
 
     def _gauss_newton(self) -> Method:
         raise NotImplementedError
 
+    @property
+    def _asked(self) -> str:
+        """Optimiser that is asked for; only Adam takes other likelihoods than the default."""
+        given = self.optimizer
+        if not isinstance(given, str):
+            return "gauss-newton" if isinstance(given, GaussNewton) else "adam"
+        is_default = isinstance(self.likelihood, str) and self.likelihood == "auto"
+        return given if is_default or given != "auto" else "adam"
+
     def _model(self, data: Training) -> Model:
         if isinstance(self.optimizer, Optimizer):
             self.optimizer.check()
-        self.optimizer_ = "gauss-newton"
-        if self._takes_adam(data):
-            self.optimizer_ = "adam"
+        self.optimizer_ = asked = self._asked
+        if asked == "auto":
+            self.optimizer_ = "gauss-newton"
+            network = self._network(data, self._n_outputs(data))
+            if not isinstance(network, MLP) or self._takes_long(data.n_rows, network):
+                self.optimizer_ = "adam"
         return super()._model(data)
 
     def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
         return {**super()._attributes(data, model, found), "optimizer_": self.optimizer_}
-
-    def _takes_adam(self, data: Training) -> bool:
-        """Whether Adam trains the network: as ``optimizer`` says, or as the model asks."""
-        if self._is_asked("gauss-newton", GaussNewton):
-            return False
-        if self._asks_for_adam():
-            return True
-        network = self._network(data, self._n_outputs(data))
-        return not isinstance(network, MLP) or self._takes_long(data.n_rows, network)
-
-    def _is_asked(self, name: str, kind: type[Optimizer]) -> bool:
-        given = self.optimizer
-        return given == name if isinstance(given, str) else isinstance(given, kind)
-
-    def _asks_for_adam(self) -> bool:
-        """Whether parameters ask for it, whatever the data."""
-        is_default = isinstance(self.likelihood, str) and self.likelihood == "auto"
-        by_model = not is_default and self._is_asked("auto", Adam)
-        return by_model or self._is_asked("adam", Adam)
 
     def _steps_up_to(self, automatic: int) -> int:
         return automatic if isinstance(self.max_iter, str) else self.max_iter
@@ -164,8 +145,21 @@ class ChoosesOptimizer(LaplaceEstimator):
         if not (is_learned or isinstance(self.prior, UnboundPrior)):
             return layer_prior(self.prior, recording(network))
         bound = NetworkEstimator._prior(self, network)
-        if self.optimizer_ == "adam":
-            _require_scales_of_layers(bound, network)
+        if self.optimizer_ == "gauss-newton":
+            return bound
+        if bound.learned is not None:
+            raise ValueError(
+                "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
+                "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."
+            )
+        shown, scale = recording(network), independent_normals(bound).scale
+        slices = network.layout.slices
+        first = [float(scale[slices[layer.weight]][0]) for layer in shown.weight_layers]
+        if not torch.allclose(layer_prior(first, shown).scale.to(scale), scale):
+            raise ValueError(
+                "Adam's curvature takes one prior scale a layer, of weights and biases alike. Use "
+                "Normal(scale) with one number or one a layer, or optimizer='gauss-newton'."
+            )
         return bound
 
     def _networks_at_once(self, n_weights: int) -> float:
@@ -186,22 +180,6 @@ class ChoosesOptimizer(LaplaceEstimator):
         return Laplace(adam, learns_scales, self._steps_up_to(effort.max_iter), tol, effort)
 
 
-def _require_scales_of_layers(prior: Prior, network: Network) -> None:
-    """Raise unless Adam can take it: normals with one scale a layer that stay as they are."""
-    if prior.learned is not None:
-        raise ValueError(
-            "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
-            "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."
-        )
-    shown, scale = recording(network), independent_normals(prior).scale
-    first = [float(scale[network.layout.slices[layer.weight]][0]) for layer in shown.weight_layers]
-    if not torch.allclose(layer_prior(first, shown).scale.to(scale), scale):
-        raise ValueError(
-            "Adam's curvature takes one prior scale a layer, of weights and biases alike. Use "
-            "Normal(scale) with one number or one a layer, or optimizer='gauss-newton'."
-        )
-
-
 @in_full
 class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     r"""Bayesian neural network regression by Laplace approximations.
@@ -220,42 +198,39 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     Parameters
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
-        Widths of the hidden layers; ``()`` is a linear model. "auto" is 3, 8 or 20 units, as
-        five-fold cross-validation says, `width_scores_`; 20 of many rows, and 40 of more than
-        1,000 distinct rows without much noise, if they are four a weight and there is time; 10
-        or 5 where columns are so many that 20 would take long.
+        Widths of the hidden layers; ``()`` is a linear model. "auto" chooses 3, 8 or 20 units by
+        five-fold cross-validation (`width_scores_`). Many rows get 20; more than 1,000 distinct
+        rows with little noise get 40, if there are at least four rows per weight; very many columns
+        get 10 or 5.
     activation, network : as in every network
     likelihood : as in every regressor
     optimizer : {"auto", "gauss-newton", "adam"}, GaussNewton or Adam, default="auto"
         "auto" takes Gauss-Newton steps for a fully connected network with the default likelihood,
-        unless they'd take long (some twenty seconds); `optimizer_` says what was taken.
-        `~skbayes_sym.estimators.optimizers.GaussNewton` says how many restarts,
-        `~skbayes_sym.estimators.optimizers.EvidenceAdam` what the posterior covers, the curvature
-        and when hyperparameters move. Adam trains one network.
+        unless they'd take more than some twenty seconds, and Adam, which trains one network,
+        otherwise. `~skbayes_sym.estimators.optimizers.GaussNewton` sets the restarts,
+        `~skbayes_sym.estimators.optimizers.EvidenceAdam` the curvature and when hyperparameters
+        move.
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number or one per layer; or an object. "learn" maximises the evidence over the scales:
-        ``LayerScales()``, one per layer's weights and per layer's biases, or ``ARD()``, one per
-        column of ``X``, `relevance_`: as the rows prefer that choose the width, and for more than
-        1,000 without much noise. By Adam one scale a layer, from 3.0, or given normals.
+        one number or one per layer; or an object. "learn" maximises the evidence over the scales of
+        ``LayerScales()``, one per layer, or of ``ARD()``, one per column of ``X`` (`relevance_`),
+        as cross-validation prefers; more than 1,000 distinct rows with little noise get ``ARD()``.
+        Adam learns one scale a layer, from 3.0, or takes given normals.
     noise_std : as in every regressor
     max_iter : int or "auto", default="auto"
-        Largest number of optimiser steps; "auto" is 100, 50 of up to 500 rows and at least
-        50 of systems that take long, up to three times as many where the evidence still rises
-        steeply, as it does while next to no noise is found; and 3000 by Adam.
+        Largest number of optimiser steps. "auto" is 100, 50 of up to 500 rows and at least 50 where
+        a step takes long, up to three times as many while the evidence rises steeply; 3000 by Adam.
     standardize : as in every regressor
     tol : "auto", float or None, default="auto"
-        A restart ends when its log evidence moves by less than this many nats per unit of sample
-        weight over three steps, three times in a row; "auto" is 5e-6. Adam stops when the log
-        evidence gains less than this many from one tenth of ``max_iter`` to the next; "auto" is
-        1e-3. None never stops.
+        A restart ends when its log evidence moves by less than this many nats per row over three
+        steps, three times in a row; "auto" is 5e-6. Adam stops when the log evidence gains less
+        than this many from one tenth of ``max_iter`` to the next; "auto" is 1e-3. None never stops.
     device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
     log_evidence_ : float
-        Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
-        bound; the largest of the modes'.
+        Laplace approximation of log p(y | X) of the best mode, nats: an estimate, no bound.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
     prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)
@@ -271,8 +246,8 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     n_iter_ : int
         Steps made, by the restart with the most.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in the units of ``y``: root of the modes' mean variance; of
-        another likelihood its scale, if it has one.
+        Standard deviation of the noise (or its scale), in the units of ``y``: root of the modes'
+        mean variance.
     n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
     prior_scale_modes_, relevance_, noise_std_modes_ : as in every Laplace approximation
     log_evidence_curve_, widths_, width_scores_ : as in every Laplace approximation
@@ -288,12 +263,11 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     Notes
     -----
     Gauss-Newton steps of R restarts take O(R (n_samples n_targets P^2 + P^3)) for P weights, and
-    each sets the hyperparameters anew (MacKay 1992). One of Adam's costs as much as a
+    each sets the hyperparameters anew (MacKay 1992). A step of Adam costs as much as a
     deterministic network's, and at most half as much again where it gathers an online update; an
-    exact one costs about one look at the data, and two more where there is noise to learn.
+    exact update costs one look at the data, and two more where there is noise to learn.
 
-    Modes count alike. Their evidences differ by tens of nats, but mostly by the approximation's own
-    error: weights in proportion to them leave one mode, and not the one that predicts best.
+    Modes count alike: their evidences differ mostly by the error of the approximation.
 
     References
     ----------
@@ -355,25 +329,18 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     def _units(self, data: Training, n_outputs: int) -> int:
         return self._effort.units_of_numbers(data.n_rows, data.n_features, n_outputs)
 
-    def _most_steps(self, network: MLP) -> int:
-        return self._steps_up_to(self._effort.steps)
-
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
+        effort, n_params = self._effort, network.layout.n_params
         if isinstance(self._n_restarts, str) and isinstance(self.max_iter, str):
-            effort = self._effort
             return effort.affordable_modes(effort.fewest_modes, n_rows, network) == 0
-        return super()._takes_long(n_rows, network)
-
-    def _work(self, n_steps: int, n_rows: int, network: MLP) -> float:
-        n_restarts = self._effort.restarts(self._n_restarts, n_rows, network)
-        n_targets, n_params = network.n_outputs, network.layout.n_params
-        return work(n_restarts, n_steps, n_rows * n_targets, n_params)
+        n_restarts = effort.restarts(self._n_restarts, n_rows, network)
+        n_steps, n_numbers = self._steps_up_to(effort.steps), n_rows * network.n_outputs
+        return work(n_restarts, n_steps, n_numbers, n_params) > effort.most_work
 
     def _gauss_newton(self) -> EvidenceLaplace:
-        tol = _TOL if isinstance(self.tol, str) else self.tol
         learns_scales = isinstance(self.prior, str | UnboundPrior)
         return EvidenceLaplace(
-            self._n_restarts, self.max_iter, tol, says_unconverged=True,
+            self._n_restarts, self.max_iter, self.tol, says_unconverged=True,
             widens=learns_scales and isinstance(self.hidden_layer_sizes, str),
             wide_prior=prior_object(self.prior), effort=self._effort,
         )  # fmt: skip
@@ -521,14 +488,14 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         self.verbose = verbose
 
     def _units(self, data: Training, n_outputs: int) -> int:
+        effort = self._effort
+
         def in_time(network: MLP) -> bool:
             if network.hidden_layer_sizes == (effort.usual_width,):
                 return not self._takes_long(data.n_rows, network)
-            n_steps = self._most_steps(network)
-            work = effort.tries * self._work(n_steps, data.n_rows, network)
-            return work <= effort.most_work_of(network)
+            most = effort.most_work_of(network)
+            return effort.tries * self._work(data.n_rows, network) <= most
 
-        effort = self._effort
         return effort.units(data.n_rows, data.n_features, n_outputs, in_time)
 
     def _n_outputs(self, data: Training) -> int:
@@ -540,8 +507,14 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         # A linear model has one mode, whose scales don't run away.
         return STEEP if fully_connected(network).hidden_layer_sizes else LayerScales()
 
-    def _most_steps(self, network: MLP) -> int:
-        return self._steps_up_to(self._effort.steps_of_labels(network.layout.n_params))
+    def _work(self, n_rows: int, network: MLP) -> float:
+        """Multiplications of all restarts."""
+        n_params = network.layout.n_params
+        n_steps = self._steps_up_to(self._effort.steps_of_labels(n_params))
+        return work(self._restarts_at_most, n_steps, n_rows, n_params, network.n_outputs)
+
+    def _takes_long(self, n_rows: int, network: MLP) -> bool:
+        return self._work(n_rows, network) > self._effort.most_work
 
     def _gauss_newton(self) -> EvidenceLaplaceLabels:
         return EvidenceLaplaceLabels(

@@ -18,12 +18,7 @@ from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, STEP_CONSTRAINTS, S
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
-from skbayes_sym.estimators.layerwise.layerwise_training import (
-    HIDDEN_POSTERIORS,
-    LAST_LAYERS,
-    LayerwiseParts,
-    LayerwiseVI,
-)
+from skbayes_sym.estimators.layerwise.layerwise_training import LayerwiseVI
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
 from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_adam
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
@@ -43,23 +38,19 @@ _N_DRAWS = 2  # of the hidden layers a step: each conditions the last one
 class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     r"""Regression by wide Bayesian neural networks whose layers depend on each other.
 
-    Mean-field posteriors of wide networks collapse to the prior: independent weights must let the
-    units that the data don't need add noise. Here a layer's posterior is conditional on the layers
-    sampled below it,
+    Mean-field posteriors of wide networks collapse to the prior. Here a layer's posterior is
+    conditional on the layers sampled below it,
 
     .. math:: q(W_1, \ldots, W_L) = q(W_1) \, q(W_2 \mid W_1) \cdots q(W_L \mid W_1, \ldots,
               W_{L-1}),
 
-    by default with the last layer integrated out exactly, so that it abides by the translations
-    that the data can't see (section 5 of Kurle et al., in the conditional form that is a bound).
+    with the last layer integrated out exactly, given the sampled ones, so that it abides by the
+    translations that the data can't see (section 5 of Kurle et al., in the conditional form that is
+    a bound). Every step uses all rows.
 
     Parameters
     ----------
     hidden_layer_sizes, activation : as in every network
-    last_layer : {"collapsed", "variational"}, default="collapsed"
-        "collapsed" integrates the last layer exactly, given sampled hidden layers, and needs all
-        rows at every step. "variational" makes it of sites at the inducing points, as
-        ``hidden_posterior="global_inducing"`` makes the others, and takes minibatches.
     hidden_posterior : {"mean_field", "global_inducing"} or int, default="mean_field"
         "global_inducing" makes the posterior of a layer's weights of 100 sites (an int is another
         number) at the activations sampled below it, so that layers are correlated.
@@ -81,8 +72,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     n_predict_samples : int, default=200
         Draws of the hidden layers that predictions average; the same ones for every row.
     tol : float or None, default=0.001
-        Training stops when the training ELBO gains less than this many nats per unit of sample
-        weight from one tenth of ``max_iter`` to the next. None never stops.
+        Training stops when the training ELBO gains less than this many nats per row from one tenth
+        of ``max_iter`` to the next. None never stops.
     device, random_state, verbose : as in every estimator
 
     Attributes
@@ -117,12 +108,11 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     Notes
     -----
     Training starts once concentrated and once at the prior, with a KL weight that rises over the
-    first fifth of the steps, and keeps the higher ELBO. Scales that are learned are parameters of
-    the bound; their hyperprior, a Gamma law of precisions, takes part in training and in the choice
-    of the start, not in `elbo_`. A step costs O(S N r^2) with "collapsed", r = min(N, H + 1) for H
-    units below the last layer and S = ``n_weight_samples``; training is in float64 whatever
-    ``dtype``. Nothing is averaged over exchanges of units here: the sampled layers below tell units
-    apart.
+    first fifth of the steps, and keeps the higher ELBO. The hyperprior of learned scales, a Gamma
+    law of precisions, takes part in training and in the choice of the start, not in `elbo_`. A step
+    costs O(S N r^2), r = min(N, H + 1) for H units below the last layer and S =
+    ``n_weight_samples``; training is in float64. Nothing is averaged over exchanges of units: the
+    sampled layers below tell them apart.
 
     References
     ----------
@@ -143,7 +133,6 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     ((3,), True)
     """
 
-    last_layer: str
     hidden_posterior: str | int
     noise_std: str | float | Sequence[float]
     max_iter: int
@@ -160,9 +149,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         **NETWORK_CONSTRAINTS,
         **NOISE_CONSTRAINTS,
         **STEP_CONSTRAINTS,
-        "last_layer": [StrOptions(LAST_LAYERS)],
         "hidden_posterior": [
-            StrOptions(HIDDEN_POSTERIORS),
+            StrOptions({"mean_field", "global_inducing"}),
             Interval(Integral, 1, None, closed="left"),
         ],
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
@@ -174,7 +162,6 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         hidden_layer_sizes: int | Sequence[int] = (50,),
         activation: str = "relu",
         *,
-        last_layer: str = "collapsed",
         hidden_posterior: str | int = "mean_field",
         prior: GivenPrior = "learn",
         likelihood: str | Likelihood = "auto",
@@ -190,7 +177,6 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
-        self.last_layer = last_layer
         self.hidden_posterior = hidden_posterior
         self.prior = prior
         self.likelihood = likelihood
@@ -221,7 +207,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
             if value != "auto":
                 raise ValueError(f"{name}={value!r} is not for LayerwiseVIRegressor.")
         steps = Steps.of(adam, self.max_iter, self.tol, n_draws=_N_DRAWS)
-        return LayerwiseVI(LayerwiseParts(self.last_layer, self.hidden_posterior), steps)
+        return LayerwiseVI(self.hidden_posterior, steps)
 
     def _predictor(self, like: Tensor) -> LayerwisePredictor:
         """Predictor made of draws of the hidden layers and the last layer given them."""

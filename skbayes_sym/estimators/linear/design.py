@@ -19,8 +19,6 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.random import spawn_seeds
 
-_DOUBLE = 8  # bytes
-
 
 class Design(NamedTuple):
     """Inputs in the units in which the prior is N(0, v I)."""
@@ -65,62 +63,47 @@ def require_covariance(data: Training, n_outputs: int) -> None:
     r = min(data.n_rows, data.n_features)
     covariance = Part(
         f"the covariance of {n_outputs} outputs in {r} dimensions",
-        2 * (n_outputs * r) ** 2 * _DOUBLE,
+        2 * (n_outputs * r) ** 2 * 8,
         "Use fewer rows or fewer features (as many dimensions as the smaller of the two), or one "
         "likelihood='bernoulli' per class.",
     )
     require_memory([covariance], data.device)
 
 
-# Learned noise, relative to the standard deviation of the targets.
-_NOISE_RANGE = (1e-6, 1e2)
-# Learned prior standard deviation of the outputs, relative to their scale (1 on a log or logit
-# scale). Beyond the upper end the quadrature and the data say nothing any more.
-_OUTPUT_RANGE = (1e-5, 1e5)
-_LOGIT_RANGE = (1e-5, 30.0)
+def start_of(
+    data: Training, likelihood: Likelihood, typical: float, prior_scale: Array | None,
+    target: int = 0,
+) -> tuple[float, Learning]:  # fmt: skip
+    """Log prior variance at which the outputs have the scale expected of them, and what is learned.
 
-_AT_THE_END = 1e-3  # a log scale this close to an end has reached it
-
-
-class Start(NamedTuple):
-    """Beginning of the updates."""
-
-    log_prior_variance: float
-    learning: Learning
-
-    @classmethod
-    def of(
-        cls, data: Training, likelihood: Likelihood, typical: float, prior_scale: Array | None,
-        target: int = 0,
-    ) -> Self:  # fmt: skip
-        """Prior variance at which the outputs have the scale expected of them.
-
-        ``typical`` is the mean squared length of the inputs.
-        """
-        is_scaled = likelihood.scales_targets
-        output_scale = float(data.target_spread[target]) if is_scaled else 1.0
-        start = 2.0 * log(output_scale) - (log(typical) if typical > 0.0 else 0.0)
-        ends = _OUTPUT_RANGE if is_scaled else _LOGIT_RANGE
-        prior_range = Range(*(start + 2.0 * log(end) for end in ends))
-        noise_range = Range(*(log(output_scale) + log(end) for end in _NOISE_RANGE))
-        # Without a feature that varies there is nothing to learn.
-        learns_prior = prior_scale is None and typical > 0.0
-        return cls(
-            start if prior_scale is None else 0.0,
-            Learning(prior_range if learns_prior else None, noise_range),
-        )
+    ``typical`` is the mean squared length of the inputs.
+    """
+    is_scaled = likelihood.scales_targets
+    output_scale = float(data.target_spread[target]) if is_scaled else 1.0
+    start = 2.0 * log(output_scale) - (log(typical) if typical > 0.0 else 0.0)
+    # Learned prior standard deviation of the outputs, relative to their scale (1 on a log or logit
+    # scale). Beyond the upper end the quadrature and the data say nothing any more.
+    ends = (1e-5, 1e5) if is_scaled else (1e-5, 30.0)
+    prior_range = Range(*(start + 2.0 * log(end) for end in ends))
+    # Learned noise, relative to the standard deviation of the targets.
+    noise_range = Range(*(log(output_scale) + log(end) for end in (1e-6, 1e2)))
+    # Without a feature that varies there is nothing to learn.
+    learns_prior = prior_scale is None and typical > 0.0
+    learning = Learning(prior_range if learns_prior else None, noise_range)
+    return start if prior_scale is None else 0.0, learning
 
 
 def warn_of_ends(log_variance: float, log_noise: Sequence[float], learning: Learning) -> None:
-    """Say which learned scale has no optimum inside its range."""
-    if learning.prior is not None and log_variance > learning.prior.high - _AT_THE_END:
+    """Say which learned scale has no optimum inside its range: it is as good as at an end."""
+    close = 1e-3
+    if learning.prior is not None and log_variance > learning.prior.high - close:
         warn_user(
             "prior_scale_ reached the upper end of its range: the evidence rises with it "
             "without end, as with classes that the features separate perfectly. Give "
             "prior a value.",
             ConvergenceWarning,
         )
-    if any(value < learning.noise.low + _AT_THE_END for value in log_noise):
+    if any(value < learning.noise.low + close for value in log_noise):
         warn_user(
             "noise_std_ reached the lower end of its range: the features fit the targets "
             "without error, or the targets are all the same. Give noise_std a value.",

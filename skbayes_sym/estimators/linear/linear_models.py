@@ -22,7 +22,7 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
-from skbayes_sym.estimators.linear.site_inference import SiteFit, is_conjugate, scale_by_left_out
+from skbayes_sym.estimators.linear.site_inference import LinearFit, is_conjugate, scale_by_left_out
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.linear.linear_predictor import LinearPredictor
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
@@ -47,17 +47,16 @@ FOR_CLASSES: dict[str, Likelihood | None] = {
 class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     r"""Bayesian linear regression with an exact posterior, or the best Gaussian one.
 
-    The likelihood of a row doesn't change when the weights move orthogonally to its input. A
-    mean-field posterior ignores that, and loses more the more weights there are. This model has
-    the posterior that respects the invariance (the product form of Kurle et al. 2022),
+    The likelihood of a row doesn't change when the weights move orthogonally to its input. This
+    model has the posterior that respects that invariance (the product form of Kurle et al. 2022),
 
     .. math:: q(w) \propto N(w; 0, s^2 I) \prod_n \exp\left(-\frac{(x_n^T w + b - a_n)^2}
               {2 \nu_n}\right),
 
-    with a location ``a_n`` and a variance ``nu_n``, a Gaussian site of rank one, for each row. It
-    is the best Gaussian there is, full covariance included: for a Gaussian likelihood the exact
-    posterior (that of `sklearn.linear_model.BayesianRidge` at the same hyperparameters), for the
-    others optimal Gaussian variational inference.
+    with a location ``a_n`` and a variance ``nu_n`` for each row. It is the best Gaussian with full
+    covariance: for a Gaussian likelihood the exact posterior (that of
+    `sklearn.linear_model.BayesianRidge` at the same hyperparameters), for the others optimal
+    Gaussian variational inference.
 
     Parameters
     ----------
@@ -117,8 +116,8 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         ``log p(y | X)`` at the hyperparameters, nats; only for "gaussian".
     site_location_, site_variance_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
         ``a_n`` and ``nu_n`` of every row of ``X``, in units of the outputs, per unit of sample
-        weight. A variance is infinite where the weight is 0 (the location is then NaN), and
-        negative at an outlier of a "student-t" fit: there the posterior is wider for the row.
+        weight. A variance is infinite where the weight is 0, and negative at an outlier of a
+        "student-t" fit, which widens the posterior.
     prior_scale_, noise_std_ : float or ndarray
         Learned or given scales (no `noise_std_` for "poisson").
     likelihood_ : Likelihood
@@ -142,14 +141,8 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     Notes
     -----
     Everything is solved in the space of dimension ``r = min(n_samples, n_features)``: an update
-    costs O(n r^2 + r^3), after one QR factorisation of O(K r^2) where there are more features K
-    than rows. No K x K array is made.
-
-    For a Gaussian likelihood this *is* Bayesian linear regression, in one step from sufficient
-    statistics: O(n r^2 + r^3), then O(r) an evaluation of the evidence, so that ``max_iter`` and
-    ``tol`` say nothing there. What it adds is the diagnosis (what mean-field would lose) and the
-    same machinery for other likelihoods. `asv_bench/studies/compare_linear.py` prints CPU seconds
-    beside scikit-learn's.
+    costs O(n r^2 + r^3). No K x K array of K features is made. A Gaussian likelihood takes one
+    step, so that ``max_iter`` and ``tol`` say nothing there.
 
     References
     ----------
@@ -386,11 +379,12 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
         attributes = super()._attributes(data, model, found)
-        scale, fit = self.variance_scale, cast(SiteFit, found)
+        scale, state = self.variance_scale, cast(LinearFit, found).state
         if isinstance(scale, str):
             # Laws of classes of other kinds aren't those that rows are left out by.
-            is_known = fit.bounds is not None and model.likelihood.kind in ("softmax", "bernoulli")
-            scale = scale_by_left_out(fit.state, data.double_data) if is_known else 1.0
+            is_known = model.likelihood.kind in ("softmax", "bernoulli") and "elbo_" in attributes
+            known = state if is_known else None
+            scale = 1.0 if known is None else scale_by_left_out(known, data.double_data)
         return {**attributes, "variance_scale_": float(scale)}
 
     def _predictor(self, like: Tensor) -> LinearPredictor:

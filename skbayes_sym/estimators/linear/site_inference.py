@@ -1,23 +1,25 @@
 """Site inference as a method: its start, its updates, and the mean-field optimum beside it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from scipy.linalg import block_diag
 
 from skbayes_sym.estimators._fit.compatibility import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Needs
 from skbayes_sym.estimators._fit.rows import Array, Scaling
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.linear.conjugate_method import ConjugateFit, ConjugateRegression
 from skbayes_sym.estimators.linear.design import (
     Design,
-    Start,
     best_constant,
     coefficients,
     require_covariance,
+    start_of,
     warn_of_ends,
 )
 from skbayes_sym.inference.laplace.labels_predictive import (
@@ -25,11 +27,11 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     left_out_losses,
     without_itself,
 )
-from skbayes_sym.inference.laplace.search.labels import LinearisedLogits, Terms
-from skbayes_sym.inference.linear.hyperparameters import Learning, SitesFit, Until, fit_sites
+from skbayes_sym.inference.laplace.search.evidence_problem import LinearisedOutputs, Terms
+from skbayes_sym.inference.linear.conjugate import Scales, Statistics, learn
+from skbayes_sym.inference.linear.hyperparameters import Range, Until, fit_sites
 from skbayes_sym.inference.linear.sites import (
     LinearData,
-    Sites,
     SiteState,
     converge,
     first_sites,
@@ -52,55 +54,49 @@ class LinearBounds(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SiteFit:
-    """Result of `SiteInference`, final or so far."""
+class LinearFit:
+    """Result of `SiteInference`, final or so far: C outputs, or T targets one by one."""
 
     design: Design
-    state: SiteState
-    prior_scale: Array | None  # () or (K,), or None; as given; None if it is learned
-    bounds: LinearBounds | None = None  # once the updates have ended
-    elbo_curve: list[float] | None = None  # of scaled targets
+    prior_scale: Array | None  # () or (K,), as given; None if it is learned
+    loc: Array  # (C, r), in the row space
+    covariance: Array  # (C r, C r)
+    prior_variance: float | Array  # () or (T,)
+    intercept: Array  # (C,)
+    noise: Array  # (T,), or (0,) where there is none
+    state: SiteState | None = None  # None where there is a closed form
+    # What follows is known once the updates have ended. Locations and variances of distinct rows'
+    # sites are in the units of ``y``, the curve is of scaled targets.
+    sites: tuple[Array, Array] | None = None
+    bounds: LinearBounds | None = None
+    elbo_curve: Sequence[float] = ()
     n_iter: int = 0
     stop_reason: Stopped = "max_iter"
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        targets = data.y_scaling or Scaling(np.zeros(1), np.ones(1))
-        state = self.state
-        loc, covariance = (t.cpu().numpy() for t in (state.loc, state.covariance))
-        attributes = coefficients(
-            data, self.design.posterior(loc, covariance, float(state.prior_variance)),
-            state.intercept.cpu().numpy(), state.likelihood.noise_scale.cpu().numpy(),
-            self.prior_scale,
-        )  # fmt: skip
-        if self.bounds is None or self.elbo_curve is None:
+        posterior = self.design.posterior(self.loc, self.covariance, self.prior_variance)
+        attributes = coefficients(data, posterior, self.intercept, self.noise, self.prior_scale)
+        if self.bounds is None or self.sites is None:
             return attributes
-        offset = data.log_jacobian
-        attributes.update(
-            elbo_=offset + self.bounds.full.value,
-            elbo_mean_field_=offset + self.bounds.mean_field.value,
-            symmetry_gap_=self.bounds.gap.value,
-            elbo_std_error_=self.bounds.full.standard_error,
-            elbo_curve_=offset + np.array(self.elbo_curve),
-            _gap_std_error_=self.bounds.gap.standard_error,
-            **self._sites(data, targets),
-        )
+        offset, present = data.log_jacobian, data.origin >= 0
+        sites = []
+        for values, missing in zip(self.sites, (np.nan, np.inf), strict=True):
+            of_rows = np.full((len(present), *values.shape[1:]), missing)
+            of_rows[present] = values[data.origin[present]]
+            sites.append(of_rows)
+        attributes |= {
+            "elbo_": offset + self.bounds.full.value,
+            "elbo_mean_field_": offset + self.bounds.mean_field.value,
+            "symmetry_gap_": self.bounds.gap.value,
+            "elbo_std_error_": self.bounds.full.standard_error,
+            "elbo_curve_": offset + np.array(self.elbo_curve),
+            "_gap_std_error_": self.bounds.gap.standard_error,
+            "site_location_": sites[0],
+            "site_variance_": sites[1],
+        }
         if model.likelihood.kind == "normal":
             attributes["log_evidence_"] = attributes["elbo_"]
         return attributes
-
-    def _sites(self, data: Training, targets: Scaling) -> dict[str, Any]:
-        """Location and variance of the site of every row as given, in units of ``y``."""
-        location, variance = _moments_of_sites(self.state)
-        location = location * targets.scale + targets.mean
-        variance = variance * targets.scale**2
-        if location.shape[1] == 1:
-            location, variance = location[:, 0], variance[:, 0, 0]
-        n_given, present = len(data.origin), data.origin >= 0
-        locations = np.full((n_given, *location.shape[1:]), np.nan)
-        variances = np.full((n_given, *variance.shape[1:]), np.inf)
-        locations[present] = location[data.origin[present]]
-        variances[present] = variance[data.origin[present]]
-        return {"site_location_": locations, "site_variance_": variances}
 
 
 def _moments_of_sites(state: SiteState) -> tuple[Array, Array]:
@@ -119,34 +115,30 @@ def _moments_of_sites(state: SiteState) -> tuple[Array, Array]:
     return np.einsum("ncd,nd->nc", variance, shift), variance
 
 
-_MOST_ROWS = 5000  # that are left out, evenly spaced
-
-
-def scale_by_left_out(state: SiteState, data: Data) -> float:
+def scale_by_left_out(state: SiteState, data: Data, most_rows: int = 5000) -> float:
     """The scale whose predictions of left-out rows are best; as of Laplace's approximations.
 
     ``state``: at the optimum: a row's site is its own gradient and curvature there, so that leaving
-    it out is dividing by it; ``data``: the same rows, targets class indices.
+    it out is dividing by it; ``data``: the same rows, targets class indices; ``most_rows``: that
+    are left out, evenly spaced.
     """
-    chosen = torch.linspace(0, len(data.x) - 1, min(len(data.x), _MOST_ROWS)).round().long()
+    chosen = torch.linspace(0, len(data.x) - 1, min(len(data.x), most_rows)).round().long()
     y, weight = data.y[chosen], data.weight[chosen]
     value, gradient, curvature = (t[chosen] for t in state.terms)
-    logits = LinearisedLogits(state.mean[chosen], state.output_covariance[chosen])
+    logits = LinearisedOutputs(state.mean[chosen], state.output_covariance[chosen])
     left_out = without_itself(logits, Terms(-value, -gradient, curvature))
     losses = left_out_losses([left_out], y, VARIANCE_SCALES) @ weight
     return VARIANCE_SCALES[int(losses.argmin())]
-
-
-_MEAN_FIELD_UPDATES = 500
-_REPLICATES = 8  # of the quasi-Monte Carlo rule behind the reported bound
 
 
 @dataclass(frozen=True, eq=False)
 class SiteInference:
     """The optimal Gaussian posterior as one Gaussian site per row (Kurle et al. 2022).
 
-    ``prior_scale`` () or (K,), or None: of the coefficients of scaled inputs and targets; None
-    learns one for all.
+    With normal noise it is the exact posterior, from sufficient statistics; targets have nothing in
+    common then but the inputs. ``prior_scale`` () or (K,), or None: of the coefficients of scaled
+    inputs and targets; None learns one for all. ``n_replicates``: of the quasi-Monte Carlo rule
+    behind the reported bound.
     """
 
     needs: ClassVar[Needs] = Needs(ONE_OUTPUT, LINEAR, NORMAL_PRIOR)
@@ -156,54 +148,121 @@ class SiteInference:
     fit_intercept: bool
     max_iter: int
     tol: float | None  # posterior standard deviations; None never stops early
+    n_replicates: int = 8
 
-    def fit(self, data: Training, model: Model, run: Run) -> SiteFit | ConjugateFit:
-        if is_conjugate(model.likelihood):
-            exact = ConjugateRegression(self.prior_scale, self.learns_noise, self.fit_intercept)
-            return exact.fit(data, model, run)
-        n_outputs = model.network.n_outputs
+    def fit(self, data: Training, model: Model, run: Run) -> LinearFit:
+        is_exact = is_conjugate(model.likelihood)
+        n_outputs = data.rows.y.shape[1] if is_exact else model.network.n_outputs
         require_covariance(data, n_outputs)
-        with torch.no_grad():
-            unit = np.ones(data.n_features)
-            design = Design.of(data, unit if self.prior_scale is None else unit * self.prior_scale)
-            problem = design.problem(data, n_outputs, self.fit_intercept)
-            sites, *replicates = self._rules(model.likelihood, n_outputs, data.seed)
-            length = problem.features.square().sum(1)
-            typical = float(problem.weight @ length / problem.weight.sum())
-            start = Start.of(data, model.likelihood, typical, self.prior_scale)
-            constant = best_constant(data, model.likelihood) * self.fit_intercept
-            first = first_sites(problem, sites, torch.as_tensor(constant, device=data.device))
-            fitted = self._update(problem, sites, first, start, design, run)
-            bounds = self._bounds(design, problem, fitted.state, replicates)
-        self._report(fitted, bounds, start.learning, data.log_jacobian)
-        return SiteFit(
-            design, fitted.state, self.prior_scale, bounds, fitted.elbo_curve, fitted.n_iter,
-            fitted.stopped,
+        unit = np.ones(data.n_features)
+        design = Design.of(data, unit if self.prior_scale is None else unit * self.prior_scale)
+        if is_exact:
+            run.begin(1)
+            fitted = self._exact(data, model.likelihood, design)
+            run.end(fitted)
+        else:
+            with torch.no_grad():
+                fitted = self._by_updates(data, model, design, run)
+        assert fitted.bounds is not None
+        logger.info(
+            "ELBO %.6g (mean-field %.6g, gap %.4g), stopped: %s after %d updates",
+            data.log_jacobian + fitted.bounds.full.value,
+            data.log_jacobian + fitted.bounds.mean_field.value, fitted.bounds.gap.value,
+            fitted.stop_reason, fitted.n_iter,
+        )  # fmt: skip
+        return fitted
+
+    def _exact(self, data: Training, likelihood: Likelihood, design: Design) -> LinearFit:
+        """The exact posterior at the scales of the highest evidence, target by target."""
+        _, y, weight = data.double_data
+        each = None if (data.rows.weight == 1.0).all() else weight
+        diagonal = None if design.basis is None else weight @ design.inputs.square()
+        intercepts = np.zeros(y.shape[1])
+        if self.fit_intercept:
+            intercepts = (weight @ y).cpu().numpy() / data.total_weight
+            y = y - torch.as_tensor(intercepts).to(y)
+        solved: list[tuple[Statistics, Scales]] = []
+        for target, log_noise in enumerate(likelihood.noise_scale.log().tolist()):
+            rows = Statistics.of(design.features, y[:, target], each, diagonal)
+            typical = float(rows.values.sum()) / rows.weight
+            start, learning = start_of(data, likelihood, typical, self.prior_scale, target)
+            if learning.prior is not None:
+                # The prior's scale may go 1e4 times as far as elsewhere: what small differences of
+                # columns that are nearly combinations of each other say takes coefficients so
+                # large, and can be told here.
+                low, high = learning.prior
+                learning = learning._replace(prior=Range(low, high + 2.0 * log(1e4)))
+            scales = learn(rows, (start, log_noise), learning, learns_noise=self.learns_noise)
+            warn_of_ends(scales.log_variance, [scales.log_noise] * self.learns_noise, learning)
+            solved.append((rows, scales))
+        locs, covariances = zip(*(rows.posterior(*scales) for rows, scales in solved), strict=True)
+        log_variances, log_noises = np.array([scales for _, scales in solved]).T
+        evidence = sum(rows.log_evidence(*scales) for rows, scales in solved)
+        gap, noises = sum(rows.gap(*scales) for rows, scales in solved), np.exp(log_noises)
+        assert data.y_scaling is not None
+        with np.errstate(over="ignore"):  # of targets above 1e154 it is no number
+            variance = np.square(noises * data.y_scaling.scale)
+        # A row says where it is, with the variance of the noise.
+        sites, prior_variance = (data.rows.y, np.ones_like(data.rows.y) * variance), log_variances
+        if data.y_ndim == 1:
+            sites, prior_variance = (sites[0][:, 0], sites[1][:, 0]), log_variances[0]
+        return LinearFit(
+            design, self.prior_scale, np.array(locs), block_diag(*covariances),
+            np.exp(prior_variance), intercepts, noises, sites=sites, elbo_curve=[evidence],
+            bounds=LinearBounds(*(Estimate(v, 0.0) for v in (evidence, evidence - gap, gap))),
+            n_iter=1, stop_reason="tol",
         )  # fmt: skip
 
-    def _rules(self, likelihood: Likelihood, n_outputs: int, seed: int) -> list[SiteLikelihood]:
-        """Rules of the updates, and of the bound if that takes others."""
-        seeds = spawn_seeds(seed, _REPLICATES + 1)[: 1 if n_outputs == 1 else None]
-        rules = (likelihood.sites(n_outputs, seed=s, learn=self.learns_noise) for s in seeds)
-        return [rule for rule in rules if rule is not None]
-
-    def _update(
-        self, problem: LinearData, sites: SiteLikelihood, first: Sites, start: Start,
-        design: Design, run: Run,
-    ) -> SitesFit:  # fmt: skip
+    def _by_updates(self, data: Training, model: Model, design: Design, run: Run) -> LinearFit:
+        n_outputs = model.network.n_outputs
+        problem = design.problem(data, n_outputs, self.fit_intercept)
+        # Rules of the updates, and of the bound if that takes others.
+        seeds = spawn_seeds(data.seed, self.n_replicates + 1)[: 1 if n_outputs == 1 else None]
+        rules = (model.likelihood.sites(n_outputs, seed=s, learn=self.learns_noise) for s in seeds)
+        rule, *replicates = [rule for rule in rules if rule is not None]
+        length = problem.features.square().sum(1)
+        typical = float(problem.weight @ length / problem.weight.sum())
+        start, learning = start_of(data, model.likelihood, typical, self.prior_scale)
+        constant = best_constant(data, model.likelihood) * self.fit_intercept
+        first = first_sites(problem, rule, torch.as_tensor(constant, device=data.device))
         last: list[SiteState] = []
 
         def on_step(state: SiteState) -> bool:
             last[:] = [state]
             return run.end_block()
 
-        run.begin(self.max_iter, lambda: SiteFit(design, last[0], self.prior_scale))
-        fitted = fit_sites(
-            problem, sites, first, start.log_prior_variance, start.learning,
-            Until(self.tol or 0.0, self.max_iter, on_step),
+        run.begin(self.max_iter, lambda: self._found(design, last[0]))
+        until = Until(self.tol or 0.0, self.max_iter, on_step)
+        fitted = fit_sites(problem, rule, first, start, learning, until)
+        state = fitted.state
+        run.end(self._found(design, state))
+        bounds = self._bounds(design, problem, state, replicates)
+        if fitted.stopped == "max_iter" and self.tol is not None:
+            warn_user(
+                f"not converged: the last of {fitted.n_iter} updates moved an output by "
+                f"{fitted.change:.2g} posterior standard deviations (tol={self.tol:g}). Raise "
+                "max_iter."
+            )
+        log_variance = float(state.prior_variance.log())
+        warn_of_ends(log_variance, state.likelihood.params.tolist(), learning)
+        targets = data.y_scaling or Scaling(np.zeros(1), np.ones(1))
+        location, variance = _moments_of_sites(state)
+        location = location * targets.scale + targets.mean
+        variance = variance * targets.scale**2
+        if n_outputs == 1:
+            location, variance = location[:, 0], variance[:, 0, 0]
+        return self._found(
+            design, state, sites=(location, variance), bounds=bounds, elbo_curve=fitted.elbo_curve,
+            n_iter=fitted.n_iter, stop_reason=fitted.stopped,
         )  # fmt: skip
-        run.end(SiteFit(design, fitted.state, self.prior_scale))
-        return fitted
+
+    def _found(self, design: Design, state: SiteState, **ended: Any) -> LinearFit:
+        parts = (state.loc, state.covariance, state.intercept, state.likelihood.noise_scale)
+        loc, covariance, intercept, noise = (t.cpu().numpy() for t in parts)
+        return LinearFit(
+            design, self.prior_scale, loc, covariance, float(state.prior_variance), intercept,
+            noise, state, **ended,
+        )  # fmt: skip
 
     def _bounds(
         self,
@@ -220,8 +279,7 @@ class SiteInference:
                 "the posterior precision isn't positive definite in this arithmetic. Use "
                 "standardize=True, or give prior a smaller value."
             )
-        tol = self.tol or 0.0
-        best = converge(problem, start, family, tol=tol, max_iter=_MEAN_FIELD_UPDATES).state
+        best = converge(problem, start, family, tol=self.tol or 0.0, max_iter=500).state
 
         def bound(rule: SiteLikelihood, at: SiteState) -> float:
             value = rule.value(at.mean, at.output_covariance, problem.y)
@@ -229,34 +287,13 @@ class SiteInference:
 
         rules = replicates or [state.likelihood]
         full, independent = np.array([[bound(rule, s) for s in (state, best)] for rule in rules]).T
-        return LinearBounds(_estimate(full), _estimate(independent), _estimate(full - independent))
-
-    def _report(
-        self, fitted: SitesFit, bounds: LinearBounds, learning: Learning, offset: float
-    ) -> None:
-        """Log a summary; warn of what didn't converge or has no optimum inside its range."""
-        logger.info(
-            "ELBO %.6g (mean-field %.6g, gap %.4g), stopped: %s after %d updates",
-            offset + bounds.full.value, offset + bounds.mean_field.value, bounds.gap.value,
-            fitted.stopped, fitted.n_iter,
-        )  # fmt: skip
-        if fitted.stopped == "max_iter" and self.tol is not None:
-            warn_user(
-                f"not converged: the last of {fitted.n_iter} updates moved an output by "
-                f"{fitted.change:.2g} posterior standard deviations (tol={self.tol:g}). Raise "
-                "max_iter."
-            )
-        state = fitted.state
-        log_variance = float(state.prior_variance.log())
-        warn_of_ends(log_variance, state.likelihood.params.tolist(), learning)
+        values = (full, independent, full - independent)
+        estimates = [mean_and_error(torch.as_tensor(value)) for value in values]
+        if len(rules) == 1:  # one is deterministic
+            estimates = [each._replace(standard_error=0.0) for each in estimates]
+        return LinearBounds(*estimates)
 
 
 def is_conjugate(likelihood: Likelihood) -> bool:
     """Whether the posterior has a closed form."""
     return likelihood.kind == "normal"
-
-
-def _estimate(values: Array) -> Estimate:
-    """Mean and error of independent rules; one is deterministic."""
-    found = mean_and_error(torch.as_tensor(values))
-    return found if len(values) > 1 else found._replace(standard_error=0.0)

@@ -1,6 +1,5 @@
 """Modes weighed by their evidence, new chains in them as many as it asks for, and what it costs."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -50,31 +49,27 @@ class Mode(NamedTuple):
 
 def allocate_chains(setting: SamplingSetting, explored: Explored) -> Allocation:
     """Draws weighed by evidence; the explored ones, and why, where that can't be had."""
-    draws = explored.draws
+    draws, effort = explored.draws, setting.effort
     if draws.stopped != "max_iter" or not setting.weighs:
         return Allocation(draws)
-    problems = tuple(why_not_weigh(setting.model.group, explored.chains, setting.effort))
+    problems = tuple(why_not_weigh(setting.model.group, explored.chains, effort))
     if problems:
         return Allocation(drawn_on(setting, explored), problems=problems)
-    budget = budget_of(setting, explored)
+    generator, (allowance, rest) = generator_from(setting.seeds.modes), budget_of(setting, explored)
     try:
-        return _allocated(setting, explored, budget)
+        weighing = _weigh(setting, explored, generator, allowance)
+        problems = tuple(why_not(weighing, setting.posterior.n_dims, effort))
+        weights = decided_weights(weighing, effort)
+        shares = _votes(weighing, explored) if weights is None else weights
+        decided = weights is not None
+        if weights is None:
+            weights = torch.where(contending(weighing.pool, weighing.modes), torch.nan, 0.0)
+        weighing = weighing._replace(weights=weighing.weights._replace(weights=weights))
+        allowance.left += rest
+        new = _refreshed(setting, weighing, shares, generator, allowance)
+        return Allocation(new, weighing, problems, decided)
     except KeyboardInterrupt:
         return Allocation(draws._replace(stopped="interrupted"))
-
-
-def _allocated(setting: SamplingSetting, explored: Explored, budget: "Budget") -> Allocation:
-    generator = generator_from(setting.seeds.modes)
-    weighing = _weigh(setting, explored, generator, budget.evidence)
-    problems = tuple(why_not(weighing, setting.posterior.n_dims, setting.effort))
-    weights = decided_weights(weighing, setting.effort)
-    decided = weights is not None
-    shares = _votes(weighing, explored) if weights is None else weights
-    if weights is None:
-        weights = torch.where(contending(weighing.pool, weighing.modes), torch.nan, 0.0)
-    weighing = weighing._replace(weights=weighing.weights._replace(weights=weights))
-    new = _refreshed(setting, weighing, shares, generator, budget.for_new_chains())
-    return Allocation(new, weighing, problems, decided)
 
 
 def _weigh(
@@ -92,27 +87,23 @@ def _weigh(
     allowance.left -= effort.evaluations * len(pool.draws) * allowance.per_gradient / 3.0
     # Fewer draws where two modes couldn't have all, as long as they are enough to be bridged.
     most = effort.refining_draws
-    run = _mode_run(setting)._replace(n_draws=most)
+    sampler = _mode_sampler(setting, most, generator)
     fewest = -(-effort.enough_draws * n_dims // n_chains)
-    n = int(most * min(1.0, allowance.part(0.5) / allowance.work(run.n_calls, n_chains)))
-    run = run._replace(n_draws=min(max(n, fewest), most))
+    n = int(most * min(1.0, allowance.part(0.5) / allowance.work(sampler.plan.n_calls, n_chains)))
+    sampler = _mode_sampler(setting, min(max(n, fewest), most), generator)
     return refine(
-        reference, weighing, _mode_sampler(setting, run, generator),
-        n_chains=n_chains, seed=setting.seeds.refine, allowance=allowance,
+        reference, weighing, sampler, n_chains=n_chains, seed=setting.seeds.refine,
+        allowance=allowance,
     )  # fmt: skip
 
 
-def _mode_run(setting: SamplingSetting) -> ModeRun:
-    plan, effort = setting.plan, setting.effort
-    n_warmup = min(effort.refresh_warmup, max(plan.n_warmup, effort.least_warmup))
-    thin = effort.refresh_thin * plan.thinning
-    return ModeRun(n_warmup, plan.n_draws, thin, setting.block_size, plan.n_jobs)
-
-
 def _mode_sampler(
-    setting: SamplingSetting, run: ModeRun, generator: torch.Generator
+    setting: SamplingSetting, n_draws: int, generator: torch.Generator
 ) -> ModeSampler:
-    posterior = setting.posterior
+    effort, posterior = setting.effort, setting.posterior
+    n_warmup = min(effort.refresh_warmup, max(setting.n_warmup, effort.least_warmup))
+    thin = effort.refresh_thin * setting.thinning
+    run = ModeRun(n_warmup, n_draws, thin, setting.block_size, setting.n_jobs)
     return ModeSampler(posterior, setting.model.group, run, posterior.data.x, generator)
 
 
@@ -139,15 +130,15 @@ def _refreshed(
     allowance: Allowance,
 ) -> Draws:
     """New chains in the modes, as many as their shares (K,) say, as far as ``allowance`` goes."""
-    n_chains = setting.plan.n_chains
+    n_chains = setting.n_chains
     counts = largest_remainders(shares, n_chains)
     used = counts.nonzero().flatten().tolist()
-    run = _mode_run(setting)
-    sample, n_moves = _mode_sampler(setting, run, generator), run.n_draws * run.thin
+    sample = _mode_sampler(setting, setting.n_draws, generator)
+    n_moves = sample.plan.n_draws * sample.plan.thin
     parts, homes = [], []
     stopped: Stopped = "max_iter"
     for k, seed in zip(used, spawn_seeds(setting.seeds.refresh, len(used)), strict=True):
-        n, n_blocks = int(counts[k]), -(-int(counts[k]) // run.block_size)
+        n, n_blocks = int(counts[k]), -(-int(counts[k]) // setting.block_size)
         on_step = setting.run.phase(setting.effort.refreshing * n / n_chains, n_blocks * n_moves)
         share = setting.allowance(allowance.part(n / n_chains))
         chains = sample(weighing, k, n, seed=seed, allowance=share, on_step=on_step)
@@ -196,29 +187,18 @@ def list_modes(
     return sorted(listed, key=height, reverse=True)
 
 
-class Budget(NamedTuple):
-    """Work that a fit may still do once it has explored."""
+def budget_of(setting: SamplingSetting, explored: Explored) -> tuple[Allowance, float]:
+    """Work left to the evidence, and multiplications left to new chains beside what it leaves.
 
-    evidence: Allowance
-    rest: float  # multiplications left to new chains in the modes
-
-    def for_new_chains(self) -> Allowance:
-        """Their part, and what the evidence has left of its own."""
-        return replace(self.evidence, left=self.rest + self.evidence.left)
-
-
-def budget_of(setting: SamplingSetting, explored: Explored) -> Budget:
-    """Multiplications that are left to the evidence, and to new chains.
-
-    For the evidence at most ``plan.cost`` times what was asked for: half of what is left of all
+    For the evidence at most ``effort`` times what was asked for: half of what is left of all
     that a fit may cost, or all but new chains' draws if that is more.
     """
-    ledger, plan, chains = setting.allowance(), setting.plan, explored.chains
+    ledger, cost, chains = setting.allowance(), setting.evidence.effort, explored.chains
     n_gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
     n_moves = chains.warmup.n_moves + chains.sampling.n_moves
     work = ledger.of_moves(n_gradients, n_moves, setting.block_size)
-    wanted = plan.n_warmup + plan.n_draws * plan.thinning
-    asked = work * wanted / (plan.n_warmup + chains.draws.shape[1] * plan.thinning)
-    rest = (1.0 + plan.cost) * asked - work
-    ledger.left = min(plan.cost * asked, max(0.5 * rest, rest - asked))
-    return Budget(ledger, rest - ledger.left)
+    wanted = setting.n_warmup + setting.n_draws * setting.thinning
+    asked = work * wanted / (setting.n_warmup + chains.draws.shape[1] * setting.thinning)
+    rest = (1.0 + cost) * asked - work
+    ledger.left = min(cost * asked, max(0.5 * rest, rest - asked))
+    return ledger, rest - ledger.left

@@ -27,7 +27,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.mcmc.setting import Plan, SamplingSetting
+from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.inference.laplace_starts import (
     Starts,
     best_starts,
@@ -42,7 +42,7 @@ from skbayes_sym.inference.sampling.annealing import (
     KroneckerAdaptation,
 )
 from skbayes_sym.inference.sampling.chains import Block, start_blocks
-from skbayes_sym.inference.sampling.kernels import HMC, DensePreconditioner, Kernel
+from skbayes_sym.inference.sampling.kernels import HMC, DensePreconditioner
 from skbayes_sym.inference.sampling.warmup import (
     FixedPreconditioner,
     PooledDiagonal,
@@ -64,12 +64,12 @@ class ChainInit(NamedTuple):
 
     needs: Needs
     blocks: Callable[[SamplingSetting], list[Block]]
-    adaptation: Callable[
-        [SamplingSetting], PreconditionerAdaptation
-    ]  # of the metric, during warm-up
+    # Of the metric, during warm-up.
+    adaptation: Callable[[SamplingSetting], PreconditionerAdaptation]
     kernel: HMC  # what ``sampler="auto"`` is
-    usual: Plan = Plan(64, 1000, 50)  # where a person doesn't say
-    approach: Approach | None = None  # what chains do before they warm up
+    n_chains: int = 64  # where a person doesn't say, as is the next
+    n_warmup: int = 1000
+    annealing: Annealing | None = None  # what chains do before they warm up
 
 
 def _prior_blocks(setting: SamplingSetting) -> list[Block]:
@@ -78,7 +78,7 @@ def _prior_blocks(setting: SamplingSetting) -> list[Block]:
     A chain that starts at a draw of a heavy-tailed scale may be far beyond where the network bends.
     """
     posterior, n_theta = setting.posterior, setting.model.network.layout.n_params
-    generator, n = generator_from(setting.seeds.start), setting.plan.n_chains
+    generator, n = generator_from(setting.seeds.start), setting.n_chains
     position = posterior.sample_prior(n, generator=generator)
     scales = setting.model.prior.learned
     if scales is not None:
@@ -101,7 +101,7 @@ def _laplace_blocks(setting: SamplingSetting) -> list[Block]:
     network, likelihood, prior, _ = setting.model
     mlp, scales, data = fully_connected(network), scales_by_group(prior), setting.data.double_data
     n, seed, size, effort = (
-        setting.plan.n_chains, setting.seeds.start, setting.block_size, setting.effort,
+        setting.n_chains, setting.seeds.start, setting.block_size, setting.effort,
     )  # fmt: skip
     if SOFTMAX.is_met(likelihood):
         starts = labels_starts(mlp, data, scales, n=min(n, effort.label_modes), seed=seed)
@@ -122,16 +122,18 @@ def _laplace_blocks(setting: SamplingSetting) -> list[Block]:
 
 def _more_searches(setting: SamplingSetting) -> int:
     """Searches that cost what the chains do, times what the evidence may cost; 1,024 at most."""
-    plan, effort, n_rows = setting.plan, setting.effort, setting.data.n_rows
-    p, n_moves = setting.posterior.n_dims, plan.n_warmup + plan.n_draws * plan.thinning
-    chains = setting.allowance().per_gradient * effort.mode_gradients * plan.n_chains * n_moves
-    return min(int(plan.cost * chains / (effort.mode_steps * (n_rows + p) * p**2)), 1024)
+    effort, n_rows, p = setting.effort, setting.data.n_rows, setting.posterior.n_dims
+    n_moves = setting.n_warmup + setting.n_draws * setting.thinning
+    chains = setting.allowance().per_gradient * effort.mode_gradients * setting.n_chains * n_moves
+    return min(
+        int(setting.evidence.effort * chains / (effort.mode_steps * (n_rows + p) * p**2)), 1024
+    )
 
 
 def _ensemble_blocks(setting: SamplingSetting) -> list[Block]:
     """Chains at the starts of an ensemble's members; learned noise at the targets' spread."""
     posterior, generator = setting.posterior, generator_from(setting.seeds.start)
-    theta = setting.model.network.init(setting.plan.n_chains, generator=generator)
+    theta = setting.model.network.init(setting.n_chains, generator=generator)
     noise = setting.model.likelihood.params.to(theta).expand(len(theta), -1)
     position = torch.cat([theta, noise], 1).to(posterior.data.x)
     size = setting.effort.wide_block if position.device.type == "cpu" else len(theta)
@@ -148,7 +150,7 @@ INITS: dict[str, ChainInit] = {
     "laplace": ChainInit(
         Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), _laplace_blocks,
         lambda setting: FixedPreconditioner(), HMC(path_length=30.0, max_leapfrog=40),
-        Plan(16, 150, 50),
+        16, 150,
     ),
     # Step sizes are about 0.1 in the coordinates of the curvature, so about 60 steps a trajectory.
     # Twelve chains: the squared error of an average of M is about b + v / M, with v .5 to .7 of b
@@ -156,25 +158,23 @@ INITS: dict[str, ChainInit] = {
     "ensemble": ChainInit(
         Needs(CURVED_LIKELIHOOD, FULLY_CONNECTED, ANY_PRIOR), _ensemble_blocks,
         lambda setting: KroneckerAdaptation(setting.posterior),
-        HMC(path_length=6.0, jitter=(0.7, 1.3), max_leapfrog=80), Plan(12, 100, 50), Annealing(),
+        HMC(path_length=6.0, jitter=(0.7, 1.3), max_leapfrog=80), 12, 100, Annealing(),
     ),
 }  # fmt: skip
 
 
 def init_by_size(model: Model, n_rows: int, effort: SamplingEffort) -> str:
     """Name of the start that a model and its size ask for."""
+
+    def meets(init: str) -> bool:
+        parts = model.likelihood, model.network, model.prior
+        return all(need.is_met(part) for need, part in zip(INITS[init].needs, parts, strict=True))
+
     n_weights = model.network.layout.n_params
     work = effort.modes * effort.mode_steps * (n_rows * n_weights**2 + n_weights**3)
-    if _meets("laplace", model) and n_weights <= effort.mode_weights and work <= effort.mode_work:
+    if meets("laplace") and n_weights <= effort.mode_weights and work <= effort.mode_work:
         return "laplace"
-    many = n_weights > effort.many_weights
-    return "ensemble" if many and _meets("ensemble", model) else "prior"
-
-
-def _meets(init: str, model: Model) -> bool:
-    needs = INITS[init].needs
-    pairs = zip(needs, (model.likelihood, model.network, model.prior), strict=True)
-    return all(need.is_met(part) for need, part in pairs)
+    return "ensemble" if n_weights > effort.many_weights and meets("ensemble") else "prior"
 
 
 def usual_scale(network: Network) -> Tensor:
@@ -190,26 +190,24 @@ def usual_scale(network: Network) -> Tensor:
     return torch.cat(parts).double()
 
 
-def from_afar(setting: SamplingSetting, approach: Approach) -> Approach:
-    """The approach in float32, under given scales where scales are learned."""
+def from_afar(setting: SamplingSetting, annealing: Annealing) -> Approach:
+    """The annealing in float32, under given scales where scales are learned."""
     prior: Prior = setting.model.prior
     if prior.learned is not None:
         prior = GaussianPrior(usual_scale(setting.model.network))
     elif setting.data.data.x.dtype == torch.float32:
-        return approach
-    posterior = _in_float32(setting, prior)
-    return Detour(approach, posterior, KroneckerAdaptation(posterior), torch.float32)
+        return annealing
+    return Detour(annealing, _in_float32(setting, prior))
 
 
-def density_for(setting: SamplingSetting, kernel: Kernel) -> LogDensity:
+def density_for(setting: SamplingSetting) -> LogDensity:
     """The posterior; of annealed chains that HMC moves with gradients in float32.
 
     They cost half as much, and trajectories so short don't tell them apart.
     """
     exact = setting.posterior
-    if setting.plan.approach is None or not isinstance(kernel, HMC):
-        return exact
-    if exact.data.x.dtype == torch.float32:
+    is_rough = setting.annealing is not None and isinstance(setting.kernel, HMC)
+    if not is_rough or exact.data.x.dtype == torch.float32:
         return exact
     return RoughGradients(exact, _in_float32(setting, setting.model.prior), torch.float32)
 

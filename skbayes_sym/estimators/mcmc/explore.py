@@ -13,7 +13,7 @@ from skbayes_sym.estimators.mcmc.chain_starts import INITS, density_for, from_af
 from skbayes_sym.estimators.mcmc.setting import SamplingSetting
 from skbayes_sym.inference.log_density import LogDensity
 from skbayes_sym.inference.sampling.chains import Block, ChainDraws, Sampler, retuned, sample_chains
-from skbayes_sym.inference.sampling.kernels import Kernel, initial_state
+from skbayes_sym.inference.sampling.kernels import initial_state
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, resumed
 from skbayes_sym.symmetry.relabelling import relabel
@@ -29,11 +29,6 @@ class Draws(NamedTuple):
     stopped: Stopped
     home: Array | None = None  # (C,), the mode that each chain was started in
 
-    @classmethod
-    def one_vote_each(cls, position: Array, value: Array, stopped: Stopped) -> "Draws":
-        """All chains count alike."""
-        return cls(position, value, np.full(len(position), 1.0 / len(position)), stopped)
-
 
 class Explored(NamedTuple):
     """Findings of chains."""
@@ -46,58 +41,50 @@ class Explored(NamedTuple):
         """Number of independent ones."""
         return len(self.draws.position)
 
-    @property
-    def n_iter(self) -> int:
-        """Moves of the chain that made most."""
-        return int((self.chains.warmup.n_moves + self.chains.sampling.n_moves).max())
-
 
 def explore(setting: SamplingSetting) -> Explored:
-    """Run the chains."""
-    chains = _run_chains(setting, setting.plan.kernel)
-    return Explored(chains, Draws.one_vote_each(*made(chains), chains.stopped))
-
-
-def _run_chains(setting: SamplingSetting, kernel: Kernel) -> ChainDraws:
-    plan, effort = setting.plan, setting.effort
-    explorer = _explorer(setting, kernel)
-    blocks = continued(setting, explorer.log_density) or INITS[plan.init].blocks(setting)
-    n_draws = min(plan.n_draws, effort.explored) if setting.weighs else plan.n_draws
-    if plan.approach and not plan.start:
-        explorer = replace(explorer, approach=from_afar(setting, plan.approach))
+    """Run the chains; one vote each."""
+    effort, annealing, n_warmup = setting.effort, setting.annealing, setting.n_warmup
+    explorer = _explorer(setting)
+    blocks = continued(setting, explorer.log_density) or INITS[setting.init].blocks(setting)
+    n_draws = min(setting.n_draws, effort.explored) if setting.weighs else setting.n_draws
+    if annealing and not setting.start:
+        explorer = replace(explorer, approach=from_afar(setting, annealing))
     n_coming = explorer.approach.n_steps if explorer.approach else 0
-    n_moves = len(blocks) * (n_coming + plan.n_warmup + n_draws * plan.thinning)
+    n_moves = len(blocks) * (n_coming + n_warmup + n_draws * setting.thinning)
     chains = sample_chains(
         explorer, blocks,
-        n_warmup=plan.n_warmup, n_draws=n_draws, thin=plan.thinning, n_jobs=plan.n_jobs,
+        n_warmup=n_warmup, n_draws=n_draws, thin=setting.thinning, n_jobs=setting.n_jobs,
         on_step=setting.run.phase(effort.exploring, n_moves),
     )  # fmt: skip
-    if not plan.approach or not plan.n_warmup:
-        return chains
-    n_again = len(blocks) * (plan.n_warmup // 2 + n_draws * plan.thinning)
-    return retuned(
-        replace(explorer, approach=None), chains, least_acceptance=effort.least_accepted,
-        n_warmup=max(1, plan.n_warmup // 2), thin=plan.thinning, n_jobs=plan.n_jobs,
-        on_step=setting.run.phase(effort.retuning, n_again),
-    )  # fmt: skip
+    if annealing and n_warmup:
+        n_again = len(blocks) * (n_warmup // 2 + n_draws * setting.thinning)
+        chains = retuned(
+            replace(explorer, approach=None), chains, least_acceptance=effort.least_accepted,
+            n_warmup=max(1, n_warmup // 2), thin=setting.thinning, n_jobs=setting.n_jobs,
+            on_step=setting.run.phase(effort.retuning, n_again),
+        )  # fmt: skip
+    position, value = made(chains)
+    votes = np.full(len(position), 1.0 / len(position))
+    return Explored(chains, Draws(position, value, votes, chains.stopped))
 
 
-def _explorer(setting: SamplingSetting, kernel: Kernel) -> Sampler:
-    init = INITS[setting.plan.init]
-    acceptance = 0.8 if init.approach is None else setting.effort.wide_acceptance
-    return Sampler(kernel, density_for(setting, kernel), init.adaptation(setting), acceptance)
+def _explorer(setting: SamplingSetting) -> Sampler:
+    init = INITS[setting.init]
+    acceptance = setting.effort.wide_acceptance if init.annealing else 0.8
+    density = density_for(setting)
+    return Sampler(setting.kernel, density, init.adaptation(setting), acceptance)
 
 
 def drawn_on(setting: SamplingSetting, explored: Explored) -> Draws:
     """The explored draws, and as many more as were asked for."""
-    draws, plan = explored.draws, setting.plan
-    n_more = plan.n_draws - draws.position.shape[1]
+    draws, blocks = explored.draws, explored.chains.blocks
+    n_more = setting.n_draws - draws.position.shape[1]
     if n_more <= 0:
         return draws
-    blocks = explored.chains.blocks
     more = sample_chains(
-        _explorer(setting, plan.kernel), blocks, n_warmup=0, n_draws=n_more, thin=plan.thinning,
-        n_jobs=plan.n_jobs,
+        _explorer(setting), blocks, n_warmup=0, n_draws=n_more, thin=setting.thinning,
+        n_jobs=setting.n_jobs,
         on_step=setting.run.phase(setting.effort.refreshing, len(blocks) * n_more),
     )  # fmt: skip
     if not more.complete:
@@ -141,15 +128,15 @@ def on_reference_set(setting: SamplingSetting, theta: Tensor, value: Array) -> A
 
 def continued(setting: SamplingSetting, density: LogDensity) -> list[Block] | None:
     """Blocks of the previous fit, on this fit's data; None if this one starts anew."""
-    previous, posterior = setting.plan.start, setting.posterior
+    previous, posterior = setting.start, setting.posterior
     if not previous:
         return None
     n_dims = previous[0].state.position.shape[1]
     n_chains = sum(len(block.step_size) for block in previous)
-    if n_dims != posterior.n_dims or n_chains != setting.plan.n_chains:
+    if n_dims != posterior.n_dims or n_chains != setting.n_chains:
         raise ValueError(
             f"warm_start=True, but the previous fit has {n_chains} chains of {n_dims} parameters "
-            f"and this one {setting.plan.n_chains} of {posterior.n_dims}: data, "
+            f"and this one {setting.n_chains} of {posterior.n_dims}: data, "
             "hidden_layer_sizes or n_chains changed."
         )
     blocks = [_as_tensors(kept, posterior.data.x) for kept in previous]

@@ -160,34 +160,31 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     r"""Bayesian neural network regression by Markov chain Monte Carlo, modulo symmetry.
 
     Draws from the posterior of an MLP's weights and noise. It has |G| copies of every mode, one for
-    each way to exchange (and flip) hidden units; each draw is moved to one representative of its
-    orbit, so that modes that remain are different functions. What such a mode counts for is its
-    mass,
+    each way to exchange (and flip) hidden units. Each draw is moved to one representative of its
+    orbit, so that the modes that remain are different functions. A mode counts for its mass,
 
     .. math:: Z_k = \int_{R_k} p(y \mid \theta)\, p(\theta)\, d\theta,
 
-    found by bridge sampling: not how many chains happened to start in its basin.
+    by bridge sampling, not for the number of chains that started in its basin.
 
     Parameters
     ----------
     hidden_layer_sizes, activation : as in every network
     sampler : {"auto", "hmc"}, Chains or Kernel, default="auto"
         Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
-        Carlo; a kernel of your own works too. `Chains` sets where chains start and how they warm
-        up: ``Chains(n_warmup=200)``.
+        Carlo; `Chains` sets where chains start and how they warm up. A kernel of your own works
+        too.
     n_chains : int, "auto" or None, default=None
         None is 64, 16 where chains start at modes and 12 where they start as an ensemble does.
-        "auto" is the number that finds every mode with probability 0.99 if there are three, the
-        rarest found by 8 % of the chains: ``n_chains_required([.57, .35, .08])``.
+        "auto" is ``n_chains_required([.57, .35, .08])``.
     n_draws : int or None, default=None
         Draws of each chain kept after its warm-up. None is 50.
     remove_symmetries : bool or ModeWeights, default=True
-        Whether draws are moved to one representative of their symmetry orbit, modulo exchanges of
-        hidden units and, with an odd activation (tanh, identity), changes of their signs; and what
-        a mode then counts for: True is ``ModeWeights("auto")``, its posterior mass where the draws
-        are enough to know it, else how many chains found it. The prior must not tell the units of a
-        layer apart. False leaves the draws where the chains are, one vote each: predictions are
-        the same as of `ModeWeights` "uniform", weights mean nothing.
+        Whether draws are moved to one representative of their symmetry orbit, and what a mode then
+        counts for. True is ``ModeWeights("auto")``: its posterior mass where the draws are enough
+        to know it, else the number of chains that found it. False leaves the draws where the chains
+        are, one vote each: predictions are those of `ModeWeights` "uniform", and weights mean
+        nothing. The prior must not tell the units of a layer apart.
     network : as in every network
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
@@ -214,45 +211,40 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     Attributes
     ----------
     samples_ : ndarray of shape (n_chains, n_draws, P)
-        Draws of the network's weights, acting on standardised data; on the reference set unless
+        Draws of the network's weights, acting on standardised data; on one representative unless
         ``remove_symmetries=False``. The flat order is layer by layer, W (out x in, row-major), then
         b.
     noise_std_samples_ : ndarray of shape (n_chains, n_draws, n_targets)
-        Scale of the noise at the same draws, in the units of ``y``: its standard deviation if it
-        is normal. Only where the likelihood has noise.
+        Standard deviation of the noise (or its scale) at the same draws, in the units of ``y``;
+        only where the likelihood has noise.
     chain_weights_ : ndarray of shape (n_chains,)
         What each chain's draws count for; they sum to 1.
     log_posterior_samples_ : ndarray of shape (n_chains, n_draws)
-        Log joint density of targets and parameters at the draws, nats; the targets as given, any
-        noise by its logarithm.
+        Log joint density of targets, as given, and parameters at the draws, nats.
     modes_ : list of Mode
-        What chains found, heaviest first: ``weight``, ``log_evidence`` and
-        ``std_error`` (nats, of the targets as given; the part of the evidence that the mode and
-        its symmetric copies hold), ``members`` (its chains in `samples_`),
-        ``n_explorers`` (chains that ended there on their own), ``mean_log_posterior``. Empty where
-        modes weren't weighed.
+        What chains found, heaviest first: ``weight``, ``log_evidence`` and ``std_error`` (nats; the
+        part of the evidence that the mode and its copies hold), ``members`` (its chains in
+        `samples_`), ``n_explorers`` (chains that ended there on their own), ``mean_log_posterior``.
+        Empty where modes weren't weighed.
     log_evidence_ : float
         log p(y | X), nats, summed over the modes that were found: a lower bound up to
-        `log_evidence_std_error_`, since nobody knows of a mode that nobody visited. NaN where it
-        can't be trusted.
+        `log_evidence_std_error_`. NaN where it can't be trusted.
     log_evidence_std_error_ : float
         Its Monte Carlo standard error, nats.
     prior_scale_ : ndarray of shape (n_groups,)
         Posterior geometric mean of every group's prior standard deviation, where scales are
         learned.
     relevance_ : ndarray of shape (n_chains, n_features)
-        Scale of the weights from every column of ``X``; only under ``ARD()``: of every chain,
-        geometric mean over its draws.
+        Scale of the weights from every column of ``X``, geometric mean over a chain's draws; only
+        under ``ARD()``.
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and any
-        log noise;
-        parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`;
-        parameter_rhat_before, parameter_ess_before : the same before symmetries were removed;
-        function_rhat_before : of the chains as warmed up, each with one vote;
-        function_rhat_within, function_ess_within : one number per chain, of its own draws, the
-        median of those outputs; chains that stay in modes of their own agree in nothing else;
+        log noise; function_rhat_before : as warmed up; function_rhat_within, function_ess_within :
+        the median of those outputs, chain by chain;
+        parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`; parameter_rhat_before,
+        parameter_ess_before : the same before symmetries were removed;
         n_divergent, acceptance, energy_error (root mean square, nats), stuck, n_gradients : one
         number per chain;
         unseen_basin : a basin that draws fewer starts than this share can have been missed with
@@ -273,24 +265,19 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     Notes
     -----
     A step of ``n_iter_`` is an iteration of every chain, warm-up included. After an interrupt the
-    draws made so far are kept. Evidences are computed in float64, whatever the arithmetic. A
-    sampler's draws are the same however many processes make them (joblib; any backend,
-    Dask's too).
+    draws made so far are kept. The draws don't depend on how many processes make them.
 
-    A chain makes ``n_warmup + n_draws`` iterations of up to 256 gradients; chains run in blocks of
-    64 (256 on small problems), whose gradients are one batch. Draws take
-    ``8 n_chains n_draws (P + 1)`` bytes on the host, a block's gradient two arrays of rows by
-    widest layer for as many chains as fit the cache. `asv_bench/studies/compare_samplers.py` prints
-    effective draws per CPU-second beside NumPyro's.
+    A chain makes ``n_warmup + n_draws`` iterations of up to 256 gradients, 64 chains (256 on small
+    problems) as one batch. Draws take ``8 n_chains n_draws (P + 1)`` bytes.
 
     The settings of Wiese et al. (2023) are ``prior=1.0``, ``Chains(init="prior")`` and small
-    layers. At 20 units modes aren't weighed by evidence (`ModeWeights`), and chains don't
-    mix between modes: R-hat of functions is 1.3 to 2.
+    layers. At 20 units modes aren't weighed by evidence, and chains don't mix between modes: R-hat
+    of functions is 1.3 to 2.
 
-    What the draws are worth depends on the modes found. A mode that no chain visited is invisible
-    to every figure here, R-hat included; ``diagnostics_.unseen_basin`` says
-    how large its basin can be. Where hidden units overlap, single weights have no meaning even
-    after symmetry removal (`remove_symmetries` has the details); functions always do.
+    A mode that no chain visited is invisible to every figure here, R-hat included;
+    ``diagnostics_.unseen_basin`` says how large its basin can be. Where hidden units overlap,
+    single weights have no meaning even after symmetry removal (`remove_symmetries`); functions
+    always do.
 
     Corrected against the paper: modes are weighed by mass, not by the starts they attract; the
     half-normal prior is on the noise's standard deviation; no test density is dropped.

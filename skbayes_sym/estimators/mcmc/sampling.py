@@ -1,7 +1,7 @@
 """Sampling as a method: explore, weigh what was found, and draw from it."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,23 +27,14 @@ from skbayes_sym.estimators.mcmc.trust import diagnose, disagreement, doubtful_c
 from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.inference.sampling.chain_count import n_chains_required
 from skbayes_sym.inference.sampling.chains import Block
-from skbayes_sym.inference.sampling.kernels import HMC, Kernel
+from skbayes_sym.inference.sampling.kernels import HMC
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.priors import CollapsedScales
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate
 
-_KERNELS: dict[str, Kernel] = {"hmc": HMC()}
 _UNKNOWN = Estimate(float("nan"), float("nan"))
-
-
-class Findings(NamedTuple):
-    """Knowledge of the whole posterior, of targets as given."""
-
-    modes: list[Mode]
-    log_evidence: Estimate  # nats; nan where it can't be trusted
-    diagnostics: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +55,10 @@ class Sampling:
 
     def fit(self, data: Training, model: Model, run: Run) -> "Sampled":
         setting = self.setting(data, model, run)
-        plan = setting.plan
-        INITS[plan.init].needs.check(model)
-        if plan.approach and not plan.n_warmup and not plan.start:
+        INITS[setting.init].needs.check(model)
+        if setting.annealing and not setting.n_warmup and not setting.start:
             raise ValueError(
-                f"init={plan.init!r} needs n_warmup of at least 1, got 0: its chains anneal at "
+                f"init={setting.init!r} needs n_warmup of at least 1, got 0: its chains anneal at "
                 "the beginning of the warm-up. With warm_start=True a second fit may have 0."
             )
         _require_memory(setting)
@@ -78,7 +68,13 @@ class Sampling:
             run.keep(lambda: Sampled.gather(setting, explored))
             sampled = Sampled.gather(setting, explored, allocate_chains(setting, explored))
         run.end(sampled)
-        _report(sampled.findings)
+        logger.info(
+            "log evidence %.6g +- %.2g from %d modes; largest function-space R-hat %.3f",
+            *sampled.log_evidence, len(sampled.modes),
+            np.nanmax(sampled.diagnostics["function_rhat"], initial=1.0),
+        )  # fmt: skip
+        for message in sampled.diagnostics["warnings"]:
+            warn_user(message)
         return sampled
 
     def init_for(self, model: Model, n_rows: int) -> str:
@@ -92,30 +88,24 @@ class Sampling:
 
     def setting(self, data: Training, model: Model, run: Run) -> SamplingSetting:
         """Decide what is open, by the model and its size."""
-        sampler, weights, effort = self.sampler, self.weights, self.effort
+        sampler, effort = self.sampler, self.effort
         init = self.init_for(model, data.n_rows)
-        usual, approach = INITS[init].usual, INITS[init].approach
+        usual = INITS[init]
         n_chains = usual.n_chains if self.n_chains is None else self.n_chains
         if isinstance(n_chains, str):
             n_chains = n_chains_required(effort.auto_modes, probability=effort.auto_probability)
-        plan = usual._replace(n_chains=n_chains, init=init, n_jobs=self.n_jobs)
-        if self.n_draws is not None:
-            plan = plan._replace(n_draws=self.n_draws)
-        evidence = weights or ModeWeights("uniform")
-        approach = approach if isinstance(sampler.init, str) else sampler.init
         kernel = sampler.kernel
         if isinstance(kernel, str):
-            kernel = INITS[init].kernel if kernel == "auto" else _KERNELS[kernel]
-        insists = evidence.method == "evidence"
-        plan = plan._replace(
-            n_warmup=usual.n_warmup if sampler.n_warmup is None else sampler.n_warmup,
-            thinning=sampler.thinning, approach=approach, start=self.start, kernel=kernel,
-            by_evidence=insists or (evidence.method == "auto" and not approach), insists=insists,
-            cost=float(evidence.effort),
-        )  # fmt: skip
+            kernel = usual.kernel if kernel == "auto" else HMC()
         return SamplingSetting(
-            plan, weights is not None, self.noise_prior_scale, data, model, run, effort
-        )
+            data, model, run, effort, init, kernel, n_chains,
+            usual.n_warmup if sampler.n_warmup is None else sampler.n_warmup,
+            effort.n_draws if self.n_draws is None else self.n_draws,
+            thinning=sampler.thinning, start=self.start, n_jobs=self.n_jobs,
+            annealing=usual.annealing if isinstance(sampler.init, str) else sampler.init,
+            evidence=self.weights or ModeWeights("uniform"),
+            remove_symmetries=self.weights is not None, noise_prior_scale=self.noise_prior_scale,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +116,11 @@ class Sampled:
     samples: Array  # (C, S, P): their weights on one representative of their orbits
     # (C, S, T): of the same draws, scaled target units; nothing (T = 0) without noise.
     noise_std: Array
-    findings: Findings
     blocks: list[Block]  # where the exploring chains stopped
-    n_iter: int
+    n_iter: int  # moves of the chain that made most
+    modes: list[Mode]
+    log_evidence: Estimate  # nats, of targets as given; nan where it can't be trusted
+    diagnostics: dict[str, Any]
 
     @classmethod
     def gather(
@@ -137,12 +129,24 @@ class Sampled:
         """Everything that a fit keeps; before an allocation the draws as they were made."""
         draws = explored.draws if allocation is None else allocation.draws
         theta, noise_std = setting.posterior.split(torch.as_tensor(draws.position))
-        samples, findings = theta.numpy(), Findings([], _UNKNOWN, {"warnings": []})
+        samples, modes, log_evidence = theta.numpy(), list[Mode](), _UNKNOWN
+        diagnostics: dict[str, Any] = {"warnings": []}
         if allocation is not None:
             samples = on_reference_set(setting, theta, draws.value)
-            findings = _findings(setting, explored, allocation, samples)
-        noise, blocks = noise_std.double().numpy(), explored.chains.blocks
-        return cls(draws, samples, noise, findings, blocks, explored.n_iter)
+            offset, weighing = setting.data.log_jacobian, allocation.weighing
+            if weighing is not None:
+                modes = list_modes(weighing, explored.n_starts, draws.home, offset)
+                if allocation.trusted:
+                    total = weighing.weights
+                    error = total.log_evidence_standard_error
+                    log_evidence = Estimate(total.log_evidence + offset, error)
+            diagnostics = _diagnostics(setting, explored, allocation, samples, modes)
+        chains = explored.chains
+        n_iter = int((chains.warmup.n_moves + chains.sampling.n_moves).max())
+        return cls(
+            draws, samples, noise_std.double().numpy(), chains.blocks, n_iter, modes, log_evidence,
+            diagnostics,
+        )  # fmt: skip
 
     @property
     def stop_reason(self) -> Stopped:
@@ -156,10 +160,10 @@ class Sampled:
             "samples_": self.samples,
             "chain_weights_": weights,
             "log_posterior_samples_": self.draws.value.astype(np.float64) + data.log_jacobian,
-            "modes_": self.findings.modes,
-            "log_evidence_": self.findings.log_evidence.value,
-            "log_evidence_std_error_": self.findings.log_evidence.standard_error,
-            "diagnostics_": self.findings.diagnostics,
+            "modes_": self.modes,
+            "log_evidence_": self.log_evidence.value,
+            "log_evidence_std_error_": self.log_evidence.standard_error,
+            "diagnostics_": self.diagnostics,
             "_blocks_": [as_arrays(block) for block in self.blocks],
             "_training_data_": tuple(t.cpu().numpy() for t in data.data),
             "_likelihood_params_": position[..., n_theta:].astype(np.float64),
@@ -177,17 +181,16 @@ class Sampled:
         return attributes
 
 
-def _findings(
-    setting: SamplingSetting, explored: Explored, allocation: Allocation, samples: Array
-) -> Findings:
+def _diagnostics(
+    setting: SamplingSetting,
+    explored: Explored,
+    allocation: Allocation,
+    samples: Array,
+    modes: list[Mode],
+) -> dict[str, Any]:
+    """Figures on mixing, and every reason to doubt them."""
     draws, weighing, problems, decided = allocation
-    offset, effort, approach = setting.data.log_jacobian, setting.effort, setting.plan.approach
-    modes, log_evidence = list[Mode](), _UNKNOWN
-    if weighing is not None:
-        modes = list_modes(weighing, explored.n_starts, draws.home, offset)
-        if allocation.trusted:
-            total = weighing.weights
-            log_evidence = Estimate(total.log_evidence + offset, total.log_evidence_standard_error)
+    effort, is_annealed = setting.effort, setting.annealing is not None
     figures = diagnose(setting.posterior, explored, draws, samples, effort)
     warnings = list[str]()
     if weighing or problems:
@@ -201,40 +204,28 @@ def _findings(
                 f"{n_stuck} of {len(figures['stuck'])} chains never moved while drawing: raise "
                 "n_warmup, or give X as float64."
             )
-        if approach is not None:
+        if is_annealed:
             acceptance, within = figures["acceptance"], figures["function_rhat_within"]
             warnings += doubtful_chains(acceptance, within, effort)
     reason = "; ".join(problems)
     if not allocation.trusted and not reason:
-        reason = NO_EVIDENCE if approach else "modes weren't weighed"
-    return Findings(modes, log_evidence, {**figures, "no_evidence": reason, "warnings": warnings})
-
-
-def _report(findings: Findings) -> None:
-    """Log what was found, and warn of what can't be trusted."""
-    modes, log_evidence, diagnostics = findings
-    logger.info(
-        "log evidence %.6g +- %.2g from %d modes; largest function-space R-hat %.3f",
-        log_evidence.value, log_evidence.standard_error, len(modes),
-        np.nanmax(diagnostics["function_rhat"], initial=1.0),
-    )  # fmt: skip
-    for message in diagnostics["warnings"]:
-        warn_user(message)
+        reason = NO_EVIDENCE if is_annealed else "modes weren't weighed"
+    return {**figures, "no_evidence": reason, "warnings": warnings}
 
 
 def _require_memory(setting: SamplingSetting) -> None:
     """Draws on the host, as made, as one and as labelled: 8 P + 3 C S P b; what finds them."""
-    data, model, plan = setting.data, setting.model, setting.plan
+    data, model, n_chains = setting.data, setting.model, setting.n_chains
     n_params, size = model.network.layout.n_params, data.dtype.itemsize
     copies = 3 if setting.remove_symmetries and model.group.factors else 2
-    n_metrics = 2 * plan.n_chains if plan.init == "laplace" else 0
+    n_metrics = 2 * n_chains if setting.init == "laplace" else 0
     require_memory(
         [
             rows_part(data),
             prior_part(n_params),
             Part(
-                f"{plan.n_chains} chains of {plan.n_draws} draws of {n_params:,} weights",
-                copies * plan.n_chains * plan.n_draws * n_params * size,
+                f"{n_chains} chains of {setting.n_draws} draws of {n_params:,} weights",
+                copies * n_chains * setting.n_draws * n_params * size,
                 "Lower n_chains, n_draws or hidden_layer_sizes, or give X as float32.",
                 on_host=True,
             ),

@@ -13,6 +13,8 @@ class SamplingEffort:
     auto_modes: tuple[float, ...] = (0.57, 0.35, 0.08)
     auto_probability: float = 0.99
 
+    n_draws: int = 50  # n_draws=None
+
     # init="auto" finds modes for metrics of so many weights, and Gauss-Newton systems of so many
     # multiplications, some twenty seconds of one core; of classes fewer modes, as they are found
     # one after the other. Chains from the prior don't arrive at what the data say beyond 200.

@@ -10,32 +10,14 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.estimators.samplers import ModeWeights
 from skbayes_sym.inference.log_density import NetworkPosterior
-from skbayes_sym.inference.sampling.annealing import Approach
+from skbayes_sym.inference.sampling.annealing import Annealing
 from skbayes_sym.inference.sampling.chains import Block
-from skbayes_sym.inference.sampling.kernels import HMC, Kernel
+from skbayes_sym.inference.sampling.kernels import Kernel
 from skbayes_sym.inference.sampling.modes.confined import Allowance
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.random import spawn_seeds
-from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.units import split_units
-
-
-class Plan(NamedTuple):
-    """How many chains there are, how long they run, and what the modes they find count for."""
-
-    n_chains: int
-    n_warmup: int
-    n_draws: int
-    thinning: int = 1
-    init: str = "prior"  # where they start, by its name in `starts.INITS`
-    approach: Approach | None = None  # what they do before they warm up
-    n_jobs: int | None = None
-    start: list[Block] | None = None  # where those of the previous fit stopped, to go on with
-    kernel: Kernel = HMC()  # moves the chains that explore
-    by_evidence: bool = False  # else every chain has one vote
-    insists: bool = False  # on evidence, however few draws there are
-    cost: float = 1.0  # what the evidence may cost, in units of what the chains do
 
 
 class SamplingSeeds(NamedTuple):
@@ -54,13 +36,22 @@ class SamplingSeeds(NamedTuple):
 class SamplingSetting:
     """Everything that a stage of a fit needs."""
 
-    plan: Plan
-    remove_symmetries: bool  # whether draws are moved to one representative of their orbit
-    noise_prior_scale: float  # of the half-normal prior of the noise, scaled target units
     data: Training
     model: Model
     run: Run
     effort: SamplingEffort
+    init: str  # where chains start, by its name in `chain_starts.INITS`
+    kernel: Kernel  # moves the chains that explore
+    n_chains: int
+    n_warmup: int
+    n_draws: int
+    thinning: int
+    annealing: Annealing | None  # what chains do before they warm up
+    start: list[Block] | None  # where those of the previous fit stopped, to go on with
+    evidence: ModeWeights  # what the modes they find count for
+    remove_symmetries: bool  # whether draws are moved to one representative of their orbit
+    noise_prior_scale: float  # of the half-normal prior of the noise, scaled target units
+    n_jobs: int | None
 
     @cached_property
     def seeds(self) -> SamplingSeeds:
@@ -81,23 +72,17 @@ class SamplingSetting:
 
         return self._posterior_of(Data(*map(exact, self.data.data)))
 
-    @cached_property
-    def units(self) -> SymmetryGroup:
-        """The part of the model's group that exchanges units."""
-        return split_units(self.model.group)[0]
-
     def _posterior_of(self, data: Data) -> NetworkPosterior:
         network, likelihood, prior, _ = self.model
         return NetworkPosterior(network, likelihood, prior, data, self.noise_prior_scale)  # type: ignore[arg-type]
 
     @cached_property
     def weighs(self) -> bool:
-        """Whether modes are weighed by evidence."""
-        plan = self.plan
-        if not plan.by_evidence or plan.insists:
-            return plan.by_evidence
-        n_draws = plan.n_chains * min(plan.n_draws, self.effort.explored)
-        return n_draws >= self.effort.worth_weighing * self.posterior.n_dims
+        """Whether modes are weighed by evidence; those of annealed chains only if asked."""
+        if self.evidence.method != "auto":
+            return self.evidence.method == "evidence"
+        n_draws = self.n_chains * min(self.n_draws, self.effort.explored)
+        return not self.annealing and n_draws >= self.effort.worth_weighing * self.posterior.n_dims
 
     def allowance(self, left: float = inf) -> Allowance:
         """Work, in gradients of this posterior."""
@@ -107,7 +92,7 @@ class SamplingSetting:
     def block_size(self) -> int:
         """Chains that run together."""
         if self.data.device.type != "cpu":
-            return self.plan.n_chains
+            return self.n_chains
         x, shapes = self.data.data.x, self.model.network.layout.shapes.values()
         widest = max(shape[0] for shape in shapes)  # as (out, in) says, or (out,)
         is_small = len(x) * widest * x.element_size() <= self.effort.small_bytes

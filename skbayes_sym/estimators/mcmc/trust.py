@@ -36,7 +36,8 @@ def diagnose(
     ``draws`` are those that are kept, ``samples`` (C, S, P) their weights on one representative of
     their orbits.
     """
-    before, weights = explored.draws.position, draws.chain_weights
+    before, weights, chains = explored.draws.position, draws.chain_weights, explored.chains
+    warmup, sampling = chains.warmup, chains.sampling
     functions = functions_of(posterior, draws.position, effort)
     return {
         "function_rhat": rank_rhat(functions, weights),
@@ -49,14 +50,6 @@ def diagnose(
         "function_rhat_within": _typical(rank_rhat, functions),
         "function_ess_within": _typical(bulk_ess, functions),
         "unseen_basin": 1.0 - effort.missed ** (1.0 / explored.n_starts),
-        **_moves(explored.chains, effort),
-    }
-
-
-def _moves(chains: ChainDraws, effort: SamplingEffort) -> dict[str, Array]:
-    """Figures of the moves of each exploring chain."""
-    warmup, sampling = chains.warmup, chains.sampling
-    return {
         "n_divergent": sampling.n_divergent.numpy(),
         "acceptance": sampling.mean_acceptance.numpy(),
         "stuck": chains.stuck & (sampling.n_moves.numpy() >= effort.telling_moves),

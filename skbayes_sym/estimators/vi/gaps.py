@@ -1,7 +1,7 @@
 """The symmetry gap by name or as an object: what is trained on, and what is reported."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 from sklearn.base import BaseEstimator
 
@@ -49,10 +49,9 @@ class Symmetrized(BaseEstimator):
         its tightening, O(d^2 log d), beyond; its gradient stands for 5 steps (from 4 draws) up to
         10 units, for 3 beyond 20, for 10 beyond 100. All others are computed at every step:
         "exact", "importance" (a lower bound from K = 16 permutations, O(K d^2)), "infonce" (the
-        paper's estimator with permutations drawn without replacement), "soules" (tightened).
-        Objects set more:
-        ``ExactUpTo(14, Importance(64))``, ``InfoNCE(20, replacement=True)`` (the paper's own
-        draws), one of yours, or a gap with a group of its own.
+        paper's estimator), "soules" (tightened). Objects set more:
+        ``ExactUpTo(14, Importance(64))``, ``InfoNCE(20)``, one of yours, or a gap with a group of
+        its own.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -92,13 +91,6 @@ def symmetrized(given: "str | SymmetryGroup | Symmetrized | None") -> Symmetrize
     return found
 
 
-class Reported(NamedTuple):
-    """Bounds on both sides, whatever was trained on; ``upper`` is None where nobody knows one."""
-
-    lower: Gap[MeanField]
-    upper: Gap[MeanField] | None
-
-
 @dataclass(frozen=True)
 class SymmetryGap:
     """How the gap under a group is estimated.
@@ -113,7 +105,14 @@ class SymmetryGap:
 
     def __post_init__(self) -> None:
         if self._own is None:
-            self._require_units()
+            try:
+                unit_layers(self.group)
+            except TypeError as error:
+                raise TypeError(
+                    f"symmetry={type(self.group).__name__} with gap={self.given!r}: {error} "
+                    "For another group give gap=, an object with a `group` of its own, and leave "
+                    "symmetry='auto'."
+                ) from error
         if isinstance(self.given, str):
             if self.given == "exact" and self._widest > MAX_EXACT_WIDTH:
                 raise ValueError(
@@ -122,17 +121,6 @@ class SymmetryGap:
                 )
         elif self.given.side == "upper":
             raise ValueError(f"gap={self.given!r} bounds the gap from above: train on a lower one.")
-
-    def _require_units(self) -> None:
-        """Permanents are of exchangeable units."""
-        try:
-            unit_layers(self.group)
-        except TypeError as error:
-            raise TypeError(
-                f"symmetry={type(self.group).__name__} with gap={self.given!r}: {error} "
-                "For another group give gap=, an object with a `group` of its own, and leave "
-                "symmetry='auto'."
-            ) from error
 
     @property
     def _widest(self) -> int:
@@ -181,10 +169,13 @@ class SymmetryGap:
         return None if self._own else UnitGap(self.group, Soules(tighten=False))
 
     @property
-    def reported(self) -> Reported:
-        """Exact where training was, else up to `EXACT_WIDTH` units; bounds beyond."""
+    def reported(self) -> tuple[Gap[MeanField], Gap[MeanField] | None]:
+        """A lower and an upper bound, whatever was trained on; None where nobody knows one.
+
+        Exact where training was, else up to `EXACT_WIDTH` units.
+        """
         if self._own:
-            return Reported(self._own, self._own if self._own.side == "exact" else None)
+            return self._own, self._own if self._own.side == "exact" else None
         permanent = self._permanent
         width = permanent.max_width if isinstance(permanent, ExactUpTo) else 0
         width = max(EXACT_WIDTH, width)
@@ -195,4 +186,4 @@ class SymmetryGap:
         above: PermanentEstimate = ExactUpTo(width, Bethe(2) if is_wide else Bethe())
         if permanent.side == "exact" or self._widest <= width:
             below = above = permanent if permanent.side == "exact" else Exact()
-        return Reported(UnitGap(self.group, below), UnitGap(self.group, above, bound="upper"))
+        return UnitGap(self.group, below), UnitGap(self.group, above, bound="upper")

@@ -19,7 +19,15 @@ from skbayes_sym.estimators._fit.compatibility import (
     Needs,
 )
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run, Schedule, Stage, Steps, logger, n_blocks
+from skbayes_sym.estimators._fit.run import (
+    Run,
+    Schedule,
+    Stage,
+    Steps,
+    logger,
+    n_blocks,
+    steps_per_block,
+)
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged, warn_user
 from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
@@ -54,6 +62,16 @@ class Bounds(NamedTuple):
     gap_above: Estimate
     log_order: float
 
+    @property
+    def elbo(self) -> float:
+        """The symmetrised bound."""
+        return self.mean_field.value + self.gap.value
+
+    @property
+    def saturation(self) -> float:
+        """The gap as a share of ``log |G|``; NaN of the trivial group."""
+        return self.gap.value / self.log_order if self.log_order > 0.0 else float("nan")
+
     def attributes(self, log_jacobian: float) -> dict[str, float]:
         """Bounds of targets as given."""
         mean_field, gap = self.mean_field.value + log_jacobian, self.gap.value
@@ -66,11 +84,6 @@ class Bounds(NamedTuple):
             "symmetry_gap_": gap,
             "saturation_": self.saturation,
         }
-
-    @property
-    def saturation(self) -> float:
-        """The gap as a share of ``log |G|``; NaN of the trivial group."""
-        return self.gap.value / self.log_order if self.log_order > 0.0 else float("nan")
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,14 +152,6 @@ def noise_excess(
     return model.likelihood.at(log_noise).noise_scale.to(rms) / rms
 
 
-FULL_BATCH_RATE, MINIBATCH_RATE = 2e-2, 1e-2  # learning_rate="auto"
-SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
-
-_LOG_VARIANCE_RANGE = (-30.0, 10.0)
-_EVALUATION_DRAWS = 128  # of the bounds reported after training, fewer where there are many rows:
-_EVALUATION_ROWS = 1 << 20  # rows times draws; the rows' noise is independent and averages out
-
-
 class _Seeds(NamedTuple):
     """Seeds, one for each purpose: runs that differ in one share all other random numbers."""
 
@@ -167,21 +172,12 @@ class _Problem(NamedTuple):
     batch_size: int
     seeds: _Seeds
 
-    def gated(self, n_draws: int) -> GatedGap | None:
-        """The gap as a term of the objective; None of the trivial group."""
-        if self.gap.group.log_order == 0.0:
-            return None
-        generator = generator_from(self.seeds.gap, self.data.device)
-        trained, certificate = self.gap.trained(n_draws), self.gap.certificate
-        return GatedGap(trained, certificate, generator=generator, hold=self.gap.hold)
-
 
 class _Ascent(NamedTuple):
     """Result of one start."""
 
     fit: MeanFieldFit
-    elbo: float  # scaled units
-    noise: float  # sum of the logarithms of a noise that is learned
+    bounds: Bounds
     model: GaussianMLP  # with the prior's learned scales
     result: OptimiseResult
 
@@ -229,9 +225,9 @@ class MeanFieldVI:
         best, last = self._best(ascents, data.total_weight), ascents[-1].result.stopped
         fit = replace(best.fit, stop_reason=last) if last in _ENDS_THE_FIT else best.fit
         run.end(fit)
-        elbos = ", ".join(f"{data.log_jacobian + ascent.elbo:.6g}" for ascent in ascents)
+        elbos = ", ".join(f"{data.log_jacobian + ascent.bounds.elbo:.6g}" for ascent in ascents)
         logger.info("ELBO from %s: %s", ", ".join(inits[: len(ascents)]), elbos)
-        _report(fit, data)
+        _report(fit, best.bounds, data.log_jacobian)
         warn_unless_converged(best.result, self.steps.tol, data.total_weight)
         self._warn_of_collapse(data, best, seeds.likelihood_bound)
         return fit
@@ -248,15 +244,21 @@ class MeanFieldVI:
 
     def _climb(self, problem: _Problem, init: str, seed: int, run: Run) -> _Ascent:
         """Train one start, and close with its bounds."""
-        data, model, _, batch_size, seeds = problem
-        max_iter = self.steps.max_iter
-        gap = problem.gated(self.steps.n_weight_samples)
+        data, model, symmetry_gap, batch_size, seeds = problem
+        max_iter, n_draws = self.steps.max_iter, self.steps.n_weight_samples
+        gap = None
+        if symmetry_gap.group.log_order > 0.0:
+            gap = GatedGap(
+                symmetry_gap.trained(n_draws), symmetry_gap.certificate,
+                generator=generator_from(seeds.gap, data.device), hold=symmetry_gap.hold,
+                block=steps_per_block(max_iter),
+            )  # fmt: skip
         warm_up = 0.0 if self.start else INITS[init].warm_up
         objective = SymmetrizedElbo(
             model,
             Batches(data.data, batch_size, generator_from(seeds.training, data.device)),
             self._position(data, model, init, seed),
-            n_draws=self.steps.n_weight_samples,
+            n_draws=n_draws,
             gap=gap,
             warm_up=max(1, round(warm_up * max_iter)),
         )
@@ -266,7 +268,6 @@ class MeanFieldVI:
             self._groups(data, model, is_minibatch=batch_size < data.n_rows),
             Schedule(max_iter, self.steps.absolute_tol(data.total_weight), is_cautious=True),
             report=lambda loss: ("training ELBO", data.log_jacobian - loss),
-            asks=objective,
         )
         found = found_so_far(result.params, model, seeds.predict)
         if found.prior is not None:
@@ -277,10 +278,7 @@ class MeanFieldVI:
             bounds=bounds, loss_curve=result.loss_curve, n_iter=result.n_iter,
             stop_reason=result.stopped, n_skipped=gap.n_skipped if gap else 0,
         )  # fmt: skip
-        learns_noise = model.likelihood.kind == "normal"
-        noise = float(fit.likelihood_params.sum()) if learns_noise else 0.0
-        elbo = bounds.mean_field.value + bounds.gap.value
-        return _Ascent(fit, elbo, noise, model, result)
+        return _Ascent(fit, bounds, model, result)
 
     @staticmethod
     def _best(ascents: list[_Ascent], total_weight: float) -> _Ascent:
@@ -290,9 +288,15 @@ class MeanFieldVI:
         nat, less than their Monte Carlo error.
         """
         margin = 0.02 * total_weight  # nats
-        highest = max(ascent.elbo for ascent in ascents)
-        level = [ascent for ascent in ascents if ascent.elbo >= highest - margin]
-        return min(level, key=lambda ascent: (ascent.noise, -ascent.elbo))
+        highest = max(ascent.bounds.elbo for ascent in ascents)
+        level = [ascent for ascent in ascents if ascent.bounds.elbo >= highest - margin]
+
+        def order(ascent: _Ascent) -> tuple[float, float]:
+            learns_noise = ascent.model.likelihood.kind == "normal"
+            noise = float(ascent.fit.likelihood_params.sum()) if learns_noise else 0.0
+            return noise, -ascent.bounds.elbo
+
+        return min(level, key=order)
 
     def _warn_of_collapse(self, data: Training, best: _Ascent, seed: int) -> None:
         """Say so at the end of a fit that has converged, where its noise is too large.
@@ -344,11 +348,10 @@ class MeanFieldVI:
     ) -> list[ParamGroup]:
         """Means and log variances of the weights, and what the likelihood learns."""
         n = model.network.layout.n_params
-        rate = self.steps.rate(MINIBATCH_RATE if is_minibatch else FULL_BATCH_RATE)
-        wide_rate = rate * self.steps.log_variance_rate
+        rate = self.steps.rate(1e-2 if is_minibatch else 2e-2)
         return [
             ParamGroup(slice(0, n), rate),
-            ParamGroup(slice(n, 2 * n), wide_rate, *_LOG_VARIANCE_RANGE),
+            ParamGroup(slice(n, 2 * n), rate * self.steps.log_variance_rate, -30.0, 10.0),
             ParamGroup(slice(2 * n, None), rate, *data.param_range(model.likelihood)),
         ]
 
@@ -360,7 +363,8 @@ def _bounds(problem: _Problem, params: Tensor) -> Bounds:
     posterior = _posterior(final, model)
     log_lik = expected_log_likelihood(
         model.network, model.likelihood.at(final[2 * n :]), posterior, data.data,
-        n_draws=max(8, min(_EVALUATION_DRAWS, _EVALUATION_ROWS // data.n_rows)),
+        # The noise of many rows is independent and averages out.
+        n_draws=max(8, min(128, (1 << 20) // data.n_rows)),
         generator=generator_from(seeds.likelihood_bound, data.device),
     )  # fmt: skip
     value = log_lik.value - posterior.kl_from(model.prior.scale.numpy())
@@ -397,18 +401,17 @@ def _gap_bounds(
     return lower, above.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
 
 
-def _report(fit: MeanFieldFit, data: Training) -> None:
+def _report(fit: MeanFieldFit, bounds: Bounds, log_jacobian: float) -> None:
     """The log's summary, and what saturation means."""
-    assert fit.bounds is not None
-    mean_field, gap = fit.bounds.mean_field.value + data.log_jacobian, fit.bounds.gap.value
     logger.info(
         "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped: %s after %d steps, in %d of "
         "them the gap was certified saturated",
-        mean_field + gap, mean_field, gap, fit.stop_reason, fit.n_iter, fit.n_skipped,
+        bounds.elbo + log_jacobian, bounds.mean_field.value + log_jacobian, bounds.gap.value,
+        fit.stop_reason, fit.n_iter, fit.n_skipped,
     )  # fmt: skip
-    if fit.bounds.saturation > SATURATED:
+    if bounds.saturation > 0.999:  # beyond, symmetrisation can't matter for training
         logger.info(
-            "saturation %.4f > %g: the symmetric modes don't overlap, so symmetrisation adds the "
-            "constant log |G| to the bound and is a no-op for training.",
-            fit.bounds.saturation, SATURATED,
-        )  # fmt: skip
+            "saturation %.4f > 0.999: the symmetric modes don't overlap, so symmetrisation adds "
+            "the constant log |G| to the bound and is a no-op for training.",
+            bounds.saturation,
+        )

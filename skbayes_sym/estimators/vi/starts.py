@@ -22,14 +22,12 @@ from skbayes_sym.inference.laplace_starts import labels_starts, regression_start
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.random import generator_from
 
-INITIAL_SCALE = 0.02  # posterior standard deviation of a random start: narrow, then it widens
-
 
 def random_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
-    """Weights of their layers' usual size, narrow."""
+    """Weights of their layers' usual size, standard deviations .02: narrow, then they widen."""
     layout = model.network.layout
     loc = model.network.init(1, generator=generator_from(seed))[0]
-    log_variance = torch.full_like(loc, 2.0 * log(INITIAL_SCALE))
+    log_variance = torch.full_like(loc, 2.0 * log(0.02))
     # Inputs that are always 0 leave their weights at the prior: start them there.
     silent = (data.data.x == 0.0).all(dim=0).cpu()
     where = layout.positions("W1")[:, silent].flatten()

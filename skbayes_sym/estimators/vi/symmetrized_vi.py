@@ -115,9 +115,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     .. math:: E_q[\log p(y \mid w)] - KL[q \,\|\, p] + I(g; w),
 
     the bound of q averaged over all exchanges (and sign flips) of hidden units (eq. 5 of the
-    paper). Mean-field inference alone must choose one of the many equivalent modes, and its bound
-    falls with each unit it keeps apart. The mutual information I makes up for that, so fewer units
-    are switched off.
+    paper). The bound of mean-field inference falls with each unit that it keeps apart. The mutual
+    information I makes up for that, so fewer units are switched off.
 
     Parameters
     ----------
@@ -127,8 +126,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     symmetry : str, SymmetryGroup, Symmetrized or None, default="auto"
         Group the posterior is averaged over: "permutation" of hidden units, "sign_flip" of odd
         ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
-        plain mean-field variational inference. A group of one's own, made of `Units`, must leave
-        the prior and the network's function as they are: both are checked.
+        plain mean-field inference. An own group of `Units` must leave prior and function as they
+        are, which `fit` checks.
     likelihood : as in every regressor
     prior : "learn", float, sequence of float or Prior, default=1.0
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
@@ -147,29 +146,26 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         Draws of the hidden units that predictions average; the same ones for every row.
     tol : float or None, default=0.001
         Training stops, in the second half of the steps, when the training ELBO gains less than this
-        many nats per unit of sample weight from one tenth of ``max_iter`` to the next. None never
-        stops.
+        many nats per row from one tenth of ``max_iter`` to the next. None never stops.
     warm_start, device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
     elbo_ : float
-        Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`. The best
-        valid lower bound the model has on log p(y | X) at the learned noise (and prior scales).
+        Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`, on log p(y |
+        X) at the learned noise and prior scales.
     elbo_mean_field_ : float
         Lower bound of the mean-field posterior alone.
     elbo_upper_ : float
-        `elbo_mean_field_` plus an upper bound on the gap: the symmetrised ELBO lies between
-        `elbo_` and it (up to Monte Carlo error). Equal to `elbo_` where the gap is exact.
+        `elbo_mean_field_` plus an upper bound on the gap: the symmetrised ELBO lies between `elbo_`
+        and it. No bound on the evidence.
     elbo_std_error_ : float
         Monte Carlo standard error of `elbo_`.
     symmetry_gap_ : float
-        Mutual information I(g; weights) in nats, or the lower bound on it that was used, between
-        0 and log |G|.
+        Mutual information I(g; weights) in nats, or a lower bound on it, between 0 and log |G|.
     saturation_ : float
-        `symmetry_gap_` / log |G|. Above 0.999 the symmetric modes don't overlap and
-        symmetrisation is a no-op for training: it adds the constant log |G| to the bound. NaN
-        if the group has only one element (``symmetry=None``).
+        `symmetry_gap_` / log |G|. Above 0.999 the symmetric modes don't overlap, and symmetrisation
+        only adds the constant log |G|. NaN with ``symmetry=None``.
     elbo_curve_ : ndarray
         Training ELBO, averaged over blocks of steps.
     relevance_ : ndarray of shape (n_features,)
@@ -179,8 +175,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     posterior_ : MeanFieldGaussian
         Base distribution q over the network's P weights, acting on standardised data:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
-        flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior is
-        its average over ``network_.symmetry()``; both predict the same.
+        flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
+        predicts the same.
     symmetry_ : SymmetryGroup
         The part of the network's group that the prior keeps; all of it where ``symmetry=None``.
     noise_std_, likelihood_ : as in every regressor
@@ -196,12 +192,11 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
 
     Notes
     -----
-    A step costs about twice a deterministic network's, plus O(d^2 p + d 2^d) for the exact gap of
-    a layer of d units with p weights each, unless a certificate says the gap is saturated. For
-    several hidden layers the gap is bounded by the chain rule.
+    A step costs about twice a deterministic network's, plus O(d^2 p + d 2^d) for the exact gap of a
+    layer of d units with p weights each, unless the gap is saturated.
 
-    The bounds are evaluated in float64 with fresh draws, the gap exactly up to 10 units a layer
-    (20 where ``gap`` is exact there), by 64 permutations beyond.
+    The bounds are evaluated in float64 with fresh draws, the gap exactly up to 10 units a layer (20
+    where ``gap`` is exact there), by 64 permutations beyond.
 
     Corrected against the paper: the signs in Theorem 4.3 and in the minibatch ELBO, permutations
     drawn without replacement, sign flips of odd units.

@@ -11,16 +11,7 @@ precision Q that it adds (`GapGradient`). Without the gap this is coordinate asc
 optimum; with it, a natural-gradient step of length one, exact in the likelihood, second-order in
 the gap. Entries of other likelihoods come as Gaussian ones, `sites`.
 
-While factors move, a running mean of a few looks at a gap that is drawn is enough. Near the optimum
-it isn't: its noise leaves a few tenths of a nat, and a longer mean is of posteriors that have moved
-on since. There the gradient is that of common draws z, the same in every sweep, mended by fresh
-ones,
-
-.. math:: g_t = \bar g(q_t; z) + \frac1t \sum_{s \le t}
-    \bigl( g(q_s; z_s) - \bar g(q_s; z) \bigr),
-
-which follows q at once and forgets none of the draws: control variates, as in SVRG (Johnson & Zhang
-2013).
+A gap that is drawn is told by a running mean of a few looks at it.
 """
 
 from math import log
@@ -45,22 +36,7 @@ from skbayes_sym.inference.factorization.sides import (
     update_side,
 )
 from skbayes_sym.numerics.optimise import Loop, stalled
-from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.gap import Gap, GapGradient, RowPosterior
-
-# Share of a new gradient in the running mean: its draws are fresh, so the mean holds those of some
-# 2 / _SHARE gradients. A smaller one averages more, but what it averages is of a posterior that has
-# moved on since.
-_SHARE = 0.3
-# A random gap is looked at again after 1, 2, 3, ... and at most so many sweeps: a look costs as
-# much as a sweep over few entries, and what it finds changes ever more slowly.
-_LONGEST_WAIT = 8
-# Once the bound stalls, so many sweeps more take the last looks: what is left then is about a nat,
-# which matters where ``tol`` is less.
-_LAST_LOOKS, WORTH = 30, 1.0
-# Gradients that a last look averages. With fewer common draws the posterior comes to fit them
-# faster than fresh ones mend it.
-_COMMON, _FRESH = 4, 2
 
 
 class GapStream(NamedTuple):
@@ -74,70 +50,42 @@ class GapLooks:
     """Gradients of a gap, as sweeps are told them.
 
     A gap that answers exactly is looked at in every sweep; of a random one a running mean is kept,
-    and looked at again after ever more sweeps, until the last looks begin.
+    and looked at again after 1, 2, 3, ... and at most ``longest_wait`` sweeps: a look costs as much
+    as a sweep over few entries, and what it finds changes ever more slowly.
+
+    ``share``: of a new gradient in the mean, whose draws are fresh, so that the mean holds those of
+    some 2 / share gradients. A smaller one averages more, but of a posterior that has moved on.
     """
 
-    def __init__(self, stream: GapStream) -> None:
-        self._stream = stream
+    def __init__(self, stream: GapStream, share: float = 0.3, longest_wait: int = 8) -> None:
+        self._stream, self._share, self._longest_wait = stream, share, longest_wait
         self._mean: GapGradient | None = None
         self._looked_at, self._n_looks = 0, 0  # sweep of the last look, and their number
-        self._common_seed: int | None = None  # of the last looks' common draws
 
     def gradient(self, posterior: RowPosterior, sweep: int) -> GapGradient:
         """Value and slopes at a posterior, or the mean of those at the last few."""
         gap, generator = self._stream
-        if self._common_seed is not None:
-            return self._last_look(posterior, self._common_seed)
         if self._mean is None or not gap.is_random:
             self._mean = gap.value_and_gradients(posterior, generator=generator)
             self._looked_at, self._n_looks = sweep, 1
-        elif sweep >= self._looked_at + min(self._n_looks, _LONGEST_WAIT):
+        elif sweep >= self._looked_at + min(self._n_looks, self._longest_wait):
             new = gap.value_and_gradients(posterior, generator=generator)
             self._looked_at, self._n_looks = sweep, self._n_looks + 1
-            self._mean = _moved(self._mean, new, max(_SHARE, 1.0 / self._n_looks))
+            share, pairs = max(self._share, 1.0 / self._n_looks), zip(self._mean, new, strict=True)
+            self._mean = GapGradient(*(torch.lerp(a, b, share) for a, b in pairs))
         return self._mean
 
     def forget(self) -> None:
         """Drop the running mean: the posterior has been turned."""
         self._mean = None
 
-    def begin_last(self, tol: float) -> int:
-        """Number of sweeps that a bound that has stalled is worth."""
-        gap, generator = self._stream
-        if tol > WORTH or not gap.is_random:
-            return 0
-        seed = torch.randint(2**62, (), generator=generator, device=generator.device)
-        self._mean, self._n_looks, self._common_seed = None, 0, int(seed)
-        return _LAST_LOOKS
-
-    def _last_look(self, posterior: RowPosterior, seed: int) -> GapGradient:
-        """Common draws, mended by all fresh ones; the running mean is that of their difference."""
-        generator = self._stream.generator
-        fresh = self._average(posterior, generator, _FRESH)
-        same = generator_from(seed, generator.device)
-        common = self._average(posterior, same, _COMMON)
-        bias = GapGradient(*(f - c for f, c in zip(fresh, common, strict=True)))
-        self._n_looks += 1
-        self._mean = bias if self._mean is None else _moved(self._mean, bias, 1.0 / self._n_looks)
-        return GapGradient(*(c + b for c, b in zip(common, self._mean, strict=True)))
-
-    def _average(self, posterior: RowPosterior, generator: torch.Generator, n: int) -> GapGradient:
-        gap = self._stream.gap
-        looks = [gap.value_and_gradients(posterior, generator=generator) for _ in range(n)]
-        return GapGradient(*(sum(parts[1:], parts[0]) / n for parts in zip(*looks, strict=True)))
-
-
-def _moved(mean: GapGradient, new: GapGradient, share: float) -> GapGradient:
-    return GapGradient(*(torch.lerp(a, b, share) for a, b in zip(mean, new, strict=True)))
-
 
 # Sweeps before which a diagonal family is turned to the axes of the factors: from any other
 # orientation coordinate ascent gets there by thousands of small steps.
 _TURNS = frozenset({6, 12})
-# Sweeps averaged to judge convergence; half as many where a nat doesn't matter, nor so the noise
-# of a gap.
-WINDOW = 10
-_MOST_ROWS = 500  # of the shorter side: a decomposition costs no more than some sweeps
+# Tolerances above, in nats, leave the noise of a gap alone; below, once the bound stalls, so many
+# sweeps more let the running mean of looks at it settle.
+WORTH, _MORE_SWEEPS = 1.0, 60
 
 
 def fit_factors(
@@ -162,6 +110,7 @@ def fit_factors(
     first = 0 if problem.warm is not None else max(FIXED_NOISE_SWEEPS, problem.n_held)
     is_turned = covariance.is_elementwise and not covariance.is_isotropic
     part, last = (1 if problem.tol < WORTH else 2), problem.max_iter
+    is_random = gap is not None and gap.gap.is_random
     with Loop() as loop:
         for sweep in loop.steps(range(problem.max_iter)):
             added = None
@@ -174,9 +123,10 @@ def fit_factors(
             state, data, elbo = _sweep(problem, covariance, sweep, state, data, added)
             curve.append(elbo + (0.0 if added is None else float(added.value)))
             loop.stop_if("callback", on_sweep(state, curve[-1]))
-            has_stalled = stalled(curve[first:], WINDOW // part, problem.tol / part)
+            # The mean of ten sweeps, of half as many where a nat doesn't matter.
+            has_stalled = stalled(curve[first:], 10 // part, problem.tol / part)
             if last == problem.max_iter and has_stalled:
-                last = sweep + (0 if looks is None else looks.begin_last(problem.tol))
+                last = sweep + (_MORE_SWEEPS if is_random and problem.tol <= WORTH else 0)
             loop.stop_if("tol", sweep >= last)
     return Factors(state, len(curve), loop.stopped, tuple(curve))
 
@@ -256,7 +206,8 @@ def sweeps_start(problem: FactorProblem) -> FactorState:
     iteration does, and often stop on the way, a vector of the next singular value in one's place.
     Means of both sides are equally large and their product is the best one of its rank, but none is
     smaller than the prior's scale: a component of zeros would stay one. Components beyond the
-    matrix's rank begin at random. O(n m min(n, m)).
+    matrix's rank begin at random. O(n m min(n, m)), no more than some sweeps up to 500 rows of the
+    shorter side.
     """
     start, (n, m), model = problem.start, problem.shape, problem.model
     k = model.n_components
@@ -264,7 +215,7 @@ def sweeps_start(problem: FactorProblem) -> FactorState:
     has_features = any(feature is not None for feature in model.prior.features)
     if (
         problem.warm is not None or not problem.is_complete or not is_plain or has_features
-        or isinstance(model.prior.scale, str) or min(n, m) > _MOST_ROWS
+        or isinstance(model.prior.scale, str) or min(n, m) > 500
     ):  # fmt: skip
         return start
     matrix = problem.data.by_row.value.view(n, m).double()

@@ -4,9 +4,8 @@ Reading order, of independent weights (Gelberg et al. 2024): `elbo` (the symmetr
 gradient), `gated` (its gap, skipped while it is certified saturated), `bounds` (what is reported,
 from fresh draws), `mean_field_predictor`.
 
-Of layers conditional on those before (Kurle et al. 2022): `layers` (the noun, and the bound),
-`scales` (their prior's), `collapsed` and `global_inducing` (the layers there are),
-`layerwise_posterior` (what is kept of a fit).
+Of layers conditional on those before (Kurle et al. 2022): `hidden_layers`, `layers` (the last one,
+the whole, and the bound), `scales` (their prior's), `layerwise_posterior` (what is kept of a fit).
 
 In: a network, a likelihood, a normal prior, a `Gap`. Out: posteriors, and bounds in nats.
 """

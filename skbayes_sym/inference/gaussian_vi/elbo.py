@@ -7,7 +7,6 @@ reparametrisation; the gap I has its own random stream, so that runs with and wi
 every other random number.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,8 +20,6 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import ElboLikelihood, LayerViews
 from skbayes_sym.models.priors import GaussianPrior, ScalesByGroup
 from skbayes_sym.symmetry.group import SymmetryGroup
-
-_EVERY = 10  # steps between updates of learned scales: they cost as much as a small step
 
 
 class GaussianMLP(NamedTuple):
@@ -103,8 +100,10 @@ class SymmetrizedElbo:
         self._layer_noise = [t.view(n, w) for t, w in zip(stretches, widths, strict=True)]
 
     def __call__(self, step: int) -> Tensor:
-        if self._scales is not None and step % _EVERY == 0:
-            self._learn(self._scales)
+        if self._scales is not None and step % 10 == 0:  # an update costs as much as a small step
+            found = self._scales.update(self._loc, self._log_variance.exp())
+            self._precision.copy_(found.precision)
+            self._kl_constant.copy_(found.scale.log().sum() - 0.5 * len(self._loc))
         with self._inference_mode:  # spares a twelfth of the time of tensors this small
             share = min(1.0, (step + 1) / self._warm_up)
             loss = self._mean_field(share)
@@ -112,24 +111,6 @@ class SymmetrizedElbo:
             return loss
         moments = self._loc, self._log_variance
         return loss - self._gap.add_gradient(*moments, self.gradient, step, share)
-
-    def questions(self, step: int) -> Tensor:
-        """Numbers that the gap's gate wants to know; see `Asks`."""
-        if self._gap is None:
-            return self.params.new_zeros(0)
-        with torch.no_grad():
-            return self._gap.questions(self._loc, self._log_variance, step)
-
-    def told(self, step: int, answers: Sequence[float]) -> None:
-        """Hand the answers on to the gate."""
-        if self._gap is not None:
-            self._gap.told(step, answers)
-
-    def _learn(self, scales: ScalesByGroup) -> None:
-        """Move the prior to the scales of the present posterior."""
-        found = scales.update(self._loc, self._log_variance.exp())
-        self._precision.copy_(found.precision)
-        self._kl_constant.copy_(found.scale.log().sum() - 0.5 * len(self._loc))
 
     def _mean_field(self, share: float) -> Tensor:
         """Negative ELBO of the posterior itself; overwrites the gradient, the KL's by a share."""

@@ -1,6 +1,5 @@
 """A gap as a term of the training objective, skipped while it is certified saturated."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,16 +15,16 @@ class GatedGap:
 
     The certificate bounds ``log |G| - i(theta)`` from above at one draw, so a value below ``tol``
     certifies that this draw's gap is saturated and its gradient negligible. It is looked at before
-    the first step, then at the first end of a block of steps that lies T steps or more beyond the
-    last look: the loop asks there with `questions` and answers with `told`, so that a GPU isn't
-    waited for once more. While the certificate passes the term is skipped, and T backs off from
-    ``every`` to ``max_every``; T falls back when it fails, so the gate never latches.
+    the first step, then at the first beginning of a block of steps that lies T steps or more beyond
+    the last look: a GPU has been waited for there. While the certificate passes the term is
+    skipped, and T backs off from ``every`` to ``max_every``; T falls back when it fails, so the
+    gate never latches.
 
     ``gap``: exact or a lower bound. ``certificate``: of the same group, never above the gap at any
     draw: ``UnitGap(group, Soules())``. Without one the gap is evaluated at every step.
     ``generator``: the gap's own stream. ``hold``: steps that a value and its gradient stand for.
-    ``every``, ``max_every``: fewest and most steps between two checks. ``tol``: nats, and at least
-    1e-4 of ``log |G|``, with which draws scatter.
+    ``block``: steps of a block. ``every``, ``max_every``: fewest and most steps between two checks.
+    ``tol``: nats, and at least 1e-4 of ``log |G|``, with which draws scatter.
     """
 
     def __init__(
@@ -35,6 +34,7 @@ class GatedGap:
         *,
         generator: torch.Generator,
         hold: int = 1,
+        block: int = 10,
         every: int = 25,
         max_every: int = 100,
         tol: float = 1e-2,
@@ -44,7 +44,7 @@ class GatedGap:
         self.gap, self.certificate = gap, certificate
         self.n_skipped = 0
         self._generator = generator
-        self._hold, self._every, self._max_every = hold, every, max_every
+        self._hold, self._block, self._every, self._max_every = hold, block, every, max_every
         self._tol = max(tol, 1e-4 * gap.group.log_order)
         self._held: tuple[Tensor, Tensor] | None = None
         self._period, self._next_check, self._closed = every, 0, False
@@ -54,8 +54,8 @@ class GatedGap:
         self, loc: Tensor, log_variance: Tensor, gradient: Tensor, step: int, share: float = 1.0
     ) -> Tensor:
         """Subtract a share of the gap's gradient from the loss's; returns the estimate (nats)."""
-        if step == 0 and self.certificate is not None:
-            self.told(step, self.questions(loc, log_variance, step).tolist())
+        if step >= self._next_check and step % self._block == 0:
+            self._look(loc, log_variance, step)
         if self._closed:
             self.n_skipped, self._held = self.n_skipped + 1, None
             return loc.new_full((), self._settled)
@@ -70,21 +70,17 @@ class GatedGap:
         gradient[: len(held)].sub_(held, alpha=share)
         return value
 
-    def questions(self, loc: Tensor, log_variance: Tensor, step: int) -> Tensor:
-        """Certificate after ``step`` steps, (1,), where it is due; else (0,)."""
-        if self.certificate is None or step < self._next_check:
-            return loc.new_zeros(0, dtype=torch.float64)
+    def _look(self, loc: Tensor, log_variance: Tensor, step: int) -> None:
+        """Open or close as the certificate says."""
+        if self.certificate is None:
+            return
         mean, scale = loc.double(), (0.5 * log_variance.double()).exp()
         noise = standard_normal((1, len(mean)), generator=self._generator, like=mean)
-        return self.certificate.values(mean, scale, noise, generator=self._generator)
-
-    def told(self, step: int, answers: Sequence[float]) -> None:
-        """Open or close as the answers to `questions` say."""
-        for value in answers:
-            self._closed = self.gap.group.log_order - value < self._tol
-            self._settled = value
-            self._period = min(2 * self._period, self._max_every) if self._closed else self._every
-            self._next_check = step + self._period
+        value = float(self.certificate.values(mean, scale, noise, generator=self._generator))
+        self._closed = self.gap.group.log_order - value < self._tol
+        self._settled = value
+        self._period = min(2 * self._period, self._max_every) if self._closed else self._every
+        self._next_check = step + self._period
 
 
 class _Normals(NamedTuple):

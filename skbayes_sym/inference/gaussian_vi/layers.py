@@ -10,106 +10,73 @@ is not a posterior).
 
 A layer's weights are a matrix (D + 1, H), the biases in the last row; a layer's inputs get a
 column of ones. Its prior scale is one number, or one per input, (D + 1,).
+
+The last layer is integrated out: its exact posterior given the sampled features,
+
+    ELBO = E_q[log N(y; 0, s^2 Phi Phi' + noise^2 / w)] - KL[q(hidden) || p(hidden)]
+
+with ``Phi`` the sampled features of the training data. Given them the last layer is a Bayesian
+linear model, and its posterior (the product of one site per row) abides by the translations that
+no row sees. Costs O(N r^2) a draw, r = min(N, H + 1).
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Self
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.gaussian_vi.hidden_layers import (
+    HiddenPosterior,
+    Scale,
+    as_tensor,
+    per_input,
+    with_ones,
+)
 from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
-from skbayes_sym.models.model import Batches, Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import RidgePosterior
 
-# Of a layer's prior: one number, or one per input, (D + 1,); an array in what is kept of a fit.
-Scale = float | Tensor | npt.NDArray[Any]
 
-
-class HiddenDraws(NamedTuple):
-    """Weights of the hidden layers, and what the last layer may need."""
-
-    weights: Sequence[Tensor]  # (S, D_l + 1, H_l)
-    kl: Tensor  # (S,), averages to KL[q || p] of the hidden layers, nats
-    inducing: Tensor  # last hidden activations of the inducing inputs, (S, M, H + 1); M may be 0
-
-
-class HiddenPosterior(Protocol):
-    """Posterior of all hidden layers."""
-
-    @property
-    def layout(self) -> ParamLayout:
-        """Layout of the variational parameters."""
-
-    def under(self, prior_scale: tuple[Scale, ...]) -> Self:
-        """The same with other prior scales, one a layer."""
-
-    def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
-        """Starting point: concentrated, or as wide as the prior."""
-
-    def draw(self, params: Tensor, n: int, *, generator: torch.Generator) -> HiddenDraws: ...
-
-
-class LayerInputs(NamedTuple):
-    """Inputs of the last layer's posterior."""
-
-    params: Tensor  # its variational parameters
-    features: Tensor  # inputs of the layer at the data, (S, N, H + 1)
-    draws: HiddenDraws
-    data: Data
-    log_noise: Tensor  # (T,)
-
-
+@dataclass(frozen=True, eq=False)
 class LastLayer:
-    """Posterior of the last layer given the hidden ones, as ridge regressions; Gaussian noise.
+    """Posterior of the last layer given the hidden ones: ridge regressions, Gaussian noise.
 
     ``prior_scale`` is the standard deviation of its weights: one number, or one per input and,
     last, that of the biases.
     """
 
     prior_scale: Scale
+    features: Tensor  # inputs of the layer at the data, (S, N, H + 1)
+    data: Data
+    log_noise: Tensor  # (T,)
 
-    @property
-    def layout(self) -> ParamLayout:
-        """Layout of the variational parameters."""
-        raise NotImplementedError
-
-    def under(self, prior_scale: Scale) -> Self:
-        """The same with another prior scale."""
-        return replace(self, prior_scale=prior_scale)  # type: ignore[type-var]
-
-    def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
-        raise NotImplementedError
-
-    def ridge(self, inputs: LayerInputs) -> RidgePosterior:
+    @cached_property
+    def ridge(self) -> RidgePosterior:
         """Regressions of all targets, (S, T), in units in which noise and prior are standard."""
-        raise NotImplementedError
+        data = self.data
+        root = data.weight.sqrt() * (-self.log_noise).exp().unsqueeze(-1)  # (T, N)
+        scaled = self.features * as_tensor(self.prior_scale, root)
+        return RidgePosterior(scaled.unsqueeze(1), root, root * data.y.T)
 
-    def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
-        """Expected log likelihood, summed by weight, and own KL; (S,) each, nats.
+    def log_evidence(self) -> Tensor:
+        """``log N(y; 0, s^2 Phi Phi' + noise^2 / w)`` of all targets, copies of a row counted."""
+        constant = self.data.weight.sum() * (LOG_2PI + 2.0 * self.log_noise)
+        return (self.ridge.log_evidence() - 0.5 * constant).sum(-1)
 
-        Their difference is what counts: a layer that is integrated out gives its log evidence
-        and 0.
-        """
-        raise NotImplementedError
-
-    def condition(self, inputs: LayerInputs) -> "Conditional":
-        """Posterior given the hidden layers and the training data."""
-        return self.conditional(self.ridge(inputs))
-
-    def conditional(self, ridge: RidgePosterior) -> "Conditional":
-        """The layer's posterior from its regressions."""
-        scale = self.prior_scale
+    def conditional(self) -> "Conditional":
+        """Normal posteriors of the layer's weights."""
+        scale, ridge = self.prior_scale, self.ridge
         mean = per_input(scale, ridge.y) * ridge.mean.mT
         return Conditional(mean, ridge.root, as_tensor(scale, ridge.y), ridge.is_wide)
 
-    def sample(self, inputs: LayerInputs, *, generator: torch.Generator) -> Tensor:
-        """Last-layer weights (S, H + 1, T), one draw for each of the hidden layers."""
-        drawn = self.ridge(inputs).draw(generator=generator).mT
+    def sample(self, *, generator: torch.Generator) -> Tensor:
+        """Weights (S, H + 1, T), one draw for each of the hidden layers."""
+        drawn = self.ridge.draw(generator=generator).mT
         return per_input(self.prior_scale, drawn) * drawn
 
 
@@ -134,26 +101,6 @@ class Conditional(NamedTuple):
         return features @ self.mean, seen
 
 
-def as_tensor(prior_scale: Scale, like: Tensor) -> Tensor:
-    """A layer's prior scale, by which its inputs may be multiplied: () or (D + 1,)."""
-    return torch.as_tensor(prior_scale, dtype=like.dtype, device=like.device)
-
-
-def per_input(prior_scale: Scale, like: Tensor) -> Tensor:
-    """A layer's prior scale, by which its weights may be multiplied: (1,) or (D + 1, 1)."""
-    return as_tensor(prior_scale, like).unsqueeze(-1)
-
-
-def with_ones(h: Tensor) -> Tensor:
-    """A column of ones for the bias, (*B, N, D) -> (*B, N, D + 1)."""
-    return torch.cat([h, h.new_ones(*h.shape[:-1], 1)], dim=-1)
-
-
-def starting_scale(network: MLP, n_inputs: int, prior_scale: Tensor) -> Tensor:
-    """Scale of a layer's weights at the start: the prior's, unless that saturates the units."""
-    return prior_scale.clamp_max(network.activation.gain / (n_inputs + 1) ** 0.5)
-
-
 def propagate(network: MLP, weights: Sequence[Tensor], x: Tensor) -> Tensor:
     """Inputs of the last layer, (S, N, H + 1), for hidden weights (S, D + 1, H) and x (N, D)."""
     h = with_ones(x)
@@ -167,30 +114,38 @@ class Layerwise(NamedTuple):
 
     network: MLP
     hidden: HiddenPosterior
-    last: LastLayer
+    last_scale: Scale  # of the last layer's prior
 
     def under(self, prior_scale: Sequence[Scale]) -> "Layerwise":
         """The same with other prior scales, one a layer."""
         *hidden, last = prior_scale
-        return self._replace(hidden=self.hidden.under(tuple(hidden)), last=self.last.under(last))
+        return self._replace(
+            hidden=replace(self.hidden, prior_scale=tuple(hidden)), last_scale=last
+        )
 
-    def split(self, params: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``[hidden | last | log noise]``."""
-        n, m = self.hidden.layout.n_params, self.last.layout.n_params
-        return params[:n], params[n : n + m], params[n + m :]
+    def split(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """``[hidden | log noise]``."""
+        n = self.hidden.layout.n_params
+        return params[:n], params[n:]
+
+    def draw(
+        self, params: Tensor, data: Data, n: int, *, generator: torch.Generator
+    ) -> tuple[list[Tensor], Tensor, LastLayer]:
+        """``n`` draws of the hidden layers, their KL (S,), and the last layer given them."""
+        hidden, log_noise = self.split(params)
+        weights, kl = self.hidden.draw(hidden, n, generator=generator)
+        features = propagate(self.network, weights, data.x).expand(n, -1, -1)
+        return weights, kl, LastLayer(self.last_scale, features, data, log_noise)
 
     def terms(
         self, params: Tensor, data: Data, n_draws: int, *, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Expected log likelihood and KL of ``n_draws`` draws of the hidden layers, (S,) each.
+        """Log evidence given ``n_draws`` draws of the hidden layers, and their KL, (S,) each.
 
-        Their difference averages to the ELBO. ``data.weight`` is that of the whole data set.
+        Their difference averages to the ELBO.
         """
-        hidden, last, log_noise = self.split(params)
-        draws = self.hidden.draw(hidden, n_draws, generator=generator)
-        features = propagate(self.network, draws.weights, data.x).expand(n_draws, -1, -1)
-        likelihood, kl = self.last.elbo(LayerInputs(last, features, draws, data, log_noise))
-        return likelihood, draws.kl + kl
+        _, kl, last = self.draw(params, data, n_draws, generator=generator)
+        return last.log_evidence(), kl
 
 
 class LayerwiseElbo:
@@ -198,38 +153,37 @@ class LayerwiseElbo:
 
     The log density of scales that are learned takes part in the gradient only.
 
-    ``batches``: rows of every step; draws come from their generator, too. ``params``: see
-    `Layerwise.split`, then log precisions of the prior; read at every call. ``n_draws``: of the
-    hidden layers, a step. ``warm_up``: steps over which the KL's weight rises linearly from `_COLD`
-    to 1. Without it wide networks can fall into the mode where the hidden weights stay at the
-    prior.
+    ``params``: see `Layerwise.split`, then log precisions of the prior; read at every call.
+    ``n_draws``: of the hidden layers, a step. ``warm_up``: steps over which the KL's weight rises
+    linearly from .02 to 1. Without it wide networks can fall into the mode where the hidden weights
+    stay at the prior.
     """
-
-    _COLD = 0.02
 
     def __init__(
         self,
         posterior: Layerwise,
         prior: PriorOfLayers,
-        batches: Batches,
+        data: Data,
         params: Tensor,
         *,
         n_draws: int,
         warm_up: int,
+        generator: torch.Generator,
     ) -> None:
         self.params, self.gradient = params, torch.zeros_like(params)
-        self._posterior, self._prior, self._batches = posterior, prior, batches
-        self._n_draws, self._warm_up = n_draws, warm_up
+        self._posterior, self._prior, self._data = posterior, prior, data
+        self._n_draws, self._warm_up, self._generator = n_draws, warm_up, generator
 
     def __call__(self, step: int) -> Tensor:
         share = min(1.0, step / self._warm_up) if self._warm_up else 1.0
-        temperature = self._COLD + (1.0 - self._COLD) * share
+        temperature = 0.02 + (1.0 - 0.02) * share
         with torch.enable_grad():
             at = self.params.detach().requires_grad_()
             own, hyper = self._prior.split(at)
             posterior = self._posterior.under(self._prior.of_layers(hyper))
-            batch, generator = self._batches.next(), self._batches.generator
-            likelihood, kl = posterior.terms(own, batch, self._n_draws, generator=generator)
+            likelihood, kl = posterior.terms(
+                own, self._data, self._n_draws, generator=self._generator
+            )
             log_hyperprior = self._prior.log_hyperprior(hyper)
             loss = (temperature * kl - likelihood).mean() - log_hyperprior
             (gradient,) = torch.autograd.grad(loss, at)

@@ -8,15 +8,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.gaussian_vi.layers import Conditional, LayerInputs, Layerwise, propagate
+from skbayes_sym.inference.gaussian_vi.layers import Conditional, LastLayer, Layerwise, propagate
 from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
 from skbayes_sym.numerics.memory import rows_within
-
-# Numbers of the features of a block of draws: 16 MB in float64.
-_BLOCK_NUMBERS = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,24 +34,19 @@ class LayerwisePosterior:
     y: npt.NDArray[Any]
     weight: npt.NDArray[Any]
 
-    def _tensors(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Data]:
-        params = torch.as_tensor(self.params, device=device)
-        data = Data(*(torch.as_tensor(a, device=device) for a in (self.x, self.y, self.weight)))
-        return *self.parts.split(params), data
-
-    def _given(self, n: int, generator: torch.Generator) -> LayerInputs:
-        """``n`` draws of the hidden layers, and what they make of the training data."""
-        hidden, last, log_noise, data = self._tensors(generator.device)
-        draws = self.parts.hidden.draw(hidden, n, generator=generator)
-        train = propagate(self.parts.network, draws.weights, data.x).expand(n, -1, -1)
-        return LayerInputs(last, train, draws, data, log_noise)
+    def _given(self, n: int, generator: torch.Generator) -> tuple[list[Tensor], Tensor, LastLayer]:
+        """``n`` draws of the hidden layers, their KL, and the last layer given them."""
+        params, *rows = (
+            torch.as_tensor(array, device=generator.device)
+            for array in (self.params, self.x, self.y, self.weight)
+        )
+        return self.parts.draw(params, Data(*rows), n, generator=generator)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws of all weights in the network's flat order, (n, P), float64."""
-        given = self._given(n, generator)
-        outer = self.parts.last.sample(given, generator=generator)
+        weights, _, last = self._given(n, generator)
         values = {}
-        for layer, weight in enumerate([*given.draws.weights, outer], start=1):
+        for layer, weight in enumerate([*weights, last.sample(generator=generator)], start=1):
             values[f"W{layer}"], values[f"b{layer}"] = weight[:, :-1].mT, weight[:, -1]
         return self.parts.network.layout.flatten(values)
 
@@ -65,10 +57,10 @@ class LayerwisePosterior:
 
         Drawn on the generator's device, so that predictions agree across devices.
         """
-        given, to = self._given(n, generator), likelihood.noise_scale.device
-        mean, root, prior_scale, complement = self.parts.last.condition(given)
+        (weights, _, given), to = self._given(n, generator), likelihood.noise_scale.device
+        mean, root, prior_scale, complement = given.conditional()
         last = Conditional(mean.to(to), root.to(to), prior_scale.to(to), complement)
-        return LayerwisePredictor(self, [w.to(to) for w in given.draws.weights], last, likelihood)
+        return LayerwisePredictor(self, [w.to(to) for w in weights], last, likelihood)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +88,7 @@ class LayerwisePredictor(BasePredictor):
     def _blocks(self, x: Tensor) -> Iterator[tuple[Conditional, Tensor]]:
         """The last layer and its inputs (block, N, H + 1), block of draws by block of draws."""
         n, network = len(self.last.mean), self.posterior.parts.network
-        size = rows_within(_BLOCK_NUMBERS, len(x) * self.last.mean.shape[1])
+        size = rows_within(1 << 21, len(x) * self.last.mean.shape[1])  # of features: 16 MB
         for start in range(0, n, size):
             block = slice(start, start + size)
             last = self.last._replace(mean=self.last.mean[block], root=self.last.root[block])

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.curvature import Precision
-from skbayes_sym.inference.laplace.jacobian import AveragedJacobian
+from skbayes_sym.inference.laplace.curvature import AveragedJacobian, Precision
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
+from skbayes_sym.inference.laplace.search.evidence_problem import LinearisedOutputs
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.gaussian import log_normal_multivariate
@@ -61,13 +61,6 @@ class LaplacePosterior:
         away = (theta - here.loc)[..., here.positions]
         precision, n = here.precision, len(here.positions)
         return log_normal_multivariate(precision.quadratic(away), -precision.log_det(), n)
-
-
-class LinearisedOutputs(NamedTuple):
-    """Law of the outputs of every row under the linearised network."""
-
-    mean: Tensor  # (N, O)
-    covariance: Tensor  # (N, O, O), of the function, without observation noise
 
 
 class LinearisedNetwork(NamedTuple):

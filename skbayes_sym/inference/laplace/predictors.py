@@ -7,15 +7,11 @@ from math import pi
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.labels_predictive import scaled_terms
-from skbayes_sym.inference.laplace.laplace_posterior import (
-    LinearisedModes,
-    LinearisedNetwork,
-    LinearisedOutputs,
-)
-from skbayes_sym.inference.laplace.member_refit import RefittedMember
-from skbayes_sym.inference.laplace.search.labels import (
+from skbayes_sym.inference.laplace.labels_predictive import RefittedMember, scaled_terms
+from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes, LinearisedNetwork
+from skbayes_sym.inference.laplace.search.evidence_problem import (
     LabelTerms,
+    LinearisedOutputs,
     linearised_logits,
     symmetric_root,
 )
@@ -27,8 +23,6 @@ from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMix
 from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.numerics.random import generator_from
 
-N_OUTPUT_DRAWS = 200  # of several outputs per row, where no rule integrates over them
-
 
 @dataclass(frozen=True, eq=False)
 class LinearisedPredictor(BasePredictor):
@@ -37,6 +31,7 @@ class LinearisedPredictor(BasePredictor):
     network: LinearisedNetwork
     likelihood: Likelihood
     seed: int  # of draws of several outputs
+    n_draws: int = 200  # of them per row, where no rule integrates over them
 
     def law(self, x: Tensor) -> Predictive:
         outputs = self.network.outputs(x)
@@ -46,9 +41,11 @@ class LinearisedPredictor(BasePredictor):
                 outputs.mean.unsqueeze(0), variance, self.likelihood.noise_scale.square(),
                 covariance=outputs.covariance.unsqueeze(0),
             )  # fmt: skip
-        if outputs.mean.shape[-1] == 1:
-            return self.likelihood.predictive(*output_nodes(outputs))
-        return self.likelihood.predictive(output_draws(outputs, N_OUTPUT_DRAWS, self.seed))
+        if outputs.mean.shape[-1] > 1:
+            return self.likelihood.predictive(output_draws(outputs, self.n_draws, self.seed))
+        nodes, weights = (t.to(x) for t in gauss_hermite(N_NODES))
+        spread = outputs.covariance[..., 0].sqrt() * nodes[:, None, None]
+        return self.likelihood.predictive(outputs.mean + spread, weights.log())
 
     def mean(self, x: Tensor) -> Tensor:
         return self.network.mean(x) if self.likelihood.kind == "normal" else super().mean(x)
@@ -64,8 +61,7 @@ class LinearisedPredictor(BasePredictor):
 class LinearisedLabels(LinearisedPredictor):
     """Labels, by the network linearised at one mode."""
 
-    integral: str  # "sampling", "probit" or "plugin"
-    n_draws: int
+    integral: str = "sampling"  # or "probit", "plugin"
     variance_scale: float = 1.0  # of the logits
 
     def law(self, x: Tensor) -> Predictive:
@@ -191,12 +187,6 @@ def output_draws(law: LinearisedOutputs, n: int, seed: int) -> Tensor:
     # The symmetric root, which is unique: a Cholesky factor or eigenvectors alone would let
     # rounding decide between equal alternatives.
     return law.mean + torch.einsum("nok,sk->sno", symmetric_root(law.covariance), noise)
-
-
-def output_nodes(law: LinearisedOutputs) -> tuple[Tensor, Tensor]:
-    """Gauss-Hermite nodes (S, N, 1) of one output per row, and their log weights (S,)."""
-    nodes, weights = (t.to(law.mean) for t in gauss_hermite(N_NODES))
-    return law.mean + law.covariance[..., 0].sqrt() * nodes[:, None, None], weights.log()
 
 
 def moderated(mean: Tensor, covariance: Tensor) -> Tensor:

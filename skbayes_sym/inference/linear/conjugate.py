@@ -33,12 +33,6 @@ Floats = npt.NDArray[np.float64]
 _TINY = 1e-300
 _EPS = float(np.finfo(np.float64).eps)
 
-_LEAST_SHARE = 1e-8  # of the largest eigenvalue, down to which one of a product has seven digits
-
-_NO_NOISE = log(1e12)  # signal for noise: from here on eigenvalues that should be 0 count
-
-_GRID = 64  # places where an optimum is looked for before it is found to 1e-10
-
 
 class Statistics(NamedTuple):
     """Sufficient statistics of the rows."""
@@ -63,7 +57,8 @@ class Statistics(NamedTuple):
         weighted = features if weight is None else features * weight[:, None]
         product = weighted.T @ features
         eigenvalues, axes = torch.linalg.eigh(product)
-        if len(features) >= len(product) and eigenvalues[0] < _LEAST_SHARE * eigenvalues[-1]:
+        # Of a product they have seven digits down to this share of the largest.
+        if len(features) >= len(product) and eigenvalues[0] < 1e-8 * eigenvalues[-1]:
             eigenvalues, axes, along = _by_triangle(features, y, weight)
             lowest = 0.0
         else:
@@ -232,8 +227,9 @@ def _learn_both(statistics: Statistics, prior: Range, noise: Range) -> Scales:
 
 
 def _places(ends: Range) -> Floats:
+    """Grid on which an optimum is looked for before it is found to 1e-10."""
     low, high = ends
-    places: Floats = low + (high - low) / (_GRID - 1) * np.arange(_GRID, dtype=np.float64)
+    places: Floats = low + (high - low) / 63 * np.arange(64, dtype=np.float64)
     places[-1] = high  # to the last bit; np.linspace takes four times as long
     return places
 
@@ -250,7 +246,8 @@ def _most_plausible(
     best = at = int((values - np.logaddexp(0.0, odds) - np.logaddexp(0.0, -odds)).argmax())
     while values[at] < (highest := values[max(at - 1, 0) : at + 2].max()):
         at += 1 if values[min(at + 1, len(values) - 1)] == highest else -1
-    if odds[at] > _NO_NOISE > odds[best]:
+    # From a signal of 1e12 noises on eigenvalues that should be 0 count.
+    if odds[at] > log(1e12) > odds[best]:
         return _maximum(places, best, lambda t: slope(t) - tanh(0.5 * (t + log(signal))))
     return _maximum(places, at, slope)
 

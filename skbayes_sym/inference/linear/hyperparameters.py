@@ -14,6 +14,7 @@ from math import inf, log
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -36,23 +37,7 @@ from skbayes_sym.numerics.optimise import (
     lbfgs,
 )
 
-# Sites are close enough for a round of learning if outputs move by less than this many std, or
-# than this share of the last round's step.
-_CLOSE, _SHARE = 0.3, 0.1
-# Longest step between rounds, in multiples of the plain one.
-_LONGEST_STRIDE = 10.0
-# Distance in log variance kept from a posterior that isn't normalisable.
-_MARGIN = 0.1
-# First look, as offsets of the log variance of the prior and of the log noise.
-_PRIOR_GRID = np.linspace(-9.0, 9.0, 10)
-_NOISE_GRID = np.array([0.0, -1.2, -3.0])
-
-
-class Hyper(NamedTuple):
-    """Hyperparameters that may be learned beside the posterior."""
-
-    log_prior_variance: float
-    log_noise: tuple[float, ...]  # the likelihood's params
+Floats = npt.NDArray[np.float64]
 
 
 class Range(NamedTuple):
@@ -106,9 +91,9 @@ class ElboAtSites:
 
     @property
     def highest_log_variance(self) -> float:
-        """Log variance beyond which sites times prior aren't normalisable; inf if nowhere."""
+        """Log variance beyond which sites times prior aren't normalisable, with a margin of .1."""
         lowest = float(self._values[0])
-        return -log(-lowest) - _MARGIN if lowest < 0.0 else inf
+        return -log(-lowest) - 0.1 if lowest < 0.0 else inf
 
     def __call__(self, log_variance: Tensor, params: Tensor) -> Tensor:
         data, state, basis = self._data, self._state, self._basis
@@ -126,38 +111,31 @@ class ElboAtSites:
 
 
 def learn_at_sites(
-    data: LinearData, state: SiteState, hyper: Hyper, learning: Learning, *, explore: bool
-) -> Hyper:
-    """Maximise `ElboAtSites` by L-BFGS, from the best point of a grid if ``explore``."""
-    elbo, like = ElboAtSites(data, state), data.features
-    learn_prior = learning.prior is not None
-    given = like.new_tensor(hyper.log_prior_variance)
+    data: LinearData, state: SiteState, hyper: Floats, learning: Learning, *, explore: bool
+) -> Floats:
+    """Maximise `ElboAtSites` by L-BFGS, from the best point of a grid if ``explore``.
+
+    ``hyper``: the log variance of the prior, then the likelihood's params.
+    """
+    elbo, like, n_held = ElboAtSites(data, state), data.features, int(learning.prior is None)
+    held, start = like.new_tensor(hyper[:n_held]), hyper[n_held:]
 
     def loss(scales: Tensor) -> Tensor:
-        return -(elbo(scales[0], scales[1:]) if learn_prior else elbo(given, scales))
+        whole = torch.cat([held, scales])
+        return -elbo(whole[0], whole[1:])
 
-    ranges = [learning.noise] * len(hyper.log_noise)
+    ranges, starts = [learning.noise] * (len(hyper) - 1), [start]
     if learning.prior is not None:
         low, high = learning.prior
         ranges = [Range(low, min(high, elbo.highest_log_variance)), *ranges]
-    starts = map(like.new_tensor, _starts(hyper, ranges, learn_prior=learn_prior, explore=explore))
-    start = min(starts, key=lambda scales: float(loss(scales).nan_to_num(inf)))
-    found = lbfgs(by_autograd(loss), start, max_iter=200, bounds=ranges, ftol=1e-15, gtol=1e-9)
-    noise = tuple(map(float, found[learn_prior:]))
-    return Hyper(float(found[0]) if learn_prior else hyper.log_prior_variance, noise)
-
-
-def _starts(
-    hyper: Hyper, ranges: list[Range], *, learn_prior: bool, explore: bool
-) -> list[np.ndarray]:
-    """Points at which `learn_at_sites` begins, within the ranges: the current one, and the grid."""
-    start = np.array([hyper.log_prior_variance] * learn_prior + list(hyper.log_noise))
-    starts = [start]
-    if explore:
-        grids = [_PRIOR_GRID] * learn_prior + [_NOISE_GRID] * len(hyper.log_noise)
-        starts += [start + np.array(offset) for offset in product(*grids)]
-    low, high = np.array(ranges).T
-    return [np.clip(x, low, high) for x in starts]
+    if explore:  # by offsets of the log variance of the prior and of the log noise
+        grids = [np.linspace(-9.0, 9.0, 10), *[np.array([0.0, -1.2, -3.0])] * (len(hyper) - 1)]
+        starts += [start + np.array(offset) for offset in product(*grids[n_held:])]
+    ends = np.array(ranges).T
+    inside = [like.new_tensor(np.clip(x, *ends)) for x in starts]
+    begin = min(inside, key=lambda scales: float(loss(scales).nan_to_num(inf)))
+    best = lbfgs(by_autograd(loss), begin, max_iter=200, bounds=ranges, ftol=1e-15, gtol=1e-9)
+    return np.concatenate([hyper[:n_held], best.cpu().numpy()])
 
 
 def fit_sites(
@@ -173,7 +151,7 @@ def fit_sites(
     ``sites``: starting point, see `skbayes_sym.inference.linear.sites.first_sites`. Raises
     DivergenceError if the starting point has no finite ELBO.
     """
-    hyper = Hyper(log_prior_variance, tuple(likelihood.params.tolist()))
+    hyper = np.array([log_prior_variance, *likelihood.params.tolist()])
     variance = data.features.new_tensor(log_prior_variance).exp()
     state = solve(data, sites, variance, likelihood)
     if state is None or not bool(torch.isfinite(state.elbo)):
@@ -201,25 +179,31 @@ class _Rounds:
     """Rounds of learning with the step of a secant: they converge linearly by themselves.
 
     `AndersonMixing` isn't used: it mixes all coordinates and may step back, while here each
-    scale has a stride of its own, never shorter than the plain step, within its range.
+    scale has a stride of its own, from one to ten times the plain step, within its range.
     """
 
-    def __init__(self, data: LinearData, hyper: Hyper, learning: Learning, tol: float) -> None:
+    def __init__(self, data: LinearData, hyper: Floats, learning: Learning, tol: float) -> None:
         self._data, self._hyper, self._learning, self._tol = data, hyper, learning, tol
-        self.learns = learning.prior is not None or bool(hyper.log_noise)
+        self.learns = learning.prior is not None or len(hyper) > 1
         self.settled = not self.learns
-        self.close = _CLOSE  # how still the sites must be for the next round
-        self._last: tuple[np.ndarray, np.ndarray] | None = None  # where it was, and plain step
+        # How still the sites must be for the next round: outputs move by less than so many standard
+        # deviations, or than a tenth of the last round's step.
+        self.close = 0.3
+        self._last: tuple[Floats, Floats] | None = None  # where it was, and plain step
 
     def next(self, state: SiteState) -> SiteState:
         """The state at better hyperparameters."""
-        first = self._last is None
-        new = learn_at_sites(self._data, state, self._hyper, self._learning, explore=first)
-        at, goal = _flat(self._hyper), _flat(new)
-        plain = goal - at
+        at, first = self._hyper, self._last is None
+        goal = learn_at_sites(self._data, state, at, self._learning, explore=first)
+        plain, stride = goal - at, np.ones_like(at)
+        if self._last is not None:
+            before, plain_before = self._last
+            with np.errstate(divide="ignore", invalid="ignore"):
+                secant = -(at - before) / (plain - plain_before)
+            stride = np.clip(np.nan_to_num(secant, nan=1.0, posinf=1.0, neginf=1.0), 1.0, 10.0)
         size = float(np.abs(plain).max())
-        self.settled, self.close = size < self._tol, min(_CLOSE, max(_SHARE * size, self._tol))
-        far = at + self._stride(at, plain) * plain
+        self.settled, self.close = size < self._tol, min(0.3, max(0.1 * size, self._tol))
+        far = at + stride * plain
         prior, noise = self._learning.prior, self._learning.noise
         low, high = np.array([prior or Range(-inf, inf)] + [noise] * (len(goal) - 1)).T
         far = np.where((far < low) | (far > high), goal, far)  # the plain goal where out of range
@@ -227,25 +211,13 @@ class _Rounds:
         for target in (far, goal, at):  # `at` always works: it is where we are
             moved = _moved(self._data, state, target, float((target - at)[1:].sum()))
             if moved is not None:
-                self._hyper = Hyper(float(target[0]), tuple(map(float, target[1:])))
+                self._hyper = target
                 return moved
         raise ArithmeticError("the sites have no finite ELBO any more.")
 
-    def _stride(self, at: np.ndarray, plain: np.ndarray) -> np.ndarray:
-        if self._last is None:
-            return np.ones_like(at)
-        before, plain_before = self._last
-        with np.errstate(divide="ignore", invalid="ignore"):
-            secant = -(at - before) / (plain - plain_before)
-        return np.clip(np.nan_to_num(secant, nan=1.0, posinf=1.0, neginf=1.0), 1.0, _LONGEST_STRIDE)
-
-
-def _flat(hyper: Hyper) -> np.ndarray:
-    return np.array([hyper.log_prior_variance, *hyper.log_noise])
-
 
 def _moved(
-    data: LinearData, state: SiteState, hyper: np.ndarray, log_noise_step: float
+    data: LinearData, state: SiteState, hyper: Floats, log_noise_step: float
 ) -> SiteState | None:
     """The state at new hyperparameters; the sites' variances go with the square of the noise."""
     like = data.features

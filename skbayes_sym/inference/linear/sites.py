@@ -21,7 +21,8 @@ With a Gaussian likelihood one step of length 1 is the exact posterior. A step t
 is halved, which also deals with the negative curvature a Student-t likelihood has at outliers.
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,14 +31,6 @@ from skbayes_sym.models.likelihoods.likelihood import SiteLikelihood, SiteTerms
 from skbayes_sym.numerics.gaussian import kl_elementwise, kl_from_standard
 from skbayes_sym.numerics.linalg import log_det, try_cholesky
 from skbayes_sym.numerics.optimise import AndersonMixing
-
-# A natural gradient step this short that still doesn't help: we are there, up to rounding.
-_SHORTEST_STEP = 2.0**-20
-# Rounding of the ELBO relative to the size of its terms.
-_ROUNDING = 1e-12
-# Variance of the outputs under which the very first sites are computed: as good as none. Where
-# that shows less than such a share of the curvature seen from afar, the latter counts.
-_FIRST_VARIANCE, _AFAR, _NO_CURVATURE = 1e-6, 1.0, 1e-6
 
 
 class LinearData(NamedTuple):
@@ -69,18 +62,16 @@ class Spread(NamedTuple):
     kl: Tensor  # KL[q || p] without the term of the mean, nats
 
 
-class Family(Protocol):
-    """Covariance structure of the posterior, given the sites."""
-
-    def __call__(self, data: LinearData, sites: Sites, system: "System") -> Spread: ...
-
-
 class System(NamedTuple):
     """The normal equations of one set of sites, inverted."""
 
     inverse: Tensor  # of the precision, (C r, C r)
     log_det: Tensor  # of the precision
     prior_variance: Tensor
+
+
+# Covariance structure of the posterior, given the sites.
+Family = Callable[[LinearData, Sites, System], Spread]
 
 
 class SiteState(NamedTuple):
@@ -203,10 +194,10 @@ def first_sites(data: LinearData, likelihood: SiteLikelihood, intercept: Tensor)
     eye = torch.eye(data.n_outputs, dtype=mean.dtype, device=mean.device)
     terms, smooth = (
         likelihood(mean, (variance * eye).expand(len(mean), -1, -1), data.y)
-        for variance in (_FIRST_VARIANCE, _AFAR)
+        for variance in (1e-6, 1.0)  # as good as none; that of scaled targets
     )
     trace, afar = (t.curvature.diagonal(dim1=-2, dim2=-1).sum(-1) for t in (terms, smooth))
-    if bool((trace.abs() < _NO_CURVATURE * afar).any()):
+    if bool((trace.abs() < 1e-6 * afar).any()):
         terms = smooth
     # Curvature is negative at a heavy tail: there the row says nothing yet.
     negative = torch.linalg.eigvalsh(terms.curvature)[:, 0] < 0.0
@@ -248,7 +239,7 @@ def update(
     shift = state.terms.gradient + torch.einsum("ncd,nd->nc", curvature, state.mean)
     target = Sites(shift, curvature)  # where a natural gradient step of length 1 leads
     scale = float(data.weight.sum())
-    floor = state.elbo - _ROUNDING * (scale + abs(float(state.elbo)))
+    floor = state.elbo - 1e-12 * (scale + abs(float(state.elbo)))  # less is rounding
 
     def passes(sites: Sites) -> SiteState | None:
         tried = solve(data, sites, state.prior_variance, state.likelihood, family)
@@ -259,7 +250,8 @@ def update(
     )
     tried = passes(_like(mixed, target)) if mixed is not None else None
     rho = 1.0
-    while tried is None and rho > _SHORTEST_STEP:
+    # A step that is shorter and still doesn't help: we are there, up to rounding.
+    while tried is None and rho > 2.0**-20:
         tried = passes(state.sites.toward(target, rho))
         rho *= 0.5
     return Update(state, 0.0) if tried is None else Update(tried, _change(state, tried))

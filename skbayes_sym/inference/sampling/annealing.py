@@ -37,7 +37,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import cos, log, pi, sqrt
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -67,6 +67,13 @@ class Motion(NamedTuple):
 
     state: State
     velocity: Tensor  # (C, D), of length 1, in preconditioned coordinates
+
+    @classmethod
+    def start(
+        cls, position: Tensor, log_density: LogDensity, generator: torch.Generator
+    ) -> "Motion":
+        """Chains at ``position`` (C, D), each going its own way."""
+        return cls(initial_state(position, log_density), directions(position, generator))
 
 
 def directions(like: Tensor, generator: torch.Generator) -> Tensor:
@@ -133,41 +140,31 @@ def mclachlan(
     return Motion(state, velocity), first + second + third - gained
 
 
-@dataclass(frozen=True)
-class MicrocanonicalLangevin:
-    """Steps whose velocity is refreshed a little after each; nothing is rejected.
+def microcanonical_move(
+    motion: Motion,
+    log_density: LogDensity,
+    *,
+    step_size: Tensor,
+    preconditioner: Preconditioner,
+    generator: torch.Generator,
+) -> tuple[Motion, Info]:
+    """Move every chain by a step, then refresh its velocity a little; nothing is rejected.
 
     Its law is that of the target but for the energy error of a step, which step sizes bound: at an
     error of variance v per dimension, the variances of its law are off by a share of order sqrt(v)
-    (Robnik et al. 2023, section 4; 1 % at 1e-4 on normals of 10 dimensions).
+    (Robnik et al. 2023, section 4; 1 % at 1e-4 on normals of 10 dimensions). A velocity is
+    forgotten after a distance of sqrt(D). A step that leaves the numbers is taken back, the chain
+    turned.
     """
-
-    forget: float = 1.0  # distance after which the velocity is forgotten, in units of sqrt(D)
-
-    def init(self, position: Tensor, log_density: LogDensity, generator: torch.Generator) -> Motion:
-        """Chains at ``position`` (C, D), each going its own way."""
-        return Motion(initial_state(position, log_density), directions(position, generator))
-
-    def move(
-        self,
-        motion: Motion,
-        log_density: LogDensity,
-        *,
-        step_size: Tensor,
-        preconditioner: Preconditioner,
-        generator: torch.Generator,
-    ) -> tuple[Motion, Info]:
-        """Move every chain once; a step that leaves the numbers is taken back, the chain turned."""
-        end, error = mclachlan(motion, log_density, step_size, preconditioner)
-        sums = end.state.position.sum(1) + end.state.gradient.sum(1) + end.velocity.sum(1)
-        finite = error.isfinite() & sums.isfinite()  # a sum is not, where a coordinate isn't
-        kept = end
-        if not bool(finite.all()):
-            kept = where(finite, end, motion._replace(velocity=-motion.velocity))
-        charged = torch.full_like(finite, 2, dtype=torch.int64)
-        info = Info(finite.double(), finite, ~finite, charged, error)
-        amount = (torch.expm1(2.0 * step_size / self.forget) / motion.velocity.shape[1]).sqrt()
-        return kept._replace(velocity=refresh(kept.velocity, amount, generator)), info
+    end, error = mclachlan(motion, log_density, step_size, preconditioner)
+    sums = end.state.position.sum(1) + end.state.gradient.sum(1) + end.velocity.sum(1)
+    finite = error.isfinite() & sums.isfinite()  # a sum is not, where a coordinate isn't
+    if not bool(finite.all()):
+        end = where(finite, end, motion._replace(velocity=-motion.velocity))
+    charged = torch.full_like(finite, 2, dtype=torch.int64)
+    amount = (torch.expm1(2.0 * step_size) / motion.velocity.shape[1]).sqrt()
+    end = end._replace(velocity=refresh(end.velocity, amount, generator))
+    return end, Info(finite.double(), finite, ~finite, charged, error)
 
 
 class EnergyErrorAdaptation(NamedTuple):
@@ -218,29 +215,10 @@ class Place(NamedTuple):
     step_size: Tensor  # (C,)
 
 
-class Approach(Protocol):
-    """Moves that chains make before they warm up."""
-
-    @property
-    def n_steps(self) -> int:
-        """Moves it will make."""
-
-    def run(
-        self,
-        state: State,
-        log_density: LogDensity,
-        adaptation: PreconditionerAdaptation,
-        *,
-        generator: torch.Generator,
-        tell: Tell,
-    ) -> Place:
-        """Move chains from ``state``, telling every move."""
-
-
 @dataclass(frozen=True)
 class Annealing:
     """Adam for a little, microcanonical steps of falling energy error, then in the curvature's
-    coordinates; an `Approach`.
+    coordinates.
 
     Parameters
     ----------
@@ -277,14 +255,13 @@ class Annealing:
         generator: torch.Generator,
         tell: Tell,
     ) -> Place:
-        sampler = MicrocanonicalLangevin()
 
         def walk(place: Place, targets: list[float]) -> Place:
             """Make a microcanonical step for each target of the energy error."""
-            motion = sampler.init(place.state.position, log_density, generator)
+            motion = Motion.start(place.state.position, log_density, generator)
             sizes = EnergyErrorAdaptation.start(place.step_size)
             for target in targets:
-                motion, info = sampler.move(
+                motion, info = microcanonical_move(
                     motion, log_density, step_size=sizes.step_size,
                     preconditioner=place.preconditioner, generator=generator,
                 )  # fmt: skip
@@ -313,21 +290,19 @@ class Annealing:
 
 @dataclass(frozen=True, eq=False)
 class Detour:
-    """An approach under another density, to a place to begin at under one's own; an `Approach`.
+    """Annealing under another density, to a place to begin at under one's own.
 
     Priors whose scales are learned need it: the climb shrinks deep layers to nothing, where their
     density is highest, and scales of hundreds of weights take long to grow again. In float32 it is
     also cheaper, and nothing in an approach is exact.
     """
 
-    approach: Approach
-    log_density: LogDensity  # in any precision
-    adaptation: PreconditionerAdaptation  # for ``log_density``
-    dtype: torch.dtype  # of ``log_density``
+    annealing: Annealing
+    posterior: NetworkPosterior  # in any precision
 
     @property
     def n_steps(self) -> int:
-        return self.approach.n_steps
+        return self.annealing.n_steps
 
     def run(
         self,
@@ -338,9 +313,10 @@ class Detour:
         generator: torch.Generator,
         tell: Tell,
     ) -> Place:
-        place = self.approach.run(
-            initial_state(state.position.to(self.dtype), self.log_density), self.log_density,
-            self.adaptation, generator=generator, tell=tell,
+        began = initial_state(state.position.to(self.posterior.data.x), self.posterior)
+        place = self.annealing.run(
+            began, self.posterior, KroneckerAdaptation(self.posterior), generator=generator,
+            tell=tell,
         )  # fmt: skip
         position = place.state.position.to(state.position)
         identity = DiagonalPreconditioner(torch.ones_like(position))
@@ -349,6 +325,9 @@ class Detour:
             adaptation.fit(identity, RunningMoments.empty(position), position=position),
             place.step_size.to(position),
         )
+
+
+Approach = Annealing | Detour  # moves that chains make before they warm up
 
 
 def climb(state: State, log_density: LogDensity, n_steps: int, tell: Tell) -> State:
@@ -377,11 +356,6 @@ class LayerCurvature(NamedTuple):
 
     inputs: Tensor  # (C, in + 1, in + 1), mean over rows
     slopes: Tensor  # (C, out, out), sum over rows
-
-    def mixed(self, before: "LayerCurvature") -> "LayerCurvature":
-        """An average with the curvature of another place, this one counting more."""
-        pairs = zip(before, self, strict=True)
-        return LayerCurvature(*(old.lerp(new, 0.6) for old, new in pairs))
 
 
 class _Root(NamedTuple):
@@ -434,20 +408,19 @@ class KroneckerPreconditioner:
         return order, order.argsort()
 
     def to_position(self, z: Tensor) -> Tensor:
-        *layers, params = (self._scale * z).split(self._sizes, 1)
-        pieces = [
-            torch.bmm(torch.bmm(outer, part.view(scale.shape)), right.mT).flatten(1)
-            for part, (outer, scale, right) in zip(layers, self._roots, strict=True)
-        ]
-        return torch.cat([*pieces, params], 1).index_select(1, self._order[1])
+        return self._rotated(self._scale * z, back=False).index_select(1, self._order[1])
 
     def to_gradient(self, gradient: Tensor) -> Tensor:
-        *layers, params = gradient.index_select(1, self._order[0]).split(self._sizes, 1)
-        pieces = [
-            torch.bmm(torch.bmm(outer.mT, part.view(scale.shape)), right).flatten(1)
-            for part, (outer, scale, right) in zip(layers, self._roots, strict=True)
-        ]
-        return torch.cat([*pieces, params], 1).mul_(self._scale)
+        return self._rotated(gradient.index_select(1, self._order[0]), back=True).mul_(self._scale)
+
+    def _rotated(self, z: Tensor, *, back: bool) -> Tensor:
+        """``left Z right'`` of every layer, or ``left' Z right``."""
+        *layers, params = z.split(self._sizes, 1)
+        pieces = []
+        for part, (left, scale, right) in zip(layers, self._roots, strict=True):
+            left, right = (left.mT, right) if back else (left, right.mT)
+            pieces.append(torch.bmm(torch.bmm(left, part.view(scale.shape)), right).flatten(1))
+        return torch.cat([*pieces, params], 1)
 
 
 def _root(curvature: LayerCurvature, precision: Tensor) -> _Root:
@@ -529,9 +502,11 @@ class KroneckerAdaptation:
         """Take the curvature at ``position``, averaged with what ``preconditioner`` knew."""
         network = cast(MLP, self.posterior.network)
         layers = curvature_at(self.posterior, position)
-        if isinstance(preconditioner, KroneckerPreconditioner):
-            both = zip(layers, preconditioner.layers, strict=True)
-            layers = tuple(new.mixed(old) for new, old in both)
+        if isinstance(preconditioner, KroneckerPreconditioner):  # the new place counts more
+            layers = tuple(
+                LayerCurvature(*(old.lerp(new, 0.6) for old, new in zip(*pair, strict=True)))
+                for pair in zip(preconditioner.layers, layers, strict=True)
+            )
         gaussian = self.posterior.prior.gaussian()
         precision = torch.ones(network.n_layers, dtype=torch.float64)
         if gaussian is not None:

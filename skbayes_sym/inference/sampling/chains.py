@@ -32,7 +32,6 @@ from skbayes_sym.inference.sampling.warmup import (
     DualAveraging,
     PreconditionerAdaptation,
     RunningMoments,
-    Window,
     reasonable_step_size,
 )
 from skbayes_sym.numerics.machine import closing, one_thread, to_host
@@ -189,13 +188,28 @@ class _BlockMoves:
         self._n_draws = self._n_moves = self._reported = 0
 
     def warm_up(self, n_warmup: int) -> None:
-        if n_warmup and self._sampler.approach is not None:
-            self._come_near(self._sampler.approach)
-        for window in self._sampler.adaptation.windows(n_warmup):
-            self._search_step_size()
-            moments = self._adapt_step_size(window)
+        sampler = self._sampler
+        if n_warmup and sampler.approach is not None:
+            self._come_near(sampler.approach)
+        for window in sampler.adaptation.windows(n_warmup):
+            self._step_size, n_gradients = reasonable_step_size(
+                self._state, sampler.log_density, step_size=self._step_size,
+                preconditioner=self._preconditioner, generator=self._generator,
+                target=sampler.target_acceptance,
+            )  # fmt: skip
+            self._warmup.n_gradients.add_(n_gradients)
+            averaging = DualAveraging.start(self._step_size)
+            moments = RunningMoments.empty(self._state.position)
+            for _ in range(window.n_moves):
+                info = self._move()
+                self._told(self._state, info)
+                averaging = averaging.update(info.acceptance, sampler.target_acceptance)
+                self._step_size = averaging.log_step_size.exp().to(self._step_size)
+                if window.learns_scale:
+                    moments = moments.add(self._state.position)
+            self._step_size = averaging.log_average.exp().to(self._step_size)
             if window.learns_scale:
-                self._preconditioner = self._sampler.adaptation.fit(
+                self._preconditioner = sampler.adaptation.fit(
                     self._preconditioner, moments, position=self._state.position
                 )
 
@@ -213,34 +227,11 @@ class _BlockMoves:
         self._step_size = place.step_size.to(self._step_size)
 
     def _told(self, state: State, info: Info) -> None:
-        """Take in a move that somebody else made."""
+        """Take in a move of the warm-up."""
         self._state = state
-        self._warmup.add_(info)
-        self._n_moves += 1
+        self._count(self._warmup, info)
         if self._is_due:
             self._report(_figures(self._state, self._warmup))
-
-    def _search_step_size(self) -> None:
-        self._step_size, n_gradients = reasonable_step_size(
-            self._state, self._sampler.log_density, step_size=self._step_size,
-            preconditioner=self._preconditioner, generator=self._generator,
-            target=self._sampler.target_acceptance,
-        )  # fmt: skip
-        self._warmup.n_gradients.add_(n_gradients)
-
-    def _adapt_step_size(self, window: Window) -> RunningMoments:
-        averaging = DualAveraging.start(self._step_size)
-        moments = RunningMoments.empty(self._state.position)
-        for _ in range(window.n_moves):
-            info = self._move(self._warmup)
-            if self._is_due:
-                self._report(_figures(self._state, self._warmup))
-            averaging = averaging.update(info.acceptance, self._sampler.target_acceptance)
-            self._step_size = averaging.log_step_size.exp().to(self._step_size)
-            if window.learns_scale:
-                moments = moments.add(self._state.position)
-        self._step_size = averaging.log_average.exp().to(self._step_size)
-        return moments
 
     def draw(self, n_draws: int, thin: int) -> None:
         kernel, n_moves, length = self._sampler.kernel, n_draws * thin, {}
@@ -248,19 +239,16 @@ class _BlockMoves:
         for move in range(n_moves):
             if isinstance(kernel, HMC):
                 length = {"n_steps": kernel.n_steps(median, self._generator)}
-            self._move(self._sampling, **length)
+            self._count(self._sampling, self._move(**length))
             if (move + 1) % thin == 0:
-                self._keep(move // thin)
+                position, value, _ = self._state
+                kept = torch.cat([position, value.unsqueeze(1).to(position)], 1)
+                self._unread[move // thin] = kept
+                self._n_draws += 1
             if (move + 1) % REPORT_EVERY == 0 or move + 1 == n_moves:
                 told = [_figures(self._state, self._sampling)] if self._is_due else []
                 for figures in self._look(*told):
                     self._report(figures)
-
-    def _keep(self, n: int) -> None:
-        """Note where the chains are as draw ``n``."""
-        position, value, _ = self._state
-        self._unread[n] = torch.cat([position, value.unsqueeze(1).to(position)], 1)
-        self._n_draws = n + 1
 
     def _look(self, *asked: Tensor) -> list[Tensor]:
         """Bring the last draws, and what else is asked for, to the host, which waits once."""
@@ -272,14 +260,16 @@ class _BlockMoves:
         self._unread = {}
         return answers
 
-    def _move(self, tally: Tally, **told: int) -> Info:
+    def _move(self, **told: int) -> Info:
         self._state, info = self._sampler.kernel.step(
             self._state, self._sampler.log_density, step_size=self._step_size,
             preconditioner=self._preconditioner, generator=self._generator, **told,
         )  # fmt: skip
+        return info
+
+    def _count(self, tally: Tally, info: Info) -> None:
         tally.add_(info)
         self._n_moves += 1
-        return info
 
     @property
     def _is_due(self) -> bool:
@@ -343,7 +333,16 @@ def start_blocks(
     parts = [part.clone() for part in position.split(block_size)]
     with one_thread(), torch.no_grad():
         states = [initial_state(part, log_density) for part in parts]
-    _check_finite(states)
+    finite = torch.cat([s.value.isfinite() & s.gradient.isfinite().all(1) for s in states])
+    if not bool(finite.all()):
+        bad = (~finite).nonzero().flatten().tolist()
+        named = ", ".join(map(str, bad[:10])) + (", ..." if len(bad) > 10 else "")
+        raise ValueError(
+            f"the log density or its gradient is not finite at the start of {len(bad)} of "
+            f"{len(finite)} chains (number {named}): check the data for extreme values, "
+            "standardize them, start the chains nearer to the bulk of the prior or give X as "
+            "float64."
+        )
     if preconditioners is None:
         preconditioners = [DiagonalPreconditioner(torch.ones_like(part)) for part in parts]
     seeds = spawn_seeds(seed, len(parts))
@@ -356,19 +355,6 @@ def start_blocks(
         )
         for state, preconditioner, block_seed in zip(states, preconditioners, seeds, strict=True)
     ]
-
-
-def _check_finite(states: Sequence[State]) -> None:
-    finite = torch.cat([s.value.isfinite() & s.gradient.isfinite().all(1) for s in states])
-    if bool(finite.all()):
-        return
-    bad = (~finite).nonzero().flatten().tolist()
-    named = ", ".join(map(str, bad[:10])) + (", ..." if len(bad) > 10 else "")
-    raise ValueError(
-        f"the log density or its gradient is not finite at the start of {len(bad)} of "
-        f"{len(finite)} chains (number {named}): check the data for extreme values, standardize "
-        "them, start the chains nearer to the bulk of the prior or give X as float64."
-    )
 
 
 def sample_chains(
@@ -398,41 +384,40 @@ def sample_chains(
     block's gradient needs, times the number of jobs. Processes other than this one get a copy of
     ``sampler`` and of their block.
     """
-    run = _Run(sampler, n_warmup, n_draws, thin)
+    jobs = [_Job(sampler, i, block, n_warmup, n_draws, thin) for i, block in enumerate(blocks)]
     gathered = _Gathered(blocks, n_draws)
     with gathered.loop:
         if len(blocks) == 1 or joblib.effective_n_jobs(n_jobs) == 1:
-            _in_turn(run, gathered, on_step)
+            _in_turn(jobs, gathered, on_step)
         else:
-            _side_by_side(run, gathered, on_step, n_jobs)
+            each = (joblib.delayed(job)() for job in jobs)
+            run = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")
+            with closing(run(each)) as finished:
+                for index, part in gathered.loop.steps(finished):
+                    gathered.add(index, part)
+                    if on_step is not None:
+                        stops = on_step(gathered.n_moves, figures_of(part))
+                        gathered.loop.stop_if("callback", stops)
     return gathered.result()
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
-    """Run any block. Jobs are objects, not functions of arrays: Dask would hand those to
-    one worker, and a worker that is lost could not be replaced."""
+class _Job:
+    """Run of a block. An object, not a function of arrays: Dask would hand those to one worker,
+    and a worker that is lost could not be replaced."""
 
     sampler: Sampler
+    index: int
+    block: Block
     n_warmup: int
     n_draws: int
     thin: int
 
-    def __call__(self, block: Block, on_step: OnStep | None = None) -> BlockDraws:
-        return run_block(
-            self.sampler, block, n_warmup=self.n_warmup, n_draws=self.n_draws, thin=self.thin,
+    def __call__(self, on_step: OnStep | None = None) -> tuple[int, BlockDraws]:
+        return self.index, run_block(
+            self.sampler, self.block, n_warmup=self.n_warmup, n_draws=self.n_draws, thin=self.thin,
             on_step=on_step,
         )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class _Job:
-    run: _Run
-    index: int
-    block: Block
-
-    def __call__(self) -> tuple[int, BlockDraws]:
-        return self.index, self.run(self.block)
 
 
 class _Gathered:
@@ -487,20 +472,22 @@ def block_ends(blocks: Sequence[Block]) -> list[int]:
     return [0, *np.cumsum([len(block.step_size) for block in blocks]).tolist()]
 
 
-def _in_turn(run: _Run, gathered: _Gathered, on_step: OnStep | None) -> None:
+def _in_turn(jobs: Sequence[_Job], gathered: _Gathered, on_step: OnStep | None) -> None:
     """Warm up block after block, then let each make a few draws at a time.
 
     A single one, as on a GPU, does it all at once. An interrupt finds all chains about as long.
     """
-    if len(gathered.blocks) == 1:
-        gathered.add(0, run(gathered.blocks[0], on_step))
+    if len(jobs) == 1:
+        gathered.add(*jobs[0](on_step))
         return
-    rounds, turn = [replace(run, n_draws=0)], 10
-    for start in range(0, run.n_draws, turn):
-        rounds.append(replace(run, n_warmup=0, n_draws=min(turn, run.n_draws - start)))
-    for part in rounds:
-        for index, block in enumerate(gathered.blocks):
-            gathered.add(index, part(block, _after(gathered.n_moves, on_step)))
+    n_draws, turn = jobs[0].n_draws, 10
+    rounds = [(jobs[0].n_warmup, 0)]
+    rounds += [(0, min(turn, n_draws - start)) for start in range(0, n_draws, turn)]
+    for n_warmup, n in rounds:
+        for job in jobs:
+            block = gathered.blocks[job.index]
+            part = replace(job, block=block, n_warmup=n_warmup, n_draws=n)
+            gathered.add(*part(_after(gathered.n_moves, on_step)))
             if gathered.loop.stopped != "max_iter":
                 return
 
@@ -510,21 +497,6 @@ def _after(n_moves: int, on_step: OnStep | None) -> OnStep | None:
     if on_step is None:
         return None
     return lambda step, info: on_step(n_moves + step, info)
-
-
-def _side_by_side(
-    run: _Run, gathered: _Gathered, on_step: OnStep | None, n_jobs: int | None
-) -> None:
-    """Hand each block to joblib as one job; results come as they finish."""
-    jobs = (
-        joblib.delayed(_Job(run, index, block))() for index, block in enumerate(gathered.blocks)
-    )
-    parallel = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")
-    with closing(parallel(jobs)) as finished:
-        for index, part in gathered.loop.steps(finished):
-            gathered.add(index, part)
-            if on_step is not None:
-                gathered.loop.stop_if("callback", on_step(gathered.n_moves, figures_of(part)))
 
 
 def retuned(

@@ -229,7 +229,10 @@ class HMC:
         if n_steps is None:
             n_steps = self.n_steps(float(step_size.median()), generator)
         momentum = draw_momentum(state, generator)
-        size = self.jittered(step_size, generator)
+        size = step_size
+        if self.least_step < 1.0:
+            u = torch.rand(len(size), generator=generator, device=generator.device)
+            size = size * (self.least_step + (1.0 - self.least_step) * u).to(size)
         proposal, end = leapfrog(state, log_density, momentum, size, preconditioner, n_steps)
         error = energy_error(state, momentum, proposal, end)
         allowed = None if self.domain is None else self.domain.contains(proposal.position)
@@ -253,13 +256,6 @@ class HMC:
             return max(1, ceil(wanted))
         half = (self.max_leapfrog + 1) // 2
         return half + int(fallback * (self.max_leapfrog + 1 - half))
-
-    def jittered(self, step_size: Tensor, generator: torch.Generator) -> Tensor:
-        """Step sizes of this move, (C,)."""
-        if self.least_step == 1.0:
-            return step_size
-        u = torch.rand(len(step_size), generator=generator, device=generator.device)
-        return step_size * (self.least_step + (1.0 - self.least_step) * u).to(step_size)
 
 
 def draw_momentum(state: State, generator: torch.Generator) -> Tensor:

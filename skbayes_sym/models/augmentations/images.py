@@ -37,8 +37,6 @@ from torch import Tensor
 from skbayes_sym.models.augmentations.augmentation import HalfWidth, ImageShape
 from skbayes_sym.numerics.machine import constant
 
-_SERIES_TERMS = 20  # of cosh(sqrt q): error below 1e-12 for |q| < 60, past any admitted half-width
-_NODES = 10  # Gauss-Legendre: exact to rounding for the integral below
 # A step of learning moves every half-width but the rotation's by a third: a shift by half an
 # image, or a factor of e, leaves little of it, and there the evidence is flat.
 _UNIT = 1.0 / 3.0
@@ -59,23 +57,18 @@ class AffineBasis:
     displacement: tuple[float, ...]
 
 
-_SHIFT = (0.0, 0.0, 0.0, 0.0)
-_TURN = (0.0, -1.0, 1.0, 0.0)
-_SQUEEZE = (0.0, 1.0, 1.0, 0.0)  # symmetric: "shear" in the paper
-
-AXIS = AffineBasis(
-    ("translation_x", "translation_y", "rotation", "scale_x", "scale_y", "shear"),
-    (_SHIFT, _SHIFT, _TURN, (1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0), _SQUEEZE),
-    (1.0, 1.0, 2 / 3, 1 / 3, 1 / 3, 2 / 3),
-)
-SIMILARITY = AffineBasis(
-    ("translation_x", "translation_y", "rotation", "scale", "aspect", "shear"),
-    (_SHIFT, _SHIFT, _TURN, (1.0, 0.0, 0.0, 1.0), (1.0, 0.0, 0.0, -1.0), _SQUEEZE),
-    (1.0, 1.0, 2 / 3, 2 / 3, 2 / 3, 2 / 3),
-)
-
-
-BASES = {"similarity": SIMILARITY, "axis": AXIS}
+BASES = {  # shear is the symmetric one, as in the paper
+    "similarity": AffineBasis(
+        ("translation_x", "translation_y", "rotation", "scale", "aspect", "shear"),
+        ((0, 0, 0, 0), (0, 0, 0, 0), (0, -1, 1, 0), (1, 0, 0, 1), (1, 0, 0, -1), (0, 1, 1, 0)),
+        (1, 1, 2 / 3, 2 / 3, 2 / 3, 2 / 3),
+    ),
+    "axis": AffineBasis(
+        ("translation_x", "translation_y", "rotation", "scale_x", "scale_y", "shear"),
+        ((0, 0, 0, 0), (0, 0, 0, 0), (0, -1, 1, 0), (1, 0, 0, 0), (0, 0, 0, 1), (0, 1, 1, 0)),
+        (1, 1, 2 / 3, 1 / 3, 1 / 3, 2 / 3),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -176,7 +169,7 @@ def _grid_basis(height: int, width: int, dtype: torch.dtype, device: torch.devic
 @cache
 def _rule() -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Nodes on [0, 1] of the integral, and the end itself; weights of the former."""
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    nodes, weights = np.polynomial.legendre.leggauss(10)  # exact to rounding
     return (*(0.5 * (nodes + 1.0)).tolist(), 1.0), tuple((0.5 * weights).tolist())
 
 
@@ -208,16 +201,15 @@ def _exponential(m: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _hyperbolic(q: Tensor) -> tuple[Tensor, Tensor]:
-    """cosh(sqrt q) and sinh(sqrt q) / sqrt q by their power series in q."""
+    """cosh(sqrt q) and sinh(sqrt q) / sqrt q by their power series in q.
+
+    20 terms: error below 1e-12 for |q| < 60, past any admitted half-width.
+    """
     even = odd = torch.ones_like(q)
-    for k in range(_SERIES_TERMS, 0, -1):
+    for k in range(20, 0, -1):
         even = torch.addcmul(torch.ones_like(q), even, q, value=1.0 / (2 * k * (2 * k - 1)))
         odd = torch.addcmul(torch.ones_like(q), odd, q, value=1.0 / (2 * k * (2 * k + 1)))
     return even, odd
-
-
-_LARGEST_NOISE = 1.0  # limit, in largest pixels
-_LARGEST_BLUR = 4.0  # pixels
 
 
 @dataclass(frozen=True)
@@ -347,8 +339,8 @@ class PixelNoise(_OfPixels):
 
     @property
     def half_width(self) -> NoiseHalfWidth:
-        n_pixels = prod(self.image_shape or (1,))
-        return NoiseHalfWidth(("noise",), (_LARGEST_NOISE / _UNIT,), (_UNIT,), n_variables=n_pixels)
+        n_pixels, limit = prod(self.image_shape or (1,)), 1.0  # largest pixels
+        return NoiseHalfWidth(("noise",), (limit / _UNIT,), (_UNIT,), n_variables=n_pixels)
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         amount = (noise * self.half_width.mixing(eta)).reshape(*noise.shape[:2], *x.shape[1:])
@@ -370,7 +362,7 @@ class Blur(_OfPixels):
 
     @property
     def half_width(self) -> HalfWidth:
-        return HalfWidth(("blur",), (_LARGEST_BLUR,))
+        return HalfWidth(("blur",), (4.0,))  # pixels
 
     def _changed(self, images: Tensor, z: Tensor) -> Tensor:
         rows, row_rates = _cosines(images.shape[-2], images)

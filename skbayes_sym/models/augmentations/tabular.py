@@ -10,10 +10,6 @@ from torch import Tensor
 from skbayes_sym.models.augmentations.augmentation import HalfWidth, ImageShape
 from skbayes_sym.numerics.machine import constant, positions
 
-_LARGEST_SHIFT = 10.0  # limits of the half-widths: standard deviations of the column,
-
-_LARGEST_LOG_SCALE = 5.0  # natural logarithm of the factor
-
 
 def _checked_columns(what: str, columns: Sequence[int], n_features: int) -> tuple[int, ...]:
     if any(not 0 <= c < n_features for c in columns) or len(set(columns)) != len(columns):
@@ -77,7 +73,8 @@ class ColumnShift:
     def half_width(self) -> HalfWidth:
         columns = self.columns or ()
         names = tuple(f"translation_{c}" for c in columns)
-        return HalfWidth(names, (_LARGEST_SHIFT,) * len(columns), self.units)
+        limits = (10.0,) * len(columns)  # standard deviations of the column
+        return HalfWidth(names, limits, self.units)
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "ColumnShift":
         columns = range(len(scale)) if self.columns is None else self.columns
@@ -109,7 +106,7 @@ class LogScale:
     def half_width(self) -> HalfWidth:
         columns = () if self.columns is None else self.columns
         names = ("log_scale",) if self.joint else tuple(f"log_scale_{c}" for c in columns)
-        return HalfWidth(names, (_LARGEST_LOG_SCALE,) * len(names))
+        return HalfWidth(names, (5.0,) * len(names))  # logarithm of the factor
 
     def bind(self, scale: Sequence[float], image_shape: ImageShape | None = None) -> "LogScale":
         columns = range(len(scale)) if self.columns is None else self.columns

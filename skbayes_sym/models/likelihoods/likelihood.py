@@ -168,7 +168,6 @@ def by_autograd(
 
 # Numbers of a block of outputs at the points: 1 MB, a core's L2 cache.
 CACHE_NUMBERS = 1 << 17
-_CACHE_ROWS = CACHE_NUMBERS // 64  # of likelihoods with one output, times the nodes of their rule
 
 
 class SiteTerms(NamedTuple):
@@ -260,8 +259,9 @@ class ScalarSites(SiteLikelihood):
     def _blocks(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Iterator[ExpectedLogProb]:
         """Expectations in rows that fit the cache with all nodes of a quadrature."""
         likelihood, variance = self.likelihood.to(mean), covariance[..., 0]
-        for start in range(0, len(mean), _CACHE_ROWS):
-            rows = slice(start, start + _CACHE_ROWS)
+        n_rows = CACHE_NUMBERS // N_NODES
+        for start in range(0, len(mean), n_rows):
+            rows = slice(start, start + n_rows)
             no_noise = mean.new_empty(len(mean[rows]), 0)
             yield likelihood.expected_log_prob(mean[rows], variance[rows], y[rows], no_noise)
 
@@ -276,10 +276,6 @@ _OF_DENSITY = (
     "constant_outputs", "sites", "given",
 )  # fmt: skip
 _OF_LAW = (*_OF_DENSITY, "log_prob", "mean", "variance", "cdf", "sample")
-
-
-# Curvatures below this share of a row's largest count as none: their square roots have no slope.
-_FLAT = 1e-10
 
 
 class Likelihood:
@@ -428,7 +424,8 @@ class Likelihood:
                 rows[k] = rows[k] if row is None else row  # None where the slope is constant
         hessian = -torch.stack(rows, 1)
         value, vectors = torch.linalg.eigh(hessian.detach())
-        bends = value > _FLAT * value.abs().amax(-1, keepdim=True)
+        # Nearly flat directions count as flat: the square roots there have no slope.
+        bends = value > 1e-10 * value.abs().amax(-1, keepdim=True)
         roots = torch.where(bends, value, 1.0).sqrt()
         root = vectors * torch.where(bends, roots, 0.0).unsqueeze(-2)
         if graph:

@@ -392,9 +392,6 @@ class NaturalHeteroscedastic(TargetLikelihood):
         return torch.cat([top, bottom], -2).movedim(-1, 0)
 
 
-_UNIT_DF = 4.0  # where the logarithm of a learned tail is 0
-
-
 @dataclass(frozen=True, eq=False)
 class StudentT(TargetLikelihood):
     """``(y - f) / noise_scale ~ t(df)``, targets (N, T).
@@ -437,7 +434,7 @@ class StudentT(TargetLikelihood):
 
     @property
     def _df(self) -> float | Tensor:
-        return _UNIT_DF * (-self.log_tail).exp() if self._learns_df else float(self.df)
+        return 4.0 * (-self.log_tail).exp() if self._learns_df else float(self.df)
 
     @property
     def _log_constant(self) -> float | Tensor:

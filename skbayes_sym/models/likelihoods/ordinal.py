@@ -18,11 +18,9 @@ from skbayes_sym.models.likelihoods.likelihood import (
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
 from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite
 
-_FEW_NODES = 5  # exact to 1e-6 nats where outputs spread half as much as the noise
 # Above these ends masses are numbers; below, and where the answer would be waited for, logarithms,
 # at four times the cost.
 _LEAST_END = {torch.float32: -12.0, torch.float64: -35.0}
-_FAR = 1e4  # standard deviations of the noise: the outermost ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +77,9 @@ class Ordinal(LabelLikelihood):
         return 1
 
     def _edges(self, like: Tensor) -> Tensor:
-        """Cut points between two far ends, (..., C + 1)."""
+        """Cut points between two ends 1e4 standard deviations of the noise away, (..., C + 1)."""
         cuts = self.cuts.to(like)
-        far = cuts.new_full((*cuts.shape[:-1], 1), _FAR * self.noise_std)
+        far = cuts.new_full((*cuts.shape[:-1], 1), 1e4 * self.noise_std)
         return torch.cat([-far, cuts, far], -1)
 
     def _interval(self, f: Tensor, y: Tensor) -> "_Interval":
@@ -107,8 +105,8 @@ class Ordinal(LabelLikelihood):
         return self._expected(mean, variance, y, N_NODES, _Interval.between)
 
     def bound(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
-        """Five nodes: log masses are smooth on the scale of the noise."""
-        return self._expected(mean, variance, y, _FEW_NODES, _Interval.near)
+        """Five nodes: exact to 1e-6 nats where outputs spread half as much as the noise."""
+        return self._expected(mean, variance, y, 5, _Interval.near)
 
     def _expected(
         self, mean: Tensor, variance: Tensor, y: Tensor, n: int,

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from skbayes_sym.models.networks.modules import ModuleNetwork
 
-CNN_CHANNELS, CNN_HIDDEN = (16, 32, 64), 256
-
 
 def cnn(image_shape: tuple[int, int, int], n_outputs: int) -> ModuleNetwork:
     """Three 3 x 3 convolutions (16, 32, 64 channels), each halving the image, and 256 units.
@@ -28,14 +26,14 @@ def cnn(image_shape: tuple[int, int, int], n_outputs: int) -> ModuleNetwork:
     channels, height, width = image_shape
     layers: list[nn.Module] = []
     with torch.device("meta"):  # no storage, and no draw from the global random state
-        for out in CNN_CHANNELS:
+        for out in (16, 32, 64):
             layers += [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU()]
             if min(height, width) >= 2:
                 layers.append(nn.AvgPool2d(2))
                 height, width = height // 2, width // 2
             channels = out
-        layers += [nn.Flatten(), nn.Linear(channels * height * width, CNN_HIDDEN), nn.ReLU()]
-        module = nn.Sequential(*layers, nn.Linear(CNN_HIDDEN, n_outputs))
+        layers += [nn.Flatten(), nn.Linear(channels * height * width, 256), nn.ReLU()]
+        module = nn.Sequential(*layers, nn.Linear(256, n_outputs))
     initial = {n: (0.0, s) for n, s in he_scales(module).items()}
     return ModuleNetwork(module, image_shape, initial, "cnn")
 
@@ -47,15 +45,12 @@ def he_scales(module: nn.Module) -> dict[str, float]:
     }
 
 
-_STAGES = 3
-
-
 def resnet(image_shape: tuple[int, int, int], n_outputs: int, width: int = 8) -> ModuleNetwork:
     """ResNet (8-width): eight layers, three stages of one block, of 1, 2 and 4 times the width.
 
     Where stages meet, the shortcut takes every second pixel and has channels of zeros.
     """
-    widths = [width * 2**i for i in range(_STAGES)]
+    widths = [width, 2 * width, 4 * width]
     with torch.device("meta"):  # no storage, and no draw from the global random state
         stem = nn.Conv2d(image_shape[0], width, 3, padding=1, bias=False)
         pairs = pairwise([width, *widths])
@@ -73,7 +68,7 @@ def wide_resnet(
     the channels change, the shortcut is a 1 x 1 convolution. 2.7 million weights for 16-4.
     """
     n_blocks = (depth - 4) // 6
-    widths = [16 * widening * 2**i for i in range(_STAGES)]
+    widths = [16 * widening, 32 * widening, 64 * widening]
     with torch.device("meta"):
         stem = nn.Conv2d(image_shape[0], 16, 3, padding=1, bias=False)
         blocks, n_in = [], 16

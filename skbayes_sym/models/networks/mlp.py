@@ -107,7 +107,6 @@ ACTIVATIONS = {a.name: a for a in (RELU, TANH, SIGMOID, SOFTPLUS, IDENTITY)}
 # arrays, which is what a core's cache holds. An accelerator wants all chains at once, within its
 # memory.
 _BLOCK_BYTES = {"cpu": 1 << 20}
-_ACCELERATOR_BYTES = 1 << 28
 
 
 class _Unit(NamedTuple):
@@ -152,7 +151,7 @@ class MLPChainLikelihood:
         self._problem = _Problem.of(network, likelihood, x, y, weight)
         self._scratch = _Scratch()
         # Chains whose hidden units fit the cache of the processor that holds the inputs.
-        n_bytes = _BLOCK_BYTES.get(x.device.type, _ACCELERATOR_BYTES)
+        n_bytes = _BLOCK_BYTES.get(x.device.type, 1 << 28)
         per_chain = len(x) * max(network.sizes[1:]) * x.element_size()
         self.block_size = max(1, n_bytes // per_chain)
 

@@ -24,7 +24,7 @@ the same.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -36,9 +36,6 @@ from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.linalg import layer_outputs, weight_gradient
 from skbayes_sym.numerics.memory import rows_within
-
-# Hidden units of a block of draws: 1 to 2 MB, a core's L2 cache.
-_CACHE_NUMBERS = 1 << 18
 
 Layers = Sequence[tuple[Tensor, Tensor]]
 
@@ -230,7 +227,8 @@ def _hidden_units(
 ) -> Iterator[tuple[slice, Tensor]]:
     """Units of the last hidden layer, (block, N, width), block of draws by block of draws."""
     mean, sd = _affine(x, *loc[0]), _affine(x * x, *variance[0]).sqrt_()
-    size = rows_within(_CACHE_NUMBERS, len(x) * max(network.hidden_layer_sizes))
+    # Hidden units of a block of draws: 1 to 2 MB, a core's L2 cache.
+    size = rows_within(1 << 18, len(x) * max(network.hidden_layer_sizes))
     for start in range(0, len(noise[0]), size):
         block = slice(start, start + size)
         h = network.activation.apply_(torch.addcmul(mean, sd, noise[0][block]))
@@ -354,6 +352,11 @@ class LayerFactors(NamedTuple):
     inputs: Tensor  # (R, L, N), the last one of them one; R is 1 of the first layer
     slopes: Tensor  # (R, K, H, N)
 
+    @property
+    def by_row(self) -> Tensor:
+        """Slopes of every row, (R, N, K, H), which a product of matrices a row takes."""
+        return self.slopes.permute(0, 3, 1, 2).contiguous()
+
 
 class FactoredJacobian(NamedTuple):
     """Derivatives of K outputs at N rows by R weight vectors (R, P)."""
@@ -385,16 +388,23 @@ class FactoredJacobian(NamedTuple):
     def packed(self, weight: Tensor) -> Tensor:
         """Entries of ``J' Lambda J`` that differ, summed over rows, (R, Q).
 
-        ``weight`` (R or 1, K, K, N): symmetric Lambda. Sums of blocks of rows add up.
+        ``weight`` (R or 1, N, K, K): symmetric Lambda. Sums of blocks of rows add up.
         """
         parts = []
         for left, right in self._pairs():
             alike = left is right
-            columns = (weight[:, :, k, None] * d.unsqueeze(1) for k, d in _by_output(right))
-            weighted = reduce(torch.add, columns)  # (R, K, H', N)
-            terms = (_products(d, weighted[:, k], alike) for k, d in _by_output(left))
             inputs = _products(left.inputs, right.inputs, alike)
-            parts.append((reduce(torch.add, terms) @ inputs.mT).flatten(1))
+            if weight.shape[-1] == 1:
+                weighted = weight[..., 0].mT * right.slopes[:, 0]
+                units = _products(left.slopes[:, 0], weighted, alike).mT
+            else:  # (R, N, H, H'), of alike layers each pair once
+                between = left.by_row.mT @ (weight @ right.by_row)
+                n, m = between.shape[-2:]
+                units = between.flatten(2)
+                if alike:
+                    first, second = torch.triu_indices(n, n, device=units.device)
+                    units = units.index_select(2, first * m + second)
+            parts.append((units.mT @ inputs.mT).flatten(1))
         return torch.cat(parts, 1)
 
     def gauss_newton(self, packed: Tensor) -> Tensor:
@@ -414,26 +424,18 @@ class FactoredJacobian(NamedTuple):
             middle = here.unflatten(1, (n_units, -1)) @ inputs  # (R, pairs of units, N)
             if left.slopes.shape[1] == 1:
                 d, e = left.slopes[:, 0], right.slopes[:, 0]
-                half = half + (middle * _products(d, e, alike)).sum(1)[:, None, None]
+                half = half + (middle * _products(d, e, alike)).sum(1)[..., None, None]
                 continue
+            between = middle.mT
             if alike:
-                middle = middle.index_select(1, numbers.flatten().to(middle.device))
-                middle = middle * (0.5 + 0.5 * torch.eye(n).to(middle)).flatten().unsqueeze(1)
-            middle = middle.unflatten(1, (n, m))
-            by_unit = [(middle * d.unsqueeze(1)).sum(2) for _, d in _by_output(right)]
-            columns = torch.stack(by_unit, 1)  # (R, K, H, N)
-            rows = [(columns * d.unsqueeze(1)).sum(2) for _, d in _by_output(left)]
-            half = half + torch.stack(rows, 1)  # (R, K, K, N)
+                between = between.index_select(2, numbers.flatten().to(middle.device))
+                between = between * (0.5 + 0.5 * torch.eye(n).to(middle)).flatten()
+            half = half + left.by_row @ between.unflatten(2, (n, m)) @ right.by_row.mT
         assert isinstance(half, Tensor)
-        return (0.5 * (half + half.transpose(1, 2))).movedim(-1, 1)
+        return 0.5 * (half + half.mT)
 
     def _pairs(self) -> Iterator[tuple[LayerFactors, LayerFactors]]:
         """Every pair of layers once."""
         for i, left in enumerate(self.layers):
             for right in self.layers[i:]:
                 yield left, right
-
-
-def _by_output(layer: LayerFactors) -> Iterator[tuple[int, Tensor]]:
-    """Numbers of the outputs, and the units' slopes (R, H, N)."""
-    return enumerate(layer.slopes.unbind(1))

@@ -128,7 +128,6 @@ def added_precision(
     return added
 
 
-_MIXING_STEPS = 20
 FREE_MIXING_UP_TO = 3  # components
 
 
@@ -168,7 +167,7 @@ def learn_mixing(inner: Tensor, gap_of: Callable[[Tensor], Tensor] = langevin_ga
         return -gap_of(torch.tensordot(weights, basis, 1) @ inner).mean()
 
     start = torch.tensordot(basis, identity, 2) / basis.square().sum((-2, -1))
-    weights = lbfgs(by_autograd(loss), start, max_iter=_MIXING_STEPS)
+    weights = lbfgs(by_autograd(loss), start, max_iter=20)
     return torch.tensordot(weights, basis, 1)
 
 
@@ -210,14 +209,7 @@ def isotropic_gradient(
 
 
 # Draws come in pairs, z and -z: what is odd in the noise, most of a gradient's error, cancels.
-# Numbers drawn a step for draws of all rows: many rows make few draws enough, since B sums them.
-_NUMBERS_A_STEP = 1 << 16
-_MOST_PAIRS = 6
-_ESTIMATE_DRAWS = 256
-_ISOTROPIC_DRAWS, _ISOTROPIC_NUMBERS = 4096, 1 << 19  # those of isotropic rows cost next to nothing
-_ESTIMATE_NUMBERS = 1 << 24  # most numbers that an estimate's draws have
-# Draws that anchors are learned from, as a part of those averaged; all, if the mixing is free.
-_LEARNING_SHARE = 8
+_MOST_PAIRS = 6  # of a step
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,8 +228,7 @@ class IsotropicRotationGap:
         self, posterior: RowPosterior, n_draws: int | None = None, *, generator: torch.Generator
     ) -> Estimate:
         """Average over ``n_draws`` (256 to 4,096 by default, fewer of wide rows), O(k^3) each."""
-        few = _ISOTROPIC_NUMBERS // posterior.mean.shape[1] ** 2
-        few = max(_ESTIMATE_DRAWS, min(_ISOTROPIC_DRAWS, few))
+        few = max(256, min(4096, (1 << 19) // posterior.mean.shape[1] ** 2))
         noise = self._noise(posterior, (1 + (n_draws or few)) // 2, generator)
         return _mean_of_pairs(self._distance(posterior).draws(noise))
 
@@ -278,9 +269,10 @@ class AnchoredRotationGap:
 
         O(n_rows k^2) a draw.
         """
-        few = max(16, min(_ESTIMATE_DRAWS, _ESTIMATE_NUMBERS // posterior.mean.numel()))
+        few = max(16, min(256, (1 << 24) // posterior.mean.numel()))
         n_pairs, k = (1 + (n_draws or few)) // 2, posterior.mean.shape[1]
-        n_learned = n_pairs if k <= FREE_MIXING_UP_TO else max(1, n_pairs // _LEARNING_SHARE)
+        # Anchors are learned from as many draws as are averaged if the mixing is free, else a few.
+        n_learned = n_pairs if k <= FREE_MIXING_UP_TO else max(1, n_pairs // 8)
         centre = posterior.mean.new_zeros(2 * k, k)
         noise = centre.new_zeros(n_learned + n_pairs, 2 * k, k)
         for part in _parts(posterior):
@@ -298,7 +290,8 @@ class AnchoredRotationGap:
     ) -> GapGradient:
         """Use six pairs of draws, fewer of many rows, and the plain anchors."""
         anchors = plain_anchors(posterior)
-        n_pairs = max(1, min(_MOST_PAIRS, _NUMBERS_A_STEP // anchors.numel()))
+        # Many rows make few draws enough, since B sums them.
+        n_pairs = max(1, min(_MOST_PAIRS, (1 << 16) // anchors.numel()))
         noise = anchors.new_zeros(n_pairs, anchors.shape[1], anchors.shape[1])
         for part in _parts(posterior):
             drawn = row_noise(part, row_root(part.cov), n_pairs, generator)

@@ -38,8 +38,6 @@ from skbayes_sym.symmetry.units import Units
 
 # The trapezoidal rule on a normal weight: the error of both functions is below 1e-12.
 _NODES, _END = 321, 10.0
-_DRAWS, _DRAWS_A_STEP = 256, 16  # of components' gaps
-_DRAWS_OF_A_BOUND, _BOUND_DRAWS_A_STEP, _LEARNING_DRAWS = 128, 4, 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,14 +107,14 @@ class ComponentGap:
     ) -> Estimate:
         """Average over draws (256 by default), one permanent each."""
         return UnitGap(self.group, Exact()).estimate(
-            _flat(posterior), n_draws or _DRAWS, generator=generator
+            _flat(posterior), n_draws or 256, generator=generator
         )
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
         """Value and derivatives from 16 draws."""
-        gap = UnitGap(self.group, Exact(), n_draws=_DRAWS_A_STEP)
+        gap = UnitGap(self.group, Exact(), n_draws=16)
         value, d_loc, added = gap.value_and_gradients(_flat(posterior), generator=generator)
         mean = posterior.mean
         added = torch.diag_embed(added.view(mean.shape)).to(mean)
@@ -165,9 +163,9 @@ class AnchoredComponentGap:
             rows = (posterior.mean + row_noise(posterior, root, 1, generator) for _ in range(n))
             return torch.cat([anchored_inner(features, x) for x in rows])
 
-        n_draws = n_draws or _DRAWS_OF_A_BOUND
+        n_draws = n_draws or 128
         is_free = posterior.mean.shape[1] <= FREE_MIXING_UP_TO  # numbers that draws overfit
-        n_learned = max(n_draws, _LEARNING_DRAWS) if is_free else _LEARNING_DRAWS
+        n_learned = max(n_draws, 32) if is_free else 32
         mixing = learn_mixing(draw(n_learned), self.values)
         return mean_and_error(self.values(mixing @ draw(n_draws)))
 
@@ -179,7 +177,7 @@ class AnchoredComponentGap:
         Where the copies are apart both derivatives vanish, and a finite group can't add much.
         """
         anchors = plain_anchors(posterior)
-        noise = row_noise(posterior, row_root(posterior.cov), _BOUND_DRAWS_A_STEP, generator)
+        noise = row_noise(posterior, row_root(posterior.cov), 4, generator)
         inner = anchored_inner(anchors, posterior.mean + noise).detach().requires_grad_()
         with torch.enable_grad():
             value = self.values(inner).mean()

@@ -5,7 +5,7 @@ estimate of a log-permanent; which side of the gap it bounds follows from the si
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import factorial, lgamma, log
+from math import lgamma, log
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -23,7 +23,6 @@ from skbayes_sym.numerics.permanent import (
 )
 from skbayes_sym.numerics.random import (
     Estimate,
-    distinct_permutations,
     mean_and_error,
     random_permutations,
     standard_normal,
@@ -107,35 +106,21 @@ class InfoNCE:
     """The paper's estimator (Gelberg et al. 2024, Theorem 4.3, with its misplaced sign corrected).
 
     ``log(|S_d| / K sum_k exp sum_i L[i, g_k(i)])``, ``g_0`` the identity. A lower bound on the
-    gap that can't exceed ``log K`` (plus the sign flips, which are summed exactly).
-
-    Parameters
-    ----------
-    n_permutations : int
-        K, the identity included.
-    replacement : bool
-        False draws the others without replacement from the rest of the group: still a bound,
-        tighter, and exact at K = d!. True is the paper's iid draw.
+    gap that can't exceed ``log K`` (plus the sign flips, which are summed exactly). K =
+    ``n_permutations`` counts the identity; the others are uniform and independent.
     """
 
     n_permutations: int = 16
-    replacement: bool = False
     side: ClassVar[Side] = "lower"
 
     def __post_init__(self) -> None:
         _require_permutations(self)
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
-        d = log_weights.shape[-1]
-        n = self.n_permutations if self.replacement else min(self.n_permutations, factorial(d))
-        identity = torch.arange(d, device=log_weights.device).expand(1, d)
-        if self.replacement:
-            others = random_permutations((n - 1,), d, generator=generator)
-        else:
-            others = distinct_permutations(n - 1, d, generator=generator)
-        drawn = torch.cat([identity, others])
-        drawn = drawn.reshape(n, *(1,) * (log_weights.ndim - 2), d)
-        terms = _assignment_weight(log_weights, drawn.expand(n, *log_weights.shape[:-1]))
+        n, (*batch, d, _) = self.n_permutations, log_weights.shape
+        identity = torch.arange(d, device=log_weights.device).expand(1, *batch, d)
+        others = random_permutations((n - 1, *batch), d, generator=generator)
+        terms = _assignment_weight(log_weights, torch.cat([identity, others]))
         return terms.logsumexp(dim=0) + lgamma(d + 1) - log(n)
 
 
@@ -263,12 +248,6 @@ def _columns(weights: Tensor, w: Tensor) -> Tensor:
     return weights.flatten(0, 1).mT @ w.flatten(0, 1)
 
 
-_CHUNK = 1 << 21  # numbers held at once: 16 MB in float64
-_PROPOSALS = 64  # assignments a draw that estimates of the gap are made of, about
-# Draws of an estimate: a near-saturated gap is skewed, so many of narrow layers; 16 to 1000.
-_ENTRIES = 1 << 20  # of the units' matrices, all draws together
-_FEWEST_DRAWS, _MOST_DRAWS = 16, 1000
-_CERTIFIED_FROM = 11  # units: narrower layers are summed exactly
 # Of a certificate, and of what it certifies: draws of a gap that is settled hardly differ.
 _CERTIFICATE_DRAWS = 4
 
@@ -387,8 +366,10 @@ class UnitGap:
         if not self._layers:
             return Estimate(0.0, 0.0)
         loc, scale = _tensors(posterior, generator)
-        n_draws = n_draws or max(_FEWEST_DRAWS, min(_MOST_DRAWS, _ENTRIES // self._area))
-        if self.permanent.side == "lower" and self._area >= _CERTIFIED_FROM**2:
+        # A near-saturated gap is skewed, so many of narrow layers.
+        n_draws = n_draws or max(16, min(1000, (1 << 20) // self._area))
+        # Layers of 10 units or fewer are summed exactly.
+        if self.permanent.side == "lower" and self._area > 100:
             certified = replace(self, permanent=Soules(tighten=False))
             certificate = certified._average(loc, scale, _CERTIFICATE_DRAWS, generator)
             if self.group.log_order - certificate.value < settled_within(self.group.log_order):
@@ -399,7 +380,8 @@ class UnitGap:
     def _average(
         self, loc: Tensor, scale: Tensor, n_draws: int, generator: torch.Generator
     ) -> Estimate:
-        chunk = max(1, _CHUNK // max(4 * len(loc), _PROPOSALS * self._area))
+        # 16 MB in float64 at once; a draw's estimate is made of about 64 assignments.
+        chunk = max(1, (1 << 21) // max(4 * len(loc), 64 * self._area))
         values = []
         with torch.no_grad():
             for start in range(0, n_draws, chunk):

@@ -19,7 +19,6 @@ from skbayes_sym.symmetry.modules.reader import Reader, trace, without_dropout
 from skbayes_sym.symmetry.modules.rules import RULES
 from skbayes_sym.symmetry.units import SignedPermutation
 
-_SEED = 0
 ROUNDING = 1e-7  # relative, float64: that of deep networks stays far below, bugs far above
 
 
@@ -56,7 +55,7 @@ def largest_change(
 
     0 where the module can't tell: it fails in float64, is random or not finite.
     """
-    generator = torch.Generator().manual_seed(_SEED)
+    generator = torch.Generator().manual_seed(0)
     function, worst = module_function(module, layout, inputs), 0.0
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     theta = torch.cat([tensors[name].detach().flatten().double().cpu() for name in layout.shapes])
@@ -152,10 +151,6 @@ def _where(mask: Tensor, ours: Any, theirs: Any) -> Any:
     if isinstance(ours, SignedPermutation):
         return ours.where(mask, theirs)
     return tuple(_where(mask, a, b) for a, b in zip(ours, theirs, strict=True))
-
-
-# Entries up to which plain units get a table of positions, which gaps and samplers need: 32 MB.
-_TABLE = 1 << 22
 
 
 def symmetry_of(module: nn.Module, example_input: Any, *, buffers: bool = False) -> ModuleSymmetry:
@@ -401,7 +396,8 @@ class _Assembly:
         """Direct factors of the units of one component."""
         if len(atoms) == 1:
             part = parts[atoms[0]]
-            is_small = sum(prod(e.sizes) for e in part.entries) <= _TABLE
+            # Gaps and samplers need a table of positions, which may take 32 MB.
+            is_small = sum(prod(e.sizes) for e in part.entries) <= 1 << 22
             units = part.units() if is_small else ()
             is_plain = sum(one.log_order for one in units) == part.log_order
             return units if is_plain else (part,)

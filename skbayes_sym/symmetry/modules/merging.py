@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.modules.found import symmetry_of
 
-_MAX_SWEEPS = 50  # over the modules; each lowers the sum of squared distances, so they end
-
 
 def merge(modules: Sequence[nn.Module], example_input: Any) -> nn.Module:
     """Average of modules of one architecture after their units are aligned.
@@ -90,7 +88,8 @@ def aligned(modules: Sequence[nn.Module], example_input: Any) -> list[nn.Module]
     group = symmetry_of(copy.deepcopy(modules[0]).eval(), example_input, buffers=True)
     theta = torch.stack([vector(module) for module in modules])
     theta = torch.cat([theta[:1], group.align(theta[1:], theta[0])[0]])
-    for _ in range(_MAX_SWEEPS if len(modules) > 2 else 0):
+    # Each sweep lowers the sum of squared distances, so they end.
+    for _ in range(50 if len(modules) > 2 else 0):
         before = theta.clone()
         for i in range(1, len(modules)):
             others = (theta.sum(dim=0) - theta[i]) / (len(modules) - 1)

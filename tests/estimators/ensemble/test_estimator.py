@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from functools import partial
 from math import log, pi
 
 import numpy as np
@@ -16,9 +17,10 @@ from sklearn.model_selection import train_test_split
 
 from skbayes_sym import Adam, DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.estimators.ensemble import ensembles
 from skbayes_sym.estimators.ensemble import members as method
 from skbayes_sym.inference import map as maps
-from skbayes_sym.inference.laplace.member_refit import LinearisedMember, refit
+from skbayes_sym.inference.laplace.labels_predictive import LinearisedMember, refit
 from skbayes_sym.models import ARD, HalfNormal, LayerScales, StudentT
 from skbayes_sym.models.model import Data
 
@@ -243,7 +245,7 @@ def test_a_given_variance_scale_and_members_as_trained():
 
 def test_what_would_take_long_stays_as_trained(monkeypatch):
     X, y = overlapping(60)
-    monkeypatch.setattr(method, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(ensembles, "Refitting", partial(method.Refitting, most_work=1.0))
     assert not hasattr(clone(CLF).fit(X, y), "variance_scale_")
     assert hasattr(clone(CLF).set_params(correction="gaussian").fit(X, y), "variance_scale_")
 
@@ -405,7 +407,7 @@ def test_classes_are_refitted_under_every_member_s_own_scales():
     one = LinearisedMember.at(
         network, torch.as_tensor(clf.samples_[0]), torch.as_tensor(members.scale[0]), x
     )
-    np.testing.assert_allclose(members.loc[0], refit(one, rows).member.loc, atol=0.02)
+    np.testing.assert_allclose(members.loc[0], refit(one, rows)[0].loc, atol=0.02)
     linear = clone(clf).set_params(hidden_layer_sizes=()).fit(X, y)
     assert linear.prior_scale_.shape == (2,)
 

@@ -83,8 +83,7 @@ def test_toy_rotation_is_found(seed, hyper):
 
 def full_evidence(fitted, X, y):
     """Laplace evidence of a fitted model with the full Gauss-Newton matrix."""
-    from skbayes_sym.inference.laplace.curvature import Full
-    from skbayes_sym.inference.laplace.jacobian import Directions
+    from skbayes_sym.inference.laplace.curvature import Directions, Full
     from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
     from skbayes_sym.models.likelihoods.categorical import Categorical
     from skbayes_sym.models.model import Data
@@ -219,6 +218,9 @@ def test_axis_basis_correlations_and_modules_of_images():
     assert np.isnan(clf.invariance_correlation_[~large]).all()
     directions = clf.invariance_directions_
     np.testing.assert_allclose(directions @ directions.T, np.eye(6), atol=1e-10)
+    # Mean squared displacements add up: a rotation moves pixels by 2/3 of its squared angle.
+    moved = np.array([1, 1, 2 / 3, 1 / 3, 1 / 3, 2 / 3]) @ np.diag(covariance)
+    assert (clf.invariance_direction_amplitudes_**2).sum() == pytest.approx(moved)
 
 
 def test_standardised_coordinates_make_a_rotation_warn():

@@ -9,15 +9,11 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
-from skbayes_sym import Adam, LayerwiseVIRegressor, SymmetrizedVIRegressor, invariance_gap
+from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, invariance_gap
 from skbayes_sym.datasets import load_dataset, make_sinusoidal
 from skbayes_sym.models import ARD, LayerScales, Normal
 
-KINDS = {
-    "collapsed": {"last_layer": "collapsed"},
-    "inducing": {"last_layer": "variational", "hidden_posterior": 20},
-    "both": {"last_layer": "collapsed", "hidden_posterior": 20},
-}  # fmt: skip
+KINDS = {"normal": {}, "inducing": {"hidden_posterior": 20}}
 QUICK = {"hidden_layer_sizes": (4,), "activation": "tanh", "max_iter": 20, "tol": None,
          "n_predict_samples": 40, "random_state": 0}  # fmt: skip
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -46,7 +42,7 @@ def fitted(kind):
 
 
 @pytest.mark.long
-@pytest.mark.kept("collapsed", "inducing")
+@pytest.mark.kept("inducing")
 @every_kind
 def test_a_fit_reports_and_predicts(kind, diabetes):
     X, y = diabetes
@@ -63,7 +59,7 @@ def test_a_fit_reports_and_predicts(kind, diabetes):
 
 
 @pytest.mark.long
-@pytest.mark.kept("collapsed", "inducing")
+@pytest.mark.kept("inducing")
 @every_kind
 def test_outputs_noise_and_precision(kind, diabetes):
     X, y = diabetes
@@ -105,7 +101,7 @@ def test_the_bound_is_that_of_the_scales_found_without_their_hyperprior(prior, d
 
 
 @pytest.mark.long
-@pytest.mark.kept("collapsed", "both")
+@pytest.mark.kept("inducing")
 @every_kind
 def test_scales_are_learned_given_or_one_per_column(kind, diabetes):
     X, y = diabetes
@@ -173,13 +169,8 @@ def test_what_does_not_apply_says_what_to_do(kind, diabetes):
         invariance_gap(fitted(kind))
 
 
-def test_inducing_rows_take_minibatches(diabetes):
-    small = quick(**KINDS["inducing"], optimizer=Adam(batch_size=16)).fit(*diabetes)
-    assert np.isfinite(small.elbo_)
-
-
 @pytest.mark.long
-@pytest.mark.kept("collapsed", "inducing")
+@pytest.mark.kept("inducing")
 @every_kind
 def test_single_row_and_constant_target(kind):
     X = np.random.default_rng(0).standard_normal((20, 3))
@@ -235,8 +226,6 @@ def test_two_hidden_layers_gain_200_nats_on_yacht():
     mean_field = fit(SymmetrizedVIRegressor, symmetry=None)
     assert both.elbo_ > mean_field.elbo_ + 200
     assert both.elbo_ > fit().elbo_
-    inducing = fit(last_layer="variational", hidden_posterior="global_inducing")
-    assert both.elbo_ > inducing.elbo_
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ def test_symmetrisation_helps_where_units_overlap(diabetes):
     assert symmetrised.elbo_mean_field_ < mean_field.elbo_mean_field_ + 1.0
 
 
-GAPS = ["auto", "exact", "importance", "infonce", "soules", InfoNCE(4, replacement=True),
+GAPS = ["auto", "exact", "importance", "infonce", "soules", InfoNCE(4),
         Importance(8), ExactUpTo(2, Importance(8))]  # fmt: skip
 
 

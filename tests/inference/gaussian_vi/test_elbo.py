@@ -269,7 +269,11 @@ class TestGate:
     network = MLP(2, (4,), 1, RELU)
 
     def run(self, loc, scale, n_steps, change=None, block=10):
-        gap = gated(self.network.symmetry(), generator_from(0))
+        group = self.network.symmetry()
+        gap = GatedGap(
+            UnitGap(group, Exact()), UnitGap(group, Soules()), generator=generator_from(0),
+            block=block,
+        )  # fmt: skip
         log_variance = torch.full_like(loc, 2 * np.log(scale))
         gradient, norms = torch.zeros(2 * len(loc), dtype=torch.float64), []
         for step in range(n_steps):
@@ -278,8 +282,6 @@ class TestGate:
             gradient.zero_()
             gap.add_gradient(loc, log_variance, gradient, step)
             norms.append(float(gradient.norm()))
-            if (step + 1) % block == 0:
-                gap.told(step + 1, gap.questions(loc, log_variance, step + 1).tolist())
         return gap, np.array(norms)
 
     @pytest.fixture
@@ -313,34 +315,29 @@ class TestGate:
         ("block", "at"), [(10, [0, 50, 150, 250, 350]), (30, [0, 60, 180, 300]), (401, [0])]
     )
     def test_checks_back_off(self, block, at, loc, monkeypatch):
-        """At the first end of a block that isn't sooner than the period says."""
+        """At the first beginning of a block that isn't sooner than the period says."""
         checked = []
-        original = GatedGap.told
+        original = GatedGap._look
 
-        def spy(self, step, answers):
-            checked.extend(step for _ in answers)
-            original(self, step, answers)
+        def spy(self, loc, log_variance, step):
+            checked.append(step)
+            original(self, loc, log_variance, step)
 
-        monkeypatch.setattr(GatedGap, "told", spy)
+        monkeypatch.setattr(GatedGap, "_look", spy)
         self.run(loc, 1e-3, 400, block=block)
         assert checked == at
 
-    def test_a_check_at_the_end_of_a_block_doesn_t_wait(self, loc, cuda):
-        """Its answer comes with the block's loss; the first of all is waited for."""
+    def test_a_check_waits_once(self, loc, cuda):
         there, generator = loc.to("cuda"), generator_from(0, torch.device("cuda"))
         group = self.network.symmetry()
         gap = GatedGap(UnitGap(group, Soules()), UnitGap(group, Soules()), generator=generator)
         gradient = torch.zeros(2 * len(loc), dtype=torch.float64, device="cuda")
         narrow = torch.full_like(there, 2 * np.log(1e-3))
-        with cuda.trace() as seen:
-            gap.add_gradient(there, narrow, gradient, 0)
-        assert sum(seen.waits.values()) == 1
-        with cuda.trace() as seen:
-            question = gap.questions(there, narrow, 60)
-            gap.add_gradient(there, narrow, gradient, 60)
-        assert len(question) == 1
-        assert not seen.waits
-        assert float(question) == pytest.approx(group.log_order)
+        for step, n_waits in ((0, 1), (1, 0), (50, 1)):
+            with cuda.trace() as seen:
+                value = gap.add_gradient(there, narrow, gradient, step)
+            assert sum(seen.waits.values()) == n_waits
+        assert float(value) == pytest.approx(group.log_order)
 
     def test_what_is_skipped_is_negligible(self, loc):
         """At the certified saturation the exact gap's own gradient is below the tolerance."""

@@ -1,5 +1,6 @@
 """Layers conditional on sampled ones: bounds, gradients, predictions that are moments of draws."""
 
+from dataclasses import replace
 from math import log
 
 import numpy as np
@@ -10,24 +11,22 @@ from scipy import optimize, stats
 from thin import some
 from torch.testing import assert_close
 
-from skbayes_sym.inference.gaussian_vi.collapsed import CollapsedLast, MeanFieldHidden
-from skbayes_sym.inference.gaussian_vi.global_inducing import (
+from skbayes_sym.inference.gaussian_vi.hidden_layers import (
     InducingHidden,
-    InducingLast,
+    MeanFieldHidden,
     draw_layer,
+    with_ones,
 )
 from skbayes_sym.inference.gaussian_vi.layers import (
-    HiddenDraws,
-    LayerInputs,
+    LastLayer,
     Layerwise,
     LayerwiseElbo,
     propagate,
-    with_ones,
 )
 from skbayes_sym.inference.gaussian_vi.layerwise_posterior import LayerwisePosterior
 from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
 from skbayes_sym.models import Gaussian
-from skbayes_sym.models.model import Batches, Data
+from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.priors import ARD, LayerScales, Normal, ScalesByGroup
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
@@ -48,19 +47,15 @@ def some_features(data, width, generator, n=2):
     return with_ones(h)
 
 
-def no_draws(n=2):
-    return HiddenDraws([], torch.zeros(n).double(), torch.zeros(n, 0, 1).double())
-
-
-EMPTY = torch.zeros(0, dtype=torch.float64)
 both_shapes = pytest.mark.parametrize("width", [3, 12], ids=["D<=N", "D>N"])
 
 
 def parts_of(name, network, scale=1.0, m=6):
     scales = (scale,) * (network.n_layers - 1)
-    hidden = {"m": MeanFieldHidden(network, scales), "g": InducingHidden(network, scales, m)}
-    last = {"c": CollapsedLast(scale), "g": InducingLast(scale, m, network.n_outputs)}
-    return Layerwise(network, hidden[name[0]], last[name[1]])
+    hidden = {
+        "normal": MeanFieldHidden(network, scales), "inducing": InducingHidden(network, scales, m)
+    }  # fmt: skip
+    return Layerwise(network, hidden[name], scale)
 
 
 def given_prior(network, scale=1.0):
@@ -69,7 +64,7 @@ def given_prior(network, scale=1.0):
     return PriorOfLayers(network, ScalesByGroup.given(everywhere))
 
 
-every_posterior = pytest.mark.parametrize("name", ["mc", "gc", "gg"])
+every_posterior = pytest.mark.parametrize("name", ["normal", "inducing"])
 
 
 def train(parts, data, log_noise, steps, *, warm_up=0, seed=0):
@@ -78,14 +73,12 @@ def train(parts, data, log_noise, steps, *, warm_up=0, seed=0):
 
     start = [
         parts.hidden.start(data, at_prior=False, generator=generator()),
-        parts.last.start(data, generator=generator()),
         torch.tensor([log_noise], dtype=torch.float64),
     ]
     params = torch.cat(start)
-    scale = parts.last.prior_scale
     objective = LayerwiseElbo(
-        parts, given_prior(parts.network, scale), Batches(data, 10**6, generator()), params,
-        n_draws=2, warm_up=warm_up,
+        parts, given_prior(parts.network, parts.last_scale), data, params,
+        n_draws=2, warm_up=warm_up, generator=generator(),
     )  # fmt: skip
     groups = [ParamGroup(slice(0, -1), 0.03, -30, 30)]  # the noise is given
     minimise(objective, groups=groups, max_iter=steps, block_size=steps,
@@ -94,7 +87,7 @@ def train(parts, data, log_noise, steps, *, warm_up=0, seed=0):
 
 
 @pytest.mark.long
-@some("name", ["mc", "gc", "gg"], keep={"mc", "gg"})
+@every_posterior
 def test_elbo_is_below_the_evidence_of_a_tiny_network(name, generator):
     rng = np.random.default_rng(0)
     x = np.linspace(-2, 2, 12)
@@ -110,24 +103,6 @@ def test_elbo_is_below_the_evidence_of_a_tiny_network(name, generator):
         assert float(elbo.mean()) < evidence + 4 * float(elbo.std()) / 4000**0.5
     # What is left is log 2 of the unit's sign and a little, but for the heuristic's overfit.
     assert float(elbo.mean()) > evidence - 1.2
-
-
-@pytest.mark.long
-def test_minibatches_are_unbiased():
-    data = make_data(n=6)
-    parts = parts_of("gg", MLP(3, (2,), 1, TANH), m=4)
-    params = train(parts, data, log(0.3), 5)
-
-    def objective(batch_size, seed):
-        generator = torch.Generator().manual_seed(seed)
-        batches = Batches(data, batch_size, generator)
-        prior = given_prior(parts.network)
-        return LayerwiseElbo(parts, prior, batches, params, n_draws=8, warm_up=0)
-
-    full = torch.stack([objective(6, s)(0) for s in range(25)])
-    small = torch.stack([objective(2, s)(0) for s in range(100)])
-    error = (full.var() / 25 + small.var() / 100) ** 0.5
-    assert float((full.mean() - small.mean()).abs()) < 4 * float(error)
 
 
 NETWORK = MLP(3, (2, 4), 2, TANH)
@@ -194,8 +169,10 @@ def test_the_gradient_is_that_of_the_tempered_bound_and_the_hyperprior(name, gen
         likelihood, kl = under.terms(params, data, 2, generator=draws)
         return float((0.02 * kl - likelihood).mean() - prior.scales.log_hyperprior(hyper))
 
-    batches = Batches(data, 10**6, torch.Generator().manual_seed(3))
-    objective = LayerwiseElbo(parts, prior, batches, params.clone(), n_draws=2, warm_up=100)
+    objective = LayerwiseElbo(
+        parts, prior, data, params.clone(), n_draws=2, warm_up=100,
+        generator=torch.Generator().manual_seed(3),
+    )  # fmt: skip
     objective(0)
     for i in (*range(0, len(own), 3), *range(len(own), len(params))):
         step = torch.zeros_like(params)
@@ -226,19 +203,16 @@ def test_learned_scales_maximise_the_evidence_of_the_linear_model(prior):
         return -evidence - (stats.gamma(a, scale=1 / (a * s2)).logpdf(precision) + hyper).sum()
 
     best = optimize.minimize(negative, np.zeros(len(found.start)), options={"gtol": 1e-8})
-    parts = parts_of("mc", network)
+    parts = parts_of("normal", network)
     params = torch.cat([torch.tensor([log(noise)]).double(), found.start])
-    batches = Batches(data, 10**6, torch.Generator().manual_seed(0))
-    objective = LayerwiseElbo(parts, found, batches, params, n_draws=1, warm_up=0)
+    objective = LayerwiseElbo(
+        parts, found, data, params, n_draws=1, warm_up=0, generator=torch.Generator()
+    )
     minimise(objective, groups=[ParamGroup(slice(1, None), 0.03)], max_iter=900, block_size=900,
              on_step=lambda step, info: False)  # fmt: skip
     np.testing.assert_allclose(params[1:].numpy(), best.x, atol=2e-3)
     loss = float(objective(0) - found.log_hyperprior(params[1:]))
     assert loss == pytest.approx(best.fun, abs=1e-5)
-
-
-def inputs_of(features, data, noise=LOG_NOISE):
-    return LayerInputs(EMPTY, features, no_draws(), data, noise)
 
 
 both_scales = pytest.mark.parametrize("is_one", [True, False], ids=["one scale", "one an input"])
@@ -259,14 +233,13 @@ def test_collapsed_layer_is_the_evidence_of_a_linear_model(width, is_one, genera
     features = some_features(data, width, generator)
     noise = torch.tensor([log(0.4), log(0.9)], dtype=torch.float64)
     given, scale = prior_scale(width, is_one)
-    value, kl = CollapsedLast(given).elbo(inputs_of(features, data, noise))
+    value = LastLayer(given, features, data, noise).log_evidence()
     for phi, got in zip(features.numpy(), value, strict=True):
         expected = 0.0
         for y, s in zip(data.y.numpy().T, noise.exp().numpy(), strict=True):
             covariance = phi * scale**2 @ phi.T + s**2 * np.eye(8)
             expected += stats.multivariate_normal(np.zeros(8), covariance).logpdf(y)
         assert float(got) == pytest.approx(expected, rel=1e-12)
-    assert torch.equal(kl, torch.zeros(2).double())
 
 
 @both_shapes
@@ -278,13 +251,11 @@ def test_collapsed_layer_takes_weights_as_repetitions(width, generator):
     repeats = weight.long()
     repeated = Data(*(t.repeat_interleave(repeats, 0) for t in data))
     again = features.repeat_interleave(repeats, 1)
-    last = CollapsedLast(SCALE)
-    one = last.elbo(inputs_of(features, weighted))[0]
-    other = last.elbo(inputs_of(again, repeated))[0]
-    assert_close(one, other, rtol=1e-11, atol=0)
+    one = LastLayer(SCALE, features, weighted, LOG_NOISE)
+    other = LastLayer(SCALE, again, repeated, LOG_NOISE)
+    assert_close(one.log_evidence(), other.log_evidence(), rtol=1e-11, atol=0)
     new = some_features(make_data(5), width, generator)
-    first = last.condition(inputs_of(features, weighted)).moments(new)
-    second = last.condition(inputs_of(again, repeated)).moments(new)
+    first, second = (last.conditional().moments(new) for last in (one, other))
     assert_close(first[0], second[0], rtol=1e-9, atol=1e-11)
     assert_close(first[1], second[1], rtol=1e-8, atol=1e-11)
 
@@ -296,10 +267,9 @@ def test_collapsed_layer_predicts_as_bayesian_regression(width, is_one, generato
     features = some_features(data, width, generator)
     new = some_features(make_data(5), width, generator)
     given, scale = prior_scale(width, is_one)
-    last, noise = CollapsedLast(given), float(LOG_NOISE.exp())
-    moments = last.condition(inputs_of(features, data)).moments(new)
-    inputs = inputs_of(features, data)
-    draws = torch.stack([last.sample(inputs, generator=generator) for _ in range(1000)])
+    last, noise = LastLayer(given, features, data, LOG_NOISE), float(LOG_NOISE.exp())
+    moments = last.conditional().moments(new)
+    draws = torch.stack([last.sample(generator=generator) for _ in range(1000)])
     for s, phi in enumerate(features.numpy()):
         covariance = np.linalg.inv(np.diag(scale**-2) + phi.T @ phi / noise**2)
         mean = covariance @ phi.T @ data.y.numpy()[:, 0] / noise**2
@@ -326,14 +296,14 @@ def test_hidden_weights_have_the_kl_of_their_normals_from_the_prior(generator):
         loc, std = values["loc1"], (0.5 * values["log_variance1"]).exp()
         normal = torch.distributions.Normal
         kl = torch.distributions.kl_divergence(normal(loc, std), normal(0.0, scale)).sum()
-        drawn = hidden.draw(params, 20_000, generator=generator)
-        assert_close(drawn.kl, kl.expand(20_000), rtol=1e-12, atol=0)
-        error = (drawn.weights[0].mean(0) - loc).abs()
+        (weights,), drawn_kl = hidden.draw(params, 20_000, generator=generator)
+        assert_close(drawn_kl, kl.expand(20_000), rtol=1e-12, atol=0)
+        error = (weights.mean(0) - loc).abs()
         assert bool((error < 5 * std / 20_000**0.5).all())
-        assert_close(drawn.weights[0].std(0), std, rtol=0.03, atol=0)
+        assert_close(weights.std(0), std, rtol=0.03, atol=0)
         if params is wide:
             assert_close(std, scale)
-    kls = (hidden.draw(params, 1, generator=generator).kl for params in (wide, narrow))
+    kls = (hidden.draw(params, 1, generator=generator)[1] for params in (wide, narrow))
     assert float(next(kls)) < 0.01 < float(next(kls))
 
 
@@ -365,32 +335,6 @@ def test_inducing_layer_equals_one_dense_gaussian_a_unit(d, is_one, generator):
         error = (draws.T.cov() - covariance).abs()
         assert bool((error < 5 * (2 / 20_000) ** 0.5 * torch.outer(sd, sd)).all())
     assert_close(own_kl, torch.full((20_000,), kl, dtype=torch.float64), rtol=1e-11, atol=0)
-
-
-@pytest.mark.parametrize("d", [3, 60], ids=["K<N", "K>N"])
-def test_linear_model_with_sites_at_the_data_has_the_evidence(d, generator):
-    """M = N, Z = X, v = y, precision 1 / noise^2: the posterior is exact, so is the ELBO."""
-    data = make_data(n=20, d=d)
-    network, noise = MLP(d, (), 1, TANH), 0.3
-    hidden, last = InducingHidden(network, (), 20), InducingLast(SCALE, 20, 1)
-    params = torch.cat([
-        data.x.flatten(),
-        last.layout.flatten({
-            "values": data.y, "log_gain": torch.zeros(1).double(),
-            "log_precision": torch.full((20,), -2 * log(noise), dtype=torch.float64),
-        }),
-        torch.tensor([log(noise)], dtype=torch.float64),
-    ])  # fmt: skip
-    phi = with_ones(data.x).numpy()
-    covariance = SCALE**2 * phi @ phi.T + noise**2 * np.eye(20)
-    evidence = stats.multivariate_normal(np.zeros(20), covariance).logpdf(data.y.numpy()[:, 0])
-    for parts in (Layerwise(network, hidden, last),
-                  Layerwise(network, hidden, CollapsedLast(SCALE))):  # fmt: skip
-        at = params if parts.last is last else torch.cat([data.x.flatten(), params[-1:]])
-        likelihood, kl = parts.terms(at, data, 2, generator=generator)
-        assert_close(
-            likelihood - kl, torch.full((2,), evidence, dtype=torch.float64), rtol=0, atol=1e-9
-        )
 
 
 def one_per_input(parts):
@@ -431,17 +375,11 @@ def test_draws_of_the_last_layer_have_the_covariance_of_its_law(name, under, gen
     """Given one draw of the hidden layers: all moments of 40,000 draws, to 5 standard errors."""
     n, data = 40_000, make_data()
     parts = parts_of(name, MLP(3, (4,), 1, TANH))
-    hidden, last, log_noise = parts.split(train(parts, data, log(0.3), 30))
-    parts = under(parts)
-    draw = parts.hidden.draw(hidden, 1, generator=generator)
-    features = propagate(parts.network, draw.weights, data.x)
-    law = parts.last.condition(LayerInputs(last, features, draw, data, log_noise))
-    many = HiddenDraws(
-        [w.expand(n, -1, -1) for w in draw.weights], draw.kl.expand(n),
-        draw.inducing.expand(n, -1, -1),
-    )  # fmt: skip
-    inputs = LayerInputs(last, features.expand(n, -1, -1), many, data, log_noise)
-    drawn = parts.last.sample(inputs, generator=generator)[..., 0]
+    params = train(parts, data, log(0.3), 30)
+    weights, _, last = under(parts).draw(params, data, 1, generator=generator)
+    law = last.conditional()
+    many = replace(last, features=last.features.expand(n, -1, -1))
+    drawn = many.sample(generator=generator)[..., 0]
     root = law.root[0, 0]
     scale = law.prior_scale.expand(5)
     cov = torch.outer(scale, scale) * (root.mT @ root)
@@ -452,6 +390,6 @@ def test_draws_of_the_last_layer_have_the_covariance_of_its_law(name, under, gen
     # Of Gaussian draws: var of an entry of the sample covariance is (c_ij^2 + c_ii c_jj) / n.
     error = ((cov**2 + torch.outer(sd, sd) ** 2) / n).sqrt()
     assert bool(((drawn.T.cov() - cov).abs() < 5 * error).all())
-    features = propagate(parts.network, draw.weights, data.x)
-    _, variance = law.moments(features.expand(1, -1, -1))
+    features = propagate(parts.network, weights, data.x)
+    _, variance = law.moments(features)
     assert_close(variance[0, :, 0], (features[0] @ cov * features[0]).sum(-1))

@@ -7,7 +7,7 @@ from torch.nn.functional import logsigmoid
 
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
 from skbayes_sym.inference.laplace.predictors import LabelsPredictor
-from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.evidence_problem import LabelsEvidence, symmetric_root
 from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
 
@@ -49,6 +49,16 @@ def grid_log_evidence(problem, hyper, centre, half_width, n=121):
     log_joint = problem.prior.at(hyper).log_prob(points) + log_lik
     log_cell = sum((axis[1] - axis[0]).log() for axis in axes)
     return log_joint.logsumexp(0) + log_cell
+
+
+def gaussian_bound(problem, theta, hyper, factor):
+    """A lower bound on the log evidence of the network linearised at ``theta``, of any normal."""
+    prior, covariance = problem.prior, torch.cholesky_inverse(factor)
+    root = symmetric_root(problem.logits(theta, covariance).covariance)
+    squares = prior.sums(theta.square() + covariance.diagonal())
+    log_prior = 0.5 * (prior.sizes.to(theta) * hyper - hyper.exp() * squares).sum()
+    misfit = replace(problem, root=root).misfit(theta.unsqueeze(0))[0]
+    return log_prior + 0.5 * (len(theta) + covariance.logdet()) - misfit
 
 
 def repeated(data):

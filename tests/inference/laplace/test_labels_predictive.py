@@ -5,24 +5,26 @@ import torch
 from inference.laplace.labels_problems import (
     class_data,
     class_problem,
+    gaussian_bound,
     grid_log_evidence,
     held,
     mixture_at,
     repeated,
 )
 
-from skbayes_sym.inference.laplace import labels_predictive, member_refit
+from skbayes_sym.inference.laplace import labels_predictive
 from skbayes_sym.inference.laplace.labels_predictive import (
     VARIANCE_SCALES,
     LeftOut,
+    LinearisedMember,
+    RefittedMembers,
     choose_variance_scale,
-    gaussian_bound,
     leave_one_out,
     refine,
+    refit,
 )
-from skbayes_sym.inference.laplace.member_refit import LinearisedMember, RefittedMembers, refit
 from skbayes_sym.inference.laplace.predictors import RefittedPredictor
-from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
+from skbayes_sym.inference.laplace.search.evidence_problem import LabelTerms, symmetric_root
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data
@@ -47,16 +49,16 @@ def test_the_bound_is_below_the_evidence_and_close(separate):
     reach = 6.0 * (-0.5 * modes.hyper[0]).exp()
     exact = grid_log_evidence(problem, modes.hyper[0], (0.0, 0.0), reach, n=301)
     refined = refine(problem, modes, n_steps=20)
-    assert refined.bound[0] < exact
-    assert refined.bound[0] > exact - 0.15
+    bound = gaussian_bound(problem, refined.theta[0], modes.hyper[0], refined.factor[0])
+    assert exact - 0.15 < bound < exact
     laplace = gaussian_bound(problem, modes.theta[0], modes.hyper[0], modes.factor[0])
-    assert laplace < refined.bound[0]  # Laplace's law is a normal law too, and a worse one
+    assert laplace < bound  # Laplace's law is a normal law too, and a worse one
     for shift in (-0.3, 0.3):
         moved = gaussian_bound(problem, refined.theta[0] + shift, modes.hyper[0], refined.factor[0])
         wider = gaussian_bound(
             problem, refined.theta[0], modes.hyper[0], (1.0 + shift) * refined.factor[0]
         )
-        assert max(moved, wider) < refined.bound[0]
+        assert max(moved, wider) < bound
 
 
 @pytest.mark.parametrize(("n_outputs", "n_classes"), [(1, 2), (3, 3)], ids=["logistic", "softmax"])
@@ -75,10 +77,13 @@ def test_separated_classes_become_confident_again():
     data = Data(x, x[:, :3].argmax(1), torch.ones(30, dtype=torch.float64))
     problem = held(class_problem(data, (4,), prior=LayerScales(8.0, 64.0)))
     modes = modes_of(problem, n=2)
-    laws = zip(modes.theta, modes.hyper, modes.factor, strict=True)
-    laplace = torch.stack([gaussian_bound(problem, *law) for law in laws])
     refined = refine(problem, modes)
-    assert torch.all(refined.bound > laplace)
+    laplace, bounds = (
+        [gaussian_bound(problem, *law) for law in zip(q.theta, q.hyper, q.factor, strict=True)]
+        for q in (modes, refined)
+    )
+    assert bounds[0] > laplace[0]
+    assert bounds[1] > laplace[1]
     losses = []
     for law in (modes, refined):
         mixture = mixture_at(problem, law, 1.0)
@@ -189,18 +194,13 @@ def test_labels_at_random_keep_the_variance_and_a_clear_rule_does_not():
     assert chosen[1] < 1.0
 
 
-@pytest.fixture
-def to_the_end(monkeypatch):
-    """Until nothing moves, along every direction."""
-    monkeypatch.setattr(member_refit, "_SETTLED", 1e-12)
-    monkeypatch.setattr(member_refit, "_MOST_STEPS", 200)
-    monkeypatch.setattr(member_refit, "_LEAST_SQUARE", 1e-9)
-
-
-def member_of(network, data, scale, seed=0):
-    generator = torch.Generator().manual_seed(seed)
+def refitted(network, data, scale, *, to_the_end=True):
+    """A member's law, that of its logits; until nothing moves, along every direction."""
+    generator = torch.Generator().manual_seed(0)
     theta = torch.randn(network.layout.n_params, generator=generator, dtype=torch.float64)
-    return LinearisedMember.at(network, theta, scale, data.x)
+    if not to_the_end:
+        return refit(LinearisedMember.at(network, theta, scale, data.x), data)
+    return refit(LinearisedMember.at(network, theta, scale, data.x, 1e-9), data, 200, 1e-12)
 
 
 def contrasts(values):
@@ -209,13 +209,11 @@ def contrasts(values):
 
 @pytest.mark.parametrize("n", [6, 40], ids=["more weights", "more rows"])
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_mean_and_covariance_are_stationary(to_the_end, n, n_classes):
+def test_mean_and_covariance_are_stationary(n, n_classes):
     data = class_data(n=n, n_classes=n_classes)
     network = MLP(2, (4,), n_classes, TANH)
     scale = torch.linspace(0.5, 1.5, network.layout.n_params, dtype=torch.float64)
-    member = member_of(network, data, scale)
-    found = refit(member, data).member
-    theta, loc, root = found[:3]
+    theta, loc, root, _ = refitted(network, data, scale)[0]
     jacobian = contrasts(torch.func.jacrev(lambda t: network.forward(t, data.x))(theta))
     mean = contrasts(network.forward(theta, data.x)) + jacobian @ (loc - theta)
     covariance = (scale**2).diag() - root @ root.T
@@ -229,12 +227,12 @@ def test_mean_and_covariance_are_stationary(to_the_end, n, n_classes):
                                rtol=0.0)  # fmt: skip
 
 
-def test_of_a_linear_model_it_is_the_refined_mode(to_the_end):
+def test_of_a_linear_model_it_is_the_refined_mode():
     """Two outputs of scale s differ by one of scale s sqrt(2)."""
     data = class_data(n=25, n_classes=2)
     two, one = MLP(2, (), 2, TANH), MLP(2, (), 1, TANH)
     scale = torch.full((two.layout.n_params,), 0.7, dtype=torch.float64)
-    found = refit(member_of(two, data, scale), data).logits
+    _, found, _ = refitted(two, data, scale)
     prior = ScalesByGroup.given(0.7 * 2**0.5 * torch.ones(one.layout.n_params).double())
     problem = class_problem(data, n_outputs=1, prior=prior)
     start = starting_points(one, 1, generator=torch.Generator().manual_seed(0))
@@ -250,31 +248,29 @@ def test_logits_of_the_rows_it_was_fitted_to(n_classes):
     data = class_data(n=30, n_classes=n_classes)
     network = MLP(2, (5,), n_classes, TANH)
     scale = torch.ones(network.layout.n_params, dtype=torch.float64)
-    found = refit(member_of(network, data, scale), data)
-    logits = found.member.logits(network, data.x)
+    member, found, _ = refitted(network, data, scale, to_the_end=False)
+    logits = member.logits(network, data.x)
     # But for directions that are left out, of little variance.
-    torch.testing.assert_close(logits.mean, found.logits.mean, atol=0.02, rtol=0.0)
-    torch.testing.assert_close(logits.covariance, found.logits.covariance, atol=0.02, rtol=0.0)
+    torch.testing.assert_close(logits.mean, found.mean, atol=0.02, rtol=0.0)
+    torch.testing.assert_close(logits.covariance, found.covariance, atol=0.02, rtol=0.0)
 
 
-def test_early_stop_and_fewer_directions_change_little(monkeypatch):
+def test_early_stop_and_fewer_directions_change_little():
     data = class_data(n=30)
     network = MLP(2, (20,), 3, TANH)
     scale = torch.ones(network.layout.n_params, dtype=torch.float64)
     x = 2.0 * class_data(n=50, seed=1).x
     found = []
-    for constants in ({}, {"_SETTLED": 1e-12, "_MOST_STEPS": 200, "_LEAST_SQUARE": 1e-9}):
-        for name, value in constants.items():
-            monkeypatch.setattr(member_refit, name, value)
-        member = refit(member_of(network, data, scale), data).member
+    for to_the_end in (False, True):
+        member, *_ = refitted(network, data, scale, to_the_end=to_the_end)
         laws = RefittedMembers.of([member]).tensors(x.device)
         found.append(RefittedPredictor(network, laws, 1.0).law(x).mean())
     assert (found[0] - found[1]).abs().max() < 0.01
 
 
-def test_weights_are_repetitions(to_the_end):
+def test_weights_are_repetitions():
     weighted, rows = repeated(class_data(n=12))
     network = MLP(2, (3,), 3, TANH)
     scale = torch.ones(network.layout.n_params, dtype=torch.float64)
-    one, two = (refit(member_of(network, d, scale), d).member for d in (weighted, rows))
+    one, two = (refitted(network, d, scale)[0] for d in (weighted, rows))
     torch.testing.assert_close(one.loc, two.loc, atol=1e-6, rtol=0.0)

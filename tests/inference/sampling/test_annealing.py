@@ -15,12 +15,12 @@ from skbayes_sym.inference.sampling.annealing import (
     EnergyErrorAdaptation,
     KroneckerAdaptation,
     KroneckerPreconditioner,
-    MicrocanonicalLangevin,
     Motion,
     climb,
     directions,
     kick,
     mclachlan,
+    microcanonical_move,
     refresh,
 )
 from skbayes_sym.inference.sampling.chains import Sampler, sample_chains, start_blocks
@@ -122,7 +122,7 @@ def test_a_detour_begins_where_another_density_led():
         prior=Normal(0.1).bind(density.network.layout),
         data=Data(*(t.float() for t in density.data)),
     )
-    detour = Detour(SHORT, other, KroneckerAdaptation(other), torch.float32)
+    detour = Detour(SHORT, other)
     place = arrived(detour, initial_state(starts(density), density), density)
     alone = arrived(SHORT, initial_state(starts(density).float(), other), other)
     assert torch.equal(place.state.position, alone.state.position.double())
@@ -134,7 +134,7 @@ def test_a_detour_begins_where_another_density_led():
 def test_a_stop_on_a_detour_leaves_the_density_s_own_state():
     density = posterior()
     other = replace(density, data=Data(*(t.float() for t in density.data)))
-    detour = Detour(SHORT, other, KroneckerAdaptation(other), torch.float32)
+    detour = Detour(SHORT, other)
     found = run(density, detour, block_size=3, on_step=lambda step, info: step >= 50)
     state = found.blocks[0].state
     torch.testing.assert_close(state, initial_state(state.position, density))
@@ -191,7 +191,7 @@ def preconditioner(n_dims=3):
 
 def motion(n, density, generator):
     x = torch.randn(n, density.n_dims, generator=generator, dtype=torch.float64)
-    return Motion(initial_state(x, density), directions(x, generator))
+    return Motion.start(x, density, generator)
 
 
 def go(start, density, step_size, scaling, n_steps):
@@ -261,16 +261,16 @@ def test_refreshing_keeps_the_uniform_law(generator):
 def unadjusted_variances(target, generator, n_dims=10, n_steps=400):
     """Of every coordinate over its own, with its standard error: independent chains."""
     scale = torch.logspace(-0.5, 0.5, n_dims, dtype=torch.float64)
-    density, sampler, n = scaled(scale), MicrocanonicalLangevin(), 200
+    density, n = scaled(scale), 200
     own = DiagonalPreconditioner(scale * torch.linspace(0.7, 1.4, n_dims).double())
     x = scale * torch.randn(n, n_dims, generator=generator, dtype=torch.float64)
     at, sizes = (
-        sampler.init(x, density, generator),
+        Motion.start(x, density, generator),
         EnergyErrorAdaptation.start(torch.full((n,), 0.1, dtype=torch.float64)),
     )
     squares, errors = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
     for step in range(n_steps):
-        at, info = sampler.move(
+        at, info = microcanonical_move(
             at, density, step_size=sizes.step_size, preconditioner=own, generator=generator
         )
         sizes = sizes.update(info, n_dims * target)
@@ -299,14 +299,11 @@ def test_a_step_that_leaves_the_numbers_is_taken_back(generator):
             value, gradient = super().evaluate(position)
             return Evaluation(torch.where(position[:, 0] > 0, value, -torch.inf), gradient)
 
-    density, sampler = (
-        Cliff(torch.zeros(2).double(), torch.eye(2).double()),
-        MicrocanonicalLangevin(),
-    )
+    density = Cliff(torch.zeros(2).double(), torch.eye(2).double())
     x = torch.tensor([[0.1, 0.0], [3.0, 0.0]]).double()
     start = Motion(initial_state(x, density), torch.tensor([[-1.0, 0.0], [0.6, 0.8]]).double())
     sizes = EnergyErrorAdaptation.start(torch.full((2,), 0.3, dtype=torch.float64))
-    moved, info = sampler.move(
+    moved, info = microcanonical_move(
         start, density, step_size=sizes.step_size,
         preconditioner=DiagonalPreconditioner(torch.ones(2).double()), generator=generator,
     )  # fmt: skip

@@ -5,8 +5,6 @@ from cases import AUGMENTATIONS
 
 from skbayes_sym.models.augmentations.augmentation import Composed, stratified_noise
 from skbayes_sym.models.augmentations.images import (
-    AXIS,
-    SIMILARITY,
     Affine,
     Blur,
     Brightness,
@@ -20,8 +18,8 @@ COLOURS = (3, 5, 4)
 
 IMAGES = {
     "similarity": Affine(image_shape=(2, 5, 4)),
-    "axis": Affine(AXIS, image_shape=(2, 5, 4)),
-    "correlated": Affine(SIMILARITY, image_shape=(2, 5, 4), correlated=True),
+    "axis": Affine("axis", image_shape=(2, 5, 4)),
+    "correlated": Affine(image_shape=(2, 5, 4), correlated=True),
     "brightness": Brightness(COLOURS),
     "contrast": Contrast(COLOURS),
     "hue": Hue(COLOURS),

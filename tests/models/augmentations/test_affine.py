@@ -9,7 +9,7 @@ from models.augmentations.families import family
 from torch.testing import assert_close
 
 from skbayes_sym.models.augmentations.augmentation import HalfWidth
-from skbayes_sym.models.augmentations.images import AXIS, SIMILARITY, Affine, _exponential
+from skbayes_sym.models.augmentations.images import BASES, Affine, _exponential
 
 
 def test_exponential_and_its_integral_by_the_general_routine(generator):
@@ -26,11 +26,11 @@ def test_exponential_and_its_integral_by_the_general_routine(generator):
     assert_close((integral @ shift.unsqueeze(-1)).squeeze(-1), expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("basis", [AXIS, SIMILARITY], ids=["axis", "similarity"])
+@pytest.mark.parametrize("basis", BASES)
 def test_matrices_of_a_square_image_are_the_papers(basis, generator):
     z = torch.randn(20, 6, generator=generator, dtype=torch.float64)
     generators = torch.zeros(6, 3, 3, dtype=torch.float64)
-    generators[:, :2, :2] = torch.tensor(basis.linear).reshape(6, 2, 2)
+    generators[:, :2, :2] = torch.tensor(BASES[basis].linear).reshape(6, 2, 2)
     generators[0, 0, 2] = generators[1, 1, 2] = 1.0
     expected = torch.matrix_exp(torch.einsum("ni,ijk->njk", z, generators))[:, :2]
     found = Affine(basis, image_shape=(1, 8, 8)).matrices(z)
@@ -41,7 +41,7 @@ def test_displacements_by_averaging_over_the_square():
     side = (2.0 * torch.arange(200.0, dtype=torch.float64) + 1.0) / 200 - 1.0
     v, u = torch.meshgrid(side, side, indexing="ij")
     points = torch.stack([u.flatten(), v.flatten()])
-    for basis in (AXIS, SIMILARITY):
+    for basis in BASES.values():
         moves = [
             torch.ones(1, 40_000).double() if i < 2
             else torch.tensor(m, dtype=torch.float64).reshape(2, 2) @ points

@@ -11,7 +11,7 @@ from skbayes_sym.models.augmentations.augmentation import (
     amplitude,
     stratified_noise,
 )
-from skbayes_sym.models.augmentations.images import SIMILARITY, Affine
+from skbayes_sym.models.augmentations.images import Affine
 from skbayes_sym.models.augmentations.tabular import Rotation2D
 
 
@@ -43,7 +43,7 @@ def test_any_module_with_eta(generator):
 def test_lower_limits_hold_known_half_widths_up_and_leave_modules_free():
     joint = Composed((Rotation2D(), ModuleAugmentation(Wobble()))).bind((1.0, 1.0)).half_width
     assert_close(joint.lower_limit(), torch.tensor([0.05, 0.0, 0.0], dtype=torch.float64))
-    correlated = Affine(SIMILARITY, image_shape=(1, 5, 4), correlated=True).half_width
+    correlated = Affine(image_shape=(1, 5, 4), correlated=True).half_width
     assert_close(correlated.lower_limit(), 0.05 * torch.eye(6, dtype=torch.float64).flatten())
 
 

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
-from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence
-from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.evidence_problem import LabelsEvidence, NumbersEvidence
 from skbayes_sym.inference.laplace.search.mode_search import (
     EvidenceSearch,
     Modes,
@@ -33,7 +32,6 @@ from skbayes_sym.inference.laplace.search.mode_search import (
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import ScalesByGroup
 
-_DIFFERENT = 1.0  # nats: by less one beginning isn't better, where all restarts find one mode
 # Nats per row that a mode leaves unexplained, below which classes count as separated.
 SEPARATED = 0.05
 
@@ -112,9 +110,10 @@ def _kept(score: Tensor, doubted: Tensor, n: int) -> Tensor:
     if n == 1:
         return score.argmax().unsqueeze(0)
     one, other = score[doubted], score[~doubted]
-    if one.max() < other.median() - _DIFFERENT:
+    # By less than a nat none is better, where all restarts find one mode.
+    if one.max() < other.median() - 1.0:
         return (~doubted).nonzero().flatten()
-    if other.max() < one.median() - _DIFFERENT:
+    if other.max() < one.median() - 1.0:
         return doubted.nonzero().flatten()
     return torch.arange(len(doubted), device=doubted.device)
 
@@ -180,7 +179,6 @@ def _is_higher(one: Search, other: Search) -> bool:
     return bool(one.modes.score[0] > other.modes.score[0])
 
 
-_LEAST_GAIN = 0.5  # standard errors
 MODES_A_FOLD = 2  # one begun believing the targets, one doubting them
 
 
@@ -189,13 +187,6 @@ class HeldOutFold(NamedTuple):
 
     log_density: Tensor  # (N,), nats
     mean: Tensor  # (N, T)
-
-
-class Validated(NamedTuple):
-    """Result of a cross-validation."""
-
-    search: Search
-    rows: HeldOutFold | None  # None where it was stopped
 
 
 def folds(n_rows: int, n_folds: int, *, generator: torch.Generator) -> Tensor:
@@ -212,8 +203,8 @@ def cross_validated(
     theta: Tensor,
     fold: Tensor,
     on_step: OnSearch | None = None,
-) -> Validated:
-    """Modes that leave out a fold each, and what these say of its rows.
+) -> tuple[Search, HeldOutFold | None]:
+    """Modes that leave out a fold each, and what these say of its rows, unless it was stopped.
 
     Two of the starting points (2 K, P) leave out each of the K folds that ``fold`` (N,) numbers.
     All modes are one batch, in which the rows of a mode's own fold have no weight: O(K) searches of
@@ -223,7 +214,7 @@ def cross_validated(
     problem = replace(problem, share=(fold != held.unsqueeze(1)).to(theta))
     search = how.search(problem, theta, alternating(len(theta), theta), on_step)
     if search.has_ended:
-        return Validated(search, None)
+        return search, None
     modes, (x, y, _) = search.modes, problem.data
     log_density, mean = y.new_empty(len(y)), torch.empty_like(y)
     for k in range(len(theta) // MODES_A_FOLD):
@@ -236,7 +227,7 @@ def cross_validated(
         law = NormalMixture(outputs, covariance.diagonal(dim1=-2, dim2=-1), noise)
         log_density[rows] = law.log_prob(y[rows])
         mean[rows] = outputs.mean(0)
-    return Validated(search, HeldOutFold(log_density, mean))
+    return search, HeldOutFold(log_density, mean)
 
 
 def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:
@@ -248,7 +239,7 @@ def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:
     total, gain = weight.sum(), log_density - other
     mean = weight @ gain / total
     error = (weight @ (gain - mean).square()).sqrt() / total
-    return bool(mean > _LEAST_GAIN * error)
+    return bool(mean > 0.5 * error)
 
 
 def unexplained_share(mean: Tensor, y: Tensor, weight: Tensor) -> float:

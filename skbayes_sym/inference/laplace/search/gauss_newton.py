@@ -27,15 +27,15 @@ from torch import Tensor
 
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError, log_det
 
-# Derivatives a weight, at most, for which rows are the smaller space: their inner products are
-# taken anew for every diagonal, the matrix of the weights is not.
-_MOST_DERIVATIVES = 0.5
 INITIAL_DAMPING = 1e-2
 
 
 def are_few(n_derivatives: int, n_params: int) -> bool:
-    """Whether so many derivatives of so many weights are the smaller space."""
-    return n_derivatives <= _MOST_DERIVATIVES * n_params
+    """Whether so many derivatives of so many weights are the smaller space.
+
+    Their inner products are taken anew for every diagonal, the matrix of the weights is not.
+    """
+    return n_derivatives <= 0.5 * n_params
 
 
 def are_outnumbered(n_derivatives: int, n_params: int) -> bool:
@@ -185,14 +185,6 @@ class Expansion(NamedTuple):
 Misfit = Callable[[Tensor, Tensor], Tensor]
 
 
-class Step(NamedTuple):
-    """Weights and damping of the restarts after a step, and how many moved."""
-
-    theta: Tensor  # (R, P)
-    damping: Tensor  # (R,)
-    n_moved: int
-
-
 def step(
     misfit: Misfit,
     theta: Tensor,
@@ -201,8 +193,8 @@ def step(
     damping: Tensor,
     *,
     is_wary: bool = False,
-) -> Step:
-    """Make a damped Gauss-Newton step of every restart, never upwards.
+) -> tuple[Tensor, Tensor, int]:
+    """Weights and damping after a damped Gauss-Newton step, never upwards, and how many moved.
 
     A restart whose curvature has no Cholesky factor is damped more. If the step is wary, damping
     stays where it had to be raised: there are fewer tries, at most eight systems, and less is
@@ -239,4 +231,4 @@ def step(
     if is_wary:
         lowered = torch.where(damping > start, damping, lowered)
     damping = torch.where(moved, lowered, start)
-    return Step(theta, damping, len(theta) - len(tried))
+    return theta, damping, len(theta) - len(tried)

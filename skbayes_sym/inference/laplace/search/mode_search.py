@@ -25,18 +25,14 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.search.evidence_problem import (
-    Begun,
     EvidenceProblem,
     SearchHyper,
     SearchRows,
-    evaluated,
 )
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, step
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import LayerScales
 from skbayes_sym.numerics.optimise import Loop, Stopped, gravest
-
-_NEAR = 0.1  # squared distance up to which two restarts are on their way to copies of one mode
 
 
 def first_alike(problem: EvidenceProblem, theta: Tensor, hyper: SearchHyper) -> list[int]:
@@ -54,29 +50,22 @@ def first_alike(problem: EvidenceProblem, theta: Tensor, hyper: SearchHyper) -> 
     logs = logs * (0.5 * torch.cat([sizes, weight])).sqrt()
     apart = torch.cdist(logs, logs, compute_mode="donot_use_mm_for_euclid_dist").square()
     apart = (apart + problem.function_distances(theta, hyper)).cpu()
-    if not bool((apart < _NEAR).triu(1).any()):
+    near = problem.schedule.near
+    if not bool((apart < near).triu(1).any()):
         return alike
     group, theta = problem.network.symmetry(), theta.cpu()
     units = (0.5 * hyper.log_precision).exp()[:, problem.prior.group].cpu()
     for r in range(1, len(theta)):
         for s in range(r):
-            if alike[s] != s or apart[s, r] >= _NEAR:
+            if alike[s] != s or apart[s, r] >= near:
                 continue
             goal = theta[s] * units[s]
             moved, _ = group.align(theta[r] * units[s], goal)
-            if apart[s, r] + (moved - goal).square().sum() < _NEAR:
+            if apart[s, r] + (moved - goal).square().sum() < near:
                 alike[r] = s
                 break
     return alike
 
-
-HYPER_START = 8  # iterations before scales and noise move: the weights first
-_LOOKS = 3  # in a row that show a restart near another that moves, too
-_SELDOM = 3  # steps a hyperparameters' update where weights are many, or a look for copies
-# Nats per unit of weight that the evidence rises by at every one of so many steps while a network
-# still finds out that there is hardly any noise. Others have made up their minds: from there on
-# scales drift and predictions get worse as often as better.
-_STEEP, _OVER = 0.01, 10
 
 Batch = TypeVar("Batch")  # a NamedTuple of tensors (R, ...), nested or not
 
@@ -217,117 +206,94 @@ class EvidenceSearch:
     ) -> Search:
         """Modes from starting points ``theta`` (R, P), those ``doubted`` (R,) begun in doubt.
 
-        Restarts are one batch, which those that have settled leave, or follow one another; starts
-        whose turn hasn't come when the search is told to end are left out then.
+        Restarts are one batch, which those that have settled leave.
         """
         if doubted is None:
             doubted = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
-        if problem.schedule.is_batch:
-            return self._batch(problem, problem.begin(doubted), theta, doubted, on_step)
-        searches: list[Search] = []
-        for start, is_doubted in zip(theta.split(1), doubted.split(1), strict=True):
-            told, begun = (
-                on_step and partial(_told_on, on_step, tuple(searches)),
-                problem.begin(is_doubted),
-            )
-            searches.append(self._batch(problem, begun, start, is_doubted, told))
-            if searches[-1].has_ended:
-                break
-        return joined(searches)
+        at_first, hyper = problem.begin(doubted)
+        return self._steps(problem, at_first, hyper, theta, doubted, 0, on_step)
 
     def resumed(
         self, problem: EvidenceProblem, modes: Modes, on_step: OnSearch | None = None
     ) -> Search:
-        """Modes from those of nearly the same problem, with their scales and noise; one batch.
+        """Modes from those of nearly the same problem, with their scales and noise.
 
         Steps that count as made there aren't made again.
         """
         hyper, sure = SearchHyper(modes.hyper, modes.noise_precision), modes.n_iter < 0
-        return self._batch(problem, Begun(problem, hyper), modes.theta, sure, on_step, resumes=True)
+        n_before = min(problem.schedule.best_start, self.max_iter - 1)
+        return self._steps(problem, problem, hyper, modes.theta, sure, n_before, on_step)
 
-    def _batch(
-        self,
-        problem: EvidenceProblem,
-        begun: Begun,
-        theta: Tensor,
-        doubted: Tensor,
-        on_step: OnSearch | None,
-        *,
-        resumes: bool = False,
-    ) -> Search:
-        at_first, hyper = begun
-        state, rows = _start(theta, hyper), at_first.expansion(theta)
-        n_before = min(problem.schedule.best_start, self.max_iter - 1) if resumes else 0
-        itself = torch.arange(len(theta))
+    def _steps(
+        self, problem: EvidenceProblem, at_first: EvidenceProblem, hyper: SearchHyper,
+        theta: Tensor, doubted: Tensor, n_before: int, on_step: OnSearch | None,
+    ) -> Search:  # fmt: skip
+        """All steps after ``n_before``; ``at_first``: the problem while scales and noise stay."""
+        how, n = problem.schedule, len(theta)
+        none = torch.zeros(n, dtype=torch.int64, device=theta.device)
+        here = _Place(theta, hyper, *theta.new_full((2, n), nan))
+        best = here._replace(score=theta.new_full((n,), -inf))
+        state = _State(here, best, none, theta.new_full((n,), INITIAL_DAMPING), none)
+        rows = at_first.expansion(theta)
+        itself = torch.arange(n)
         source, looks = itself, [itself]  # whose copy each restart is
         curve: list[Tensor] = []  # of scores and log evidences, (2, R) each
-        ended = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
-        moving, alive = list(range(len(theta))), torch.arange(len(theta), device=theta.device)
+        ended = torch.zeros(n, dtype=torch.bool, device=theta.device)
+        moving, alive = list(range(n)), torch.arange(n, device=theta.device)
         loop = Loop()
         with loop:
             for i in loop.steps(range(n_before, self.max_iter + self.max_more)):
-                now = (at_first if i < HYPER_START else problem).of(alive)
-                part = state if len(moving) == len(theta) else _of(state, alive)
-                if i == HYPER_START and at_first is not problem:
+                now = (at_first if i < how.hyper_start else problem).of(alive)
+                part = mapped(lambda t: t[alive], state)  # noqa: B023
+                if i == how.hyper_start and at_first is not problem:
                     rows = now.expansion(part.here.theta)
                     damping = torch.where(doubted[alive], INITIAL_DAMPING, part.damping)
                     part = part._replace(damping=damping)
                 part, rows = _iterated(now, part, rows, i)
-                state = _put(state, alive, part)
+                state = mapped(lambda t, m: t.index_copy(0, alive, m), state, part)  # noqa: B023
                 if _has_update(problem, i):
                     values = torch.stack([state.here.score, state.here.log_evidence])
                     curve.append(torch.where(ended, nan, values))
-                    looks_now = (i - HYPER_START) % _SELDOM == 0 and self.tol is not None
-                    if looks_now and i > HYPER_START:
+                    is_look = (i - how.hyper_start) % how.seldom == 0 and self.tol is not None
+                    if is_look and i > how.hyper_start:
                         look = _sources(problem, state.here, moving, source)
-                        looks = [*looks[-_LOOKS + 1 :], look]
-                        is_sure = torch.stack(looks).eq(look).all(0) & (len(looks) == _LOOKS)
+                        looks = [*looks[-how.looks + 1 :], look]
+                        is_sure = torch.stack(looks).eq(look).all(0) & (len(looks) == how.looks)
                         source = torch.where(is_sure, look, source)
                         ended = ended | (source != itself).to(ended)
                 ended = ended | self._settled(problem, curve, state.n_without)
                 settled = ended
                 if i + 1 >= self.max_iter:
-                    ended = ended | ~_rises(curve, problem.total_weight, ended)
-                before, (moving, n_settled) = moving, _moving(ended, settled)
-                loop.stop_if("tol", n_settled == len(theta))
+                    ended = ended | ~_rises(problem, curve)
+                # A GPU is waited for once.
+                before, (are_over, are_settled) = moving, torch.stack([ended, settled]).tolist()
+                moving = [r for r, is_over in enumerate(are_over) if not is_over]
+                loop.stop_if("tol", all(are_settled))
                 if on_step is not None:
-                    search = partial(_search, problem, state, curve, "interrupted")
-                    so_far = partial(_with_copies, search, source)
+                    so_far = partial(_found, problem, state, curve, source, "interrupted")
                     loop.stop_if("callback", on_step(i + 1 - n_before, so_far))
                 if not moving:
                     break
                 if len(moving) < len(before):
                     alive = torch.tensor(moving, device=theta.device)
                     rows = rows.of(torch.tensor([before.index(r) for r in moving]).to(alive))
-        search = partial(_search, problem, state, curve, loop.stopped)
-        return _with_copies(search, source)
+        return _found(problem, state, curve, source, loop.stopped)
 
     def _settled(
         self, problem: EvidenceProblem, curve: Sequence[Tensor], n_without: Tensor
     ) -> Tensor:
         """Which restarts have stopped moving or getting better, bool (R,)."""
-        schedule, unit = problem.schedule, problem.total_weight
-        if self.tol is None:
+        how, unit, tol = problem.schedule, problem.total_weight, self.tol
+        if tol is None:
             return torch.zeros_like(n_without, dtype=torch.bool)
-        settled = n_without >= schedule.most_without
-        if len(curve) < schedule.fewest:
+        settled = n_without >= how.most_without
+        if len(curve) < how.fewest:
             return settled
-        limit = (
-            self.tol * unit
-            if not isinstance(self.tol, str)
-            else schedule.tol * (unit if schedule.tol_is_per_row else 1.0)
-        )
-        recent = torch.stack([score for score, _ in curve[-(schedule.lag + schedule.times) :]])
-        change = (recent[schedule.lag :] - recent[: -schedule.lag]).abs()
-        return settled | (change < limit).all(0)  # False where nan: of ended restarts
-
-
-def _start(theta: Tensor, hyper: SearchHyper) -> _State:
-    n = len(theta)
-    none = torch.zeros(n, dtype=torch.int64, device=theta.device)
-    here = _Place(theta, hyper, *theta.new_full((2, n), nan))
-    best = here._replace(score=theta.new_full((n,), -inf))
-    return _State(here, best, none, theta.new_full((n,), INITIAL_DAMPING), none)
+        if isinstance(tol, str):
+            tol, unit = how.tol, unit if how.tol_is_per_row else torch.ones_like(unit)
+        recent = torch.stack([score for score, _ in curve[-(how.lag + how.times) :]])
+        change = (recent[how.lag :] - recent[: -how.lag]).abs()
+        return settled | (change < tol * unit).all(0)  # False where nan: of ended restarts
 
 
 def _iterated(
@@ -350,7 +316,7 @@ def _iterated(
     state = state._replace(here=here, damping=damping, n_iter=state.n_iter + 1)
     if not _has_update(problem, i):
         return state, rows
-    value, system = evaluated(problem, theta, rows, hyper)
+    value, system = problem.evaluated(theta, rows, hyper)
     here = _Place(theta, hyper, value, value + problem.log_hyperprior(hyper))
     if i >= problem.schedule.best_start and problem.keeps_best:
         higher = here.score > state.best.score
@@ -364,12 +330,9 @@ def _iterated(
 
 def _has_update(problem: EvidenceProblem, i: int) -> bool:
     """Hyperparameters move after step ``i``."""
-    is_large = problem.network.layout.n_params > problem.schedule.many_params
-    return i >= HYPER_START and (i - HYPER_START) % (_SELDOM if is_large else 1) == 0
-
-
-def _of(state: _State, which: Tensor) -> _State:
-    return mapped(lambda t: t[which], state)
+    how = problem.schedule
+    is_large = problem.network.layout.n_params > how.many_params
+    return i >= how.hyper_start and (i - how.hyper_start) % (how.seldom if is_large else 1) == 0
 
 
 def _where(which: Tensor, one: Batch, other: Batch) -> Batch:
@@ -377,38 +340,12 @@ def _where(which: Tensor, one: Batch, other: Batch) -> Batch:
     return mapped(lambda a, b: torch.where(which.view(-1, *[1] * (a.ndim - 1)), a, b), one, other)
 
 
-def _put(state: _State, which: Tensor, moved: _State) -> _State:
-    """All restarts, those of ``which`` replaced."""
-    if len(which) == len(state.n_iter):
-        return moved
-    return mapped(lambda t, m: t.index_copy(0, which, m), state, moved)
-
-
-def _rises(curve: Sequence[Tensor], weight: Tensor, ended: Tensor) -> Tensor:
+def _rises(problem: EvidenceProblem, curve: Sequence[Tensor]) -> Tensor:
     """Which restarts are far from having moved where they go, bool (R,)."""
-    if len(curve) <= _OVER:
-        return torch.zeros_like(ended)
-    return curve[-1][0] - curve[-1 - _OVER][0] > _OVER * _STEEP * weight  # False where nan
-
-
-def _moving(ended: Tensor, settled: Tensor) -> tuple[list[int], int]:
-    """Restarts that go on, and how many are settled; a GPU is waited for once."""
-    has_ended, is_settled = torch.stack([ended, settled]).tolist()
-    return [i for i, over in enumerate(has_ended) if not over], sum(is_settled)
-
-
-def _search(
-    problem: EvidenceProblem, state: _State, curve: Sequence[Tensor], stopped: Stopped
-) -> Search:
-    """Evidence and curvature where restarts are, or were best."""
-    theta, hyper, *_ = _where(state.best.score > -inf, state.best, state.here)
-    value, system = evaluated(problem, theta, problem.expansion(theta), hyper)
-    log_hyperprior = problem.log_hyperprior(hyper)
-    n_restarts = torch.ones_like(state.n_iter)
-    factor = system.cholesky()
-    modes = Modes(theta, *hyper, factor, value, log_hyperprior, state.n_iter, n_restarts)
-    values = torch.stack([theta.new_full((len(theta),), nan), *(value for _, value in curve)]).cpu()
-    return Search(modes, [one[one.isfinite()] for one in values.T], len(theta) * [stopped])
+    steep, over = problem.schedule.steep, problem.schedule.over
+    if len(curve) <= over:
+        return problem.total_weight < 0.0
+    return curve[-1][0] - curve[-1 - over][0] > over * steep * problem.total_weight
 
 
 def _sources(problem: EvidenceProblem, here: _Place, moving: list[int], source: Tensor) -> Tensor:
@@ -421,17 +358,19 @@ def _sources(problem: EvidenceProblem, here: _Place, moving: list[int], source: 
     return look
 
 
-def _with_copies(search: Callable[[], Search], source: Tensor) -> Search:
-    """The search, with the modes of sources in the places of their copies."""
-    each = search()
+def _found(
+    problem: EvidenceProblem, state: _State, curve: Sequence[Tensor], source: Tensor,
+    stopped: Stopped,
+) -> Search:  # fmt: skip
+    """Modes where restarts are, or were best; those of sources in the places of their copies."""
+    theta, hyper, *_ = _where(state.best.score > -inf, state.best, state.here)
+    value, system = problem.evaluated(theta, problem.expansion(theta), hyper)
+    log_hyperprior = problem.log_hyperprior(hyper)
+    n_restarts = torch.ones_like(state.n_iter)
+    factor = system.cholesky()
+    modes = Modes(theta, *hyper, factor, value, log_hyperprior, state.n_iter, n_restarts)
+    values = torch.stack([theta.new_full((len(theta),), nan), *(value for _, value in curve)]).cpu()
+    search = Search(modes, [one[one.isfinite()] for one in values.T], len(theta) * [stopped])
     while not torch.equal(source, source[source]):
         source = source[source]
-    return each.of(source.to(each.modes.theta.device))
-
-
-def _told_on(
-    on_step: OnSearch, before: Sequence[Search], i: int, so_far: Callable[[], Search]
-) -> bool:
-    """Tells of a search beside those that ended before it."""
-    n_before = sum(int(search.modes.n_iter.max()) for search in before)
-    return on_step(n_before + i, lambda: joined([*before, so_far()]))
+    return search.of(source.to(theta.device))

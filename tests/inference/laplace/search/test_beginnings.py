@@ -227,7 +227,7 @@ def test_rows_held_out_are_predicted_by_modes_of_the_others():
     fold = folds(23, 3, generator=torch.Generator().manual_seed(1))
     start = network.init(6, generator=torch.Generator().manual_seed(2))
     how = EvidenceSearch(15, tol=None)
-    found = cross_validated(how, problem, start, fold)
+    _, found = cross_validated(how, problem, start, fold)
     # Where a fit begins depends on the spread of all targets: the same for one that sees some.
     for k in range(3):
         own = fold == k
@@ -240,8 +240,8 @@ def test_rows_held_out_are_predicted_by_modes_of_the_others():
         ).outputs(data.x[own])
         variance = covariance.diagonal(dim1=-2, dim2=-1) + 1.0 / modes.noise_precision[:, None]
         density = stats.norm(mean, variance.sqrt()).pdf(data.y[own]).prod(-1).mean(0)
-        np.testing.assert_allclose(found.rows.log_density[own], np.log(density), rtol=1e-6)
-        np.testing.assert_allclose(found.rows.mean[own], mean.mean(0), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(found.log_density[own], np.log(density), rtol=1e-6)
+        np.testing.assert_allclose(found.mean[own], mean.mean(0), rtol=1e-6, atol=1e-9)
 
 
 def test_a_search_goes_on_from_modes_that_leave_out_a_fold():
@@ -254,7 +254,7 @@ def test_a_search_goes_on_from_modes_that_leave_out_a_fold():
     problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
     start = starting_points(network, 10, generator=torch.Generator().manual_seed(0))
     fold = folds(120, 5, generator=torch.Generator().manual_seed(1))
-    begun = cross_validated(EvidenceSearch(40, 1e-3), problem, start, fold).search.modes
+    begun = cross_validated(EvidenceSearch(40, 1e-3), problem, start, fold)[0].modes
     cold = EvidenceSearch(12, None).search(problem, start).modes
     warm = EvidenceSearch(32, None).resumed(problem, begun).modes  # twenty count as made
     assert warm.n_iter.tolist() == 10 * [12]
@@ -270,9 +270,11 @@ def test_a_stopped_validation_says_nothing():
     problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
     fold = folds(23, 2, generator=torch.Generator().manual_seed(1))
     start = network.init(4, generator=torch.Generator().manual_seed(2))
-    found = cross_validated(EvidenceSearch(), problem, start, fold, lambda step, _: step == 3)
-    assert found.rows is None
-    assert found.search.modes.n_iter.tolist() == [3] * 4
+    search, rows = cross_validated(
+        EvidenceSearch(), problem, start, fold, lambda step, _: step == 3
+    )
+    assert rows is None
+    assert search.modes.n_iter.tolist() == [3] * 4
 
 
 def test_better_is_by_half_a_standard_error():

@@ -8,14 +8,13 @@ from inference.laplace.labels_problems import class_data, class_problem, grid_lo
 from torch.nn.functional import logsigmoid
 
 from skbayes_sym.inference.laplace.search import evidence_problem as problem_module
-from skbayes_sym.inference.laplace.search import labels
-from skbayes_sym.inference.laplace.search.gauss_newton import WeightCurvature
-from skbayes_sym.inference.laplace.search.labels import (
+from skbayes_sym.inference.laplace.search.evidence_problem import (
     LabelTerms,
     normal_points,
     points_for_prediction,
     symmetric_root,
 )
+from skbayes_sym.inference.laplace.search.gauss_newton import WeightCurvature
 from skbayes_sym.models.networks import mlp_passes
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
@@ -91,7 +90,7 @@ def test_blocks_of_rows_add_up(monkeypatch, few):
     problem = replace(problem, root=symmetric_root(logits.covariance))
     whole = (*numbers(problem.expansion(theta)), problem.misfit(theta), *logits)
     monkeypatch.setattr(mlp_passes, "_NUMBERS", 768)
-    assert 1 < labels.rows_per_block(problem.network) < 7
+    assert 1 < problem_module.rows_per_block(problem.network) < 7
     logits = problem.logits(theta[0], covariance)
     blocks = (*numbers(problem.expansion(theta)), problem.misfit(theta), *logits)
     for a, b in zip(whole, blocks, strict=True):
@@ -102,7 +101,7 @@ def test_the_evidence_is_the_normal_integral_where_the_posterior_is_sharp():
     """Two weights, quadrature of the exact integrand against Laplace's estimate."""
     data = class_data(n=400, n_inputs=1, n_classes=2)
     problem = class_problem(data, n_outputs=1)
-    theta, hyper = torch.zeros(1, 2).double(), problem.begin(torch.tensor([False])).hyper
+    theta, hyper = torch.zeros(1, 2).double(), problem.begin(torch.tensor([False]))[1]
     for _ in range(20):
         expansion = problem.expansion(theta)
         system = problem.system(expansion.curvature, hyper)

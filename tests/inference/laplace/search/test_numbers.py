@@ -16,14 +16,12 @@ from skbayes_sym.inference.laplace.search import evidence_problem as problem_mod
 from skbayes_sym.inference.laplace.search import mode_search
 from skbayes_sym.inference.laplace.search import mode_search as modes_module
 from skbayes_sym.inference.laplace.search.evidence_problem import (
+    LabelsEvidence,
     NumbersEvidence,
     SearchHyper,
-    evaluated,
 )
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING
-from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
 from skbayes_sym.inference.laplace.search.mode_search import (
-    HYPER_START,
     EvidenceSearch,
     distinct,
     first_alike,
@@ -104,8 +102,9 @@ def test_damping_begins_anew_where_doubt_ends(monkeypatch):
     monkeypatch.setattr(modes_module, "step", spy)
     problem = class_problem(class_data(), (4,))
     EvidenceSearch(12, tol=None).search(problem, starts(problem, 1), torch.tensor([True]))
-    assert dampings[0] == dampings[HYPER_START] == INITIAL_DAMPING
-    assert dampings[HYPER_START - 1] < INITIAL_DAMPING
+    first = problem.schedule.hyper_start
+    assert dampings[0] == dampings[first] == INITIAL_DAMPING
+    assert dampings[first - 1] < INITIAL_DAMPING
 
 
 def test_many_weights_update_scales_in_one_step_of_three(monkeypatch):
@@ -117,29 +116,18 @@ def test_many_weights_update_scales_in_one_step_of_three(monkeypatch):
     assert len(search.search(problem, starts(problem, 1)).curves[0]) == 2
 
 
-def test_restarts_of_labels_in_one_batch_are_those_one_after_the_other(monkeypatch):
-    problem = class_problem(class_data(), (3,))
+def test_restarts_of_labels_in_one_batch_are_those_one_after_the_other():
+    problem, start = class_problem(class_data(), (3,)), starts(class_problem(class_data(), (3,)))
     doubted = torch.tensor([False, True])
-    apart = EvidenceSearch(25).search(problem, starts(problem), doubted)
-    monkeypatch.setattr(type(problem), "schedule", replace(problem.schedule, is_batch=True))
-    together = EvidenceSearch(25).search(problem, starts(problem), doubted)
+    together = EvidenceSearch(25).search(problem, start, doubted)
+    apart = joined([
+        EvidenceSearch(25).search(problem, *one)
+        for one in zip(start.split(1), doubted.split(1), strict=True)
+    ])  # fmt: skip
     for one, other in zip(apart.modes, together.modes, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
     for one, other in zip(apart.curves, together.curves, strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_a_callback_ends_the_search_after_the_mode_it_is_at():
-    problem, seen = class_problem(class_data(), (3,)), []
-
-    def on_step(step, so_far):
-        seen.append((step, len(so_far().modes.theta)))
-        return step == 30
-
-    search = EvidenceSearch(20, tol=None).search(problem, starts(problem, 4), on_step=on_step)
-    assert seen == [(step, 1 if step <= 20 else 2) for step in range(1, 31)]
-    assert search.modes.n_iter.tolist() == [20, 10]
-    assert search.stopped == ["max_iter", "callback"]
 
 
 def test_a_callback_and_an_interrupt_end_a_batch_with_what_there_is():
@@ -290,7 +278,7 @@ def problem_of(data, widths=(), prior=None):
 def updated(problem, theta, hyper):
     """Log evidences, and the hyperparameters that they lead to."""
     rows = problem.expansion(theta)
-    value, system = evaluated(problem, theta, rows, hyper)
+    value, system = problem.evaluated(theta, rows, hyper)
     return value, problem.update(theta, rows, hyper, system)
 
 

@@ -15,8 +15,8 @@ The prior over functions is the same for every width (weights of variance 2 / fa
 layer, 1 / fan-in in the last), so all widths share one limit, a Gaussian process. It is fitted too,
 as Bayesian linear regression on 20,000 random units.
 
-The data come from the folder that the environment variable ``SKBAYES_SYM_DATA`` names, or from
-OpenML. This takes about four minutes of one core.
+The data come from the folder that the environment variable ``SKBAYES_SYM_DATA`` names. This takes
+about four minutes of one core.
 """
 
 import time

@@ -1,4 +1,4 @@
-r"""Global inducing points: product-form sites for the weights of every layer.
+r"""Posteriors of a network's hidden layers: independent normals, and global inducing points.
 
 For a layer with inputs ``u_i`` at M inducing points (the *sampled* activations of the inducing
 inputs) and unit h, with prior variance s^2,
@@ -12,29 +12,90 @@ With ``A = s diag(e^{b/2}) U`` all H units share the matrix ``A A'`` (or ``A' A`
 eigendecomposition a layer and draw serves them all (`skbayes_sym.numerics.linalg`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from math import log
+from itertools import pairwise
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.gaussian_vi.layers import (
-    HiddenDraws,
-    LastLayer,
-    LayerInputs,
-    Scale,
-    as_tensor,
-    per_input,
-    starting_scale,
-    with_ones,
-)
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.numerics.gaussian import kl_from_standard, log_normal
+from skbayes_sym.numerics.gaussian import kl_elementwise, kl_from_standard
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.numerics.linalg import RidgePosterior, resolvent
+from skbayes_sym.numerics.linalg import resolvent
 from skbayes_sym.numerics.random import float64_normal, normal_like
+
+# Of a layer's prior: one number, or one per input, (D + 1,); an array in what is kept of a fit.
+Scale = float | Tensor | npt.NDArray[Any]
+
+
+def as_tensor(prior_scale: Scale, like: Tensor) -> Tensor:
+    """A layer's prior scale, by which its inputs may be multiplied: () or (D + 1,)."""
+    return torch.as_tensor(prior_scale, dtype=like.dtype, device=like.device)
+
+
+def per_input(prior_scale: Scale, like: Tensor) -> Tensor:
+    """A layer's prior scale, by which its weights may be multiplied: (1,) or (D + 1, 1)."""
+    return as_tensor(prior_scale, like).unsqueeze(-1)
+
+
+def with_ones(h: Tensor) -> Tensor:
+    """A column of ones for the bias, (*B, N, D) -> (*B, N, D + 1)."""
+    return torch.cat([h, h.new_ones(*h.shape[:-1], 1)], dim=-1)
+
+
+def starting_scale(network: MLP, n_inputs: int, prior_scale: Tensor) -> Tensor:
+    """Scale of a layer's weights at the start: the prior's, unless that saturates the units."""
+    return prior_scale.clamp_max(network.activation.gain / (n_inputs + 1) ** 0.5)
+
+
+@dataclass(frozen=True, eq=False)
+class MeanFieldHidden:
+    """Independent normals for the weights of the hidden layers.
+
+    ``prior_scale``: prior standard deviation of the weights of every hidden layer: one number, or
+    one per input and, last, that of the biases.
+    """
+
+    network: MLP
+    prior_scale: tuple[Scale, ...]
+
+    @cached_property
+    def layout(self) -> ParamLayout:
+        shapes: dict[str, tuple[int, ...]] = {}
+        for layer, (n_in, n_out) in enumerate(pairwise(self.network.sizes[:-1]), start=1):
+            shapes[f"loc{layer}"] = shapes[f"log_variance{layer}"] = (n_in + 1, n_out)
+        return ParamLayout(shapes)
+
+    def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
+        """Starting point: concentrated, or as wide as the prior."""
+        values: dict[str, Tensor] = {}
+        for layer, given in enumerate(self.prior_scale, start=1):
+            shape = self.layout.shapes[f"loc{layer}"]
+            draw = float64_normal(shape, generator=generator).to(data.x)
+            scale = per_input(given, draw)
+            start = starting_scale(self.network, shape[0] - 1, scale)
+            width = scale if at_prior else 0.05 * start
+            values[f"loc{layer}"] = draw * (1e-2 * scale if at_prior else start)
+            values[f"log_variance{layer}"] = (2.0 * width.log()).expand(shape)
+        return self.layout.flatten(values) if values else data.x.new_zeros(0)
+
+    def draw(
+        self, params: Tensor, n: int, *, generator: torch.Generator
+    ) -> tuple[list[Tensor], Tensor]:
+        """Weights (S, D_l + 1, H_l) of every layer; numbers that average to their KL, (S,)."""
+        values = self.layout.unflatten(params)
+        weights, kl = [], params.new_zeros(())
+        for layer, given in enumerate(self.prior_scale, start=1):
+            loc, log_variance = values[f"loc{layer}"], values[f"log_variance{layer}"]
+            noise = normal_like((n, *loc.shape), generator=generator, like=params)
+            weights.append(torch.addcmul(loc, (0.5 * log_variance).exp(), noise))
+            prior_log_variance = 2.0 * per_input(given, loc).log()
+            kl = kl + kl_elementwise(loc, log_variance, prior_log_variance).sum()
+        return weights, kl.expand(n)
 
 
 def draw_layer(
@@ -100,9 +161,6 @@ class InducingHidden:
             shapes[f"log_gain{layer}"], shapes[f"log_precision{layer}"] = (width,), (m,)
         return ParamLayout(shapes)
 
-    def under(self, prior_scale: tuple[Scale, ...]) -> "InducingHidden":
-        return replace(self, prior_scale=prior_scale)
-
     def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
         """Random training rows, and a draw of the weights at them as the values."""
         rows = torch.randperm(len(data.x), generator=generator)[: self.n_inducing]
@@ -119,7 +177,9 @@ class InducingHidden:
             h = self.network.activation.function(values)
         return self.layout.flatten(start)
 
-    def draw(self, params: Tensor, n: int, *, generator: torch.Generator) -> HiddenDraws:
+    def draw(
+        self, params: Tensor, n: int, *, generator: torch.Generator
+    ) -> tuple[list[Tensor], Tensor]:
         values = self.layout.unflatten(params)
         u = with_ones(values["inputs"]).expand(n, -1, -1)
         weights, kl = [], params.new_zeros(n)
@@ -131,45 +191,7 @@ class InducingHidden:
             weights.append(weight)
             kl = kl + own_kl
             u = with_ones(self.network.activation.function(u @ weight))
-        return HiddenDraws(weights, kl, u)
+        return weights, kl
 
 
-@dataclass(frozen=True, eq=False)
-class InducingLast(LastLayer):
-    """Product-form sites for the last layer, its Gaussian expectation in closed form."""
-
-    prior_scale: Scale
-    n_inducing: int
-    n_outputs: int
-
-    @property
-    def layout(self) -> ParamLayout:
-        m, t = self.n_inducing, self.n_outputs
-        return ParamLayout({"values": (m, t), "log_gain": (t,), "log_precision": (m,)})
-
-    def start(self, data: Data, *, generator: torch.Generator) -> Tensor:
-        """Targets of the rows that `InducingHidden.start` takes with a generator of equal seed.
-
-        Precisions are those of N / M data of noise 0.1 each.
-        """
-        rows = torch.randperm(len(data.x), generator=generator)[: self.n_inducing]
-        values = data.y[rows.to(data.y.device)]
-        precision = float(data.weight.sum()) / self.n_inducing / 0.1**2
-        return self.layout.flatten({
-            "values": values,
-            "log_gain": values.new_zeros(self.n_outputs),
-            "log_precision": values.new_full((self.n_inducing,), log(precision)),
-        })  # fmt: skip
-
-    def ridge(self, inputs: LayerInputs) -> RidgePosterior:
-        p = self.layout.unflatten(inputs.params)
-        root = (0.5 * (p["log_precision"] + p["log_gain"].unsqueeze(-1))).exp()  # (T, M)
-        scaled = inputs.draws.inducing * as_tensor(self.prior_scale, root)
-        return RidgePosterior(scaled.unsqueeze(1), root, root * p["values"].T)
-
-    def elbo(self, inputs: LayerInputs) -> tuple[Tensor, Tensor]:
-        ridge = self.ridge(inputs)
-        mean, variance = self.conditional(ridge).moments(inputs.features)
-        squares = (inputs.data.y - mean) ** 2 + variance
-        log_prob = log_normal(squares, inputs.log_noise)
-        return inputs.data.weight @ log_prob.sum(-1).mT, ridge.kl().sum(-1)
+HiddenPosterior = MeanFieldHidden | InducingHidden
