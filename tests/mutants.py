@@ -394,7 +394,7 @@ MUTANTS = [
     Mutant("inference/sampling/modes/weigh.py", ">= LONG)", ">= 1)",
            "inference/sampling/modes/test_weigh.py"),
     Mutant("inference/sampling/modes/confined.py",
-           "        self._spend(allowance, run)\n        return", "        return",
+           "allowance.left -= allowance.of_moves", "allowance.of_moves",
            "inference/sampling/modes/test_confined.py"),
     Mutant("estimators/mcmc/sampling.py", "thinning=sampler.thinning", "thinning=1",
            "estimators/mcmc/test_estimator.py"),
