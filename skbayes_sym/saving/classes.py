@@ -25,7 +25,7 @@ ESTIMATORS = {
     "factorization.matrix_factorization": "SymVIMatrixFactorization",
     "laplace.laplace": "LaplaceClassifier LaplaceRegressor",
     "laplace.lila": "LILAClassifier LILARegressor",
-    "layerwise.layerwise_vi": "LayerwiseVIRegressor",
+    "layerwise_vi": "LayerwiseVIRegressor",
     "linear.linear_models": "BayesianLinearClassifier BayesianLinearRegressor",
     "mcmc.mcmc": "MCMCClassifier MCMCRegressor",
     "stacking.stacks": "PredictiveStackingClassifier PredictiveStackingRegressor",

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.mcmc.trust import decided_weights, no_evidence, why_not, why_not_weigh
+from skbayes_sym.estimators.mcmc.setting import SamplingEffort
+from skbayes_sym.estimators.mcmc.weighing import (
+    decided_weights,
+    no_evidence,
+    why_not,
+    why_not_weigh,
+)
 from skbayes_sym.inference.sampling.modes.bridge import NOT_ESTIMATED
 from skbayes_sym.inference.sampling.modes.weigh import DrawModes, DrawPool, ModeMasses, Weighing
 from skbayes_sym.models.networks.mlp import MLP, TANH
