@@ -155,7 +155,15 @@ class EntryPredictive(PredictiveDistribution):
             return self._in_units(self.predictor.drawn(self.x, n, generator=generator))
 
     def log_prob(self, y: Any) -> Array:
+        """Log density of new observations, as given, (n_entries,) nats; of labels their log
+        probability."""
         return self.log_density(y)
+
+    def proba(self) -> Array:
+        """Probabilities of ordinal labels, or of two classes, (n_entries, n_classes)."""
+        if self.labels is None:
+            raise TypeError("labels have probabilities with likelihood='ordinal' only.")
+        return self._each(lambda law: law.of_labels.mean())
 
     def cdf(self, y: Any) -> Array:
         return self._each(lambda law, y: law.cdf(y)[:, 0], y)
