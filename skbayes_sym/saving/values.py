@@ -38,7 +38,7 @@ NOUNS = {
     "estimators.stacking.parts": "CalibratedPredictor OfEstimator OfGiven OfTrees StackPart Trees",
     "inference.gaussian_process": "GaussianProcess",
     "inference.laplace.curvature": "LayerSpectrum KroneckerPrecision FullPrecision",
-    "inference.laplace.member_refit": "RefittedMembers",
+    "inference.laplace.labels_predictive": "RefittedMembers",
     "inference.laplace.laplace_posterior": "LaplacePosterior ModeMixture",
     "inference.gaussian_vi.hidden_layers": "MeanFieldHidden InducingHidden",
     "inference.gaussian_vi.layers": "Layerwise",
