@@ -1,13 +1,14 @@
 """The directive ``.. effort:: module.Class``: the numbers behind "auto" as a table.
 
-A dataclass ``Effort`` says in comments where its numbers come from. The page shows the first
-sentence of each, and leaves out numbers that have none: the source has everything.
+A dataclass ``Effort`` says in comments where its numbers come from. The page shows how each begins,
+and leaves out numbers that have none: the source has everything.
 """
 
 import ast
 import importlib
 import inspect
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,9 +45,7 @@ def groups_of(name: str) -> list[Group]:
                 groups.append(Group([], " ".join(comment)))
             value = ast.get_source_segment(source, field.value) if field.value else ""
             value = re.sub(r"field\(default=(\w+)\(\)\)", r"\1()", value or "")
-            aside = re.search(r"  # (.*)$", line)
-            note = f" ({aside[1]})" if aside else ""
-            groups[-1].numbers.append(f"``{ast.unparse(field.target)} = {value}``{note}")
+            groups[-1].numbers.append(f"``{ast.unparse(field.target)} = {value}``")
             comment, is_open = [], True
         elif not line:
             is_open = is_open and not comment
@@ -54,10 +53,11 @@ def groups_of(name: str) -> list[Group]:
 
 
 def in_short(text: str) -> str:
-    """The first sentence, or two if the first only names a subject."""
-    sentences = re.split(r"(?<=[.:])\s+(?=[A-Z])", text)
-    n_words = len(sentences[0].split())
-    return " ".join(sentences[: 1 if n_words > 6 else 2]).rstrip(":")
+    """What is said first, without asides: seven words at least."""
+    pieces = re.split(r"(?<=[.:;])\s+", re.sub(r" \([^()]*\)", "", text))
+    n_words = list(accumulate(len(piece.split()) for piece in pieces))
+    enough = next((i for i, n in enumerate(n_words) if n > 6), len(pieces) - 1)
+    return " ".join(pieces[: enough + 1]).rstrip(".:;") + "."
 
 
 def table(name: str) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
+from sklearn.utils.validation import check_array
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute
@@ -126,10 +127,7 @@ class SymmetryDisplay(Display):
         units = _unit_positions(model, layer)
         names = _weight_names(model, units.shape[1], layer)
         check_count("n_draws", n_draws)
-        chosen = (0, "bias") if pair is None else pair
-        if not isinstance(chosen, tuple | list) or len(chosen) != 2:
-            raise ValueError(f"pair takes two positions or names of {names}, got {pair!r}.")
-        columns = [_weight_position(which, names) for which in chosen]
+        columns = _weight_positions((0, "bias") if pair is None else pair, names)
         seed = seed_of(random_state)
         draws = _orbit_draws(model, n_draws, seed)
         labels, label_names = _labels(model, draws.chains, len(units), color_by)
@@ -169,15 +167,24 @@ class SymmetryDisplay(Display):
         Raises
         ------
         TypeError
-            If the units of this layer lie inside others or on two axes of a parameter.
+            If ``removed`` isn't such a Bunch, or units of this layer lie inside others or on two
+            axes of a parameter.
         ValueError
-            If there is no such layer or weight.
+            If there is no such layer or weight, or ``draws`` aren't those that were moved.
         """
+        if not isinstance(removed, Bunch) or not {"draws", "group"} <= removed.keys():
+            raise TypeError(f"removed must be what remove_symmetries returned, got {removed!r}.")
+        draws = check_array(draws, ensure_2d=False, allow_nd=True, input_name="draws")
+        if draws.shape != removed.draws.shape:
+            raise ValueError(
+                f"draws have shape {draws.shape}, those that were moved {removed.draws.shape}: "
+                "give the draws that remove_symmetries was given."
+            )
+        check_count("n_draws", n_draws)
         index = _unit_index(removed.group, layer)
         names = [f"weight {k} of the unit" for k in range(index.shape[1])]
-        columns = [_weight_position(which, names) for which in pair]
-        before, after = (np.asarray(t).reshape(-1, np.shape(draws)[-1])
-                         for t in (draws, removed.draws))  # fmt: skip
+        columns = _weight_positions(pair, names)
+        before, after = (t.reshape(-1, t.shape[-1]) for t in (draws, removed.draws))
         chosen = _evenly(np.ones(len(before)), n_draws)
         pairs = index[:, columns]
         labels, label_names = _labels(None, chosen, len(index), "unit")
@@ -293,13 +300,17 @@ def _weight_names(model: Any, n_weights: int, layer: int) -> list[str]:
     return [*(f"weight of {source}" for source in sources), "bias", *outgoing]
 
 
-def _weight_position(which: int | str, names: list[str]) -> int:
-    """Place of a weight given by position or name."""
-    if isinstance(which, str) and which in names:
-        return names.index(which)
-    if not isinstance(which, Integral) or not 0 <= which < len(names):
-        raise ValueError(f"pair takes positions or names of {names}, got {which!r}.")
-    return int(which)
+def _weight_positions(pair: Any, names: list[str]) -> list[int]:
+    """Places of two weights given by positions or names."""
+    chosen: list[Any] = list(pair) if isinstance(pair, tuple | list) else []
+    chosen = [names.index(k) if isinstance(k, str) and k in names else k for k in chosen]
+    if (
+        len(chosen) != 2
+        or not all(isinstance(k, Integral) for k in chosen)
+        or not all(0 <= k < len(names) for k in chosen)
+    ):
+        raise ValueError(f"pair takes two positions or names of {names}, got {pair!r}.")
+    return [int(k) for k in chosen]
 
 
 def _orbit_draws(model: Any, n: int, seed: int) -> _OrbitDraws:

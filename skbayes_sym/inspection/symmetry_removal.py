@@ -57,9 +57,9 @@ def remove_symmetries(
     """Move draws of a network's weights to one representative of each symmetry orbit.
 
     Hidden units of a layer can be exchanged, behind an odd activation (tanh, identity) also
-    negated, without changing the function. Samplers visit all those copies; here every draw is
-    acted on by the one group element that makes it most like the others. The function of every
-    draw stays the same exactly: weights only change place and sign.
+    negated, without changing the function, and samplers visit all those copies. Here the one group
+    element that makes a draw most like the others acts on it. Its function stays the same exactly:
+    weights only change place and sign.
 
     Parameters
     ----------
@@ -96,8 +96,7 @@ def remove_symmetries(
         draws : ndarray, shape and floating dtype of ``draws``
             On one representative: in each layer, units in decreasing order of the norm of their
             mean weights from the inputs (or earlier layers) and bias, the largest of which is made
-            positive. The order depends on the orbits alone, so it doesn't matter which copies the
-            sampler visited.
+            positive.
         permutations : list of int64 ndarrays of shape (..., d), one a hidden layer or set of units
             Leading axes as those of ``draws``.
             Unit ``i`` of the result is ``signs[i]`` times unit ``permutations[i]`` of the draw.
@@ -105,11 +104,10 @@ def remove_symmetries(
             +1 or -1; all +1 unless the activation is odd.
         margin : ndarray with the leading axes of ``draws``, nats
             How decided the labels of a draw are: the log density of its units under the Gaussians
-            of all draws, less that under the best other labels of one layer (second-best
-            permutation with its best signs, or one sign flip; the other layers held fixed), at
-            its least over layers. ``exp(-margin)`` is the odds of the runner-up, which is exact: 0
-            is undecided, 3 is 20 to 1. Negative if other labels fit better (only after a
-            `ConvergenceWarning`); inf if there are no others. None where units of a module lie
+            of all draws, less that under the best other labels of one layer, at its least over
+            layers. ``exp(-margin)`` is the odds of the runner-up: 0 is undecided, 3 is 20 to 1.
+            Negative if other labels fit better (only after a `ConvergenceWarning`); inf if there
+            are no others. None where units of a module lie
             inside others (heads of attention), on two axes of a parameter or have several signs:
             those draws are moved nearest to their mean, and the order is that of one of them.
 
@@ -128,17 +126,13 @@ def remove_symmetries(
     -----
     **When labels mean nothing.** Where units overlap, as in wide layers whose units mostly follow
     the prior (16 units for a one-dimensional function, the paper's experiment B), the alignment
-    isn't identified: two reasonable criteria then agree on 0 to 3 % of the draws, and "unimodal
-    after removal" is partly made by the algorithm, any algorithm. Functions stay right; means,
-    variances and plots of single weights don't. Look at ``margin``: labels that are usually right
-    and silently wrong are worse than none. It is measured against Gaussians fitted to the labels
-    themselves, so it is optimistic for overlapping units, and it says nothing about other optima
-    of all draws together.
+    isn't identified: two reasonable criteria then agree on 0 to 3 % of the draws. Functions stay
+    right; means, variances and plots of single weights don't. Look at ``margin``. It is measured
+    against Gaussians fitted to the labels themselves, so it is optimistic for overlapping units.
 
-    The method is Stephens' relabelling with a diagonal Gaussian for every unit, exact assignments
-    and a forward first pass (`relabel`). It takes O(n d^2 p) a sweep and layer of d units with p
-    weights, and a few assignment problems a draw: `asv_bench/benchmarks/alignment.py` prints the
-    seconds.
+    The method is Stephens' relabelling with a diagonal Gaussian for every unit and exact
+    assignments. It takes O(n d^2 p) a sweep and layer of d units with p weights, and a few
+    assignment problems a draw.
 
     References
     ----------

@@ -95,27 +95,24 @@ def compare_models(
             Mean log predictive density of held-out rows and its standard error; nats per row, joint
             over its targets. Larger is better; the one number to choose by.
         difference, difference_se
-            Of the mean to the best model's, at most 0, and the standard error of that difference:
-            of the paired differences :math:`d_i` of the rows, :math:`\mathrm{sd}(d) / \sqrt n`.
+            Of the mean to the best model's, at most 0, and its standard error, of the rows' paired
+            differences :math:`d_i`: :math:`\mathrm{sd}(d) / \sqrt n`.
         detectable
-            True difference that these rows would have shown with a power of 80 % (two-sided test at
-            5 %): :math:`(z_{.975} + z_{.8})` times ``difference_se``, 2.8 of them. Below, no
-            difference seen is no sign of none.
+            True difference that these rows would show with a power of 80 % (two-sided test at 5 %):
+            2.8 ``difference_se``. A smaller one may be there and not be seen.
         rmse or accuracy
             Over all held-out rows (and targets).
         calibration_error
             `interval_calibration_error` or `expected_calibration_error` of the held-out rows,
             pooled over folds and targets.
         evidence, evidence_se, evidence_source, evidence_side
-            Of a fit to all rows: log p(y | X) in nats, summed over the rows, with its Monte Carlo
-            standard error where there is one; the attribute it was taken from
-            (``log_evidence_`` or else ``elbo_``); and whether it is "exact", an "estimate" or a
-            "lower" bound.
+            Of a fit to all rows: log p(y | X) in nats, summed over the rows; its Monte Carlo
+            standard error; the attribute it was taken from (``log_evidence_`` or else ``elbo_``);
+            and whether it is "exact", an "estimate" or a "lower" bound.
         loo, loo_se, loo_unreliable
             Of the same fit, if it has draws of the posterior and arviz-stats is installed:
-            leave-one-out log density by Pareto-smoothed importance sampling (PSIS), nats per row as
-            ``log_density``, its standard error, and the number of rows whose estimate can't be
-            relied on (Pareto shape above :math:`\min(1 - 1 / \log_{10} S, 0.7)` for S draws).
+            leave-one-out log density by Pareto-smoothed importance sampling (PSIS), nats per row,
+            its standard error, and the number of rows whose estimate can't be relied on.
         fit_seconds, predict_seconds
             Of one fold, wall clock, averaged: `fit`, and `predict` on the test rows.
 
@@ -131,23 +128,18 @@ def compare_models(
     Notes
     -----
     What a model doesn't say is nan; one that fails has nan in its row, and a `FitFailedWarning`
-    gives the error. Models without ``log_predictive_density`` are taken at their word: classifiers
-    by ``predict_proba``, regressors by ``predict(X, return_std=True)`` as a normal distribution. An
-    impossible observation makes a log density of -inf, and so its mean.
+    gives the error. Models without ``log_predictive_density`` are read by ``predict_proba``, or by
+    ``predict(X, return_std=True)`` as a normal distribution. An impossible observation makes a log
+    density of -inf, and so its mean.
 
-    A row counts once: the densities of a row that several folds test (repeated splits) are averaged
-    first. The standard errors take these rows for a sample, given the training folds. That rows of
-    a fold share one fit, and folds share training rows, adds variance of which no unbiased estimate
-    exists (Bengio & Grandvalet 2004); it isn't included. So two standard errors are a hint and not
-    yet proof, above all for few rows or a difference that a few of them make. Rows that depend on
-    each other (of one patient, one day) must not be torn apart: give ``cv`` the pairs of a group
-    splitter, and expect larger errors than stated.
+    A row that several folds test counts once, with its mean. That rows of a fold share one fit, and
+    folds share training rows, adds variance of which no unbiased estimate exists (Bengio &
+    Grandvalet 2004); the standard errors leave it out. So two standard errors are a hint and not
+    yet proof. Keep rows that depend on each other (of one patient, one day) together: give ``cv``
+    the pairs of a group splitter, and expect larger errors than stated.
 
-    Evidences compare between models of the same ``y``; a lower bound that is below an estimate says
-    little, and Laplace's estimates of networks are wrong by tens of nats, so that they don't settle
-    a width, an activation or a method (:ref:`comparing_models` has measurements). A model that
-    reports neither evidence nor draws isn't fitted to all rows.
-
+    Evidences compare between models of the same ``y``. Laplace's estimates of networks are wrong by
+    tens of nats, so they don't settle a width, an activation or a method (:ref:`comparing_models`).
     Costs ``len(models) * (n_splits + 1)`` fits.
 
     References

@@ -99,7 +99,7 @@ def test_modes_are_coloured_by_chain(sampled):
 def test_mistakes(sampled, network):
     with pytest.raises(ValueError, match=r"layer must lie between 1 and .* 1 here"):
         SymmetryDisplay.from_estimator(sampled, layer=2)
-    with pytest.raises(ValueError, match=r"pair takes positions or names of \['weight of x0'"):
+    with pytest.raises(ValueError, match=r"pair takes two positions or names of \['weight of x0'"):
         SymmetryDisplay.from_estimator(sampled, pair=(0, "b"))
     with pytest.raises(ValueError, match="color_by must be 'unit' or 'mode'"):
         SymmetryDisplay.from_estimator(sampled, color_by="chain")
@@ -136,3 +136,7 @@ def test_draws_of_anyone_and_any_module(axes):
     for wrong in ({"layer": 2}, {"pair": (0, 9)}):
         with pytest.raises(ValueError, match=r"layer must|pair takes"):
             SymmetryDisplay.from_draws(draws, removed, **wrong)
+    with pytest.raises(ValueError, match="give the draws that remove_symmetries was given"):
+        SymmetryDisplay.from_draws(draws[0], removed)
+    with pytest.raises(TypeError, match="removed must be what remove_symmetries returned"):
+        SymmetryDisplay.from_draws(draws, removed.draws)

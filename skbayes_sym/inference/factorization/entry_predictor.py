@@ -39,10 +39,8 @@ from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det, matr
 from skbayes_sym.numerics.random import numpy_generator
 
 Array = npt.NDArray[Any]
-_ENTRY_BLOCK = 1 << 14  # entries whose (k, k) matrices are worked on at once
+_BLOCK = 1 << 14  # entries whose (k, k) matrices are worked on at once
 LAW_BLOCK = 1 << 11  # entries whose laws are: with all nodes and classes they stay in the cache
-_LOCAL_UPDATES = 10  # of a new row and its entries in turn, where these aren't normal
-_NODES = 32  # exact to 1e-9 where outputs spread as much as the noise
 
 
 class EntryRows(NamedTuple):
@@ -76,7 +74,8 @@ class FactorPredictor(BasePredictor):
     def _at_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs (S, E, 1) at the nodes of a quadrature, and the logs of its weights (S,)."""
         mean, variance = (t.unsqueeze(-1) for t in self.moments(x))
-        nodes, weights = gauss_hermite(_NODES)
+        # Exact to 1e-9 where outputs spread as much as the noise.
+        nodes, weights = gauss_hermite(32)
         outputs = mean + variance.sqrt() * nodes[:, None, None]
         return outputs, weights.log()
 
@@ -195,7 +194,7 @@ class FactorPredictor(BasePredictor):
             block, means = data.block(begin, end), prior_means[begin:end]
             rows = EntryRows(*with_pinned(means, prior_cov.repeat(end - begin, 1, 1), side))
             gaussian = block
-            for update in range(1 if is_normal(self.likelihood) else _LOCAL_UPDATES):
+            for update in range(1 if is_normal(self.likelihood) else 10):
                 if not is_normal(self.likelihood):
                     seen = self._seen(block, rows)
                     value, weight = sites(seen, expected(self.likelihood, seen), update)
@@ -335,10 +334,7 @@ def law_cov(law: RowLaw) -> Tensor:
 
 def entry_means(u: Tensor, v: Tensor, i: Tensor, j: Tensor, n_components: int) -> Tensor:
     """Mean of ``u_i . v_j / sqrt(k)`` under independent rows with these means, (E,)."""
-    parts = [
-        (u[a] * v[b]).sum(-1)
-        for a, b in zip(i.split(_ENTRY_BLOCK), j.split(_ENTRY_BLOCK), strict=True)
-    ]
+    parts = [(u[a] * v[b]).sum(-1) for a, b in zip(i.split(_BLOCK), j.split(_BLOCK), strict=True)]
     return torch.cat(parts) / sqrt(n_components)
 
 
@@ -347,7 +343,7 @@ def entry_variances(
 ) -> Tensor:
     """Variance of ``u_i . v_j / sqrt(k)`` under q, without the noise, (E,)."""
     parts = []
-    for a, b in zip(i.split(_ENTRY_BLOCK), j.split(_ENTRY_BLOCK), strict=True):
+    for a, b in zip(i.split(_BLOCK), j.split(_BLOCK), strict=True):
         u, v, u_cov, v_cov = rows.mean[a], columns.mean[b], rows.cov[a], columns.cov[b]
         by_u = (u_cov @ v.unsqueeze(-1)).squeeze(-1) * v
         by_v = (v_cov @ u.unsqueeze(-1)).squeeze(-1) * u

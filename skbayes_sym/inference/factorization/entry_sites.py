@@ -16,12 +16,6 @@ from torch import Tensor
 from skbayes_sym.models.likelihoods.likelihood import ExpectedLogProb, LabelLikelihood, Likelihood
 
 _BLOCK = 1 << 13  # entries: with a few nodes of a quadrature they stay in the cache
-_LEAST_PRECISION = 1e-6  # of an entry that is as good as certain
-# How far a site may lie from the mean in the first sweep, and by what this grows with every other:
-# far away a rate is another one, but where sweeps end sites are what the bound says.
-_REACH, _GROWTH = 3.0, 2.0
-_PARAMS = 12.0  # logarithms beyond which no parameter is learned
-_HALVINGS = 8
 
 
 class SeenEntries(NamedTuple):
@@ -89,11 +83,13 @@ def expected(likelihood: Likelihood, seen: SeenEntries) -> ExpectedLogProb:
 def sites(seen: SeenEntries, terms: ExpectedLogProb, sweep: int) -> tuple[Tensor, Tensor]:
     """Values and weights of Gaussian entries of variance one with these slopes, (N,) each.
 
-    In early sweeps entries far off weigh more instead of lying farther away.
+    In early sweeps entries far off weigh more instead of lying farther away: there a rate is
+    another one, but where sweeps end sites are what the bound says.
     """
     gradient = terms.d_mean[:, 0]
-    precision = (-2.0 * terms.d_variance[:, 0]).clamp(min=_LEAST_PRECISION)
-    precision = torch.maximum(precision, gradient.abs() / (_REACH * _GROWTH ** min(sweep, 500)))
+    # An entry of the least precision is as good as certain.
+    precision = (-2.0 * terms.d_variance[:, 0]).clamp(min=1e-6)
+    precision = torch.maximum(precision, gradient.abs() / (3.0 * 2.0 ** min(sweep, 500)))
     weight = precision if seen.weight is None else precision * seen.weight
     return seen.mean + gradient / precision, weight
 
@@ -117,10 +113,10 @@ def learned(
     curvature.diagonal().add_(1e-9 * curvature.diagonal().max() + 1e-300)
     step = torch.linalg.solve(curvature, gradient).clamp(-1.0, 1.0)
     before, start = seen.total(terms.value), likelihood.params
-    low, high = torch.full_like(start, -_PARAMS), torch.full_like(start, _PARAMS)
+    low, high = torch.full_like(start, -12.0), torch.full_like(start, 12.0)
     if learns_scale(likelihood):
         low[0], high[0] = (0.5 * log(variance) for variance in noise_range)
-    for _ in range(_HALVINGS):
+    for _ in range(8):
         moved = likelihood.at((start + step.to(start)).clamp(low, high))
         after = expected(moved, seen)
         if seen.total(after.value) >= before:

@@ -19,13 +19,7 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import UnitGroup, Units
 
-# Sweeps before anything is learned of the prior, with variances of one. Learned at once, small
-# matrices lose components that never come back; where both sides are large a few are enough.
-HELD_SWEEPS = 15
-HELD_SWEEPS_LARGE, LARGE = 5, 500  # rows and columns
 FIXED_NOISE_SWEEPS = 5  # before the noise is learned, where the prior isn't
-_START_SCALE = 0.3
-_NOISE_RANGE = 1e-12, 1e12
 NAMES = "auto", "orthogonal", "signed_permutation", "sign_flip"
 MOST_PERMUTED = 14  # components whose signed permutations are summed exactly
 
@@ -41,7 +35,7 @@ class FactorModel(NamedTuple):
     likelihood: Likelihood  # at the parameters where learning starts
     prior: FactorPrior
     shape: tuple[int, int] = (0, 0)
-    noise_range: tuple[float, float] = _NOISE_RANGE  # variances, if it is learned
+    noise_range: tuple[float, float] = (1e-12, 1e12)  # variances, if it is learned
     shift: float = 0.0
 
     @property
@@ -123,10 +117,14 @@ class FactorProblem:
 
     @property
     def n_held(self) -> int:
-        """Sweeps before anything is learned of the prior."""
+        """Sweeps before anything is learned of the prior, with variances of one.
+
+        Learned at once, small matrices lose components that never come back; where both sides are
+        large a few are enough.
+        """
         if not self.model.prior.learns_scales or self.warm is not None:
             return 0
-        return HELD_SWEEPS_LARGE if min(self.shape) >= LARGE else HELD_SWEEPS
+        return 5 if min(self.shape) >= 500 else 15
 
     @property
     def n_fixed(self) -> int:
@@ -146,7 +144,7 @@ class FactorProblem:
             return self.warm
         model, like, prior_scale = self.model, self.data.by_row.value, self.model.prior.scale
         network, n, k, pin = model.network, sum(self.shape), model.n_components, model.network.pin
-        scale, variance = _START_SCALE * pin, _START_SCALE**2 / 9.0 * pin**2
+        scale, variance = 0.3 * pin, 0.3**2 / 9.0 * pin**2
         if not isinstance(prior_scale, str):
             scale, variance = prior_scale, 0.1 * prior_scale**2
         mean = like.new_zeros(n, network.n_coordinates)

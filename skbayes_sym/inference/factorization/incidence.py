@@ -20,8 +20,6 @@ from torch.nn.functional import embedding_bag
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.machine import positions
 
-_NUMBERS_AT_ONCE = 1 << 18  # of each side that products at entries hold: they stay in the cache
-
 
 class Incidence(NamedTuple):
     """Entries seen from one side: of each row, which columns, and what was seen there."""
@@ -143,18 +141,11 @@ def entries(
 class Sums(NamedTuple):
     """Sums over the entries of each row."""
 
-    second: Tensor  # (n, k, k), weighted sum over its entries of E[v v']
+    second: Tensor  # weighted, of E[v v']: (n, k, k), or packed lower triangles (n, k (k + 1) / 2)
     first: Tensor  # (n, k), weighted sum over its entries of r E[v]
 
-
-class PackedSums(NamedTuple):
-    """`Sums` with lower triangles in place of matrices."""
-
-    second: Tensor  # (n, k (k + 1) / 2)
-    first: Tensor  # (n, k)
-
     def matrix(self, rows: Sequence[int], columns: Sequence[int]) -> Tensor:
-        """Part of the second sums, (n, r, c)."""
+        """Part of packed second sums, (n, r, c)."""
         _, place = _triangle(self.first.shape[1], self.second.device)
         i, j = (positions(tuple(part), self.second) for part in (rows, columns))
         return self.second[:, place[i][:, j]]
@@ -193,24 +184,24 @@ def sums_over_entries(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
     return Sums(sums.matrix(every, every), sums.first)
 
 
-def packed_sums(data: Incidence, packed: Tensor, mean: Tensor) -> PackedSums:
+def packed_sums(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
     """Sums of the rows of ``data``; O(N k^2) time, O(n_rows k^2) memory.
 
     ``packed`` (n_other, k (k + 1) / 2): `packed_second_moments` of the other side; ``mean``
     (n_other, k): means of the other side.
     """
     if len(data.other) == 0:
-        return PackedSums(*(mean.new_zeros(data.n_rows, part.shape[1]) for part in (packed, mean)))
+        return Sums(*(mean.new_zeros(data.n_rows, part.shape[1]) for part in (packed, mean)))
     where, weight = data.start[:-1].to(data.other), data.weight
     second = embedding_bag(data.other, packed, where, mode="sum", per_sample_weights=weight)
     value = data.value if weight is None else data.value * weight
     first = embedding_bag(data.other, mean, where, mode="sum", per_sample_weights=value)
-    return PackedSums(second, first)
+    return Sums(second, first)
 
 
 def products(left: Tensor, right: Tensor, data: Incidence) -> Tensor:
     """``left[i] . right[j]`` at every entry (i, j) of ``data``, in its order, (N,)."""
-    n_at_once = max(64, _NUMBERS_AT_ONCE // max(left.shape[1], 1))
+    n_at_once = max(64, (1 << 18) // max(left.shape[1], 1))  # so many numbers stay in the cache
     blocks = zip(data.row.split(n_at_once), data.other.split(n_at_once), strict=True)
     parts = [(left[i] * right[j]).sum(-1) for i, j in blocks]
     return torch.cat(parts) if parts else left.new_zeros(0)
@@ -258,23 +249,19 @@ class Coordinates:
         return mean
 
 
-class ToExplain(NamedTuple):
-    """Sums that its entries leave for the free coordinates of each row to explain."""
+def given_pinned(sums: Sums, side: Free) -> tuple[Sums, Tensor]:
+    """Sums (n, d, d) and (n, d) that entries leave for the free coordinates of rows to explain.
 
-    sums: Sums  # of shapes (n, d, d) and (n, d)
-    constant: Tensor  # (n,), what pinned ones alone add to the sum of squares beyond those of r
-
-
-def given_pinned(sums: PackedSums, side: Free) -> ToExplain:
-    """Take what pinned coordinates explain off the sums."""
+    And what pinned ones alone add to the sum of squares beyond those of r, (n,).
+    """
     second = sums.matrix(side.free, side.free)
     if not side.pinned:
-        return ToExplain(Sums(second, sums.first), sums.first.new_zeros(len(sums.first)))
+        return Sums(second, sums.first), sums.first.new_zeros(len(sums.first))
     root_k, first = side.pin**2, sums.first
     known = side.pin * sums.matrix(side.free, side.pinned).sum(-1) / root_k
     alone = sums.matrix(side.pinned, side.pinned).sum((-2, -1)) / root_k
     constant = alone - 2.0 / side.pin * first[:, positions(side.pinned, first)].sum(-1)
-    return ToExplain(Sums(second, first[:, positions(side.free, first)] - known), constant)
+    return Sums(second, first[:, positions(side.free, first)] - known), constant
 
 
 def free_part(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:

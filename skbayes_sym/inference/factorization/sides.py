@@ -15,7 +15,6 @@ from skbayes_sym.inference.factorization.incidence import (
     Incidence,
     Side,
     Sums,
-    ToExplain,
     free_part,
     given_pinned,
     packed_multiplicity,
@@ -177,14 +176,6 @@ def mean_field_elbo(data: Entries, posterior: FactorState, model: FactorModel) -
     return total
 
 
-# Sweeps that size factors, once their prior is learned: the first so many, then every so many.
-_EAGER_SCALES, _LAZY_SCALES = 16, 4
-# A step in sizes: sums are of q before it, and components must not be lost at once.
-_LEAST, _MOST = 0.5, 2.0
-_WORTH = 1e-3  # relative changes below are left alone
-_HALVINGS = 3
-
-
 class Noise(NamedTuple):
     """Noise of an entry ``u . v / sqrt(k)``."""
 
@@ -192,20 +183,15 @@ class Noise(NamedTuple):
     variance: float
 
 
-class RowTerms(NamedTuple):
-    """Terms that a gap adds to the conditionals of rows."""
-
-    precision: Tensor  # (n, k, k), estimated: not always positive
-    target: Tensor  # (n, k)
-
-
 def row_conditionals(
-    sums: Sums, law: RowLaw, means: Tensor, noise: Noise, added: RowTerms | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+    sums: Sums, law: RowLaw, means: Tensor, noise: Noise,
+    added: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The best Gaussians ``N(P^-1 t, P^-1)`` of the free coordinates of rows given the others.
 
     ``sums``: of shapes (n, d, d) and (n, d); ``law``: the rows' prior; ``means`` (n, d): prior
-    means; ``added``: of the first k coordinates. Returns Cholesky's factors of P, P and t.
+    means; ``added``: terms of a gap in P and t of the first k coordinates, (n, k, k), estimated and
+    so not always positive, and (n, k). Returns Cholesky's factors of P, P and t.
     """
     second, first = sums
     precision = second / (noise.n_components * noise.variance)
@@ -213,11 +199,12 @@ def row_conditionals(
     target = first / (sqrt(noise.n_components) * noise.variance)
     target += (means @ law.precision).to(target)
     if added is not None:
-        k = added.target.shape[1]
-        target[:, :k] += added.target
+        stiffness, pull = added
+        k = pull.shape[1]
+        target[:, :k] += pull
         diagonal = precision.diagonal(dim1=-2, dim2=-1)[:, :k]
         least = diagonal.clone()
-        precision[:, :k, :k] += added.precision
+        precision[:, :k, :k] += stiffness
         # Only an added precision estimated from draws, never a true one, is negative.
         torch.maximum(diagonal, least, out=diagonal)
     factor = cholesky(
@@ -243,19 +230,11 @@ class ScaleSums(NamedTuple):
         return float(by_second / n_components - 2.0 * by_first / n_components**0.5)
 
 
-class Rescaled(NamedTuple):
-    """Rows of a side at their best size."""
-
-    scales: Tensor | None  # (d,), 1 for offsets; None: they stay
-    moments: SideMoments
-    law: RowLaw
-    value: float  # the prior's part of the bound
-
-
 def rescaled(
     sums: ScaleSums, moments: SideMoments, prior: SidePrior, law: RowLaw, noise: Noise
-) -> Rescaled:
-    r"""Sizes for a side's coordinates, and the best law of rows multiplied by them.
+) -> tuple[Tensor | None, RowLaw, float]:
+    r"""Sizes (d,) for a side's coordinates (1 for offsets; None: all stay), the best law of rows
+    multiplied by them, and its part of the bound.
 
     Where the prior's scales are learned, a component that explains nothing shrinks like
     :math:`1 / t` under coordinate ascent: its rows follow the prior, and the prior its rows.
@@ -271,33 +250,26 @@ def rescaled(
     """
     k, d = noise.n_components, len(sums.first)
     best, value = prior.learned(moments, law)
-    stay = Rescaled(None, moments, best, value)
+    stay = None, best, value
     # H s / (k s2) = b / (sqrt(k) s2) + c, the rest's slope c at s = 1; offsets stay.
     slope = (sums.first / k**0.5 - sums.second[:, k:].sum(1) / k)[:k]
     slope = slope + noise.variance * (prior.growth(best)[:k] + sums.gap)
     wanted, _ = torch.linalg.solve_ex(sums.second[:k, :k] / k, slope)
-    step = wanted.clamp(_LEAST, _MOST).log()
-    if not float(step.abs().max()) >= _WORTH:
-        return stay  # nan: no entries tell of the size
+    # At most twofold: sums are of q before it, and components must not be lost at once.
+    step = wanted.clamp(0.5, 2.0).log()
+    if not float(step.abs().max()) >= 1e-3:
+        return stay  # smaller changes aren't worth it; nan: no entries tell of the size
     before = value - 0.5 * sums.fit(torch.ones_like(sums.first), k) / noise.variance
-    for _ in range(_HALVINGS):
+    for _ in range(3):
         scales = sums.first.new_ones(d)
         scales[:k] = step.exp()
         resized = moments.scaled(scales)
         law_there, value = prior.learned(resized, law)
         after = value - 0.5 * sums.fit(scales, k) / noise.variance
         if after + float((moments.n + sums.gap) @ step) > before:
-            return Rescaled(scales, resized, law_there, value)
+            return scales, law_there, value
         step = 0.5 * step
     return stay
-
-
-class SideUpdate(NamedTuple):
-    """Parts of the bound by updated rows of one side."""
-
-    fit: float  # what they add to the expected squared error beyond ``sum r^2``
-    entropy: float
-    sums: ScaleSums | None  # None where components can't have scales of their own
 
 
 def update_side(
@@ -307,8 +279,12 @@ def update_side(
     posterior: FactorState,
     family: CovarianceFamily,
     added: GapGradient | None,
-) -> SideUpdate:
-    """Update one side in place."""
+) -> tuple[float, float, ScaleSums | None]:
+    """Update one side in place.
+
+    Returns what its rows add to the expected squared error beyond ``sum r^2``, their entropy, and
+    sums that tell of their size; None where components can't have scales of their own.
+    """
     mean, cov = posterior[:2]
     k, free = problem.model.n_components, problem.model.network.sides[index]
     noise, law = Noise(k, posterior.noise_variance), problem.laws(posterior)[index]
@@ -317,23 +293,24 @@ def update_side(
     totals = _Totals(k, len(free.free), mean.device)
     for begin, end in matrix_blocks(side.entries.n_rows, mean.shape[1]):
         rows = slice(side.own.start + begin, side.own.start + end)
-        explained = given_pinned(packed_sums(side.entries.block(begin, end), packed, others), free)
+        block = side.entries.block(begin, end)
+        sums, constant = given_pinned(packed_sums(block, packed, others), free)
         terms = None
         if added is not None:
             stiffness = added.added_precision[rows]
             # As m' Q: Q is symmetric, and m' on the left takes a third of the time.
             pull = (mean[rows, :k].unsqueeze(-2) @ stiffness).squeeze(-2).add_(added.d_mean[rows])
-            terms = RowTerms(stiffness, pull)
+            terms = (stiffness, pull)
         factor, precision, target = row_conditionals(
-            explained.sums, law, prior_means[begin:end], noise, terms
+            sums, law, prior_means[begin:end], noise, terms
         )
         best = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
         projected = family.project_free(precision, factor, k)
         put_free(mean[rows], cov[rows], (best, projected), free)
         totals.log_det_precision += log_det(factor).sum()
         if added is not None and terms is not None and problem.model.prior.learns_scales:
-            totals.add_slope(added.d_mean[rows], terms.precision, best, projected)
-        totals.add(explained, best, projected)
+            totals.add_slope(added.d_mean[rows], terms[0], best, projected)
+        totals.add(sums, constant, best, projected)
     ratio = family.pool(cov[side.own])
     # The answer saves a pass over the covariances, and costs a GPU a wait.
     if ratio.device.type != "cpu" or bool((ratio != 1.0).any()):
@@ -341,7 +318,7 @@ def update_side(
     variances = cov[side.own].diagonal(dim1=-2, dim2=-1)[:, positions(free.free, cov)]
     fit, log_det_precision = totals.read(ratio)
     entropy = family.entropy(variances, log_det_precision)
-    return SideUpdate(fit, entropy, None if family.is_isotropic else totals.sums)
+    return fit, entropy, None if family.is_isotropic else totals.sums
 
 
 class _Totals:
@@ -361,10 +338,9 @@ class _Totals:
         self.sums.gap.add_((d_mean * mean[:, :k]).sum(0))
         self.sums.gap.sub_((added * cov[:, :k, :k]).sum((0, 2)))
 
-    def add(self, explained: ToExplain, mean: Tensor, cov: Tensor) -> None:
+    def add(self, sums: Sums, constant: Tensor, mean: Tensor, cov: Tensor) -> None:
         """Add what rows say of the squared errors; overwrites ``cov``."""
-        (second, first), constant = explained
-        k = len(self.sums.gap)
+        (second, first), k = sums, len(self.sums.gap)
         self.constant += constant.sum()
         self.sums.first.add_((mean * first).sum(0))
         self.sums.second.add_((second * mean.unsqueeze(-1)).mul_(mean.unsqueeze(-2)).sum(0))
@@ -385,28 +361,31 @@ class _Totals:
 
 
 def learn_prior(
-    problem: FactorProblem, index: int, posterior: FactorState, update: SideUpdate, sweep: int
-) -> tuple[FactorState, float, float]:
+    problem: FactorProblem, index: int, posterior: FactorState,
+    update: tuple[float, float, ScaleSums | None], sweep: int,
+) -> tuple[FactorState, float, float]:  # fmt: skip
     """The best prior of one side, the fit, and the side's part of the bound; held, it stays.
 
-    Where scales are learned, factors get the size they should have, in place.
+    ``update``: of `update_side`. Where scales are learned, factors get the size they should have,
+    in place: in the first sixteen sweeps with a learned prior, then in every fourth.
     """
     prior, law = problem.priors[index], problem.laws(posterior)[index]
     k, (fit, entropy, sums) = problem.model.n_components, update
     moments, age = side_moments(problem, posterior, index), sweep - problem.n_held
-    is_due = age >= 0 and (age < _EAGER_SCALES or age % _LAZY_SCALES == 0)
+    is_due = age >= 0 and (age < 16 or age % 4 == 0)
     if sums is None or not is_due or not problem.model.prior.learns_scales:
         best, value = prior.learned(moments, law)
         return with_law(problem, posterior, index, best, age), fit, value + entropy
-    step = rescaled(sums, moments, prior, law, Noise(k, posterior.noise_variance))
-    if step.scales is not None:
-        fit += sums.fit(step.scales, k) - sums.fit(torch.ones_like(step.scales), k)
-        entropy += moments.n * float(step.scales.log().sum())
+    noise = Noise(k, posterior.noise_variance)
+    scales, best, value = rescaled(sums, moments, prior, law, noise)
+    if scales is not None:
+        fit += sums.fit(scales, k) - sums.fit(torch.ones_like(scales), k)
+        entropy += moments.n * float(scales.log().sum())
         by, rows = torch.ones_like(posterior.mean[0]), problem.data.sides[index].own
-        by[:k] = step.scales[:k]
+        by[:k] = scales[:k]
         posterior.mean[rows] *= by
         posterior.cov[rows] *= by.unsqueeze(-1) * by
-    return with_law(problem, posterior, index, step.law, age), fit, step.value + entropy
+    return with_law(problem, posterior, index, best, age), fit, value + entropy
 
 
 def with_law(

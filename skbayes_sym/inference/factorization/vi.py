@@ -86,9 +86,6 @@ _TURNS = frozenset({6, 12})
 # Tolerances above, in nats, leave the noise of a gap alone; below, once the bound stalls, so many
 # sweeps more let the running mean of looks at it settle.
 WORTH, _MORE_SWEEPS = 1.0, 60
-# Sweeps averaged to judge convergence; half as many where a nat doesn't matter.
-WINDOW = 10
-_MOST_ROWS = 500  # of the shorter side: a decomposition costs no more than some sweeps
 
 
 def fit_factors(
@@ -126,7 +123,8 @@ def fit_factors(
             state, data, elbo = _sweep(problem, covariance, sweep, state, data, added)
             curve.append(elbo + (0.0 if added is None else float(added.value)))
             loop.stop_if("callback", on_sweep(state, curve[-1]))
-            has_stalled = stalled(curve[first:], WINDOW // part, problem.tol / part)
+            # The mean of ten sweeps, of half as many where a nat doesn't matter.
+            has_stalled = stalled(curve[first:], 10 // part, problem.tol / part)
             if last == problem.max_iter and has_stalled:
                 last = sweep + (_MORE_SWEEPS if is_random and problem.tol <= WORTH else 0)
             loop.stop_if("tol", sweep >= last)
@@ -208,7 +206,8 @@ def sweeps_start(problem: FactorProblem) -> FactorState:
     iteration does, and often stop on the way, a vector of the next singular value in one's place.
     Means of both sides are equally large and their product is the best one of its rank, but none is
     smaller than the prior's scale: a component of zeros would stay one. Components beyond the
-    matrix's rank begin at random. O(n m min(n, m)).
+    matrix's rank begin at random. O(n m min(n, m)), no more than some sweeps up to 500 rows of the
+    shorter side.
     """
     start, (n, m), model = problem.start, problem.shape, problem.model
     k = model.n_components
@@ -216,7 +215,7 @@ def sweeps_start(problem: FactorProblem) -> FactorState:
     has_features = any(feature is not None for feature in model.prior.features)
     if (
         problem.warm is not None or not problem.is_complete or not is_plain or has_features
-        or isinstance(model.prior.scale, str) or min(n, m) > _MOST_ROWS
+        or isinstance(model.prior.scale, str) or min(n, m) > 500
     ):  # fmt: skip
         return start
     matrix = problem.data.by_row.value.view(n, m).double()

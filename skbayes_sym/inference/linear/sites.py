@@ -250,7 +250,8 @@ def update(
     )
     tried = passes(_like(mixed, target)) if mixed is not None else None
     rho = 1.0
-    while tried is None and rho > 2.0**-20:  # shorter, we are there, up to rounding
+    # A step that is shorter and still doesn't help: we are there, up to rounding.
+    while tried is None and rho > 2.0**-20:
         tried = passes(state.sites.toward(target, rho))
         rho *= 0.5
     return Update(state, 0.0) if tried is None else Update(tried, _change(state, tried))
