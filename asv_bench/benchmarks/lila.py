@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.curvature import Kronecker
-from skbayes_sym.inference.laplace.jacobian import Directions
+from skbayes_sym.inference.laplace.curvature import Directions, Kronecker
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.online_training import (
     HyperAscent,

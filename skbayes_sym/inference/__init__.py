@@ -5,7 +5,7 @@ Reading order: `posteriors` (what every method ends with), `predictor` (as rows 
 folder a method:
 `gaussian_vi`, `linear`, `laplace`, `factorization`, `sampling`; `modes` (which modes
 draws have, what each weighs, chains in one), `laplace_starts` (where chains may start),
-`diagnostics`, `effective_noise`; `pooling` (several distributions as one, by the rows that each
+`diagnostics`; `pooling` (several distributions as one, by the rows that each
 leaves out).
 `gaussian_process` predicts without a network.
 `solvers` are what a user gives to an estimator.

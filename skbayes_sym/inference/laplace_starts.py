@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.search.beginnings import search_numbers
-from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence
-from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.evidence_problem import LabelsEvidence, NumbersEvidence
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, Search, starting_points
 from skbayes_sym.inference.sampling.kernels import DensePreconditioner
 from skbayes_sym.models.likelihoods.likelihood import Likelihood

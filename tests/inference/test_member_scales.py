@@ -11,16 +11,18 @@ from torch import nn
 from torch.testing import assert_close
 
 from skbayes_sym.inference import map as module
-from skbayes_sym.inference.effective_noise import effective_noise, leverages_of, noise_nodes
 from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.map import (
     ScaledModes,
-    chosen_rows,
+    affordable_rows,
     curvature_numbers,
     determined,
     determined_by_each,
+    effective_noise,
     learned,
     learned_noise,
+    leverages_of,
+    noise_nodes,
     update_steps,
 )
 from skbayes_sym.models import ARD, MLP, TANH, BaseNetwork, LayerScales, ParamLayout
@@ -362,7 +364,7 @@ def test_an_even_selection_stands_for_all(monkeypatch):
     whole = determined(network, likelihood, theta, twice, scale)
     p = len(theta)
     monkeypatch.setattr(module, "_MOST_WORK", 21.0 * p**2)
-    assert len(chosen_rows(42, 1, p)) == 21
+    assert len(affordable_rows(42, 1, p)) == 21
     assert curvature_numbers(42, 1, p) == 21 * p + p**2
     half = determined(network, likelihood, theta, twice, scale)
     torch.testing.assert_close(half.variance, whole.variance, rtol=0.05, atol=0.0)
@@ -371,10 +373,10 @@ def test_an_even_selection_stands_for_all(monkeypatch):
 def test_how_many_rows_are_within_the_work():
     """``n p min(n, p)`` multiplications, n rows times outputs; one row at least."""
     for n, k, p in [(1000, 1, 601), (500, 10, 3760), (10**6, 1, 300), (10**5, 3, 10**7)]:
-        size = len(chosen_rows(n, k, p))
+        size = len(affordable_rows(n, k, p))
         assert 1 <= size <= n
         work = size * k * p * min(size * k, p)
         assert work <= module._MOST_WORK or size == 1
         if 1 < size < n:  # and not much fewer
             assert work > 0.75 * module._MOST_WORK
-    assert len(chosen_rows(1000, 1, 601)) == 1000
+    assert len(affordable_rows(1000, 1, 601)) == 1000

@@ -23,9 +23,9 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.estimators.laplace.evidence_method import EvidenceLaplace, EvidenceLaplaceLabels
-from skbayes_sym.inference.effective_noise import MOST_ROWS, chosen_rows
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
 from skbayes_sym.inference.laplace.search.gauss_newton import are_outnumbered
+from skbayes_sym.inference.map import chosen_rows
 from skbayes_sym.inference.pooling import (
     NoiseShape,
     baseline_share,
@@ -352,7 +352,7 @@ class Numbers(Pool):
         # The noise and the left-out rows of a member cost two eigendecompositions in the smaller of
         # the spaces of rows and weights.
         network = model.network
-        n_numbers = min(data.n_rows, MOST_ROWS) * network.n_outputs
+        n_numbers = len(chosen_rows(data.n_rows)) * network.n_outputs
         m, larger = sorted((n_numbers, network.layout.n_params))
         done = n * 2.0 * m**2 * (larger + effort.eigenvectors * m)
         is_judged = parts.linear is not None and parts.members is None

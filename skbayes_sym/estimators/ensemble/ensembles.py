@@ -24,9 +24,9 @@ from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, Weight
 from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.optimizers import Adam, Optimizer, as_adam
-from skbayes_sym.inference.effective_noise import NoiseNodes, noise_nodes
-from skbayes_sym.inference.laplace.member_refit import RefittedMembers
+from skbayes_sym.inference.laplace.labels_predictive import RefittedMembers
 from skbayes_sym.inference.laplace.predictors import RefittedPredictor
+from skbayes_sym.inference.map import NoiseNodes, noise_nodes
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian

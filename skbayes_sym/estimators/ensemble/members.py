@@ -24,18 +24,15 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged
-from skbayes_sym.inference.effective_noise import effective_noise, leverages_of
 from skbayes_sym.inference.laplace.labels_predictive import (
     LeftOut,
-    left_out_losses,
-    widest_within_error,
-    without_itself,
-)
-from skbayes_sym.inference.laplace.member_refit import (
     LinearisedMember,
     RefittedMember,
     RefittedMembers,
+    left_out_losses,
     refit,
+    widest_within_error,
+    without_itself,
 )
 from skbayes_sym.inference.log_density import LogDensity, NetworkPosterior
 from skbayes_sym.inference.map import (
@@ -43,6 +40,8 @@ from skbayes_sym.inference.map import (
     MinibatchDensity,
     ScaledModes,
     curvature_numbers,
+    effective_noise,
+    leverages_of,
     update_steps,
 )
 from skbayes_sym.models.model import Batches, Model

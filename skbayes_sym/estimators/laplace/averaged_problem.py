@@ -19,8 +19,14 @@ from skbayes_sym.estimators.laplace.families import (
     LearnedInvariances,
     averaging_is_negligible,
 )
-from skbayes_sym.inference.laplace.curvature import Full, Kronecker, Precision, Structure
-from skbayes_sym.inference.laplace.jacobian import Directions, parameter_positions
+from skbayes_sym.inference.laplace.curvature import (
+    Directions,
+    Full,
+    Kronecker,
+    Precision,
+    Structure,
+    parameter_positions,
+)
 from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior
 from skbayes_sym.inference.laplace.marginal_likelihood import (
     AveragedNetwork,

@@ -22,7 +22,6 @@ from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.laplace.effort import ModesEffort, network_of
-from skbayes_sym.inference.effective_noise import chosen_rows
 from skbayes_sym.inference.laplace.labels_predictive import (
     RefinedModes,
     choose_variance_scale,
@@ -42,8 +41,11 @@ from skbayes_sym.inference.laplace.search.beginnings import (
     search_numbers,
     unexplained_share,
 )
-from skbayes_sym.inference.laplace.search.evidence_problem import EvidenceProblem, NumbersEvidence
-from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.evidence_problem import (
+    EvidenceProblem,
+    LabelsEvidence,
+    NumbersEvidence,
+)
 from skbayes_sym.inference.laplace.search.mode_search import (
     EvidenceSearch,
     Modes,
@@ -53,6 +55,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     mapped,
     starting_points,
 )
+from skbayes_sym.inference.map import chosen_rows
 from skbayes_sym.inference.pooling import left_out
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
@@ -158,8 +161,7 @@ def _starts(problem: EvidenceProblem, n: int, seed: int) -> Tensor:
 
 def some_rows(problem: Problem, most: int) -> Problem:
     """The problem of at most ``most`` rows, spread evenly."""
-    n_rows = len(problem.data.x)
-    rows = torch.linspace(0, n_rows - 1, min(n_rows, most)).round().long()
+    rows = chosen_rows(len(problem.data.x), most)
     return replace(problem, data=Data(*(t[rows.to(t.device)] for t in problem.data)))
 
 

@@ -27,7 +27,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     left_out_losses,
     without_itself,
 )
-from skbayes_sym.inference.laplace.search.labels import LinearisedOutputs, Terms
+from skbayes_sym.inference.laplace.search.evidence_problem import LinearisedOutputs, Terms
 from skbayes_sym.inference.linear.conjugate import Scales, Statistics, learn
 from skbayes_sym.inference.linear.hyperparameters import Range, Until, fit_sites
 from skbayes_sym.inference.linear.sites import (

@@ -27,16 +27,12 @@ from skbayes_sym.inference.pooling import (
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 
-_LEAST_WEIGHT = 1e-3  # of a member that is asked for predictions
-_LEAST_GAP = 1e-9  # between targets, of their range; less is rounding
-
 
 class JudgedMember(NamedTuple):
     """A member that was fitted: what predicts, and log densities (N,) of left-out rows, nats."""
 
     part: Any
     log_density: Array
-    said: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +70,7 @@ def weighed(members: Mapping[str, JudgedMember], task: StackTask) -> StackFit:
     p = stacking_weights(
         density[:, known], task.weight[known], concentration=task.effort.concentration
     )
-    p = torch.where(p < _LEAST_WEIGHT, 0.0, p)
+    p = torch.where(p < task.effort.least_weight, 0.0, p)
     return StackFit(members, dict(zip(members, (p / p.sum()).tolist(), strict=True)))
 
 
@@ -90,38 +86,29 @@ def fit_stack(
     reasons: list[str] = []
     failed: dict[str, str] = {}
     stop = False
-    late = {name: m for name, m in members.items() if isinstance(m, Networks)}
-    early = {name: m for name, m in members.items() if name not in late}
-
-    def keep(name: str, answer: JudgedMember | str) -> None:
-        nonlocal stop
+    late = [name for name, member in members.items() if isinstance(member, Networks)]
+    early = [name for name in members if name not in late]
+    answers: dict[str, JudgedMember | str] = {}
+    if n_jobs not in (None, 1):
+        jobs = (delayed(attempt)(members[name], task, by_folds) for name in early)
+        answers = dict(zip(early, Parallel(n_jobs=n_jobs)(jobs), strict=True))
+    for name in [*early, *late]:
+        is_late = name not in answers and time.monotonic() > task.deadline
+        if stop or (judged and is_late):
+            break
+        behind = _behind(members[name], judged, task)
+        if behind is not None:
+            reasons.append(f"{name} began {behind:.2f} nats per row behind and weren't finished")
+            continue
+        answer = answers[name] if name in answers else attempt(members[name], task, by_folds)
         if isinstance(answer, str):
             failed[name] = answer
             warn_user(f"member {name!r} failed and is left out: {answer}", FitFailedWarning)
-            return
+            continue
         judged[name] = answer
         mean, error = _score(answer.log_density, task)
         logger.info("%s: %.4g +- %.2g nats per left-out row, scaled", name, mean, error)
         stop = run.end_block()
-
-    if n_jobs in (None, 1):
-        for name, member in early.items():
-            if stop or (judged and time.monotonic() > task.deadline):
-                break
-            keep(name, attempt(member, task, by_folds))
-    else:
-        jobs = (delayed(attempt)(member, task, by_folds) for member in early.values())
-        for name, answer in zip(early, Parallel(n_jobs=n_jobs)(jobs), strict=True):
-            if not stop:
-                keep(name, answer)
-    for name, member in late.items():
-        if stop or (judged and time.monotonic() > task.deadline):
-            break
-        behind = _behind(member, judged, task)
-        if behind is not None:
-            reasons.append(f"{name} began {behind:.2f} nats per row behind and weren't finished")
-            continue
-        keep(name, attempt(member, task, by_folds))
     if not judged:
         told = "; ".join(f"{name}: {error}" for name, error in failed.items())
         raise ValueError(f"no member of the stack could be fitted. {told}")
@@ -183,7 +170,7 @@ def judge(member: Member, task: StackTask, by_folds: bool) -> JudgedMember:
     if bool(density.isposinf().any() | density.isnan().all()):
         raise ValueError("the log densities of its left-out rows are no numbers.")
     part = StackPart(base, reads_given=isinstance(member, Given))
-    return JudgedMember(part, density.numpy() - fit.optimism, fit.said)
+    return JudgedMember(part, density.numpy() - fit.optimism)
 
 
 def _shaped(fit: Fit, law: NormalMixture, task: StackTask) -> tuple[ShapedPredictor, Tensor]:
@@ -234,5 +221,5 @@ def resolution(task: StackTask) -> float:
     """
     y = task.y.unique()
     gaps = y.diff()
-    gaps = gaps[gaps > _LEAST_GAP * (y[-1] - y[0])]
+    gaps = gaps[gaps > 1e-9 * (y[-1] - y[0])]  # less is rounding
     return float(gaps.min()) / 12.0**0.5 if len(gaps) and not task.n_classes else 0.0

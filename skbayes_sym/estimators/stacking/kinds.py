@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,8 +28,6 @@ from skbayes_sym.inference.pooling import left_out
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 
-_ROWS_AT_ONCE = 1000
-
 
 @dataclass(frozen=True)
 class StackEffort:
@@ -39,6 +37,7 @@ class StackEffort:
     # Dirichlet(1 + 1): a prior of no member's absence. Without it the pool is .004 worse in the
     # mean of 22 tables and .07 at worst, with 10 in place of the second 1 .03 in the mean.
     concentration: float = 2.0
+    least_weight: float = 1e-3  # of a member that is asked for predictions
     # Networks that two modes, of three units or of the usual width, leave this far behind the best
     # of the others, nats per row, add nothing: in 12 tables of 22, and they were three quarters of
     # the time.
@@ -115,7 +114,7 @@ class Fit:
     itself, nan of rows that it doesn't know of; None asks for folds, ``is_by_folds`` says that they
     were made. ``is_final``: whether the part is to be taken as it is, without a noise shape or a
     calibration; ``is_of_points``: whether its noise is 1 for lack of another; ``optimism``: nats
-    per row that left-out rows promise too much; ``said``: what there is to know.
+    per row that left-out rows promise too much.
     """
 
     part: Any
@@ -123,7 +122,6 @@ class Fit:
     is_final: bool = False
     is_of_points: bool = False
     optimism: float = 0.0
-    said: str = ""
     is_by_folds: bool = False
 
 
@@ -178,13 +176,23 @@ class Forest:
         kind = ExtraTreesClassifier if task.n_classes else ExtraTreesRegressor
         forest = kind(effort.n_trees, bootstrap=True, random_state=task.seed % 2**32)
         forest.fit(x, y, weight)
-        values = [_forest_values(tree, task.n_classes) for tree in forest.estimators_]
-        trees = _of_sklearn(forest.estimators_, values)
+        parts, values = [], []
+        for one in forest.estimators_:
+            tree, value = one.tree_, one.tree_.value[:, 0]
+            parts.append((tree.feature, tree.threshold, tree.children_left, tree.children_right))
+            if task.n_classes:  # class frequencies of every node
+                full = np.zeros((len(value), task.n_classes))
+                full[:, one.classes_.astype(int)] = value / value.sum(axis=1, keepdims=True)
+            else:  # the mean and mean square of its targets
+                full = np.column_stack([value[:, 0], tree.impurity + value[:, 0] ** 2])
+            values.append(full)
+        depth = max(one.tree_.max_depth for one in forest.estimators_)
+        trees = _joined(parts, values, depth, rounds=True)
         bagged = np.stack([np.bincount(s, minlength=len(y)) for s in forest.estimators_samples_], 1)
         out = torch.as_tensor(bagged == 0)
         average = torch.cat([
             _average(trees.values(task.rows.x[rows]), out[rows])
-            for rows in torch.arange(len(y)).split(_ROWS_AT_ONCE)
+            for rows in torch.arange(len(y)).split(1000)
         ]).unsqueeze(1)  # fmt: skip
         if task.n_classes:
             counts = np.bincount(y, weight, task.n_classes) + 0.5
@@ -201,25 +209,6 @@ def _average(values: Tensor, out: Tensor) -> Tensor:
     """Average (N, V) over the trees that haven't seen a row, over all where every one has."""
     share = torch.where(out.any(1, keepdim=True), out, True).to(values)
     return torch.einsum("nt,ntv->nv", share / share.sum(1, keepdim=True), values)
-
-
-def _forest_values(tree: Any, n_classes: int) -> Array:
-    """Class frequencies of every node, or the mean and mean square of its targets."""
-    value = tree.tree_.value[:, 0]
-    if n_classes:
-        full = np.zeros((len(value), n_classes))
-        full[:, tree.classes_.astype(int)] = value / value.sum(axis=1, keepdims=True)
-        return full
-    return np.column_stack([value[:, 0], tree.tree_.impurity + value[:, 0] ** 2])
-
-
-def _of_sklearn(forest: Sequence[Any], values: Sequence[Array]) -> Trees:
-    """Trees of one forest."""
-    parts = [
-        (t.tree_.feature, t.tree_.threshold, t.tree_.children_left, t.tree_.children_right)
-        for t in forest
-    ]
-    return _joined(parts, values, max(t.tree_.max_depth for t in forest), rounds=True)
 
 
 def _joined(
@@ -252,7 +241,15 @@ class Boosting:
             model = self._model(task, most).fit(x[train], y[train], weight[train])
             stages = model.staged_predict_proba if n_classes else model.staged_predict
             for k, stage in enumerate(stages(x[test])):
-                staged[k, test] = _filled(stage, model, n_classes)
+                if not n_classes:
+                    staged[k, test] = stage[:, None]
+                    continue
+                # Classes that the training rows haven't are hardly possible; a model of one class
+                # has a column for another all the same.
+                full = np.full((len(stage), n_classes), 1e-9)
+                is_one = len(model.classes_) == 1
+                full[:, model.classes_.astype(int)] = 1.0 if is_one else stage.clip(1e-9)
+                staged[k, test] = full
         if n_classes:
             loss = -np.log(staged[:, np.arange(len(y)), y]) @ weight
             staged = np.log(staged)
@@ -260,13 +257,16 @@ class Boosting:
             loss = (staged[..., 0] - y) ** 2 @ weight
         best = int(loss.argmin())
         model = self._model(task, best + 1).fit(x, y, weight)
-        without, said = torch.as_tensor(staged[best]), f"{best + 1} rounds"
-        part = OfTrees(_of_boosting(model, n_classes), 0.0, _baseline(model, n_classes), 0.0)
+        without, first = torch.as_tensor(staged[best]), model._baseline_prediction
+        offset = np.asarray(first, dtype=np.float64).reshape(-1)
+        if n_classes == 2:
+            offset = np.array([0.0, *offset])
+        part = OfTrees(_of_boosting(model, n_classes), 0.0, offset, 0.0)
         if n_classes:
-            return Fit(part, without, said=said, is_by_folds=True)
+            return Fit(part, without, is_by_folds=True)
         ones = without.new_ones(1, 1, 1)
         law = NormalMixture(without.unsqueeze(0), 0.0 * ones, ones)
-        return Fit(part, law, is_of_points=True, said=said, is_by_folds=True)
+        return Fit(part, law, is_of_points=True, is_by_folds=True)
 
     def _model(self, task: StackTask, rounds: int) -> Any:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -278,21 +278,6 @@ class Boosting:
             min_samples_leaf=effort.rows_a_leaf, early_stopping=False,
             random_state=task.seed % 2**32,
         )  # fmt: skip
-
-
-def _filled(stage: Array, model: Any, n_classes: int) -> Array:
-    """Probabilities of all classes, of those missing from the training rows hardly any."""
-    if not n_classes:
-        return stage[:, None]
-    full = np.full((len(stage), n_classes), 1e-9)
-    is_one = len(model.classes_) == 1  # whose model has a column for another all the same
-    full[:, model.classes_.astype(int)] = 1.0 if is_one else stage.clip(1e-9)
-    return full
-
-
-def _baseline(model: Any, n_classes: int) -> Array:
-    value = np.asarray(model._baseline_prediction, dtype=np.float64).reshape(-1)
-    return np.array([0.0, *value]) if n_classes == 2 else value
 
 
 def _of_boosting(model: Any, n_classes: int) -> Trees:
@@ -311,19 +296,16 @@ def _of_boosting(model: Any, n_classes: int) -> Trees:
     return _joined(parts, values, depth, rounds=False)
 
 
-class Deadline(NamedTuple):
+@dataclass(frozen=True)
+class Deadline:
     """A callback that ends a fit when time is up."""
 
     seconds: float  # of time.monotonic()
 
-    def setup(self, estimator: BaseEstimator, context: Any) -> None:
-        """Prepare nothing."""
+    def _pass(self, *_: Any, **task: Any) -> None:
+        """Do nothing."""
 
-    def teardown(self, estimator: BaseEstimator, context: Any) -> None:
-        """Put nothing away."""
-
-    def on_fit_task_begin(self, estimator: BaseEstimator, context: Any, **task: Any) -> None:
-        """Begin nothing."""
+    setup = teardown = on_fit_task_begin = _pass
 
     def on_fit_task_end(self, estimator: BaseEstimator, context: Any, **task: Any) -> bool:
         """Say whether time is up."""
@@ -346,8 +328,7 @@ class Networks:
         if n_weights > task.effort.most_weights_a_row * len(task) and np.isfinite(density).all():
             test, refit = self._refit(task, model)
             optimism = max(0.0, float(np.average(density[test] - refit)))
-        known = torch.as_tensor(density)
-        return Fit(part, known, is_final=True, optimism=optimism, said=model.choice_)
+        return Fit(part, torch.as_tensor(density), is_final=True, optimism=optimism)
 
     def probe(self, task: StackTask, enough: float) -> float:
         """Score of two modes by their left-out rows, nats per row: of few units, or of many.

@@ -53,9 +53,6 @@ class Trees:
         return torch.as_tensor(self.value).to(x.device)[self.leaves(x)]
 
 
-_LEAST_LOG = -30.0  # of a probability
-
-
 @dataclass(frozen=True, eq=False)
 class RowBlock:
     """Rows as a stack's parts take them: encoded and scaled, ``x`` (N, D), and as given."""
@@ -94,19 +91,19 @@ class OfEstimator(BasePredictor):
         scaled = torch.cat(list(self.estimator._input_blocks(x.numpy())))
         return scaled, self.estimator._predictor(scaled)
 
-    def _in_units(self, law: NormalMixture) -> NormalMixture:
+    def _in_units(self, law: Any) -> Any:
+        if is_classifier(self.estimator):
+            return law
         units = self.estimator.y_mean_, self.estimator.y_scale_
         return law.in_units(*(torch.as_tensor(u).to(law.loc) for u in units))
 
     def law(self, x: Any) -> Any:
         x, inner = self._inner(x)
-        law: Any = inner.law(x)
-        return law if is_classifier(self.estimator) else self._in_units(law)
+        return self._in_units(inner.law(x))
 
     def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
         x, inner = self._inner(x)
-        law: Any = inner.drawn(x, n, generator=generator)
-        return law if is_classifier(self.estimator) else self._in_units(law)
+        return self._in_units(inner.drawn(x, n, generator=generator))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,10 +138,10 @@ class OfGiven(BasePredictor):
         """Expected targets (N, 1), or logarithms of probabilities (N, K), as scores."""
         if self.classes is None:
             return self.law(rows).mean()  # type: ignore[no-any-return]
-        law = predictive(self.estimator, rows)
-        scores = np.full((num_samples(rows), len(self.classes)), _LEAST_LOG)
+        law, least = predictive(self.estimator, rows), -30.0
+        scores = np.full((num_samples(rows), len(self.classes)), least)
         with np.errstate(divide="ignore"):
-            log_probs = np.log(law.proba()).clip(_LEAST_LOG)
+            log_probs = np.log(law.proba()).clip(least)
         scores[:, np.searchsorted(self.classes, law.classes)] = log_probs
         return torch.as_tensor(scores)
 

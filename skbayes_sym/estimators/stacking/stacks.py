@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import is_classifier
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from torch import Tensor
 
@@ -34,8 +34,6 @@ from skbayes_sym.inference.gaussian_process import ProcessEffort
 from skbayes_sym.inference.pooling import PooledPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.memory import Part, require_memory
-
-_DIGITS = 12  # of scaled targets, beyond which they differ by the rounding of their units
 
 
 class Stack(RowEstimator):
@@ -109,7 +107,9 @@ class Stack(RowEstimator):
             members = self._members()
             data = Training.open(self, X, y, sample_weight)
             task = self._task(data, X, y)
-            require_memory([rows_part(data), process_part(data.n_rows)], data.device)
+            n = min(data.n_rows, ProcessEffort().most_rows)
+            process = Part(f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them.")
+            require_memory([rows_part(data), process], data.device)
             run = Run(data.begin, lambda stack: self._stacked(data, task, stack))
             with self._keeping(run):
                 by_folds = self.cv is not None
@@ -130,27 +130,25 @@ class Stack(RowEstimator):
             name, estimator = pair
             if name in members:
                 raise ValueError(f"estimators must have names of their own, got {name!r} twice.")
-            members[name] = self._member(name, estimator)
+            if isinstance(estimator, str):
+                if estimator not in KINDS:
+                    known = ", ".join(map(repr, KINDS))
+                    raise ValueError(
+                        f"estimators: {name!r} is {estimator!r}, which is no member of the default "
+                        f"list: take one of {known}, or an estimator."
+                    )
+                members[name] = KINDS[estimator]()
+                continue
+            is_right = is_classifier if is_classifier(self) else predicts_numbers
+            try:
+                is_known = not isinstance(estimator, type) and is_right(estimator)
+            except AttributeError:  # no estimator at all
+                is_known = False
+            if not is_known:
+                kind = "classifier" if is_classifier(self) else "regressor"
+                raise ValueError(f"estimators: {name!r} must be a {kind}, got {estimator!r}.")
+            members[name] = Given(estimator)
         return members
-
-    def _member(self, name: str, estimator: str | BaseEstimator) -> Member:
-        if isinstance(estimator, str):
-            if estimator not in KINDS:
-                known = ", ".join(map(repr, KINDS))
-                raise ValueError(
-                    f"estimators: {name!r} is {estimator!r}, which is no member of the default "
-                    f"list: take one of {known}, or an estimator."
-                )
-            return KINDS[estimator]()
-        is_right = is_classifier if is_classifier(self) else predicts_numbers
-        try:
-            is_known = not isinstance(estimator, type) and is_right(estimator)
-        except AttributeError:  # no estimator at all
-            is_known = False
-        if not is_known:
-            kind = "classifier" if is_classifier(self) else "regressor"
-            raise ValueError(f"estimators: {name!r} must be a {kind}, got {estimator!r}.")
-        return Given(estimator)
 
     def _task(self, data: Training, X: Any, y: Any) -> StackTask:
         """Distinct rows, encoded and as they were given, and the folds."""
@@ -161,8 +159,8 @@ class Stack(RowEstimator):
         rows, targets, weight = (
             torch.as_tensor(np.ascontiguousarray(a)) for a in data._scaled(data.rows.X)
         )
-        if labels is None:  # the same trees whatever the units of y
-            targets = targets.round(decimals=_DIGITS)
+        if labels is None:  # the same trees whatever the units of y, and their rounding
+            targets = targets.round(decimals=12)
         values = data.rows.y[:, 0] if labels is None else labels[data.rows.y]
         cv, seed = self.cv, data.seed
         if cv is None or isinstance(cv, Integral):
@@ -260,12 +258,6 @@ class Stack(RowEstimator):
     def _predictor(self, like: Tensor) -> PooledPredictor:
         """The parts as one predictor."""
         return PooledPredictor(self._parts_, self.weights_)
-
-
-def process_part(n_rows: int) -> Part:
-    """Matrices of a Gaussian process."""
-    n = min(n_rows, ProcessEffort().most_rows)
-    return Part(f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them.")
 
 
 class StackTables(TakesTables):

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.curvature import Precision
-from skbayes_sym.inference.laplace.jacobian import AveragedJacobian
+from skbayes_sym.inference.laplace.curvature import AveragedJacobian, Precision
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
-from skbayes_sym.inference.laplace.search.labels import LinearisedOutputs
+from skbayes_sym.inference.laplace.search.evidence_problem import LinearisedOutputs
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.gaussian import log_normal_multivariate

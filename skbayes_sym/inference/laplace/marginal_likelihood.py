@@ -29,8 +29,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.curvature import Factors, Precision, Structure
-from skbayes_sym.inference.laplace.jacobian import AveragedJacobian, Directions
+from skbayes_sym.inference.laplace.curvature import (
+    AveragedJacobian,
+    Directions,
+    Factors,
+    Precision,
+    Structure,
+)
 from skbayes_sym.models.augmentations.augmentation import Augmentation, stratified_noise
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data

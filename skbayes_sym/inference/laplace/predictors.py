@@ -7,10 +7,9 @@ from math import pi
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.labels_predictive import scaled_terms
+from skbayes_sym.inference.laplace.labels_predictive import RefittedMember, scaled_terms
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes, LinearisedNetwork
-from skbayes_sym.inference.laplace.member_refit import RefittedMember
-from skbayes_sym.inference.laplace.search.labels import (
+from skbayes_sym.inference.laplace.search.evidence_problem import (
     LabelTerms,
     LinearisedOutputs,
     linearised_logits,

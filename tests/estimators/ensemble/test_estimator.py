@@ -20,7 +20,7 @@ from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.ensemble import ensembles
 from skbayes_sym.estimators.ensemble import members as method
 from skbayes_sym.inference import map as maps
-from skbayes_sym.inference.laplace.member_refit import LinearisedMember, refit
+from skbayes_sym.inference.laplace.labels_predictive import LinearisedMember, refit
 from skbayes_sym.models import ARD, HalfNormal, LayerScales, StudentT
 from skbayes_sym.models.model import Data
 

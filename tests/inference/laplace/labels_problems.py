@@ -7,7 +7,7 @@ from torch.nn.functional import logsigmoid
 
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
 from skbayes_sym.inference.laplace.predictors import LabelsPredictor
-from skbayes_sym.inference.laplace.search.labels import LabelsEvidence, symmetric_root
+from skbayes_sym.inference.laplace.search.evidence_problem import LabelsEvidence, symmetric_root
 from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from skbayes_sym.inference.laplace.curvature import Full, Kronecker
-from skbayes_sym.inference.laplace.jacobian import (
+from skbayes_sym.inference.laplace.curvature import (
     AveragedJacobian,
     Directions,
+    Full,
+    Kronecker,
     dense_jacobian,
     parameter_layers,
     parameter_positions,

@@ -16,13 +16,15 @@ from skbayes_sym.inference.laplace import labels_predictive
 from skbayes_sym.inference.laplace.labels_predictive import (
     VARIANCE_SCALES,
     LeftOut,
+    LinearisedMember,
+    RefittedMembers,
     choose_variance_scale,
     leave_one_out,
     refine,
+    refit,
 )
-from skbayes_sym.inference.laplace.member_refit import LinearisedMember, RefittedMembers, refit
 from skbayes_sym.inference.laplace.predictors import RefittedPredictor
-from skbayes_sym.inference.laplace.search.labels import LabelTerms, symmetric_root
+from skbayes_sym.inference.laplace.search.evidence_problem import LabelTerms, symmetric_root
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.model import Data

@@ -24,7 +24,7 @@ from inference.laplace.test_curvature import (
 from scipy import stats
 from torch.testing import assert_close
 
-from skbayes_sym.inference.laplace.jacobian import Directions, parameter_positions
+from skbayes_sym.inference.laplace.curvature import Directions, parameter_positions
 from skbayes_sym.inference.laplace.laplace_posterior import (
     LaplacePosterior,
     LinearisedModes,

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
-from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence
-from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
+from skbayes_sym.inference.laplace.search.evidence_problem import LabelsEvidence, NumbersEvidence
 from skbayes_sym.inference.laplace.search.mode_search import (
     EvidenceSearch,
     Modes,

@@ -8,14 +8,13 @@ from inference.laplace.labels_problems import class_data, class_problem, grid_lo
 from torch.nn.functional import logsigmoid
 
 from skbayes_sym.inference.laplace.search import evidence_problem as problem_module
-from skbayes_sym.inference.laplace.search import labels
-from skbayes_sym.inference.laplace.search.gauss_newton import WeightCurvature
-from skbayes_sym.inference.laplace.search.labels import (
+from skbayes_sym.inference.laplace.search.evidence_problem import (
     LabelTerms,
     normal_points,
     points_for_prediction,
     symmetric_root,
 )
+from skbayes_sym.inference.laplace.search.gauss_newton import WeightCurvature
 from skbayes_sym.models.networks import mlp_passes
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
@@ -91,7 +90,7 @@ def test_blocks_of_rows_add_up(monkeypatch, few):
     problem = replace(problem, root=symmetric_root(logits.covariance))
     whole = (*numbers(problem.expansion(theta)), problem.misfit(theta), *logits)
     monkeypatch.setattr(mlp_passes, "_NUMBERS", 768)
-    assert 1 < labels.rows_per_block(problem.network) < 7
+    assert 1 < problem_module.rows_per_block(problem.network) < 7
     logits = problem.logits(theta[0], covariance)
     blocks = (*numbers(problem.expansion(theta)), problem.misfit(theta), *logits)
     for a, b in zip(whole, blocks, strict=True):

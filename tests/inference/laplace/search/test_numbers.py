@@ -15,9 +15,12 @@ from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
 from skbayes_sym.inference.laplace.search import evidence_problem as problem_module
 from skbayes_sym.inference.laplace.search import mode_search
 from skbayes_sym.inference.laplace.search import mode_search as modes_module
-from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence, SearchHyper
+from skbayes_sym.inference.laplace.search.evidence_problem import (
+    LabelsEvidence,
+    NumbersEvidence,
+    SearchHyper,
+)
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING
-from skbayes_sym.inference.laplace.search.labels import LabelsEvidence
 from skbayes_sym.inference.laplace.search.mode_search import (
     EvidenceSearch,
     distinct,
