@@ -62,15 +62,6 @@ from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error, spawn_seeds
 
 
-class LayerwiseSeeds(NamedTuple):
-    """Seeds, one for each purpose."""
-
-    start: int
-    training: int
-    predict: int
-    bound: int
-
-
 class Climb(NamedTuple):
     """Result of one start."""
 
@@ -108,6 +99,15 @@ class LayerwiseFit:
         if self.loss_curve is not None:
             attributes["elbo_curve_"] = data.log_jacobian - np.array(self.loss_curve)
         return attributes
+
+
+class LayerwiseSeeds(NamedTuple):
+    """Seeds, one for each purpose."""
+
+    start: int
+    training: int
+    predict: int
+    bound: int
 
 
 class Setting(NamedTuple):
@@ -321,14 +321,12 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         Steps made, from the start that was kept.
     relevance_ : ndarray of shape (n_features,)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
     posterior_ : LayerwisePosterior
         Posterior of the network's P weights, acting on standardised data:
         ``posterior_.sample(n, generator=...)``. The flat order is layer by layer, W (out x in,
         row-major), then b.
     noise_std_ : as in every regressor
-    prior_scale_, prior_groups_, network_, symmetry_ : as in every network
+    feature_importances_, prior_scale_, prior_groups_, network_, symmetry_ : as in every network
     stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_, device_, dtype_ : as in every estimator
     n_features_in_, feature_names_in_ : as in every estimator
 

@@ -237,8 +237,6 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     relevance_ : ndarray of shape (n_chains, n_features)
         Scale of the weights from every column of ``X``, geometric mean over a chain's draws; only
         under ``ARD()``.
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and any
         log noise; function_rhat_before : as warmed up; function_rhat_within, function_ess_within :
@@ -252,7 +250,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         no_evidence : str, why `log_evidence_` is nan, where it is;
         warnings : list of str.
     likelihood_ : as in every regressor
-    prior_groups_, network_, symmetry_ : as in every network
+    feature_importances_, prior_groups_, network_, symmetry_ : as in every network
     n_iter_, stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_ : as in every estimator
     device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
@@ -392,9 +390,9 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     Attributes
     ----------
     samples_, chain_weights_, log_posterior_samples_, modes_, log_evidence_ : as in MCMCRegressor
-    log_evidence_std_error_, prior_scale_, relevance_, feature_importances_ : as in MCMCRegressor
+    log_evidence_std_error_, prior_scale_, relevance_ : as in MCMCRegressor
     diagnostics_ : as in MCMCRegressor
-    prior_groups_, network_, symmetry_ : as in every network
+    feature_importances_, prior_groups_, network_, symmetry_ : as in every network
     n_iter_, stop_reason_, x_mean_, x_scale_, classes_, device_, dtype_ : as in every estimator
     n_features_in_, feature_names_in_ : as in every estimator
 
