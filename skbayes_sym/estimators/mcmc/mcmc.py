@@ -71,7 +71,8 @@ class SampledEstimator(WeightedDraws):
         return float(self.n_chains if isinstance(self.n_chains, int) else 64)
 
     def _method(self) -> Sampling:
-        sampler, weights = self.sampler, self._weights
+        sampler, given = self.sampler, self.remove_symmetries
+        weights = given if isinstance(given, ModeWeights) else ModeWeights() if given else None
         if isinstance(sampler, type):
             raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
         if not isinstance(sampler, Chains):
@@ -84,11 +85,6 @@ class SampledEstimator(WeightedDraws):
             sampler, self.n_chains, self.n_draws, weights, self._noise_prior_scale, self.n_jobs,
             start, self._effort,
         )  # fmt: skip
-
-    @property
-    def _weights(self) -> ModeWeights | None:
-        given = self.remove_symmetries
-        return given if isinstance(given, ModeWeights) else ModeWeights() if given else None
 
     def _model(self, data: Training) -> Model:
         return self._as_sampled(super()._model(data), data.n_rows)
