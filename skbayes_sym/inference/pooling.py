@@ -139,8 +139,8 @@ def left_out(law: NormalMixture, y: Tensor) -> NormalMixture:
 
 
 @dataclass(frozen=True)
-class NoiseEffort:
-    """Numbers behind a shape of noise.
+class NoisePrior:
+    """Prior of a shape of noise, and how its maximum is found.
 
     Noise proportional to the target has a slope of about the target's coefficient of variation:
     rarely more than 1. The level of the noise is what training has said: left-out rows of
@@ -228,7 +228,7 @@ def _widened(
 
 def fit_noise_shape(
     law: NormalMixture, y: Tensor, weight: Tensor, *, is_free: bool = False,
-    effort: NoiseEffort = NoiseEffort(),
+    prior: NoisePrior = NoisePrior(),
 ) -> NoiseShape | None:  # fmt: skip
     """The shape that left-out rows like best; None where one noise does as well.
 
@@ -247,34 +247,34 @@ def fit_noise_shape(
         spread = torch.where(spread > 0.0, spread, 1.0)
     level = (mean - centre) / spread
     # Where the search of share and ratio begins, and the centre of their prior.
-    tails_start, free = level.new_tensor([-1.0, 1.0]), effort.free_std
+    tails_start, free = level.new_tensor([-1.0, 1.0]), prior.free_std
 
     def tails_at(position: Tensor) -> tuple[Tensor, Tensor]:
         """Share of the wide state, and the ratio of the variances."""
-        return effort.most_wide * position[0].sigmoid(), 1.0 + position[1].exp()
+        return prior.most_wide * position[0].sigmoid(), 1.0 + position[1].exp()
 
     def loss(position: Tensor, offset_std: float) -> Tensor:
         """Minus the log density of rows and prior; of an offset alone for one noise."""
         offset, slope, tails = position.tensor_split([n, 2 * n])
         log_factor, states = offset, (offset.new_ones(1), offset.new_ones(1))
-        squares = (offset / offset_std).square().sum() + (slope / effort.slope_std).square().sum()
+        squares = (offset / offset_std).square().sum() + (slope / prior.slope_std).square().sum()
         if len(slope):
             log_factor, states = offset + slope * level, _states(*tails_at(tails))
             if is_free:
-                squares = squares + ((tails - tails_start) / effort.tails_std).square().sum()
+                squares = squares + ((tails - tails_start) / prior.tails_std).square().sum()
         return 0.5 * squares - weight @ _widened(law, log_factor.exp(), *states).log_prob(y)
 
     def lowest(start: Tensor, offset_std: float) -> Tensor:
-        bounds = None if len(start) == n else [*[(-5.0, 5.0)] * (2 * n), *effort.bounds]
+        bounds = None if len(start) == n else [*[(-5.0, 5.0)] * (2 * n), *prior.bounds]
         of_std = by_autograd(partial(loss, offset_std=offset_std))
-        return lbfgs(of_std, start, max_iter=effort.steps, bounds=bounds)
+        return lbfgs(of_std, start, max_iter=prior.steps, bounds=bounds)
 
     plain = lowest(level.new_zeros(n), free)
     shaped = lowest(torch.cat([plain, plain.new_zeros(n), tails_start]), free)
     if not is_free:
         if float(loss(plain, free) - loss(shaped, free)) < 0.5 * (n + 2) * log(max(total, 1.0)):
             return None
-        shaped = lowest(shaped, effort.offset_std)
+        shaped = lowest(shaped, prior.offset_std)
     offset, slope, tails = shaped.tensor_split([n, 2 * n])
     share, ratio = (float(t) for t in tails_at(tails))
     mean_square = weight @ (2.0 * (offset + slope * level)).exp() / total
