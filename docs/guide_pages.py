@@ -21,7 +21,6 @@ _NAMES_OF_PAGES = {
     "interval_calibration_error expected_calibration_error",
     "practice": "HeldOut",
     "ecosystem": "QuantileOf",
-    "displays": "PredictiveDisplay IntervalCalibrationDisplay "
-    "InvarianceDisplay SymmetryDisplay",
+    "displays": "PredictiveDisplay IntervalCalibrationDisplay InvarianceDisplay SymmetryDisplay",
 }
 PAGES = {name: page for page, names in _NAMES_OF_PAGES.items() for name in names.split()}

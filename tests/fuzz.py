@@ -317,7 +317,7 @@ QUESTIONS = (
     "predict_uncertainty", "log_predictive_density", "predictive_cdf", "predictive_crps",
     "sample_y",
     "score", "log_likelihood_samples", "transform", "inverse_transform", "predict_entries",
-    "entry_log_density", "predict_entry_proba", "with_new_rows",
+    "with_new_rows",
     "with_new_columns", "recommend", "similar_columns", "get_feature_names_out", "reconstruct",
 )  # fmt: skip
 

@@ -174,8 +174,8 @@ MUTANTS = [
            "saving/test_damage.py"),
     Mutant("saving/values.py", "self._spend(dtype.itemsize * len(items))", "self._spend(0)",
            "saving/test_damage.py"),
-    Mutant("saving/classes.py", '{"memory": None} if', "{} if", "saving/test_damage.py"),
-    Mutant("saving/classes.py", "        _check_predictions(estimator)", "        pass",
+    Mutant("saving/values.py", '{"memory": None} if', "{} if", "saving/test_damage.py"),
+    Mutant("saving/values.py", "        _check_predictions(estimator)", "        pass",
            "saving/test_damage.py"),
     # Posteriors of networks, samplers, evidences.
     Mutant("inference/log_density.py", "0.5 * log(2 / pi) * len(noise)",

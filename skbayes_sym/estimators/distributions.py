@@ -11,7 +11,7 @@ from sklearn.utils import Bunch
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
-from skbayes_sym.estimators.regressor import BayesianRegressorMixin, quantile_levels
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin, checked_levels
 from skbayes_sym.numerics.arguments import check_random_state
 
 _LEVELS = (np.arange(1000) + 0.5) / 1000.0  # of the quantiles that moments are averages of
@@ -67,18 +67,6 @@ class PredictiveDistribution:
     def log_prob(self, y: Any) -> Array:
         """Log density of observed targets, ``(n_samples,)`` nats, joint over a row's targets."""
         raise NotImplementedError
-
-    def logpdf(self, y: Any) -> Array:
-        """`log_prob`, by the name that scipy has for it."""
-        return self.log_prob(y)
-
-    def pdf(self, y: Any) -> Array:
-        """Density of observed targets."""
-        return np.asarray(np.exp(self.log_prob(y)))
-
-    def ppf(self, q: Any) -> Array:
-        """`quantile`, by the name that scipy has for it."""
-        return self.quantile(q)
 
     def cdf(self, y: Any) -> Array:
         """Probability of a target at or below the observed one, each by itself."""
@@ -336,11 +324,3 @@ class ClassPredictive:
             )
         found: Bunch = self._model.predict_uncertainty(self._X)
         return found
-
-
-def checked_levels(q: Any) -> Array:
-    """Levels of quantiles; ValueError unless strictly between 0 and 1."""
-    levels = quantile_levels(q)
-    if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
-        raise ValueError(f"quantiles must lie strictly between 0 and 1, got {q!r}.")
-    return levels

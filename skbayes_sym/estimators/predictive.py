@@ -28,9 +28,8 @@ from skbayes_sym.estimators.distributions import (
     PosteriorPredictive,
     PredictiveDistribution,
     TransformedPredictive,
-    checked_levels,
 )
-from skbayes_sym.estimators.regressor import BayesianRegressorMixin
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin, checked_levels
 from skbayes_sym.inference.pooling import mixture
 from skbayes_sym.models.predictive_mixtures import NormalMixture, crps
 from skbayes_sym.numerics.arguments import check_random_state, seed_of
@@ -182,8 +181,8 @@ def predictive(model: Any, X: Any) -> Any:
     PredictiveDistribution or ClassPredictive
         Of regressors: ``.mean() .std() .var() .quantile(q) .interval(coverage)
         .sample(n, random_state) .functions(n, random_state) .log_prob(y) .cdf(y) .crps(y)
-        .uncertainty() .components()``, in the units of ``y``, and scipy's names ``.pdf .logpdf
-        .ppf``. Of classifiers: ``.classes .proba() .functions(n) .log_prob(y) .uncertainty()``.
+        .uncertainty() .components()``, in the units of ``y``. Of classifiers:
+        ``.classes .proba() .functions(n) .log_prob(y) .uncertainty()``.
 
     Raises
     ------

@@ -71,12 +71,16 @@ def _warn_of_constant(y: Array) -> None:
         )
 
 
-def quantile_levels(quantiles: Any) -> Array:
-    """Levels as numbers; NaN where they are none, which lies between no limits."""
+def checked_levels(levels: Any, name: str = "quantiles") -> Array:
+    """Levels of quantiles as numbers, (n,); ValueError unless strictly between 0 and 1."""
     try:
-        return np.atleast_1d(np.asarray(quantiles, dtype=float))
+        values = np.atleast_1d(np.asarray(levels, dtype=float))
     except (TypeError, ValueError):
-        return np.full(1, np.nan)
+        values = np.zeros(0)
+    inside = (values > 0) & (values < 1)
+    if values.ndim != 1 or not len(inside) or not inside.all():
+        raise ValueError(f"{name} must lie strictly between 0 and 1, got {levels!r}.")
+    return values
 
 
 class BayesianRegressorMixin(RegressorMixin):
@@ -214,10 +218,8 @@ class BayesianRegressorMixin(RegressorMixin):
         -------
         ndarray of shape (n_samples, n_quantiles) or (n_samples, n_targets, n_quantiles)
         """
-        levels = quantile_levels(quantiles)
-        if levels.ndim != 1 or not len(levels) or not np.all((levels > 0) & (levels < 1)):
-            raise ValueError(f"quantiles must lie strictly between 0 and 1, got {quantiles!r}.")
-        values = self._reduce(X, lambda p: [p.quantile(float(q)) for q in levels])
+        levels = checked_levels(quantiles).tolist()
+        values = self._reduce(X, lambda p: [p.quantile(q) for q in levels])
         return self._shaped(np.stack(values, axis=-1), extra=1)
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_array, check_consistent_length
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators.predictive import predictive
-from skbayes_sym.estimators.regressor import quantile_levels
+from skbayes_sym.estimators.regressor import checked_levels
 from skbayes_sym.inspection._drawing import (
     BLUE,
     COLOURS,
@@ -316,9 +316,7 @@ class PredictiveDisplay(Display):
 
 def _levels(coverages: Sequence[float]) -> Array:
     """Levels of the ends of central intervals and of the median, in increasing order."""
-    widths = np.unique(quantile_levels(coverages))
-    if not len(widths) or not np.all((widths > 0) & (widths < 1)):
-        raise ValueError(f"coverages must lie strictly between 0 and 1, got {coverages!r}.")
+    widths = np.unique(checked_levels(coverages, "coverages"))
     return np.concatenate([0.5 - 0.5 * widths[::-1], [0.5], 0.5 + 0.5 * widths])
 
 

@@ -186,11 +186,11 @@ def cross_validate_entries(
     Returns
     -------
     dict of ndarrays of shape (n_splits,)
-        ``test_rmse`` (units of ``X``), ``test_log_density`` (nats an entry: the estimator's
-        ``entry_log_density``, else that under a normal with the predicted mean and standard
-        deviation), ``test_coverage`` (share of entries within 1.645 standard deviations: 0.9 if
-        calibrated), ``test_`` with the names in ``scoring``, ``fit_time`` and ``score_time`` in
-        seconds; ``estimator``, a list, if asked for.
+        ``test_rmse`` (units of ``X``), ``test_log_density`` (nats an entry; of other estimators
+        under a normal with the predicted mean and standard deviation), ``test_coverage`` (share of
+        entries within 1.645 standard deviations: 0.9 if calibrated), ``test_`` with the names in
+        ``scoring``, ``fit_time`` and ``score_time`` in seconds; ``estimator``, a list, if asked
+        for.
 
     Examples
     --------
@@ -252,8 +252,8 @@ def _fit_and_score(
         rmse = float(np.sqrt(np.mean((values - mean) ** 2)))
     if not np.isfinite(rmse):
         raise ValueError("the squares of X's entries are beyond the range of numbers: rescale X.")
-    if hasattr(estimator, "entry_log_density"):
-        density = estimator.entry_log_density(rows, columns, values)
+    if isinstance(estimator, PredictsEntries):
+        density = estimator._predictive((rows, columns)).log_prob(values)
     return {
         "test_rmse": rmse,
         "test_log_density": float(np.mean(density)),

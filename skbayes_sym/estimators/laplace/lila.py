@@ -195,10 +195,10 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         after the other. `~skbayes_sym.models.Invariances` also says how many transformations per
         row training takes (8) and predictions average over (32), and how fast half-widths grow.
         None: the paper's non-invariant model.
-    prior : "learn", float or sequence of float, default="learn"
-        Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
-        3.0.
+    prior : "learn", float or sequence of float, default=3.0
+        Standard deviation of normal weights and biases, in standardised units: one number or one
+        per layer. "learn" maximises the evidence over it, layer by layer, from 3.0: the evidence
+        of images prefers .3 to .5, which underfits and costs 0.004 to 0.23 nats per test row.
     noise_std : as in every regressor
     max_iter : as in every network
     standardize : as in every regressor
@@ -296,7 +296,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
-        prior: GivenPrior = "learn",
+        prior: GivenPrior = 3.0,
         noise_std: Any = "learn",
         max_iter: int = 1000,
         standardize: bool | str = True,
@@ -343,9 +343,10 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     image_shape, network : as in LILARegressor
     likelihood : as in every classifier
     invariances, prior : as in LILARegressor
-    predictive : {"sampling", "probit", "plugin"} or int, default="sampling"
+    predictive : {"sampling", "probit", "plugin"} or int, default="plugin"
         How probabilities are averaged over the linearised posterior: by 200 draws of the logits (an
-        int is another number), by the probit approximation, or not at all.
+        int is another number), by the probit approximation, or not at all: the average of images
+        is too wide, and costs 0.2 to 0.8 nats per row on digits.
     max_iter : as in every network
     standardize : as in every classifier
         Images are divided by their largest pixel instead.
@@ -393,8 +394,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         network: str | torch.nn.Module | Network = "mlp",
         likelihood: str | Likelihood = "auto",
         invariances: Any = "auto",
-        prior: GivenPrior = "learn",
-        predictive: str | int = "sampling",
+        prior: GivenPrior = 3.0,
+        predictive: str | int = "plugin",
         max_iter: int = 1000,
         standardize: bool = True,
         optimizer: str | Optimizer = "adam",

@@ -1,7 +1,6 @@
 """Laplace's approximation as a method: a mode, the curvature there, hyperparameters by evidence."""
 
 from dataclasses import dataclass, replace
-from math import pi
 from typing import ClassVar
 
 import numpy as np
@@ -116,11 +115,10 @@ class AdamEffort:
     full_batch_rows: int = 250
     minibatch_rows: int = 100
 
-    # Half-widths: what one can cover in all updates, and in one; those that outrun the weights end
-    # beyond what the data support. Step sizes are constant over one half and then fall to 0.
-    total_travel: float = 3.0 * pi
-    fastest: float = 0.2
-    mean_factor: float = 0.75
+    # Half-widths: the sum of their steps at full size, and the largest. Slower ones stop where
+    # weights that fit every row hold them (half way to a full turn), faster ones outrun those.
+    total_travel: float = 32.0
+    fastest: float = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,4 +282,4 @@ class Laplace:
             return float(self._weights_rate)
         effort, updates = self.effort, self._updates
         n_updates = max(1.0, (1.0 - updates.burn_in) * updates.n)
-        return min(effort.fastest, effort.total_travel / (effort.mean_factor * n_updates))
+        return min(effort.fastest, effort.total_travel / n_updates)

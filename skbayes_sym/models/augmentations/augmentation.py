@@ -381,8 +381,8 @@ class Invariances:
         Transformations per row in training, a Latin hypercube: what memory and time go with. The
         reported evidence takes 32.
     learning_rate : float or "auto", default="auto"
-        Adam's step size for the half-widths at the start. "auto" lets one travel 3 pi in all
-        updates and at most 0.2 in one, and affine half-widths other than the rotation a third of
+        Adam's step size for the half-widths at the start. "auto" lets one travel 24 in all
+        updates and at most 0.3 in one, and affine half-widths other than the rotation a third of
         it (with `Augerino`: that of the weights).
     n_predict_augmentations : int or "auto", default="auto"
         Transformations that predictions average over, what their time goes with; 1 is the input as
