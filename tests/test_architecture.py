@@ -114,7 +114,7 @@ ADDED: dict[str, tuple[str, set[str]]] = {
     ),
     "network": ("models.networks.convolutional", {"estimators/laplace/common.py"}),
     "gap": ("symmetry.gaps.translations", {"inspection/invariance_gap.py"}),
-    "estimator": ("estimators.layerwise.layerwise_vi", set()),
+    "estimator": ("estimators.layerwise_vi", set()),
     "estimator of the first edition": ("estimators.vi.symmetrized_vi", set()),
 }
 

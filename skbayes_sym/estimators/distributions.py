@@ -70,6 +70,18 @@ class PredictiveDistribution:
         """Log density of observed targets, ``(n_samples,)`` nats, joint over a row's targets."""
         raise NotImplementedError
 
+    def logpdf(self, y: Any) -> Array:
+        """`log_prob`, by the name that scipy has for it."""
+        return self.log_prob(y)
+
+    def pdf(self, y: Any) -> Array:
+        """Density of observed targets."""
+        return np.asarray(np.exp(self.log_prob(y)))
+
+    def ppf(self, q: Any) -> Array:
+        """`quantile`, by the name that scipy has for it."""
+        return self.quantile(q)
+
     def cdf(self, y: Any) -> Array:
         """Probability of a target at or below the observed one, each by itself."""
         raise NotImplementedError

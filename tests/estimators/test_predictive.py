@@ -304,6 +304,13 @@ def test_who_draws_no_functions_says_so_and_words_are_checked():
         fitted("linear-gaussian").predict(X, return_std="f")
 
 
+def test_scipy_s_names_are_the_same_answers():
+    law, y = predictive(fitted("linear-gaussian"), X), FITS["linear-gaussian"].y
+    np.testing.assert_array_equal(law.logpdf(y), law.log_prob(y))
+    np.testing.assert_array_equal(law.pdf(y), np.exp(law.log_prob(y)))
+    np.testing.assert_array_equal(law.ppf([0.1, 0.9]), law.quantile([0.1, 0.9]))
+
+
 @pytest.mark.parametrize("name", [n for n in REGRESSORS if FITS[n].X.dtype != object])
 def test_functions_spread_far_from_all_rows(name):
     """Eight times as far from the middle of the rows, in the mean over rows."""

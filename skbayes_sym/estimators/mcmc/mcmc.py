@@ -21,10 +21,10 @@ from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOp
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
-from skbayes_sym.estimators.mcmc.allocate import Mode
-from skbayes_sym.estimators.mcmc.chain_starts import usual_scale
+from skbayes_sym.estimators.mcmc.exploring import usual_scale
 from skbayes_sym.estimators.mcmc.sampling import Sampling
-from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.estimators.mcmc.setting import SamplingEffort
+from skbayes_sym.estimators.mcmc.weighing import Mode
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.samplers import Chains, Kernel, ModeWeights
 from skbayes_sym.inference.log_density import NetworkPosterior

@@ -12,18 +12,27 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.mcmc.allocate import Allocation, Mode, allocate_chains, list_modes
-from skbayes_sym.estimators.mcmc.chain_starts import INITS, NO_EVIDENCE, init_by_size
-from skbayes_sym.estimators.mcmc.explore import (
+from skbayes_sym.estimators.mcmc.exploring import (
+    INITS,
+    NO_EVIDENCE,
     Draws,
     Explored,
     as_arrays,
     explore,
+    init_by_size,
     on_reference_set,
 )
-from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.mcmc.setting import SamplingSetting
-from skbayes_sym.estimators.mcmc.trust import diagnose, disagreement, doubtful_chains, no_evidence
+from skbayes_sym.estimators.mcmc.setting import SamplingEffort, SamplingSetting
+from skbayes_sym.estimators.mcmc.weighing import (
+    Allocation,
+    Mode,
+    allocate_chains,
+    diagnose,
+    disagreement,
+    doubtful_chains,
+    list_modes,
+    no_evidence,
+)
 from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.inference.sampling.chain_count import n_chains_required
 from skbayes_sym.inference.sampling.chains import Block

@@ -25,7 +25,7 @@ from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_ada
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.vi.gaps import Symmetrized, symmetrized
 from skbayes_sym.estimators.vi.mean_field_training import MeanFieldVI
-from skbayes_sym.inference.gaussian_vi.mean_field_predictor import MeanFieldPredictor
+from skbayes_sym.inference.gaussian_vi.mean_field import MeanFieldPredictor
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.mlp import MLP

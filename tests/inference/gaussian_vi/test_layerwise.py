@@ -21,10 +21,10 @@ from skbayes_sym.inference.gaussian_vi.layers import (
     LastLayer,
     Layerwise,
     LayerwiseElbo,
+    LayerwisePosterior,
+    PriorOfLayers,
     propagate,
 )
-from skbayes_sym.inference.gaussian_vi.layerwise_posterior import LayerwisePosterior
-from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
 from skbayes_sym.models import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH
