@@ -47,7 +47,6 @@ def test_it_answers_as_the_methods_of_the_estimator(name):
         (law.interval(0.8), model.predict_interval(rows, 0.8)),
         (law.sample(3, 1), model.sample_y(rows, 3, 1)),
         (law.log_prob(y), model.log_predictive_density(rows, y)),
-        (law.cdf(y), model.predictive_cdf(rows, y)),
         (law.uncertainty().total, model.predict_uncertainty(rows).total),
     ]:  # fmt: skip
         np.testing.assert_array_equal(got, expected)
