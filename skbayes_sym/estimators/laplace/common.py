@@ -71,12 +71,6 @@ def chosen_network(
         return ARCHITECTURES[given](image_shape, n_outputs)
     is_module = isinstance(given, nn.Module)
     network = ModuleNetwork(given, image_shape or (n_features,)) if is_module else recording(given)
-    _check_shapes(network, n_features, n_outputs)
-    return network
-
-
-def _check_shapes(network: RecordingNetwork, n_features: int, n_outputs: int) -> None:
-    """Raise unless it takes a row of ``X`` and gives as many outputs."""
     shape = tuple(network.input_shape)
     if prod(shape) != n_features:
         raise ValueError(f"network takes inputs of shape {shape}, but X has {n_features} columns.")
@@ -90,6 +84,7 @@ def _check_shapes(network: RecordingNetwork, n_features: int, n_outputs: int) ->
         ) from error
     if outputs != (1, n_outputs):
         raise ValueError(f"network must give {n_outputs} outputs per row, got shape {outputs}.")
+    return network
 
 
 def layer_prior(prior: GivenPrior, network: RecordingNetwork) -> GaussianPrior:

@@ -358,14 +358,9 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
 class MCMCClassifier(DrawsClassifier, SampledEstimator):
     r"""Bayesian neural network classification by Markov chain Monte Carlo, modulo symmetry.
 
-    Draws from the posterior of an MLP's weights. It has |G| copies of every mode, one for
-    each way to exchange (and flip) hidden units; each draw is moved to one representative of its
-    orbit, so that modes that remain are different functions. What such a mode counts for is its
-    mass,
-
-    .. math:: Z_k = \int_{R_k} p(y \mid \theta)\, p(\theta)\, d\theta,
-
-    found by bridge sampling: not how many chains happened to start in its basin.
+    Draws from the posterior of an MLP's weights, moves each draw to one representative of its orbit
+    under exchanges (and flips) of hidden units, and counts every mode for its mass, as
+    `MCMCRegressor` does.
 
     Parameters
     ----------
