@@ -448,10 +448,11 @@ class EvidenceLaplaceLabels:
         it goes on with all. Whichever search it comes from, the best mode is what an interrupt
         leaves.
         """
-        some = some_rows(problem, self.effort.labels_rows(problem.network.layout.n_params))
-        max_iter = self.max_iter
+        max_iter, effort, n_params = self.max_iter, self.effort, problem.network.layout.n_params
+        few = max(effort.fewest_labels_rows, effort.labels_rows_a_weight * n_params)
+        some = some_rows(problem, few)
         if isinstance(max_iter, str):
-            max_iter = self.effort.steps_of_labels(problem.network.layout.n_params)
+            max_iter = effort.steps_of_labels(n_params)
         tries = self.tries and problem.network.n_layers > 1 and problem.prior.is_learned
         share = 1.0 / (2 * len(start) + 2 if tries else len(start))
         how = EvidenceSearch(max_iter, self.tol)

@@ -42,13 +42,9 @@ def begins_both_ways(problem: NumbersEvidence) -> bool:
 
 
 def search_numbers(
-    how: EvidenceSearch,
-    problem: NumbersEvidence,
-    draw: Callable[[int], Tensor],
-    n: int,
-    on_step: OnSearch | None = None,
-    begun: Modes | None = None,
-) -> Search:
+    how: EvidenceSearch, problem: NumbersEvidence, draw: Callable[[int], Tensor], n: int,
+    on_step: OnSearch | None = None, begun: Modes | None = None,
+) -> Search:  # fmt: skip
     """``n`` modes or fewer from points that ``draw(n)`` (n, P) gives, begun in both ways.
 
     ``begun``: modes of parts of the rows, begun in both ways, to go on from instead.
@@ -72,12 +68,9 @@ def noise_share(modes: Modes, y: Tensor) -> float:
 
 
 def search_both_ways(
-    how: EvidenceSearch,
-    problem: NumbersEvidence,
-    theta: Tensor,
-    on_step: OnSearch | None = None,
-    begun: Modes | None = None,
-) -> Search:
+    how: EvidenceSearch, problem: NumbersEvidence, theta: Tensor,
+    on_step: OnSearch | None = None, begun: Modes | None = None,
+) -> Search:  # fmt: skip
     """R modes from starting points (2R, P), of which those of too low an evidence use the second R.
 
     Up to one and a half times the cost of R modes. Told to end, it gives the first R as they are.
@@ -123,13 +116,9 @@ OneSearch = Callable[[LabelsEvidence, Tensor, bool], Search]
 
 
 def search_labels(
-    search: OneSearch,
-    problem: LabelsEvidence,
-    starts: Tensor,
-    alternative: ScalesByGroup | None = None,
-    *,
-    tries: bool = True,
-) -> tuple[LabelsEvidence, Search]:
+    search: OneSearch, problem: LabelsEvidence, starts: Tensor,
+    alternative: ScalesByGroup | None = None, *, tries: bool = True,
+) -> tuple[LabelsEvidence, Search]:  # fmt: skip
     """The problem, under the prior that was taken, and a mode from every start (R, P).
 
     Where labels are noisy, if noise is looked for at all, the alternative prior is tried from the
@@ -198,12 +187,9 @@ def folds(n_rows: int, n_folds: int, *, generator: torch.Generator) -> Tensor:
 
 
 def cross_validated(
-    how: EvidenceSearch,
-    problem: NumbersEvidence,
-    theta: Tensor,
-    fold: Tensor,
+    how: EvidenceSearch, problem: NumbersEvidence, theta: Tensor, fold: Tensor,
     on_step: OnSearch | None = None,
-) -> tuple[Search, HeldOutFold | None]:
+) -> tuple[Search, HeldOutFold | None]:  # fmt: skip
     """Modes that leave out a fold each, and what these say of its rows, unless it was stopped.
 
     Two of the starting points (2 K, P) leave out each of the K folds that ``fold`` (N,) numbers.

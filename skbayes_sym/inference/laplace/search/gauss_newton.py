@@ -186,14 +186,9 @@ Misfit = Callable[[Tensor, Tensor], Tensor]
 
 
 def step(
-    misfit: Misfit,
-    theta: Tensor,
-    expansion: Expansion,
-    precision: Tensor,
-    damping: Tensor,
-    *,
+    misfit: Misfit, theta: Tensor, expansion: Expansion, precision: Tensor, damping: Tensor, *,
     is_wary: bool = False,
-) -> tuple[Tensor, Tensor, int]:
+) -> tuple[Tensor, Tensor, int]:  # fmt: skip
     """Weights and damping after a damped Gauss-Newton step, never upwards, and how many moved.
 
     A restart whose curvature has no Cholesky factor is damped more. If the step is wary, damping
