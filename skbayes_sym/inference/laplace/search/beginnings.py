@@ -1,10 +1,9 @@
 """Restarts begun believing their targets or doubting them, of all rows or without a fold.
 
-Weights that follow noise in their first steps aren't given up later: such modes have an evidence
-that is a tenth of a nat per row lower in noisy tables of numbers, ten to forty nats at 1,500 noisy
-labels, and predict worse than a linear model. Begun with much noise, or with labels that hardly
-count, a network may never find a bend that is there. Which of the two happens shows in the
-evidence, by more than modes begun alike differ.
+Weights that follow noise in their first steps aren't given up later, and predict worse than a
+linear model. Begun with much noise, or with labels that hardly count, a network may never find a
+bend that is there. Which of the two happens shows in the evidence, by more than modes begun alike
+differ.
 
 Numbers are searched in a batch: half of the restarts begin in each way, and a half whose best
 evidence is a nat below the other's median begins anew in the other's way. Labels are searched from
