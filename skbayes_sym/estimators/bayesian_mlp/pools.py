@@ -52,21 +52,14 @@ from skbayes_sym.symmetry.group import Trivial
 class PoolOfNetworks(NetworkEstimator):
     """A fitted pool: every part a predictor, and what it counts for."""
 
-    hidden_layer_sizes: Any
     n_modes: int
-    n_members: int
     network_: MLP
     posterior_: ModeMixture
     samples_: Array
     member_network_: MLP
-    choice_: str
-    linear_share_: float
-    modes_share_: float
-    members_share_: float
     linear_posterior_: ModeMixture
     noise_shape_: NoiseShape | None = None
     _weights_: dict[str, float]  # of the parts that were found and count
-    _left_out_log_density_: Array | None  # (n_samples,) nats; None where no row was left out
 
     _parameter_constraints: dict[str, list[Any]] = {
         **RUN_CONSTRAINTS,
@@ -387,7 +380,6 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     ((2, 3), 2)
     """
 
-    likelihood: str | Likelihood
     refitted_members_: RefittedMembers | None = None
     variance_scale_: float
     member_variance_scale_: float

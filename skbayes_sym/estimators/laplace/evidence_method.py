@@ -175,11 +175,6 @@ def _require_memory(data: Training, network: MLP, n: int, matrices: int) -> None
     require_memory([rows_part(data), systems], data.device)
 
 
-# Modes of a number of units under a prior, each without a fold, and what they say of it (None if
-# stopped).
-Validate = Callable[[int, UnboundPrior], tuple[ModesFit, HeldOutFold | None]]
-
-
 class Widths(NamedTuple):
     """Numbers of units by what rows held out say."""
 
@@ -191,18 +186,20 @@ class Widths(NamedTuple):
 
 
 def choose_width(
-    validate: Validate, priors: Sequence[UnboundPrior], network: MLP, y: Tensor, weight: Tensor,
-    effort: ModesEffort,
+    validate: Callable[[int, UnboundPrior], tuple[ModesFit, HeldOutFold | None]],
+    priors: Sequence[UnboundPrior], network: MLP, y: Tensor, weight: Tensor, effort: ModesEffort,
 ) -> Widths:  # fmt: skip
     """Few units, some, or the usual number; some decide between the ``priors``.
+
+    ``validate``: modes of so many units under a prior, each without a fold, and what they say of it
+    (None if stopped).
 
     The usual number is taken unasked where some units are better than few and leave little of the
     targets (N, T) unexplained.
     """
     scores: dict[int, float] = {}
     (few, some, _), usual, prior = effort.widths, effort.usual_width, priors[0]
-    chosen, best, begun, is_enough = few, None, None, False
-    of_chosen = prior
+    chosen, of_chosen, best, begun, is_enough = few, prior, None, None, False
     for width in effort.widths:
         if is_enough or not effort.validates(network_of(network, width), y.numel()):
             break

@@ -43,14 +43,6 @@ class Stack(RowEstimator):
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]]
     _parts_: dict[str, Any]
     weights_: dict[str, float]
-    choice_: str
-
-    estimators: Any
-    cv: Any
-    n_jobs: int | None
-    max_seconds: float | None
-    device: str
-    random_state: Any
 
     _parameter_constraints: dict[str, list[Any]] = {
         **RUN_CONSTRAINTS,

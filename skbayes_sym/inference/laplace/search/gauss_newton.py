@@ -38,11 +38,6 @@ def are_few(n_derivatives: int, n_params: int) -> bool:
     return n_derivatives <= 0.5 * n_params
 
 
-def are_outnumbered(n_derivatives: int, n_params: int) -> bool:
-    """Whether there are more weights than numbers to learn from."""
-    return n_derivatives < n_params
-
-
 @dataclass(frozen=True, eq=False)
 class WeightCurvature:
     """R positive semidefinite matrices, formed, before a diagonal (R, P) is added."""
