@@ -17,7 +17,7 @@ _NAMES_OF_PAGES = {
     "batch botorch_model",
     "small_models": "distill Student",
     "keeping": "save load",
-    "comparing_models": "compare_models get_scorer NoSplit "
+    "comparing_models": "compare_models get_scorer evidence_scorer NoSplit "
     "interval_calibration_error expected_calibration_error",
     "practice": "HeldOut",
     "ecosystem": "QuantileOf",

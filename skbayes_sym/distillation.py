@@ -31,7 +31,7 @@ class Schooling(NamedTuple):
     batch: int = 256
 
 
-def distill(model: BaseEstimator, X: Any, *, random_state: Any = 0) -> Student:
+def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> Student:
     r"""A small model that predicts what a fitted one does, by NumPy alone.
 
     A network with two hidden layers learns the predictive distribution of its teacher at rows of
@@ -47,8 +47,10 @@ def distill(model: BaseEstimator, X: Any, *, random_state: Any = 0) -> Student:
     model : fitted estimator
         What `predictive` takes: of this package or another, a pipeline or a search whole. Of
         numbers that aren't counts, one target.
-    X : array-like of shape (n_samples, n_features)
-        Rows like those to predict, as the model takes them, some hundred at least.
+    X : array-like of shape (n_samples, n_features), optional
+        Rows like those to predict, as the model takes them, some hundred at least. By default
+        normal ones about the level of the training rows, which a bare model of numbers knows;
+        rows themselves are better.
     random_state : int, RandomState instance or None, default=0
 
     Returns
@@ -59,7 +61,7 @@ def distill(model: BaseEstimator, X: Any, *, random_state: Any = 0) -> Student:
     Raises
     ------
     ValueError
-        If there are several targets or counts.
+        If there are no rows to learn from, several targets or counts.
 
     Notes
     -----
@@ -80,6 +82,7 @@ def distill(model: BaseEstimator, X: Any, *, random_state: Any = 0) -> Student:
     inner, seed, size = fitted_model(model).model, seed_of(random_state), Schooling()
     if not is_classifier(inner) and get_tags(inner).target_tags.positive_only:
         raise ValueError("distill takes no counts: a student's targets are real numbers.")
+    X = _normal_rows(model, inner, size.n_rows // 5, seed) if X is None else X
     arrays, rows, n_held = _rows_to_learn(X, size.n_rows, np.random.default_rng(seed))
     law = predictive(model, rows)
     learn = _of_labels if is_classifier(inner) else _of_numbers
@@ -104,6 +107,17 @@ def _lost(law: Any, student: Student, rows: Any, seed: int) -> float:
     draws = law.sample(20, seed % 2**32).T
     off = [law.log_prob(y) - student.log_predictive_density(rows, y) for y in draws]
     return float(np.mean(off))
+
+
+def _normal_rows(model: BaseEstimator, inner: BaseEstimator, n: int, seed: int) -> Array:
+    """Rows about those that a bare model was fitted to."""
+    known = vars(inner)
+    if inner is not model or "x_mean_" not in known or known.get("columns_in_") is not None:
+        raise ValueError(
+            "distill needs X, rows like those to predict: this model doesn't know its columns."
+        )
+    draws = np.random.default_rng(seed).standard_normal((n, len(known["x_mean_"])))
+    return np.asarray(known["x_mean_"] + known["x_scale_"] * draws)
 
 
 def _rows_to_learn(

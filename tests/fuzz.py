@@ -314,7 +314,7 @@ ARGUMENTS: dict[str, list[Any]] = {
 }  # fmt: skip
 QUESTIONS = (
     "predict", "predict_proba", "predict_log_proba", "predict_quantiles", "predict_interval",
-    "predict_uncertainty", "log_predictive_density", "predictive_cdf", "predictive_crps",
+    "predict_uncertainty", "log_predictive_density",
     "sample_y",
     "score", "log_likelihood_samples", "transform", "inverse_transform", "predict_entries",
     "with_new_rows",

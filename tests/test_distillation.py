@@ -113,7 +113,11 @@ def test_tables_are_read_as_they_are_and_pipelines_whole():
 
 
 @pytest.mark.usefixtures("quickly")
-def test_counts_and_several_targets_are_refused():
+def test_without_rows_a_bare_model_makes_them_and_others_say_what_they_need():
+    model = BayesianLinearRegressor().fit(X, NUMBERS)
+    assert distill(model).encode(X).shape == X.shape
+    with pytest.raises(ValueError, match="distill needs X, rows like those to predict"):
+        distill(make_pipeline(StandardScaler(), BayesianLinearRegressor()).fit(X, NUMBERS))
     with pytest.raises(ValueError, match="takes no counts"):
         distill(fitted("linear-counts"), X)
     with pytest.raises(ValueError, match="one model for each"):

@@ -7,11 +7,13 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import norm
 from sklearn.utils import Bunch
+from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin, checked_levels
+from skbayes_sym.models.predictive_mixtures import crps
 from skbayes_sym.numerics.arguments import check_random_state
 
 _LEVELS = (np.arange(1000) + 0.5) / 1000.0  # of the quantiles that moments are averages of
@@ -67,6 +69,18 @@ class PredictiveDistribution:
     def log_prob(self, y: Any) -> Array:
         """Log density of observed targets, ``(n_samples,)`` nats, joint over a row's targets."""
         raise NotImplementedError
+
+    def logpdf(self, y: Any) -> Array:
+        """`log_prob`, by the name that scipy has for it."""
+        return self.log_prob(y)
+
+    def pdf(self, y: Any) -> Array:
+        """Density of observed targets."""
+        return np.asarray(np.exp(self.log_prob(y)))
+
+    def ppf(self, q: Any) -> Array:
+        """`quantile`, by the name that scipy has for it."""
+        return self.quantile(q)
 
     def cdf(self, y: Any) -> Array:
         """Probability of a target at or below the observed one, each by itself."""
@@ -143,10 +157,15 @@ class PosteriorPredictive(PredictiveDistribution):
         return self._model.log_predictive_density(self._X, y)
 
     def cdf(self, y: Any) -> Array:
-        return self._model.predictive_cdf(self._X, y)
+        return self._of_targets(y, lambda law, y: law.cdf(y))
 
     def crps(self, y: Any) -> Array:
-        return self._model.predictive_crps(self._X, y)
+        return self._of_targets(y, crps)
+
+    def _of_targets(self, y: Any, ask: Callable[..., Tensor]) -> Array:
+        """Answers of the law for observed targets, each by itself."""
+        model, targets = self._model, self._model._observed_targets(y)
+        return model._shaped(model._reduce(self._X, lambda law, y: [ask(law, y)], targets)[0])
 
     def uncertainty(self) -> Bunch:
         return self._model.predict_uncertainty(self._X)

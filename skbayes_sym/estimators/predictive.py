@@ -308,10 +308,6 @@ def _of_bagging(model: Any, X: Any) -> MixturePredictive:
     return _pooled(laws, [1.0] * len(laws))
 
 
-def _of_targets(model: Any, X: Any) -> JointPredictive:
-    return JointPredictive([predictive(m, X) for m in model.estimators_])
-
-
 def _of_skpro(model: Any, X: Any) -> Any:
     law = model.predict_proba(X)
     if _is_of(law, "skbayes_sym.estimators.skpro", "NormalMixtures"):
@@ -338,7 +334,9 @@ def _of_quantiles(model: Any, X: Any) -> MixturePredictive:
 LAWS: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
     ("sklearn.ensemble", "VotingRegressor"): _of_voting,
     ("sklearn.ensemble", "BaggingRegressor"): _of_bagging,
-    ("sklearn.multioutput", "MultiOutputRegressor"): _of_targets,
+    ("sklearn.multioutput", "MultiOutputRegressor"): lambda model, X: JointPredictive(
+        [predictive(m, X) for m in model.estimators_]
+    ),
     ("skpro.regression.base", "BaseProbaRegressor"): _of_skpro,
     ("ngboost", "NGBRegressor"): _of_ngboost,
     ("quantile_forest", "RandomForestQuantileRegressor"): _of_quantiles,

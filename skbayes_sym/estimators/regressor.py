@@ -32,7 +32,7 @@ from skbayes_sym.estimators.base import numbers, prediction, warn_of_infinite_ro
 from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
-from skbayes_sym.models.predictive_mixtures import TargetPredictive, crps
+from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, seed_of
 from skbayes_sym.numerics.memory import require_memory
@@ -264,41 +264,6 @@ class BayesianRegressorMixin(RegressorMixin):
             Nats, of ``y`` as given; joint over the targets of a row.
         """
         return self._reduce(X, lambda p, y: [p.log_prob(y)], self._observed_targets(y))[0]
-
-    def predictive_cdf(self, X: Any, y: Any) -> Array:
-        """Probability that a new target lies at or below the observed one.
-
-        Of a calibrated model with continuous targets these are uniform on (0, 1): the probability
-        integral transform.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-
-        Returns
-        -------
-        ndarray of the shape of ``y``
-            Of each target by itself.
-        """
-        cdf = self._reduce(X, lambda p, y: [p.cdf(y)], self._observed_targets(y))[0]
-        return self._shaped(cdf)
-
-    def predictive_crps(self, X: Any, y: Any) -> Array:
-        """Continuous ranked probability score of observed targets.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-
-        Returns
-        -------
-        ndarray of the shape of ``y``
-            In the units of ``y``, of each target by itself; less is better.
-        """
-        values = self._reduce(X, lambda p, y: [crps(p, y)], self._observed_targets(y))[0]
-        return self._shaped(values)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw whole functions from the posterior and add observation noise.

@@ -47,7 +47,6 @@ def test_it_answers_as_the_methods_of_the_estimator(name):
         (law.interval(0.8), model.predict_interval(rows, 0.8)),
         (law.sample(3, 1), model.sample_y(rows, 3, 1)),
         (law.log_prob(y), model.log_predictive_density(rows, y)),
-        (law.cdf(y), model.predictive_cdf(rows, y)),
         (law.uncertainty().total, model.predict_uncertainty(rows).total),
     ]:  # fmt: skip
         np.testing.assert_array_equal(got, expected)
@@ -303,6 +302,13 @@ def test_who_draws_no_functions_says_so_and_words_are_checked():
         predictive(LogisticRegression().fit(X, X[:, 0] > 0), X).functions(2)
     with pytest.raises(ValueError, match="return_std must be True, False or 'function', got 'f'"):
         fitted("linear-gaussian").predict(X, return_std="f")
+
+
+def test_scipy_s_names_are_the_same_answers():
+    law, y = predictive(fitted("linear-gaussian"), X), FITS["linear-gaussian"].y
+    np.testing.assert_array_equal(law.logpdf(y), law.log_prob(y))
+    np.testing.assert_array_equal(law.pdf(y), np.exp(law.log_prob(y)))
+    np.testing.assert_array_equal(law.ppf([0.1, 0.9]), law.quantile([0.1, 0.9]))
 
 
 @pytest.mark.parametrize("name", [n for n in REGRESSORS if FITS[n].X.dtype != object])

@@ -80,7 +80,7 @@ class Effort:
     # Share of the labels' entropy, on rows that modes leave out, up to which members count as
     # trained: beyond they don't know that classes overlap, and lose up to half a nat per row.
     most_unexplained: float = 0.2
-    # Fewer rows a column, and members fit any labels: refitted, their left-out rows look a quarter
+    # With fewer rows a column members fit any labels: refitted, their left-out rows look a quarter
     # to two thirds of a nat better than new ones are (90 rows x 50 to 400 columns, 250 x 100).
     least_rows_a_column: int = 3
 

@@ -190,9 +190,17 @@ class DeepEnsemble:
             objective = self._objective(posterior, data)
             run.begin(n_blocks(self.max_iter), lambda: _members(objective))
             tol = None if self.tol is None else self.tol * data.total_weight
+            # Larger steps' noise keeps members that see some of the rows from a mode.
+            is_whole = self._rows_per_step(data) >= data.n_rows
+            rate = self.learning_rate if is_whole else 0.3 * self.learning_rate
             result = run.minimise(
                 objective,
-                self._groups(objective.n_theta, data, model),
+                [
+                    ParamGroup(slice(0, objective.n_theta), rate),
+                    ParamGroup(
+                        slice(objective.n_theta, None), rate, *data.param_range(model.likelihood)
+                    ),
+                ],
                 Schedule(self.max_iter, tol),
                 report=lambda loss: ("mean log posterior", data.log_jacobian - loss),
             )
@@ -263,16 +271,6 @@ class DeepEnsemble:
     def _rows_per_step(self, data: Training) -> int:
         auto = data.n_rows if data.n_rows <= 2000 else 500
         return rows_per_step(self.batch_size, data.n_rows, auto)
-
-    def _groups(self, n: int, data: Training, model: Model) -> list[ParamGroup]:
-        """Weights, ``n`` of all members together, and what the likelihood learns."""
-        rate = self.learning_rate
-        if self._rows_per_step(data) < data.n_rows:
-            rate *= 0.3  # larger steps' noise keeps members from a mode
-        return [
-            ParamGroup(slice(0, n), rate),
-            ParamGroup(slice(n, None), rate, *data.param_range(model.likelihood)),
-        ]
 
 
 def _members(

@@ -30,7 +30,7 @@ class SamplingEffort:
 
     n_draws: int = 50  # n_draws=None
 
-    # init="auto" finds modes for metrics of so many weights, and Gauss-Newton systems of so many
+    # init="auto" starts at modes up to so many weights, where finding them takes up to so many
     # multiplications, some twenty seconds of one core; of classes fewer modes, as they are found
     # one after the other. Chains from the prior don't arrive at what the data say beyond 200.
     mode_weights: int = 500
@@ -42,7 +42,7 @@ class SamplingEffort:
     many_weights: int = 200
     least_noise: float = 0.3  # at a start, of the targets' spread: tighter noise is a steep wall
 
-    # Chains of a block. On small problems a call costs the same for 64 chains as for 256; on others
+    # Chains of a block: on small problems a call costs the same for 64 chains as for 256; on others
     # blocks are what several processes share. Of networks of hundreds of weights a gradient of four
     # chains is arithmetic already. The size depends on the problem alone.
     small_bytes: int = 4096
@@ -73,8 +73,8 @@ class SamplingEffort:
     enough_draws: int = 2 * MIN_DRAWS_PER_DIM
     evaluations: int = 10
 
-    # What is not trusted: nats of an evidence's error; weight of a mode moved by doubts; share of
-    # chains that never moved; R-hat between chains of one mode.
+    # Beyond these an evidence isn't trusted: nats of its error, weight of a mode moved by doubts,
+    # share of chains that never moved, R-hat between chains of one mode.
     most_error: float = 1.0
     most_moved: float = 0.1
     most_stuck: float = 0.5

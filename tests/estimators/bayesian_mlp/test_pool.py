@@ -202,7 +202,7 @@ def test_draws_of_shaped_noise_have_the_law_that_is_predicted(shaped):
     """Each row by the probability integral transform of its own draws, 0.5 and 1/12."""
     x, _ = in_growing_noise(5, 3)
     draws = shaped.sample_y(x, 3000, random_state=0)
-    u = shaped.predictive_cdf(np.repeat(x, 3000, axis=0), draws.reshape(-1)).reshape(5, 3000)
+    u = predictive(shaped, np.repeat(x, 3000, axis=0)).cdf(draws.ravel()).reshape(5, 3000)
     np.testing.assert_allclose(u.mean(axis=1), 0.5, atol=4.5 * (1.0 / 12 / 3000) ** 0.5)
     np.testing.assert_allclose(u.var(axis=1), 1.0 / 12.0, rtol=0.1)
     mean, std = shaped.predict(x, return_std=True)
