@@ -62,20 +62,11 @@ from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error, spawn_seeds
 
 
-class LayerwiseSeeds(NamedTuple):
-    """Seeds, one for each purpose."""
-
-    start: int
-    training: int
-    predict: int
-    bound: int
-
-
 class Climb(NamedTuple):
     """Result of one start."""
 
     result: OptimiseResult
-    reached: float  # of what it was trained on: the ELBO, or a heuristic, and the hyperprior
+    reached: float  # the ELBO and the hyperprior
     elbo: Estimate  # scaled units
 
 
@@ -108,6 +99,15 @@ class LayerwiseFit:
         if self.loss_curve is not None:
             attributes["elbo_curve_"] = data.log_jacobian - np.array(self.loss_curve)
         return attributes
+
+
+class LayerwiseSeeds(NamedTuple):
+    """Seeds, one for each purpose."""
+
+    start: int
+    training: int
+    predict: int
+    bound: int
 
 
 class Setting(NamedTuple):
@@ -143,7 +143,7 @@ class Setting(NamedTuple):
             likelihood, kl = posterior.terms(own, self.rows, n_draws, generator=generator)
             values.append(likelihood - kl)
         elbo = mean_and_error(torch.cat(values))
-        return Climb(result, elbo.value + float(self.prior.log_hyperprior(hyper)), elbo)
+        return Climb(result, elbo.value + float(self.prior.scales.log_hyperprior(hyper)), elbo)
 
     def found(
         self, params: Tensor, best: Climb | None = None, stopped: Stopped = "max_iter"
@@ -155,8 +155,7 @@ class Setting(NamedTuple):
         kept = LayerwisePosterior(self.posterior.under(scales), *arrays)
         noise_std = self.posterior.split(own)[1].exp().numpy()
         prior = self.prior.scales
-        if prior.is_learned:
-            prior = replace(prior, hyper=hyper.clone())
+        prior = replace(prior, hyper=hyper.clone()) if prior.is_learned else prior
         found = LayerwiseFit(kept, noise_std, prior, self.seeds.predict)
         if best is None:
             return found
@@ -166,6 +165,8 @@ class Setting(NamedTuple):
             stop_reason=stopped,
         )  # fmt: skip
 
+
+RandomState = int | np.random.RandomState | None
 
 _ENDS_THE_FIT = {"callback", "interrupted"}  # the other start isn't tried then
 
@@ -207,8 +208,10 @@ class LayerwiseVI:
                     generator=generator_from(seeds.training, data.device),
                 )  # fmt: skip
                 groups = self._groups(setting, model, data)
+                # The rate falls as half a cosine.
+                schedule = Schedule(self.steps.max_iter, tol, lambda t: 0.5 * (1.0 + cos(pi * t)))
                 result = run.minimise(
-                    objective, groups, Schedule(self.steps.max_iter, tol, _falling),
+                    objective, groups, schedule,
                     report=lambda loss: ("training ELBO", data.log_jacobian - loss),
                 )  # fmt: skip
                 climbs.append(setting.climb(result))
@@ -254,16 +257,6 @@ class LayerwiseVI:
         if len(setting.prior.start):
             groups.append(ParamGroup(slice(after, None), rate, *wide))
         return groups
-
-
-def _falling(progress: float) -> float:
-    """Factor on the learning rate: half a cosine."""
-    return 0.5 * (1.0 + cos(pi * progress))
-
-
-RandomState = int | np.random.RandomState | None
-
-_N_DRAWS = 2  # of the hidden layers a step: each conditions the last one
 
 
 @in_full
@@ -321,14 +314,12 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         Steps made, from the start that was kept.
     relevance_ : ndarray of shape (n_features,)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
     posterior_ : LayerwisePosterior
         Posterior of the network's P weights, acting on standardised data:
         ``posterior_.sample(n, generator=...)``. The flat order is layer by layer, W (out x in,
         row-major), then b.
     noise_std_ : as in every regressor
-    prior_scale_, prior_groups_, network_, symmetry_ : as in every network
+    feature_importances_, prior_scale_, prior_groups_, network_, symmetry_ : as in every network
     stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_, device_, dtype_ : as in every estimator
     n_features_in_, feature_names_in_ : as in every estimator
 
@@ -428,7 +419,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     def _networks_at_once(self, n_weights: int) -> float:
         """Draws of a step."""
         given = as_adam(self.optimizer, VariationalAdam).n_weight_samples
-        return _N_DRAWS if isinstance(given, str) else float(given)
+        return 2.0 if isinstance(given, str) else float(given)
 
     def _learned_params(self) -> Array:
         return np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))
@@ -438,7 +429,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         for name, value in {"init": adam.init, "n_starts": adam.n_starts}.items():
             if value != "auto":
                 raise ValueError(f"{name}={value!r} is not for LayerwiseVIRegressor.")
-        steps = Steps.of(adam, self.max_iter, self.tol, n_draws=_N_DRAWS)
+        steps = Steps.of(adam, self.max_iter, self.tol, n_draws=2)  # each conditions the last layer
         return LayerwiseVI(self.hidden_posterior, steps)
 
     def _predictor(self, like: Tensor) -> LayerwisePredictor:

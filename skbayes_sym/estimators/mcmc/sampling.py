@@ -1,6 +1,7 @@
 """Sampling as a method: explore, weigh what was found, and draw from it."""
 
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,8 +43,6 @@ from skbayes_sym.models.priors import CollapsedScales
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate
-
-_UNKNOWN = Estimate(float("nan"), float("nan"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +137,7 @@ class Sampled:
         """Everything that a fit keeps; before an allocation the draws as they were made."""
         draws = explored.draws if allocation is None else allocation.draws
         theta, noise_std = setting.posterior.split(torch.as_tensor(draws.position))
-        samples, modes, log_evidence = theta.numpy(), list[Mode](), _UNKNOWN
+        samples, modes, log_evidence = theta.numpy(), list[Mode](), Estimate(nan, nan)
         diagnostics: dict[str, Any] = {"warnings": []}
         if allocation is not None:
             samples = on_reference_set(setting, theta, draws.value)
@@ -200,13 +199,13 @@ def _diagnostics(
     """Figures on mixing, and every reason to doubt them."""
     draws, weighing, problems, decided = allocation
     effort, is_annealed = setting.effort, setting.annealing is not None
-    figures = diagnose(setting.posterior, explored, draws, samples, effort)
+    figures = diagnose(setting, explored, draws, samples)
     warnings = list[str]()
     if weighing or problems:
         warnings = no_evidence(problems, decided=decided, shared=draws.home is not None)
     if draws.home is not None:  # allocated chains started anew
         members = [mode.members for mode in modes]
-        warnings = disagreement(setting.posterior, draws.position, members, effort) + warnings
+        warnings = disagreement(setting, draws.position, members) + warnings
     else:
         if n_stuck := int(figures["stuck"].sum()):
             warnings.append(

@@ -11,7 +11,6 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.exploring import Draws, Explored, drawn_on, made
 from skbayes_sym.estimators.mcmc.setting import SamplingEffort, SamplingSetting
 from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
-from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.chains import ChainDraws
 from skbayes_sym.inference.sampling.modes.bridge import MIN_DRAWS_PER_DIM, can_bridge
 from skbayes_sym.inference.sampling.modes.confined import Allowance, ModeRun, ModeSampler, refine
@@ -31,24 +30,20 @@ from skbayes_sym.symmetry.units import split_units
 
 
 def diagnose(
-    posterior: NetworkPosterior,
-    explored: Explored,
-    draws: Draws,
-    samples: Array,
-    effort: SamplingEffort,
+    setting: SamplingSetting, explored: Explored, draws: Draws, samples: Array
 ) -> dict[str, Any]:
     """Figures on mixing, before and after symmetries were removed and chains allocated.
 
     ``draws`` are those that are kept, ``samples`` (C, S, P) their weights on one representative of
     their orbits.
     """
-    before, weights, chains = explored.draws.position, draws.chain_weights, explored.chains
-    warmup, sampling = chains.warmup, chains.sampling
-    functions = functions_of(posterior, draws.position, effort)
+    before, weights, effort = explored.draws.position, draws.chain_weights, setting.effort
+    warmup, sampling = explored.chains.warmup, explored.chains.sampling
+    functions = functions_of(setting, draws.position)
     return {
         "function_rhat": rank_rhat(functions, weights),
         "function_ess": bulk_ess(functions, weights),
-        "function_rhat_before": rank_rhat(functions_of(posterior, before, effort)),
+        "function_rhat_before": rank_rhat(functions_of(setting, before)),
         "parameter_rhat": rank_rhat(samples, weights),
         "parameter_ess": bulk_ess(samples, weights),
         "parameter_rhat_before": rank_rhat(before),
@@ -58,7 +53,7 @@ def diagnose(
         "unseen_basin": 1.0 - effort.missed ** (1.0 / explored.n_starts),
         "n_divergent": sampling.n_divergent.numpy(),
         "acceptance": sampling.mean_acceptance.numpy(),
-        "stuck": chains.stuck & (sampling.n_moves.numpy() >= effort.telling_moves),
+        "stuck": explored.chains.stuck & (sampling.n_moves.numpy() >= effort.telling_moves),
         "energy_error": sampling.energy_error.numpy(),
         "n_gradients": (warmup.n_gradients + sampling.n_gradients).numpy(),
     }
@@ -74,14 +69,14 @@ def _typical(statistic: Callable[[Array], Array], functions: Array) -> Array:
     return typical
 
 
-def functions_of(posterior: NetworkPosterior, draws: Array, effort: SamplingEffort) -> Array:
+def functions_of(setting: SamplingSetting, draws: Array) -> Array:
     """Outputs at some training rows, and the log noise, of draws (C, S, D): (C, S, Q)."""
-    x = posterior.data.x.cpu()
-    n_rows = min(len(x), effort.diagnosed_rows)
+    x, network = setting.data.data.x.cpu(), setting.model.network
+    n_rows = min(len(x), setting.effort.diagnosed_rows)
     rows = np.unique(np.linspace(0, len(x) - 1, n_rows).astype(int))
     position = torch.as_tensor(draws)
-    n_params, x = posterior.network.layout.n_params, x[rows].to(position)
-    forward = posterior.network.forward  # one chain at a time: hidden units take more than outputs
+    n_params, x = network.layout.n_params, x[rows].to(position)
+    forward = network.forward  # one chain at a time: hidden units take more than outputs
     outputs = torch.stack([forward(chain, x).flatten(1) for chain in position[..., :n_params]])
     return np.concatenate([outputs.numpy(), draws[..., n_params:]], axis=-1)
 
@@ -191,14 +186,12 @@ def no_evidence(problems: tuple[str, ...], *, decided: bool, shared: bool = Fals
     return [f"the modes' evidences are too uncertain to weigh them: raise n_draws. So {votes}"]
 
 
-def disagreement(
-    posterior: NetworkPosterior, kept: Array, members: list[Array], effort: SamplingEffort
-) -> list[str]:
+def disagreement(setting: SamplingSetting, kept: Array, members: list[Array]) -> list[str]:
     """Warnings of modes whose own chains tell different functions: there are several in them."""
-    values, warnings = functions_of(posterior, kept, effort), []
+    values, warnings = functions_of(setting, kept), []
     for i, chains in enumerate(members):
         worst = np.nanmax(rank_rhat(values[chains]), initial=1.0) if len(chains) > 1 else 1.0
-        if worst > effort.most_rhat:
+        if worst > setting.effort.most_rhat:
             warnings.append(
                 f"the chains of mode {i} disagree (function-space R-hat {worst:.2f}): it may be "
                 "several modes, weighed by where their chains started. Raise n_draws or thinning."
@@ -244,10 +237,17 @@ def allocate_chains(setting: SamplingSetting, explored: Explored) -> Allocation:
         weighing = _weigh(setting, explored, generator, allowance)
         problems = tuple(why_not(weighing, setting.posterior.n_dims, effort))
         weights = decided_weights(weighing, effort)
-        shares = _votes(weighing, explored) if weights is None else weights
-        decided = weights is not None
-        if weights is None:
-            weights = torch.where(contending(weighing.pool, weighing.modes), torch.nan, 0.0)
+        shares, decided = weights, weights is not None
+        if weights is None or shares is None:
+            may_matter = contending(weighing.pool, weighing.modes)
+            weights = torch.where(may_matter, torch.nan, 0.0)
+            # Votes of the chains that found each; where no exploring chain stayed in any that may
+            # matter, of the draws of those that were to refine a mode.
+            homes = where_they_ended(weighing, explored.n_starts)
+            if not bool(may_matter[homes].any()):
+                homes = weighing.modes.labels
+            votes = torch.bincount(homes, minlength=len(may_matter)).double() * may_matter
+            shares = votes / votes.sum()
         weighing = weighing._replace(weights=weighing.weights._replace(weights=weights))
         allowance.left += rest
         new = _refreshed(setting, weighing, shares, generator, allowance)
@@ -289,21 +289,6 @@ def _mode_sampler(
     thin = effort.refresh_thin * setting.thinning
     run = ModeRun(n_warmup, n_draws, thin, setting.block_size, setting.n_jobs)
     return ModeSampler(posterior, setting.model.group, run, posterior.data.x, generator)
-
-
-def _votes(weighing: Weighing, explored: Explored) -> Tensor:
-    """Shares of the modes that may matter, by how many chains found each.
-
-    Where no exploring chain stayed in any, by the draws of those that were to refine a mode.
-    """
-    pool, modes = weighing.pool, weighing.modes
-    may_matter, n_modes = contending(pool, modes), modes.regions.n_modes
-    ended = where_they_ended(weighing, explored.n_starts)
-    for homes in (ended, modes.labels):
-        votes = torch.bincount(homes, minlength=n_modes).double() * may_matter
-        if bool(votes.any()):
-            break
-    return votes / votes.sum()
 
 
 def _refreshed(

@@ -151,19 +151,6 @@ class Bounds(NamedTuple):
         """The gap as a share of ``log |G|``; NaN of the trivial group."""
         return self.gap.value / self.log_order if self.log_order > 0.0 else float("nan")
 
-    def attributes(self, log_jacobian: float) -> dict[str, float]:
-        """Bounds of targets as given."""
-        mean_field, gap = self.mean_field.value + log_jacobian, self.gap.value
-        errors = self.mean_field.standard_error, self.gap.standard_error
-        return {
-            "elbo_": mean_field + gap,
-            "elbo_mean_field_": mean_field,
-            "elbo_upper_": mean_field + max(gap, self.gap_above.value),
-            "elbo_std_error_": float(np.hypot(*errors)),
-            "symmetry_gap_": gap,
-            "saturation_": self.saturation,
-        }
-
 
 @dataclass(frozen=True, eq=False)
 class MeanFieldFit:
@@ -195,7 +182,16 @@ class MeanFieldFit:
         if self.prior is not None:
             attributes |= scale_attributes(self.prior)
         if self.bounds is not None:
-            attributes.update(self.bounds.attributes(data.log_jacobian))
+            own, gap, above, _ = self.bounds
+            mean_field = own.value + data.log_jacobian
+            attributes |= {
+                "elbo_": mean_field + gap.value,
+                "elbo_mean_field_": mean_field,
+                "elbo_upper_": mean_field + max(gap.value, above.value),
+                "elbo_std_error_": float(np.hypot(own.standard_error, gap.standard_error)),
+                "symmetry_gap_": gap.value,
+                "saturation_": self.bounds.saturation,
+            }
         if self.loss_curve is not None:
             attributes["elbo_curve_"] = data.log_jacobian - np.array(self.loss_curve)
         return attributes

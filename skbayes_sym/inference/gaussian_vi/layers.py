@@ -87,10 +87,6 @@ class PriorOfLayers:
         scale = (-0.5 * hyper).exp()
         return [scale[positions(group, hyper)] for group in self._groups]
 
-    def log_hyperprior(self, hyper: Tensor) -> Tensor:
-        """Density of the log precisions, nats; 0 of scales that are given."""
-        return self.scales.log_hyperprior(hyper)
-
     @cached_property
     def _groups(self) -> list[tuple[int, ...]]:
         return [tuple(group.tolist()) for group in self._of_first_units(self.scales.group)]
@@ -246,7 +242,7 @@ class LayerwiseElbo:
             likelihood, kl = posterior.terms(
                 own, self._data, self._n_draws, generator=self._generator
             )
-            log_hyperprior = self._prior.log_hyperprior(hyper)
+            log_hyperprior = self._prior.scales.log_hyperprior(hyper)
             loss = (temperature * kl - likelihood).mean() - log_hyperprior
             (gradient,) = torch.autograd.grad(loss, at)
         self.gradient.copy_(gradient)
