@@ -318,7 +318,7 @@ QUESTIONS = (
     "sample_y",
     "score", "log_likelihood_samples", "transform", "inverse_transform", "predict_entries",
     "with_new_rows",
-    "with_new_columns", "recommend", "similar_columns", "get_feature_names_out", "reconstruct",
+    "with_new_columns", "recommend", "get_feature_names_out", "reconstruct",
 )  # fmt: skip
 
 

@@ -103,8 +103,7 @@ def gaining(
 ) -> list[str]:
     """Kinds that gain at least the share ``least`` of the best kind's gain over the baseline.
 
-    ``baseline``, ``values of kinds`` (N,): log densities of left-out rows, nats; ``weight`` (N,);
-    ``least``: where no kind gains, the one that loses least is kept.
+    By log densities (N,) of left-out rows, nats. Where no kind gains, the best one is kept.
     """
     gains = {kind: float(weight @ (density - baseline)) for kind, density in kinds.items()}
     gains = {kind: gain for kind, gain in gains.items() if not isnan(gain)}  # a density needs noise
@@ -117,8 +116,7 @@ def baseline_share(
 ) -> float:
     """Stacking weight of a baseline beside kinds in the proportions ``inner``, which add up to 1.
 
-    ``baseline``, ``values of kinds`` (N,): log densities of left-out rows, nats; without a baseline
-    its weight is 0. ``inner``: of those kinds that count. ``weight`` (N,).
+    By log densities (N,) of left-out rows, nats; without a baseline 0.
     """
     if baseline is None:
         return 0.0

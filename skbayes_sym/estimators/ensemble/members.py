@@ -26,7 +26,6 @@ from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged
 from skbayes_sym.inference.laplace.labels_predictive import (
     LeftOut,
-    LinearisedMember,
     RefittedMember,
     RefittedMembers,
     left_out_losses,
@@ -98,8 +97,7 @@ class Refitting:
         left_out: list[LeftOut] = []
         weights = torch.as_tensor(theta).to(rows.x)
         for theta_m, prior_scale in zip(weights, scale.expand_as(weights), strict=True):
-            linear = LinearisedMember.at(network, theta_m, prior_scale, rows.x)
-            member, logits, terms = refit(linear, rows)
+            member, logits, terms = refit(network, theta_m, prior_scale, rows)
             members.append(member)
             left_out.append(without_itself(logits, terms))
         together = RefittedMembers.of(members)

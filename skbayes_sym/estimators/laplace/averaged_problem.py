@@ -89,13 +89,9 @@ class Alternation:
     """
 
     def __init__(
-        self,
-        model: AveragedNetwork,
-        objective: MapObjective,
-        hyper: Tensor,
-        ascent: HyperAscent | None,
-        pace: Pace,
-    ) -> None:
+        self, model: AveragedNetwork, objective: MapObjective, hyper: Tensor,
+        ascent: HyperAscent | None, pace: Pace,
+    ) -> None:  # fmt: skip
         self._model, self._objective, self._hyper = model, objective, hyper
         self.ascent, self.pace = ascent, pace
         self._has_converged = False
@@ -113,7 +109,12 @@ class Alternation:
         pace = self.pace
 
         def on_step(step: int, info: Mapping[str, float]) -> bool:
-            self._end_block(-(-step // pace.block))
+            n_updates = -(-step // pace.block) - pace.burn_in
+            self._move_eta()
+            if self.ascent is not None and n_updates > 0:
+                progress = n_updates / max(1, pace.n_blocks - pace.burn_in)
+                self._update(self.ascent, half_constant_half_linear(progress))
+            self.eta_curve.append(self._eta.clone())
             return end_block() or self._has_converged
 
         result = minimise(
@@ -127,14 +128,6 @@ class Alternation:
         self._move_eta()
         by_evidence = self._has_converged and result.stopped == "callback"
         return result._replace(stopped="tol") if by_evidence else result
-
-    def _end_block(self, n_blocks: int) -> None:
-        pace = self.pace
-        self._move_eta()
-        if self.ascent is not None and n_blocks > pace.burn_in:
-            progress = (n_blocks - pace.burn_in) / max(1, pace.n_blocks - pace.burn_in)
-            self._update(self.ascent, half_constant_half_linear(progress))
-        self.eta_curve.append(self._eta.clone())
 
     def _update(self, ascent: HyperAscent, factor: float) -> None:
         before, eta, curve = self.point(), self._eta, self.evidence_curve

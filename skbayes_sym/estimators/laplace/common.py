@@ -134,15 +134,11 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
 class LaplaceEstimator(NetworkEstimator):
     """A network with a normal posterior around its mode."""
 
-    optimizer: Any
-
     _closing = ("log_evidence_",)
 
     network_: RecordingNetwork
     posterior_: LaplacePosterior | ModeMixture
     prior_scale_: Array
-    log_evidence_: float
-    log_evidence_curve_: Array
     _predict_seed_: int
 
     def _network(self, data: Training, n_outputs: int) -> RecordingNetwork:
@@ -166,7 +162,6 @@ class LaplaceEstimator(NetworkEstimator):
 
     def _linearised(self, like: Tensor) -> LinearisedNetwork:
         """The fitted model on the device of ``like``, made once."""
-
         transformations = self._transformations(like)
 
         def make() -> LinearisedNetwork:
@@ -195,7 +190,6 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
     """Numbers: normal noise in closed form, other likelihoods by averages over the outputs."""
 
     noise_std: Any
-    noise_std_: Any
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)

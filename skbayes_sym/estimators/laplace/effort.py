@@ -195,10 +195,6 @@ class ModesEffort:
         """Gauss-Newton steps of a mode of classification."""
         return self.labels_steps if n_params <= self.many_weights else self.labels_steps_of_many
 
-    def labels_rows(self, n_params: int) -> int:
-        """Rows whose modes a search of more begins with."""
-        return max(self.fewest_labels_rows, self.labels_rows_a_weight * n_params)
-
     def affordable_labels(self, most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
         """Modes that some seconds of one core are enough for, and whether for tries too.
 

@@ -40,7 +40,6 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
     System,
     WeightCurvature,
     are_few,
-    are_outnumbered,
     require_factor,
 )
 from skbayes_sym.models.model import Data
@@ -239,7 +238,7 @@ class NumbersEvidence(EvidenceProblem):
     @property
     def is_outnumbered(self) -> bool:
         """Whether there are more weights than numbers to learn from."""
-        return are_outnumbered(self.data.y.numel(), self.network.layout.n_params)
+        return self.data.y.numel() < self.network.layout.n_params
 
     @property
     def keeps_best(self) -> bool:
