@@ -40,6 +40,7 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._in_article |= tag == "article"
+        self.page.n_words -= self._in_article and tag == "wbr"  # inside a word
         given = {name: value or "" for name, value in attrs}
         self.page.ids.update(given[name] for name in ("id", "name") if name in given)
         for attribute, tags in _SOURCE.items():

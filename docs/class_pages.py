@@ -220,6 +220,7 @@ def arrange(app: Any, doctree: nodes.document) -> None:
                 by_group[groups[0] if groups else "Fit"].append(item)
             body.clear()
             for title, members in by_group.items():
-                if members:
+                if members and len(members) < len(items):
                     body += nodes.paragraph("", title, classes=["sk-group"])
+                if members:
                     body += nodes.definition_list("", *members)

@@ -115,6 +115,8 @@ html_theme_options = {
 
 # Leading batch axes in shapes, (*B, d), which reStructuredText takes for emphasis.
 _STARRED_AXIS = re.compile(r"(?<=[(\s])\*(?=[A-Za-z]\w*[,)])")
+# Long words of a table or a title, outside of tags and formulas.
+_NAME = re.compile(r"(?<=>)[\w/.]{9,}(?=[<(])")
 # Links into scikit-learn's own guide, in docstrings inherited from it.
 _FOREIGN_LINK = re.compile(r":(?:ref|term):`([^`<]*[^`<\s])(?:\s*<[^>`]*>)?`")
 
@@ -139,17 +141,27 @@ def without_code(app: Any, doctree: nodes.document) -> None:
                 block.parent.remove(block)
 
 
-def without_dead_links(app: Any, page: str, template: str, context: dict[str, Any], _: Any) -> None:
-    """Link a page of source code back to the descriptions that there are.
+def mend_page(app: Any, page: str, template: str, context: dict[str, Any], _: Any) -> None:
+    """Let long names break between their words, and source code link to what is described.
 
     ``viewcode`` takes all names of a file to be documented under one module; those of another lose
     the link back from their source.
     """
+    body = context.get("body", "")
     if page.startswith("_modules/skbayes_sym/"):
         documented = app.env.domaindata["py"]["objects"]
         link = r'<a class="viewcode-back" href="[^"#]*#([^"]+)">\[docs\]</a>'
-        body = context["body"]
-        context["body"] = re.sub(link, lambda m: m[0] if m[1] in documented else "", body)
+        body = re.sub(link, lambda m: m[0] if m[1] in documented else "", body)
+    elif body:
+        cell = r"(?s)<(h1|td|th)\b.*?</\1>"
+        context["body"] = re.sub(cell, lambda m: _NAME.sub(_with_breaks, m[0]), body)
+        return
+    context["body"] = body
+
+
+def _with_breaks(name: re.Match[str]) -> str:
+    """A name with places where a line may end."""
+    return re.sub(r"(?<=[/_.])(?=\w)|(?<=[a-z])(?=[A-Z])", "<wbr>", name[0])
 
 
 def setup(app: Any) -> None:
@@ -157,6 +169,6 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", mend_docstring, priority=400)
     app.connect("doctree-read", arrange)
     app.connect("doctree-read", without_code)
-    app.connect("html-page-context", without_dead_links)
+    app.connect("html-page-context", mend_page)
     app.add_directive("effort", EffortTable)
     app.add_directive("figures", FigureTable)

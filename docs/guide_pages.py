@@ -17,11 +17,10 @@ _NAMES_OF_PAGES = {
     "batch botorch_model",
     "small_models": "distill Student",
     "keeping": "save load",
-    "comparing_models": "compare_models get_scorer NoSplit "
+    "comparing_models": "compare_models get_scorer evidence_scorer NoSplit "
     "interval_calibration_error expected_calibration_error",
     "practice": "HeldOut",
     "ecosystem": "QuantileOf",
-    "displays": "PredictiveDisplay IntervalCalibrationDisplay "
-    "InvarianceDisplay SymmetryDisplay",
+    "displays": "PredictiveDisplay IntervalCalibrationDisplay InvarianceDisplay SymmetryDisplay",
 }
 PAGES = {name: page for page, names in _NAMES_OF_PAGES.items() for name in names.split()}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from skbayes_sym.estimators.factorization.matrix_factorization import SymVIMatrixFactorization
     from skbayes_sym.estimators.laplace.laplace import LaplaceClassifier, LaplaceRegressor
     from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
-    from skbayes_sym.estimators.layerwise.layerwise_vi import LayerwiseVIRegressor
+    from skbayes_sym.estimators.layerwise_vi import LayerwiseVIRegressor
     from skbayes_sym.estimators.linear.linear_models import (
         BayesianLinearClassifier,
         BayesianLinearRegressor,
@@ -106,7 +106,7 @@ _PLACES = {
     "estimators.factorization.matrix_factorization": ("SymVIMatrixFactorization",),
     "estimators.laplace.laplace": ("LaplaceClassifier", "LaplaceRegressor"),
     "estimators.laplace.lila": ("LILAClassifier", "LILARegressor"),
-    "estimators.layerwise.layerwise_vi": ("LayerwiseVIRegressor",),
+    "estimators.layerwise_vi": ("LayerwiseVIRegressor",),
     "estimators.linear.linear_models": ("BayesianLinearClassifier", "BayesianLinearRegressor"),
     "estimators.mcmc.mcmc": ("MCMCClassifier", "MCMCRegressor"),
     "estimators.optimizers": (

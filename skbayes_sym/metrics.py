@@ -25,8 +25,7 @@ def interval_calibration_error(cdf: Any) -> float:
     ----------
     cdf : array-like of shape (n_samples,) or (n_samples, n_targets)
         Predicted probability that a target lies at or below the observed one, as
-        `predictive_cdf <skbayes_sym.SymmetrizedVIRegressor.predictive_cdf>` of every regressor
-        gives it. Targets are pooled.
+        ``predictive(model, X).cdf(y)`` gives it. Targets are pooled.
 
     Returns
     -------

@@ -314,11 +314,11 @@ ARGUMENTS: dict[str, list[Any]] = {
 }  # fmt: skip
 QUESTIONS = (
     "predict", "predict_proba", "predict_log_proba", "predict_quantiles", "predict_interval",
-    "predict_uncertainty", "log_predictive_density", "predictive_cdf", "predictive_crps",
+    "predict_uncertainty", "log_predictive_density",
     "sample_y",
     "score", "log_likelihood_samples", "transform", "inverse_transform", "predict_entries",
-    "entry_log_density", "predict_entry_proba", "with_new_rows",
-    "with_new_columns", "recommend", "similar_columns", "get_feature_names_out", "reconstruct",
+    "with_new_rows", "with_new_columns", "recommend", "similar_columns", "get_feature_names_out",
+    "reconstruct",
 )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def test_every_bug_that_is_planted_has_its_place() -> None:
 
 # Names to import, and places in files without pickle: a line each, where they are wanted.
 NAMES = {"__init__.py", "models/__init__.py", "symmetry/__init__.py", "estimators/samplers.py"}
-PLACES = {"saving/values.py", "saving/classes.py"}
+PLACES = {"saving/values.py"}
 STRINGS = "models/likelihoods/__init__.py"  # what stands for a likelihood
 
 # A file of each kind, and the tables that give it a string as shorthand.
@@ -114,7 +114,7 @@ ADDED: dict[str, tuple[str, set[str]]] = {
     ),
     "network": ("models.networks.convolutional", {"estimators/laplace/common.py"}),
     "gap": ("symmetry.gaps.translations", {"inspection/invariance_gap.py"}),
-    "estimator": ("estimators.layerwise.layerwise_vi", set()),
+    "estimator": ("estimators.layerwise_vi", set()),
     "estimator of the first edition": ("estimators.vi.symmetrized_vi", set()),
 }
 

@@ -138,3 +138,19 @@ def test_through_to_the_table(asked, tmp_path, monkeypatch, capsys):
     assert -4.0 < density < -1.5  # of one of ten labels
     assert 0.8 < coverage <= 1.0
     assert any("a new user with" in line for line in lines) == (not asked)
+
+
+def test_every_claim_has_a_verdict_and_every_command_a_script(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["claims.py"])
+    script = runpy.run_path(str(MNIST.with_name("claims.py")), run_name="__main__")
+    printed = capsys.readouterr().out
+    counts = re.findall(r"(\d+) (holds|in part|doesn't|can't be checked)", printed.splitlines()[-1])
+    lines = re.findall(r"^  (holds|in part|doesn't|can't be checked) ", printed, re.MULTILINE)
+    assert {kind: int(n) for n, kind in counts} == {k: lines.count(k) for _, k in counts}
+    assert len(lines) > 30
+    for paper in script["PAPERS"]:
+        page = script["ROOT"] / f"docs/reproduction/{paper}.rst"
+        for table in script["tables"](page.read_text(encoding="utf-8")):
+            assert len({len(row) for row in table}) == 1, table
+            for command in script["commands"](table):
+                assert (script["ROOT"] / command.split()[1]).is_file(), command

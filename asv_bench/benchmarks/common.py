@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.gaussian_vi.elbo import GaussianMLP, SymmetrizedElbo, pack
-from skbayes_sym.inference.gaussian_vi.gated import GatedGap
+from skbayes_sym.inference.gaussian_vi.elbo import GatedGap, GaussianMLP, SymmetrizedElbo, pack
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian

@@ -35,7 +35,7 @@ import pandas as pd
 from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
-from skbayes_sym import SymVIMatrixFactorization
+from skbayes_sym import SymVIMatrixFactorization, predictive
 from skbayes_sym.inference.solvers import VI
 
 
@@ -155,7 +155,7 @@ def ours(data: Ratings, *, told: bool = False, **settings: object) -> Answer:
     users, films, stars = data.test
     mean, std = model.predict_entries(users, films, return_std=True)
     is_ordinal = settings.get("likelihood") == "ordinal"
-    density = model.entry_log_density(users, films, stars) if is_ordinal else None
+    density = predictive(model, (users, films)).log_prob(stars) if is_ordinal else None
     return Answer(mean, std, density)
 
 

@@ -113,7 +113,13 @@ def load_dataset(
     part = part or ("test" if name == "mnist" else "all")
     inputs = _INPUTS[name].split()
     home = data_home if data_home is not None else os.environ.get("SKBAYES_SYM_DATA") or None
-    loaded = None if home is None else _from_folder(name, part, Path(home).expanduser())
+    folder = None if home is None else Path(home).expanduser()
+    loaded = None
+    if folder is not None and name in _IMAGES:
+        loaded = images_from_folder(name, part, folder)
+    elif folder is not None and (path := folder / "regression" / f"{name}.data").is_file():
+        table = np.loadtxt(path, ndmin=2)
+        loaded = table[:, :-1], table[:, -1], str(path), 0
     X, y, source, n_train = loaded or _from_elsewhere(name)
     if X.shape[1] != len(inputs):
         raise ValueError(f"{name!r} has {len(inputs)} inputs, got {X.shape[1]} from {source}.")
@@ -124,16 +130,6 @@ def load_dataset(
     if name in _IMAGES:
         dataset.n_train = n_train
     return dataset
-
-
-def _from_folder(name: str, part: str, home: Path) -> _Loaded | None:
-    if name in _IMAGES:
-        return images_from_folder(name, part, home)
-    path = home / "regression" / f"{name}.data"
-    if not path.is_file():
-        return None
-    table = np.loadtxt(path, ndmin=2)
-    return table[:, :-1], table[:, -1], str(path), 0
 
 
 def _from_elsewhere(name: str) -> _Loaded:

@@ -5,9 +5,9 @@ Reading order: `base` (what `fit` says, in four lines, and how state is kept), `
 of networks, and of weighted draws, share), `distributions` and `predictive` (one predictive
 distribution for any fitted model), `skpro` (models as that package's), `optimizers` and `samplers`
 (objects for ``optimizer=`` and ``sampler=``). Then ``_fit`` (rows, model, run: what all fits share)
-and a folder a method, the shortest being `ensemble`; `bayesian_mlp`, `vi`, `layerwise`, `mcmc`,
-`laplace`, `linear` and `factorization` have the same parts. `stacking` stands above all of them:
-members of any kind, weighed by the rows that each leaves out.
+and a file or folder a method, the shortest being `layerwise_vi`; `ensemble`, `bayesian_mlp`, `vi`,
+`mcmc`, `laplace`, `linear` and `factorization` have the same parts. `stacking` stands above all of
+them: members of any kind, weighed by the rows that each leaves out.
 
 In: arrays and constructor parameters. Out: fitted attributes, NumPy and small objects.
 """

@@ -7,11 +7,13 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import norm
 from sklearn.utils import Bunch
+from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
-from skbayes_sym.estimators.regressor import BayesianRegressorMixin, quantile_levels
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin, checked_levels
+from skbayes_sym.models.predictive_mixtures import crps
 from skbayes_sym.numerics.arguments import check_random_state
 
 _LEVELS = (np.arange(1000) + 0.5) / 1000.0  # of the quantiles that moments are averages of
@@ -155,10 +157,15 @@ class PosteriorPredictive(PredictiveDistribution):
         return self._model.log_predictive_density(self._X, y)
 
     def cdf(self, y: Any) -> Array:
-        return self._model.predictive_cdf(self._X, y)
+        return self._of_targets(y, lambda law, y: law.cdf(y))
 
     def crps(self, y: Any) -> Array:
-        return self._model.predictive_crps(self._X, y)
+        return self._of_targets(y, crps)
+
+    def _of_targets(self, y: Any, ask: Callable[..., Tensor]) -> Array:
+        """Answers of the law for observed targets, each by itself."""
+        model, targets = self._model, self._model._observed_targets(y)
+        return model._shaped(model._reduce(self._X, lambda law, y: [ask(law, y)], targets)[0])
 
     def uncertainty(self) -> Bunch:
         return self._model.predict_uncertainty(self._X)
@@ -312,9 +319,7 @@ class ClassPredictive:
 
     def functions(self, n: int = 1, random_state: Any = 0) -> Array:
         """Probabilities given draws of functions, (n_samples, n_classes, n), joint over rows."""
-        if not isinstance(self._model, BayesianClassifierMixin):
-            raise TypeError(f"{self!r} draws no functions: that takes models of this package.")
-        return self._model.sample_f(self._X, n, random_state)
+        return self._ours("functions").sample_f(self._X, n, random_state)
 
     def log_prob(self, y: Any) -> Array:
         """Log probability of observed labels, (n_samples,) nats; -inf of one never seen."""
@@ -329,18 +334,9 @@ class ClassPredictive:
 
     def uncertainty(self) -> Bunch:
         """Entropy by its source, nats: ``total``, ``epistemic``, ``aleatoric``."""
+        return self._ours("uncertainty").predict_uncertainty(self._X)
+
+    def _ours(self, question: str) -> BayesianClassifierMixin:
         if not isinstance(self._model, BayesianClassifierMixin):
-            raise TypeError(
-                f"{type(self._model).__name__} doesn't say which part of its uncertainty is about "
-                "the model: uncertainty() takes models of this package."
-            )
-        found: Bunch = self._model.predict_uncertainty(self._X)
-        return found
-
-
-def checked_levels(q: Any) -> Array:
-    """Levels of quantiles; ValueError unless strictly between 0 and 1."""
-    levels = quantile_levels(q)
-    if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
-        raise ValueError(f"quantiles must lie strictly between 0 and 1, got {q!r}.")
-    return levels
+            raise TypeError(f"{self!r} has no {question}(): that takes models of this package.")
+        return self._model

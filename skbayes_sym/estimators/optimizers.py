@@ -90,15 +90,14 @@ class VariationalAdam(Adam):
     init : {"auto", "random", "annealed", "laplace"}, default="auto"
         Where training starts. "random": at random weights, narrow. "annealed": the same, while the
         weight of the KL rises from 0 to 1 over the first 40 % of the steps. "laplace": at a mode
-        found by Gauss-Newton steps, as wide as its curvature lets independent weights be, with a
-        noise of at least the targets' spread; of normal noise and the softmax only. "auto" takes
-        the three in turn; of classes, of noise that isn't learned and of more than 300 weights the
-        first two. `LayerwiseVIRegressor` has starts of its own.
+        found by Gauss-Newton steps, with the independent normals closest to its curvature; for
+        normal noise and the softmax only. "auto" takes the three in turn; the first two for
+        classes, for noise that isn't learned and beyond 300 weights. `LayerwiseVIRegressor` has
+        starts of its own.
     n_starts : int or "auto", default="auto"
-        Starts that are trained, ``max_iter`` steps each. The highest `elbo_` is kept; of those that
-        are within 0.02 nats per row of it, the one that learned the least noise. "auto" is one of
-        every kind; the first alone on minibatches, where a start takes longest, and for
-        ``max_iter`` below 500, when starts are too far from their optima to be compared.
+        Starts that are trained, ``max_iter`` steps each. The highest `elbo_` is kept; of those
+        within 0.02 nats per row of it, the one that learned the least noise. "auto" is one of every
+        kind; the first alone on minibatches and for ``max_iter`` below 500.
     """
 
     _parameter_constraints: ClassVar = {

@@ -28,9 +28,8 @@ from skbayes_sym.estimators.distributions import (
     PosteriorPredictive,
     PredictiveDistribution,
     TransformedPredictive,
-    checked_levels,
 )
-from skbayes_sym.estimators.regressor import BayesianRegressorMixin
+from skbayes_sym.estimators.regressor import BayesianRegressorMixin, checked_levels
 from skbayes_sym.inference.pooling import mixture
 from skbayes_sym.models.predictive_mixtures import NormalMixture, crps
 from skbayes_sym.numerics.arguments import check_random_state, seed_of
@@ -182,8 +181,8 @@ def predictive(model: Any, X: Any) -> Any:
     PredictiveDistribution or ClassPredictive
         Of regressors: ``.mean() .std() .var() .quantile(q) .interval(coverage)
         .sample(n, random_state) .functions(n, random_state) .log_prob(y) .cdf(y) .crps(y)
-        .uncertainty() .components()``, in the units of ``y``, and scipy's names ``.pdf .logpdf
-        .ppf``. Of classifiers: ``.classes .proba() .functions(n) .log_prob(y) .uncertainty()``.
+        .uncertainty() .components()``, in the units of ``y``. Of classifiers:
+        ``.classes .proba() .functions(n) .log_prob(y) .uncertainty()``.
 
     Raises
     ------
@@ -309,10 +308,6 @@ def _of_bagging(model: Any, X: Any) -> MixturePredictive:
     return _pooled(laws, [1.0] * len(laws))
 
 
-def _of_targets(model: Any, X: Any) -> JointPredictive:
-    return JointPredictive([predictive(m, X) for m in model.estimators_])
-
-
 def _of_skpro(model: Any, X: Any) -> Any:
     law = model.predict_proba(X)
     if _is_of(law, "skbayes_sym.estimators.skpro", "NormalMixtures"):
@@ -339,7 +334,9 @@ def _of_quantiles(model: Any, X: Any) -> MixturePredictive:
 LAWS: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
     ("sklearn.ensemble", "VotingRegressor"): _of_voting,
     ("sklearn.ensemble", "BaggingRegressor"): _of_bagging,
-    ("sklearn.multioutput", "MultiOutputRegressor"): _of_targets,
+    ("sklearn.multioutput", "MultiOutputRegressor"): lambda model, X: JointPredictive(
+        [predictive(m, X) for m in model.estimators_]
+    ),
     ("skpro.regression.base", "BaseProbaRegressor"): _of_skpro,
     ("ngboost", "NGBRegressor"): _of_ngboost,
     ("quantile_forest", "RandomForestQuantileRegressor"): _of_quantiles,

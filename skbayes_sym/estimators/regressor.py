@@ -32,7 +32,7 @@ from skbayes_sym.estimators.base import numbers, prediction, warn_of_infinite_ro
 from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
-from skbayes_sym.models.predictive_mixtures import TargetPredictive, crps
+from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, seed_of
 from skbayes_sym.numerics.memory import require_memory
@@ -58,25 +58,16 @@ def check_counts(y: Array, likelihood: object) -> None:
         )
 
 
-def _warn_of_constant(y: Array) -> None:
-    """Say what can't be learned of targets that are all the same."""
-    constant = (y == y[0]).all(axis=0)
-    if constant.any():
-        place = int(constant.argmax())
-        which = "y" if y.shape[1] == 1 else f"column {place} of y"
-        warn_user(
-            f"{which} is constant ({y[0, place]:g}): there is nothing to learn but that, and no "
-            "scale to tell noise from. Check the targets.",
-            UserWarning,
-        )
-
-
-def quantile_levels(quantiles: Any) -> Array:
-    """Levels as numbers; NaN where they are none, which lies between no limits."""
+def checked_levels(levels: Any, name: str = "quantiles") -> Array:
+    """Levels of quantiles as numbers, (n,); ValueError unless strictly between 0 and 1."""
     try:
-        return np.atleast_1d(np.asarray(quantiles, dtype=float))
+        values = np.atleast_1d(np.asarray(levels, dtype=float))
     except (TypeError, ValueError):
-        return np.full(1, np.nan)
+        values = np.zeros(0)
+    inside = (values > 0) & (values < 1)
+    if values.ndim != 1 or not len(inside) or not inside.all():
+        raise ValueError(f"{name} must lie strictly between 0 and 1, got {levels!r}.")
+    return values
 
 
 class BayesianRegressorMixin(RegressorMixin):
@@ -146,8 +137,15 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def _encode_targets(self, y: Array) -> Targets:
         columns = y.reshape(len(y), -1)
-        if len(columns) > 1 and not self._is_of_counts():
-            _warn_of_constant(columns)
+        constant = (columns == columns[0]).all(axis=0)
+        if len(columns) > 1 and constant.any() and not self._is_of_counts():
+            place = int(constant.argmax())
+            which = "y" if columns.shape[1] == 1 else f"column {place} of y"
+            warn_user(
+                f"{which} is constant ({columns[0, place]:g}): there is nothing to learn but that, "
+                "and no scale to tell noise from. Check the targets.",
+                UserWarning,
+            )
         return Targets(columns, y.ndim)
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
@@ -214,10 +212,8 @@ class BayesianRegressorMixin(RegressorMixin):
         -------
         ndarray of shape (n_samples, n_quantiles) or (n_samples, n_targets, n_quantiles)
         """
-        levels = quantile_levels(quantiles)
-        if levels.ndim != 1 or not len(levels) or not np.all((levels > 0) & (levels < 1)):
-            raise ValueError(f"quantiles must lie strictly between 0 and 1, got {quantiles!r}.")
-        values = self._reduce(X, lambda p: [p.quantile(float(q)) for q in levels])
+        levels = checked_levels(quantiles).tolist()
+        values = self._reduce(X, lambda p: [p.quantile(q) for q in levels])
         return self._shaped(np.stack(values, axis=-1), extra=1)
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
@@ -262,41 +258,6 @@ class BayesianRegressorMixin(RegressorMixin):
             Nats, of ``y`` as given; joint over the targets of a row.
         """
         return self._reduce(X, lambda p, y: [p.log_prob(y)], self._observed_targets(y))[0]
-
-    def predictive_cdf(self, X: Any, y: Any) -> Array:
-        """Probability that a new target lies at or below the observed one.
-
-        Of a calibrated model with continuous targets these are uniform on (0, 1): the probability
-        integral transform.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-
-        Returns
-        -------
-        ndarray of the shape of ``y``
-            Of each target by itself.
-        """
-        cdf = self._reduce(X, lambda p, y: [p.cdf(y)], self._observed_targets(y))[0]
-        return self._shaped(cdf)
-
-    def predictive_crps(self, X: Any, y: Any) -> Array:
-        """Continuous ranked probability score of observed targets.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-
-        Returns
-        -------
-        ndarray of the shape of ``y``
-            In the units of ``y``, of each target by itself; less is better.
-        """
-        values = self._reduce(X, lambda p, y: [crps(p, y)], self._observed_targets(y))[0]
-        return self._shaped(values)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw whole functions from the posterior and add observation noise.

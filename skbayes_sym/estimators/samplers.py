@@ -23,21 +23,18 @@ class Chains(BaseEstimator):
     ----------
     kernel : {"auto", "hmc"} or Kernel, default="auto"
         What moves them. "hmc" is `HMC` with its defaults: jittered Hamiltonian Monte Carlo, all
-        chains as one batch; "auto" the same, with the length that goes with ``init``. Or
-        `HMC` with other settings, or a kernel of your own.
+        chains as one batch; "auto" the same, with the length that goes with ``init``. Or `HMC` with
+        other settings, or a kernel of your own.
     init : {"auto", "prior", "laplace", "ensemble"} or Annealing, default="auto"
-        Where chains start. "prior": at draws of the prior, learned scales at their reference.
-        "laplace": at modes found by Gauss-Newton steps and the evidence, at most 16 (of classes 4),
-        with the damped curvature there as the metric; trajectories of ``kernel="auto"`` then have
-        20 to 40 steps. Where modes of numbers are weighed by evidence, the search goes on while
-        starts arrive at modes that no other did, for what the chains cost
-        (``ModeWeights(effort=1)``); copies count once. For fully connected networks, normal noise
-        or softmax, and priors of normals, their scales given or learned. "ensemble", for networks
-        of hundreds of weights: each at a member of an ensemble, from where `Annealing` takes it to
-        a wide basin, which it samples in the coordinates of its layers' curvature; or `Annealing`
-        with other settings. For fully connected networks. "auto", with ``kernel="auto"``, is
-        "laplace" up to 500 weights where finding modes takes seconds, "ensemble" for other fully
-        connected networks beyond 200 weights, and else "prior".
+        Where chains start. "prior": at draws of the prior. "laplace": at modes found by
+        Gauss-Newton steps, at most 16 (4 for classes), with the damped curvature there as the
+        metric. Where modes of numbers are weighed by evidence, the search goes on while starts find
+        new modes, for as long as the chains take. It needs a fully connected network, normal noise
+        or softmax, and normal priors. "ensemble", for networks of hundreds of weights: each chain
+        at a member of an ensemble, from where `Annealing`, which has settings, takes it to a wide
+        basin. "auto", with ``kernel="auto"``, is "laplace" up to 500 weights where finding modes
+        takes seconds, "ensemble" for other fully connected networks beyond 200 weights, and else
+        "prior".
     n_warmup : int or None, default=None
         Iterations of each chain that adapt step size and scale. None is 1000, 150 with
         ``init="laplace"`` and 100 with ``init="ensemble"``, whose trajectories have about 60 steps.

@@ -12,9 +12,6 @@ from scipy.stats import rankdata
 
 Floats = npt.NDArray[np.float64]
 
-_LEAST_DRAWS = 4  # a chain: two in each half, below that neither statistic exists
-_NUMBERS = 1 << 21  # of a block of quantities: some ten copies of 16 MB
-
 
 def rank_rhat(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -> Floats:
     """Rank-normalised split R-hat, the larger of bulk and tail.
@@ -46,7 +43,7 @@ def bulk_ess(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -
 
     Vehtari et al. (2021), section 4.
     """
-    n_effective, kish = _where_defined(_ess_of_scores, draws, chain_weights)
+    n_effective, kish = _where_defined(lambda x: _ess(_normal_scores(x)), draws, chain_weights)
     return kish * n_effective
 
 
@@ -69,38 +66,37 @@ def mean_ess(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -
     return kish * n_effective
 
 
-def _counted(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None) -> tuple[Floats, float]:
-    """The chains of positive weight, and Kish's factor."""
-    values = np.asarray(draws, dtype=np.float64)
-    if values.ndim != 3:
-        raise ValueError(f"draws must have shape (chains, draws, quantities), got {values.shape}.")
-    if chain_weights is None:
-        return values, 1.0
-    weights = np.asarray(chain_weights, dtype=np.float64)
-    if weights.shape != values.shape[:1] or not bool((weights >= 0).all()):
-        raise ValueError(
-            f"chain_weights must be {len(values)} non-negative numbers, got shape {weights.shape}."
-        )
-    used = weights > 0
-    weights = weights[used]
-    factor = weights.sum() ** 2 / (max(len(weights), 1) * (weights**2).sum()) if used.any() else 0.0
-    return values[used], float(factor)
-
-
 def _where_defined(
     statistic: Callable[[Floats], Floats], draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None
 ) -> tuple[Floats, float]:
-    """A statistic of half chains (2C, S // 2, Q) where it exists, else nan; and Kish's factor."""
-    values, kish = _counted(draws, chain_weights)
+    """A statistic of half chains (2C, S // 2, Q) where it exists, else nan; and Kish's factor.
+
+    Chains of weight 0 are left out, as is the middle draw of odd chains.
+    """
+    values, kish = np.asarray(draws, dtype=np.float64), 1.0
+    if values.ndim != 3:
+        raise ValueError(f"draws must have shape (chains, draws, quantities), got {values.shape}.")
+    if chain_weights is not None:
+        weights = np.asarray(chain_weights, dtype=np.float64)
+        if weights.shape != values.shape[:1] or not bool((weights >= 0).all()):
+            raise ValueError(
+                f"chain_weights must be {len(values)} non-negative numbers, got shape "
+                f"{weights.shape}."
+            )
+        values, weights = values[weights > 0], weights[weights > 0]
+        kish = (
+            float(weights.sum() ** 2 / (len(weights) * (weights**2).sum())) if len(weights) else 0.0
+        )
     values_of = np.full(values.shape[2], np.nan)
-    if values.shape[1] >= _LEAST_DRAWS and len(values):
+    half = values.shape[1] // 2
+    if half >= 2 and len(values):  # below neither statistic exists
         low, high = values.min(axis=(0, 1)), values.max(axis=(0, 1))
-        defined = np.isfinite(low) & np.isfinite(high) & (low < high)
-        which = np.flatnonzero(defined)
-        size = max(1, _NUMBERS // (values.shape[0] * values.shape[1]))
+        which = np.flatnonzero(np.isfinite(low) & np.isfinite(high) & (low < high))
+        size = max(1, (1 << 21) // (values.shape[0] * values.shape[1]))  # some ten copies of 16 MB
         for block in np.split(which, range(size, len(which), size)):
             if len(block):
-                values_of[block] = statistic(_halves(values[..., block]))
+                chosen = values[..., block]
+                values_of[block] = statistic(np.concatenate([chosen[:, :half], chosen[:, -half:]]))
     return values_of, kish
 
 
@@ -109,16 +105,6 @@ def _larger_rhat(halves: Floats) -> Floats:
     both = [_rhat(_normal_scores(part)) for part in (halves, folded)]
     # fmax: a quantity that takes two values has constant folds, and no tail.
     return np.asarray(np.fmax(*both))
-
-
-def _ess_of_scores(halves: Floats) -> Floats:
-    return _ess(_normal_scores(halves))
-
-
-def _halves(values: Floats) -> Floats:
-    """First and last halves of all chains, (2C, S // 2, Q); the middle of odd chains is dropped."""
-    half = values.shape[1] // 2
-    return np.concatenate([values[:, :half], values[:, -half:]])
 
 
 def _normal_scores(values: Floats) -> Floats:

@@ -27,7 +27,6 @@ from skbayes_sym.numerics.random import float64_normal, generator_from
 
 Array = npt.NDArray[np.float64]
 
-_LEAST_NOISE = 1e-3  # standard deviation, in units of the targets
 _REMEDY = "Drop rows that repeat each other, or give X as float64."
 
 
@@ -58,9 +57,9 @@ class TableKernel(NamedTuple):
 
     @classmethod
     def at(cls, position: Tensor) -> "TableKernel":
-        """Scales at a position; the noise has a floor."""
+        """Scales at a position; the noise is at least .001, in units of the targets."""
         scales = position.exp()
-        noise = (scales[-1].square() + _LEAST_NOISE**2).sqrt()
+        noise = (scales[-1].square() + 0.001**2).sqrt()
         return cls(scales[:-3], scales[-3], scales[-2], noise)
 
     def matern(self, x: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,21 +140,16 @@ class GaussianProcess(BasePredictor):
     weight: Array
     centre: Array
 
-    @property
-    def kernel(self) -> TableKernel:
-        """The kernel at its scales."""
-        return TableKernel.at(torch.as_tensor(self.position))
-
-    def _tensors(self, like: Tensor) -> list[Tensor]:
+    def _tensors(self, like: Tensor) -> tuple[TableKernel, list[Tensor]]:
+        """The kernel at its scales, and the arrays."""
         arrays = (self.x, self.solved, self.factor, self.weight, self.centre)
-        return [torch.as_tensor(a).to(like) for a in arrays]
-
-    def _kernel(self, like: Tensor) -> TableKernel:
-        return TableKernel(*(t.to(like) for t in self.kernel))
+        kernel = TableKernel.at(torch.as_tensor(self.position))
+        return TableKernel(*(t.to(like) for t in kernel)), [
+            torch.as_tensor(a).to(like) for a in arrays
+        ]
 
     def law(self, x: Tensor) -> NormalMixture:
-        rows, solved, factor, _, centre = self._tensors(x)
-        kernel = self._kernel(x)
+        kernel, (rows, solved, factor, _, centre) = self._tensors(x)
         across = kernel(rows, x)
         root = torch.linalg.solve_triangular(factor, across, upper=False)
         variance = (kernel.variance(x) - root.square().sum(0)).clamp_min(0.0)
@@ -164,8 +158,8 @@ class GaussianProcess(BasePredictor):
         return NormalMixture(loc.unsqueeze(0), variance.reshape(1, -1, 1), noise)
 
     def mean(self, x: Tensor) -> Tensor:
-        rows, solved, _, _, centre = self._tensors(x)
-        return self._kernel(x)(x, rows) @ solved + centre
+        kernel, (rows, solved, _, _, centre) = self._tensors(x)
+        return kernel(x, rows) @ solved + centre
 
     def left_out(self) -> NormalMixture:
         r"""Distribution of every row given all others, of one repetition.
@@ -174,18 +168,18 @@ class GaussianProcess(BasePredictor):
 
         (Rasmussen & Williams 2006, eqs. 5.10 to 5.12); K holds the noise.
         """
-        x, solved, factor, weight, centre = self._tensors(torch.as_tensor(self.x))
+        kernel, (x, solved, factor, weight, centre) = self._tensors(torch.as_tensor(self.x))
         variance = torch.cholesky_inverse(factor).diagonal().reciprocal().unsqueeze(1)
-        noise = self.kernel.noise.square()
-        y = self.kernel(x, x) @ solved + noise / weight.unsqueeze(1) * solved + centre
+        noise = kernel.noise.square()
+        y = kernel(x, x) @ solved + noise / weight.unsqueeze(1) * solved + centre
         of_function = (variance - noise / weight.unsqueeze(1)).clamp_min(0.0)
         loc = y - variance * solved
         return NormalMixture(loc.unsqueeze(0), of_function.unsqueeze(0), noise.reshape(1, 1, 1))
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
         """Joint draws by Matheron's rule (Wilson et al. 2020), the prior's by random cosines."""
-        rows, solved, factor, weight, centre = self._tensors(x)
-        kernel, (d, n_targets) = self._kernel(x), (x.shape[1], solved.shape[1])
+        kernel, (rows, solved, factor, weight, centre) = self._tensors(x)
+        d, n_targets = x.shape[1], solved.shape[1]
         m = ProcessEffort().n_features
         # Matern's spectral density is Student's t with 5 degrees of freedom.
         chi = float64_normal((m, 5), generator=generator).square().sum(1, keepdim=True)

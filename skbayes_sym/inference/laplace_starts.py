@@ -49,10 +49,7 @@ class Starts(NamedTuple):
             kept.append(order[0])
             visits.append(int(alike.sum()))
             order = order[~alike]
-        return self._of(torch.stack(kept)), visits
-
-    def _of(self, chosen: Tensor) -> "Starts":
-        return Starts(*(part[chosen] for part in self))
+        return Starts(*(part[torch.stack(kept)] for part in self)), visits
 
     def chains(self, n: int, like: Tensor) -> tuple[Tensor, DensePreconditioner]:
         """Positions and metrics of ``n`` chains, the modes in turn, in the dtype of ``like``."""
@@ -107,7 +104,8 @@ def best_starts(
             break
         found = Starts(*map(torch.cat, zip(found, search(64, other), strict=True)))
     modes = found.distinct(group)[0]
-    return modes._of((modes.score > modes.score.max() - 30.0).nonzero().flatten())
+    near = modes.score > modes.score.max() - 30.0
+    return Starts(*(part[near] for part in modes))
 
 
 def labels_starts(network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed: int) -> Starts:

@@ -8,7 +8,7 @@ position is the evidence. Passes through a network are its own business (`chain_
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf, log, pi
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -107,11 +107,15 @@ class AutogradPosterior:
         return self.prior(position) + self.likelihood(position)
 
     def evaluate(self, position: Tensor) -> Evaluation:
-        with torch.inference_mode(False), torch.enable_grad():
-            tracked = position.detach().clone().requires_grad_()
-            value = self(tracked)
-            (gradient,) = torch.autograd.grad(value.sum(), tracked)
-        return Evaluation(value.detach(), gradient)
+        return _by_autograd(self, position)
+
+
+def _by_autograd(log_density: Batched, position: Tensor) -> Evaluation:
+    with torch.inference_mode(False), torch.enable_grad():
+        tracked = position.detach().clone().requires_grad_()
+        value = log_density(tracked)
+        (gradient,) = torch.autograd.grad(value.sum(), tracked)
+    return Evaluation(value.detach(), gradient)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,9 +160,9 @@ class NetworkPosterior:
         with torch.no_grad():
             value, gradient = self._prior_terms(position)
             if self._gaussian is None:
-                other = self._evaluate_prior(position)
-                value.add_(other.value)
-                gradient[:, : self._n_theta].add_(other.gradient)
+                of_theta, slope = self._prior_kernel(position[:, : self._n_theta])
+                value.add_(of_theta)
+                gradient[:, : self._n_theta].add_(slope)
             d_log_lik = torch.empty_like(position)
             value.add_(self._log_lik.gradient(position, d_log_lik))
             gradient.add_(d_log_lik)
@@ -197,24 +201,14 @@ class NetworkPosterior:
             d_own.sub_(ratio)
         return Evaluation(torch.add(self._constant, twice.sum(1), alpha=0.5), gradient)
 
-    def _evaluate_prior(self, position: Tensor) -> Evaluation:
-        """Log prior of ``theta`` and its gradient, (C,) and (C, P): its own, or by autograd."""
-        if self._prior_kernel is not None:
-            return Evaluation(*self._prior_kernel(position[:, : self._n_theta]))
-        with torch.inference_mode(False), torch.enable_grad():
-            theta = position[:, : self._n_theta].detach().clone().requires_grad_()
-            value = self.prior.log_prob(theta)
-            (gradient,) = torch.autograd.grad(value.sum(), theta)
-        return Evaluation(value.detach(), gradient)
-
     @cached_property
     def _gaussian(self) -> GaussianPrior | None:
         return self.prior.gaussian()
 
     @cached_property
-    def _prior_kernel(self) -> PriorKernel | None:
-        """Value and gradient of a prior without autograd, if it has them."""
-        return self.prior.kernel(self.data.x)
+    def _prior_kernel(self) -> PriorKernel:
+        """Value and gradient of the prior at ``theta``: its own, or by autograd."""
+        return self.prior.kernel(self.data.x) or partial(_by_autograd, self.prior.log_prob)
 
     @cached_property
     def scale_directions(self) -> Tensor | None:

@@ -25,13 +25,10 @@ Normal noise that the evidence sets, too, follows
 :math:`\beta_t = (N - \gamma_t) / \sum_n w_n r_{nt}^2`, with :math:`\gamma_t` the sum of the rows'
 leverages (eq. 22): trained as a parameter it would be too small by what the weights have taken.
 
-Where the weights have taken nearly all rows, residuals say nothing of the noise any more. There it
-is the root mean square of the linearised network's leave-one-out residuals
-:math:`r_{nt} / (1 - h_{nt})`, at most the spread of the targets.
-
-An estimate from :math:`\nu = N - \gamma` rows is itself uncertain: a new target then follows
-Student's t of so many degrees of freedom, a mixture of normals over the noise's precision
-:math:`\beta u`, :math:`u \sim \chi^2_\nu / \nu`.
+Where the weights have taken nearly all rows, it is the root mean square of the linearised network's
+leave-one-out residuals :math:`r_{nt} / (1 - h_{nt})`, at most the spread of the targets. Of an
+estimate from :math:`\nu = N - \gamma` rows a new target follows Student's t of :math:`\nu` degrees
+of freedom, a mixture of normals of precision :math:`\beta u`, :math:`u \sim \chi^2_\nu / \nu`.
 """
 
 from collections.abc import Callable, Container
@@ -58,15 +55,12 @@ from skbayes_sym.numerics.memory import rows_within
 class MapObjective:
     """Minus the log posterior density of M positions, as `numerics.optimise.minimise` wants it.
 
-    Each search goes its own way: the loss is a sum over positions, and Adam treats every
-    coordinate by itself.
-
-    ``params``, ``gradient`` (M * D,): ``theta`` of all positions one after the other, then ``log
-    sigma`` of all: two stretches with ranges of their own.
+    The loss is a sum over positions, and Adam treats every coordinate by itself. ``params``,
+    ``gradient`` (M * D,): ``theta`` of all positions, then ``log sigma`` of all: two stretches with
+    ranges of their own. The mode looked for is that of the density of (theta, sigma).
 
     ``log_density``: over positions ``[theta | log sigma]``; ``n_theta``: length of ``theta``, all
-    of the position where there is no sigma; ``position`` (M, D): where the searches start. The mode
-    looked for is that of the density of (theta, sigma): that of (theta, log sigma) over sigma.
+    of the position where there is no sigma; ``position`` (M, D): where the searches start.
     """
 
     def __init__(self, log_density: LogDensity, n_theta: int, position: Tensor) -> None:
@@ -140,14 +134,12 @@ def determined(
 ) -> Determined:
     """Variances of the weights, and what they take of the rows.
 
-    ``network``: one that can be recorded takes one backward pass an output; any other one by
-    autograd, sixteen rows at a time. ``likelihood``: with a ``hessian_root``, at its parameters.
-    Normal noise has a column a target. ``theta`` (P,). ``data``: float64. A row of weight 2 counts
-    as two. ``scale`` (P,): standard deviations of the weights' prior.
+    ``likelihood``: with a ``hessian_root``, at its parameters; normal noise has a column a target.
+    ``theta`` (P,). ``data``: float64; a row of weight 2 counts as two. ``scale`` (P,): standard
+    deviations of the weights' prior.
 
     O(n K P m + m^3) for n rows of K outputs, m the smaller of n K and P. Where that takes more
-    than 4e9 multiplications an even selection of rows stands for all, its curvature scaled to
-    theirs; it determines as many directions as it has rows and outputs, at most.
+    than 4e9 multiplications an even selection of rows stands for all, its curvature scaled.
     """
     x, y, weight = data
     chosen = affordable_rows(len(x), network.n_outputs, len(theta)).to(x.device)
@@ -324,14 +316,12 @@ class EffectiveNoise(NamedTuple):
 def effective_noise(
     network: MLP, theta: Tensor, data: Data, prior_scale: Tensor, noise_std: Tensor
 ) -> EffectiveNoise:
-    """Noise of every target at one weight vector.
+    """Noise of every target at one weight vector (P,), iterated to its fixed point.
 
-    ``theta`` (P,); ``data``: float64, targets (N, T); ``prior_scale`` (P,): standard deviations of
-    the weights' prior; ``noise_std`` (T,): what training took the noise for, at which rows are left
-    out.
+    ``data``: float64, targets (N, T); ``prior_scale`` (P,): standard deviations of the weights'
+    prior; ``noise_std`` (T,): of training, at which rows are left out.
 
-    O(n T P m + 20 m^3) with m the smaller of n T and P, of one target without the 20. Of more than
-    n = 4,096 rows an even selection stands for all.
+    O(n T P m + 20 m^3) with m the smaller of n T and P, of one target without the 20.
     """
     x, y, weight = data
     total = float(weight.sum())

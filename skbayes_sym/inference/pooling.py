@@ -50,11 +50,6 @@ from skbayes_sym.numerics.random import generator_from
 
 Array = npt.NDArray[np.float64]
 
-_HALVINGS = 60
-_MOST_EXCHANGES = 100  # a part
-_TOL = 1e-10  # nats per unit of weight, by which no other weights score more
-_LOWEST = -500.0  # nats below the best part of a row
-
 
 def stacking_weights(log_density: Tensor, weight: Tensor, *, concentration: float = 1.0) -> Tensor:
     """Weights (K,) of the parts that maximise the log score of left-out rows.
@@ -65,15 +60,15 @@ def stacking_weights(log_density: Tensor, weight: Tensor, *, concentration: floa
     ``log_density`` (K, N): of every row by the parts that leave it out, nats; ``weight`` (N,);
     ``concentration``: at least 1, a flat prior.
     """
-    density = (log_density - log_density.amax(0)).clamp_min(_LOWEST).exp()
+    density = (log_density - log_density.amax(0)).clamp_min(-500.0).exp()
     pull, p = concentration - 1.0, torch.zeros(len(density)).to(density)
     p[-1] = 1.0
-    for _ in range(_MOST_EXCHANGES * len(p)):
+    for _ in range(100 * len(p)):
         slopes = density @ (weight / (p @ density)) + (pull / p if pull else 0.0)
         first = int(slopes.argmax())
         second = int(torch.where(p > 0.0, slopes, torch.inf).argmin())
         gain = slopes[first] - p @ slopes.nan_to_num(0.0, posinf=0.0)
-        if first == second or gain <= _TOL * weight.sum():
+        if first == second or gain <= 1e-10 * weight.sum():
             break
         both = float(p[first] + p[second])
         p[[first, second]] = 0.0
@@ -97,7 +92,7 @@ def _exchanged(
     if not pull and rises(both):
         return both
     low, high = 0.0, both
-    for _ in range(_HALVINGS):
+    for _ in range(60):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if rises(middle) else (low, middle)
     return 0.5 * (low + high)
@@ -108,8 +103,7 @@ def gaining(
 ) -> list[str]:
     """Kinds that gain at least the share ``least`` of the best kind's gain over the baseline.
 
-    ``baseline``, ``values of kinds`` (N,): log densities of left-out rows, nats; ``weight`` (N,);
-    ``least``: where no kind gains, the one that loses least is kept.
+    By log densities (N,) of left-out rows, nats. Where no kind gains, the best one is kept.
     """
     gains = {kind: float(weight @ (density - baseline)) for kind, density in kinds.items()}
     gains = {kind: gain for kind, gain in gains.items() if not isnan(gain)}  # a density needs noise
@@ -122,16 +116,12 @@ def baseline_share(
 ) -> float:
     """Stacking weight of a baseline beside kinds in the proportions ``inner``, which add up to 1.
 
-    ``baseline``, ``values of kinds`` (N,): log densities of left-out rows, nats; without a baseline
-    its weight is 0. ``inner``: of those kinds that count. ``weight`` (N,).
+    By log densities (N,) of left-out rows, nats; without a baseline 0.
     """
     if baseline is None:
         return 0.0
     together = torch.stack([kinds[kind] + log(p) for kind, p in inner.items()]).logsumexp(0)
     return float(stacking_weights(torch.stack([baseline, together]), weight)[0])
-
-
-_MOST_LEVERAGE = 1.0 - 1e-6
 
 
 def left_out(law: NormalMixture, y: Tensor) -> NormalMixture:
@@ -141,22 +131,29 @@ def left_out(law: NormalMixture, y: Tensor) -> NormalMixture:
     ``y`` (N, T).
     """
     noise = law.noise_variance
-    leverage = (law.variance / noise).clamp(0.0, _MOST_LEVERAGE)
+    leverage = (law.variance / noise).clamp(0.0, 1.0 - 1e-6)
     rest = 1.0 - leverage
     return NormalMixture(y - (y - law.loc) / rest, noise * leverage / rest, noise, law.log_weights)
 
 
-# Prior standard deviations. Noise proportional to the target has a slope of about the target's
-# coefficient of variation: rarely more than 1. The level of the noise is what training has said:
-# left-out rows of linearised networks are too favourable to ask them. Whether there is a shape is
-# decided beside a level that is free, or tails would stand in for it.
-_SLOPE_STD, _OFFSET_STD, _FREE = 0.5, 0.1, 1.0
-_TAILS_STD = 3.0  # of the shape of point predictions
-_MOST_WIDE = 0.5  # of the rows; beyond, the other state would be called the wide one
-# Bounds of the logit of the share (of `_MOST_WIDE`) and of the logarithm of ratio - 1.
-_LOGIT, _LOG_RATIO = (-6.0, 6.0), (-3.0, 5.0)
-_MAX_ITER = 100
-_VISIBLE = 1.5  # ratio of standard deviations from which tails are worth a word
+@dataclass(frozen=True)
+class NoisePrior:
+    """Prior of a shape of noise, and how its maximum is found.
+
+    Noise proportional to the target has a slope of about the target's coefficient of variation:
+    rarely more than 1. The level of the noise is what training has said: left-out rows of
+    linearised networks are too favourable to ask them. Whether there is a shape is decided beside a
+    level that is free, or tails would stand in for it.
+    """
+
+    slope_std: float = 0.5  # prior standard deviations
+    offset_std: float = 0.1
+    free_std: float = 1.0
+    tails_std: float = 3.0  # of the shape of point predictions
+    most_wide: float = 0.5  # of the rows; beyond, the other state would be called the wide one
+    # Bounds of the logit of the share (of `most_wide`), and of the logarithm of ratio - 1.
+    bounds: tuple[tuple[float, float], ...] = ((-6.0, 6.0), (-3.0, 5.0))
+    steps: int = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +180,7 @@ class NoiseShape:
         growth = ", ".join(f"{exp(g):.2g}" for g in self.slope)
         text = f"noise {growth} times as wide per standard deviation of the mean"
         wide = self.wide_ratio**0.5
-        if wide < _VISIBLE:
+        if wide < 1.5:  # from where tails are worth a word
             return text
         return f"{text}, and {wide:.2g} times as wide again in {self.wide_share:.2g} of the rows"
 
@@ -228,8 +225,9 @@ def _widened(
 
 
 def fit_noise_shape(
-    law: NormalMixture, y: Tensor, weight: Tensor, *, is_free: bool = False
-) -> NoiseShape | None:
+    law: NormalMixture, y: Tensor, weight: Tensor, *, is_free: bool = False,
+    prior: NoisePrior = NoisePrior(),
+) -> NoiseShape | None:  # fmt: skip
     """The shape that left-out rows like best; None where one noise does as well.
 
     ``law``: of every row given all others: S models, N rows, T targets; ``y`` (N, T); ``weight``
@@ -246,45 +244,41 @@ def fit_noise_shape(
             return None
         spread = torch.where(spread > 0.0, spread, 1.0)
     level = (mean - centre) / spread
+    # Where the search of share and ratio begins, and the centre of their prior.
+    tails_start, free = level.new_tensor([-1.0, 1.0]), prior.free_std
+
+    def tails_at(position: Tensor) -> tuple[Tensor, Tensor]:
+        """Share of the wide state, and the ratio of the variances."""
+        return prior.most_wide * position[0].sigmoid(), 1.0 + position[1].exp()
 
     def loss(position: Tensor, offset_std: float) -> Tensor:
         """Minus the log density of rows and prior; of an offset alone for one noise."""
         offset, slope, tails = position.tensor_split([n, 2 * n])
         log_factor, states = offset, (offset.new_ones(1), offset.new_ones(1))
+        squares = (offset / offset_std).square().sum() + (slope / prior.slope_std).square().sum()
         if len(slope):
-            log_factor, states = offset + slope * level, _states(*_tails(tails))
-        squares = (offset / offset_std).square().sum() + (slope / _SLOPE_STD).square().sum()
-        if is_free and len(slope):
-            squares = squares + ((tails - _tail_start(tails)) / _TAILS_STD).square().sum()
+            log_factor, states = offset + slope * level, _states(*tails_at(tails))
+            if is_free:
+                squares = squares + ((tails - tails_start) / prior.tails_std).square().sum()
         return 0.5 * squares - weight @ _widened(law, log_factor.exp(), *states).log_prob(y)
 
     def lowest(start: Tensor, offset_std: float) -> Tensor:
-        bounds = None if len(start) == n else [(-5.0, 5.0)] * (2 * n) + [_LOGIT, _LOG_RATIO]
+        bounds = None if len(start) == n else [*[(-5.0, 5.0)] * (2 * n), *prior.bounds]
         of_std = by_autograd(partial(loss, offset_std=offset_std))
-        return lbfgs(of_std, start, max_iter=_MAX_ITER, bounds=bounds)
+        return lbfgs(of_std, start, max_iter=prior.steps, bounds=bounds)
 
-    plain = lowest(level.new_zeros(n), _FREE)
-    free = lowest(torch.cat([plain, plain.new_zeros(n), _tail_start(plain)]), _FREE)
+    plain = lowest(level.new_zeros(n), free)
+    shaped = lowest(torch.cat([plain, plain.new_zeros(n), tails_start]), free)
     if not is_free:
-        if float(loss(plain, _FREE) - loss(free, _FREE)) < 0.5 * (n + 2) * log(max(total, 1.0)):
+        if float(loss(plain, free) - loss(shaped, free)) < 0.5 * (n + 2) * log(max(total, 1.0)):
             return None
-        free = lowest(free, _OFFSET_STD)
-    offset, slope, tails = free.tensor_split([n, 2 * n])
-    share, ratio = (float(t) for t in _tails(tails))
+        shaped = lowest(shaped, prior.offset_std)
+    offset, slope, tails = shaped.tensor_split([n, 2 * n])
+    share, ratio = (float(t) for t in tails_at(tails))
     mean_square = weight @ (2.0 * (offset + slope * level)).exp() / total
     columns = (offset, slope, centre, spread, level.amin(0), level.amax(0), mean_square)
     *shape, square = (np.asarray(t.double().cpu().numpy()) for t in columns)
     return NoiseShape(*shape, share, ratio, square)  # type: ignore[call-arg, arg-type]
-
-
-def _tail_start(like: Tensor) -> Tensor:
-    """Start of the search of share and ratio, and centre of their prior."""
-    return like.new_tensor([-1.0, 1.0])
-
-
-def _tails(position: Tensor) -> tuple[Tensor, Tensor]:
-    """Share of the wide state, and the ratio of the variances."""
-    return _MOST_WIDE * position[0].sigmoid(), 1.0 + position[1].exp()
 
 
 Law = TypeVar("Law", NormalMixture, CategoricalMixture)
@@ -359,42 +353,34 @@ class ShapedPredictor(BasePredictor):
 
 def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:
     """Mixture of mixtures of one kind in the proportions ``shares``, whose sum doesn't matter."""
-    pairs = zip(laws, shares, strict=True)
-    log_weights = torch.cat([_log_weights(law) + log(p / sum(shares)) for law, p in pairs])
     every: Sequence[Any] = laws
+    is_of_labels = isinstance(laws[0], CategoricalMixture)
+    log_weights = []
+    for law, share in zip(every, shares, strict=True):
+        like = law.log_probs if is_of_labels else law.loc
+        equal = like.new_full((len(like),), -log(len(like)))
+        within = equal if law.log_weights is None else law.log_weights
+        log_weights.append(within + log(share / sum(shares)))
     whole: Any
-    if isinstance(laws[0], CategoricalMixture):
-        whole = CategoricalMixture(torch.cat([law.log_probs for law in every]), log_weights)
+    if is_of_labels:
+        whole = CategoricalMixture(
+            torch.cat([law.log_probs for law in every]), torch.cat(log_weights)
+        )
     else:
         covariances = [law.covariance for law in every]
         if any(covariance is None for covariance in covariances):
-            covariances = [_covariance(law) for law in every]
+            covariances = [
+                torch.diag_embed(law.variance.expand_as(law.loc)) if own is None else own
+                for law, own in zip(every, covariances, strict=True)
+            ]
         whole = NormalMixture(
             torch.cat([law.loc for law in every]),
             torch.cat([law.variance.expand_as(law.loc) for law in every]),
             torch.cat([law.noise_variance.expand_as(law.loc) for law in every]),
-            log_weights,
+            torch.cat(log_weights),
             torch.cat(covariances),
         )
     return whole  # type: ignore[no-any-return]
-
-
-def _log_weights(law: NormalMixture | CategoricalMixture) -> Tensor:
-    if law.log_weights is not None:
-        return law.log_weights
-    like = law.loc if isinstance(law, NormalMixture) else law.log_probs
-    return like.new_full((len(like),), -log(len(like)))
-
-
-def _covariance(law: NormalMixture) -> Tensor:
-    if law.covariance is not None:
-        return law.covariance
-    return torch.diag_embed(law.variance.expand_as(law.loc))
-
-
-# Normal priors of log b and of the logit of the share, and where they may lie.
-_MEAN, _STD = (0.0, -4.0), (1.0, 2.0)
-_BOUNDS = [(-3.0, 4.0), (-9.0, 0.0)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -426,12 +412,14 @@ def fit_calibration(scores: Tensor, y: Tensor, weight: Tensor) -> Calibration:
     n_classes = scores.shape[1]
     counts = torch.bincount(y, weight, minlength=n_classes).to(scores) + 0.5
     frequency, rows = counts / counts.sum(), torch.arange(len(y))
-    mean, std = scores.new_tensor(_MEAN), scores.new_tensor(_STD)
+    # Normal priors of log b and of the logit of the share, and where they may lie.
+    mean, std = scores.new_tensor([0.0, -4.0]), scores.new_tensor([1.0, 2.0])
+    bounds = [(-3.0, 4.0), (-9.0, 0.0)]
 
     def loss(position: Tensor) -> Tensor:
         log_probs = _log_probs(position, scores, frequency)[rows, y]
         return 0.5 * ((position - mean) / std).square().sum() - weight @ log_probs
 
-    log_slope, logit = lbfgs(by_autograd(loss), mean, max_iter=_MAX_ITER, bounds=_BOUNDS).tolist()
+    log_slope, logit = lbfgs(by_autograd(loss), mean, max_iter=100, bounds=bounds).tolist()
     share = float(1.0 / (1.0 + np.exp(-logit)))
     return Calibration(log_slope, share, frequency.cpu().numpy())

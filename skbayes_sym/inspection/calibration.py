@@ -13,7 +13,6 @@ from skbayes_sym.inspection._fitted import of_target, regression_law
 from skbayes_sym.metrics import interval_calibration_error
 from skbayes_sym.numerics.arguments import check_arrays, check_count, check_name, check_number
 
-_CHANCE = 0.95  # of the band within which a perfect model falls, at each coverage by itself
 _DIAGONAL = "perfect"
 _CURVE = "calibration curve"  # marks those that are counted
 
@@ -87,7 +86,7 @@ class IntervalCalibrationDisplay(Display):
 
     @property
     def band(self) -> Array:
-        ends = binom.interval(_CHANCE, self.n_rows, np.asarray(self.nominal))
+        ends = binom.interval(0.95, self.n_rows, np.asarray(self.nominal))
         return np.stack(ends, axis=-1) / self.n_rows
 
     @classmethod

@@ -28,9 +28,6 @@ from skbayes_sym.symmetry.gaps.unit_gap import (
 )
 from skbayes_sym.symmetry.units import unit_layers
 
-_EXACT_WIDTH = 10  # units of a layer whose permanents are computed in full
-_PERMUTATIONS = 64  # that estimate those of wider layers
-
 
 def invariance_gap(
     estimator: BaseEstimator, *, n_draws: Any = "auto", random_state: Any = 0
@@ -127,8 +124,8 @@ def _of_units(model: Any) -> tuple[UnitGap, MeanFieldGaussian]:
     group = model.symmetry_
     widest = max((layer.n_units for layer in unit_layers(group)), default=0)
     permanent: PermanentEstimate = Exact()
-    if widest > _EXACT_WIDTH:
-        permanent = ExactUpTo(_EXACT_WIDTH, Importance(_PERMUTATIONS))
+    if widest > 10:
+        permanent = ExactUpTo(10, Importance(64))
     return UnitGap(group, permanent), model.posterior_
 
 

@@ -16,8 +16,6 @@ from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.numerics.arguments import check_count
 from skbayes_sym.symmetry.modules.merging import aligned, between, vector
 
-_LEAST_POINTS = 3
-
 
 @dataclass(frozen=True, eq=False)
 class LossBarrier:
@@ -99,7 +97,7 @@ def loss_barrier(
     >>> barrier.distance_after <= barrier.distance_before
     True
     """
-    check_count("n_points", n_points, _LEAST_POINTS)
+    check_count("n_points", n_points, 3)
     if not isinstance(model, BaseEstimator):
         return _of_modules(model, a, b, n_points, example_input)
     inner = fitted_model(model).model

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_array, check_consistent_length
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators.predictive import predictive
-from skbayes_sym.estimators.regressor import quantile_levels
+from skbayes_sym.estimators.regressor import checked_levels
 from skbayes_sym.inspection._drawing import (
     BLUE,
     COLOURS,
@@ -38,8 +38,6 @@ _SHAPES = {
     "intervals": {**_FAN, "x_observed": "n?", "y_observed": "n?"},
 }
 _MOST_ROWS = 200  # drawn of all intervals, evenly over the ordered medians
-_MARGIN = 0.05  # a grid over a feature goes so much of its range beyond the data, to either side
-_FARTHEST = 1e300  # from zero, that a grid with its margin may reach
 _LINES = ("-", "--", "-.", ":")
 
 
@@ -167,25 +165,51 @@ class PredictiveDisplay(Display):
         names = feature_names(estimator, X)
         if feature is None and len(names) == 1:
             feature = 0
-        if coverages is None:
-            coverages = (0.9,) if feature is None else (0.5, 0.8, 0.95)
+        model = fitted_model(estimator).model
         if feature is None:
-            display = cls(**_of_rows(estimator, X, y, coverages, target))
+            if is_classifier(model):
+                raise ValueError(
+                    f"{type(model).__name__} is a classifier and X has {len(names)} features: say "
+                    "over which one PredictiveDisplay shall draw the probabilities (feature=0)."
+                )
+            if y is None:
+                raise ValueError(
+                    f"PredictiveDisplay needs y to draw the intervals of {type(model).__name__} "
+                    "beside observations; or give the feature to draw them over."
+                )
+            levels = _levels((0.9,) if coverages is None else coverages)
+            quantiles, observed = _quantiles(estimator, X, levels, target), observations(y, target)
+            y_name = "observed" if y_name is None else y_name
+            return cls.from_predictions(
+                observed, quantiles, levels.tolist(), y_name=y_name, ax=ax, **kwargs
+            )
+        position = _column_of(feature, names)
+        values = _values_of(X, position)
+        points = _grid_of(grid, values)
+        chosen = np.unique(np.linspace(0, len(values) - 1, 100).round().astype(int))
+        rows = _slice_of(X, position, points, chosen if average else None)
+        settings: dict[str, Any] = {"x_name": names[position]}
+        if not (y is None or average or len(names) > 1):
+            settings |= {"x_observed": values, "y_observed": np.asarray(y)}
+        if is_classifier(model):
+            law = predictive(estimator, rows)
+            proba = law.proba().reshape(len(points), -1, len(law.classes)).mean(axis=1)
+            settings |= {"kind": "probabilities", "values": proba, "classes": law.classes,
+                         "y_name": "probability"}  # fmt: skip
         else:
-            position = _column_of(feature, names)
-            values = _values_of(X, position)
-            points = _grid_of(grid, values)
-            chosen = np.unique(np.linspace(0, len(values) - 1, 100).round().astype(int))
-            slice_ = _slice_of(X, position, points, chosen if average else None)
-            observed = None if y is None or average or len(names) > 1 else np.asarray(y)
-            n_rows = len(chosen) if average else 1
-            settings = _over_feature(estimator, slice_, coverages, target, observed, n_rows)
-            if observed is not None:
-                settings["x_observed"] = values
-            display = cls(points, x_name=names[position], **settings)
+            levels = _levels((0.5, 0.8, 0.95) if coverages is None else coverages)
+            if average:
+                drawn = of_target(predictive(estimator, rows).functions(400), target, ndim=2)
+                means = drawn.reshape(len(points), -1, drawn.shape[-1]).mean(axis=1)
+                quantiles = np.quantile(means, levels, axis=1).T
+            else:
+                quantiles = _quantiles(estimator, rows, levels, target)
+            if "y_observed" in settings:
+                settings["y_observed"] = observations(y, target)
+            settings |= {"values": quantiles, "levels": levels}
         if y_name is not None:
-            display.y_name = y_name
-        return display.plot(ax=ax, **kwargs)
+            settings["y_name"] = y_name
+        return cls(points, **settings).plot(ax=ax, **kwargs)
 
     @classmethod
     def from_predictions(
@@ -316,67 +340,13 @@ class PredictiveDisplay(Display):
 
 def _levels(coverages: Sequence[float]) -> Array:
     """Levels of the ends of central intervals and of the median, in increasing order."""
-    widths = np.unique(quantile_levels(coverages))
-    if not len(widths) or not np.all((widths > 0) & (widths < 1)):
-        raise ValueError(f"coverages must lie strictly between 0 and 1, got {coverages!r}.")
+    widths = np.unique(checked_levels(coverages, "coverages"))
     return np.concatenate([0.5 - 0.5 * widths[::-1], [0.5], 0.5 + 0.5 * widths])
 
 
-def _quantiles(
-    estimator: BaseEstimator, X: Any, y: Any, coverages: Sequence[float], target: int
-) -> dict[str, Any]:
-    _, law = regression_law(estimator, X, "PredictiveDisplay")
-    levels = _levels(coverages)
-    values = of_target(law.quantile(levels), target, ndim=2)
-    observed = None if y is None else observations(y, target)
-    return {"values": values, "levels": levels, "y_observed": observed}
-
-
-def _over_feature(
-    estimator: BaseEstimator, X: Any, coverages: Sequence[float], target: int, y: Array | None,
-    n_rows: int = 1,
-) -> dict[str, Any]:  # fmt: skip
-    """Predictions along the values of one feature; of functions averaged over ``n_rows`` rows."""
-    if not is_classifier(fitted_model(estimator).model):
-        if n_rows == 1:
-            return _quantiles(estimator, X, y, coverages, target)
-        levels = _levels(coverages)
-        drawn = of_target(predictive(estimator, X).functions(400), target, ndim=2)
-        means = drawn.reshape(-1, n_rows, drawn.shape[-1]).mean(axis=1)
-        values = np.quantile(means, levels, axis=1).T
-        return {"values": values, "levels": levels, "y_observed": None}
-    law = predictive(estimator, X)
-    proba = law.proba()
-    return {
-        "kind": "probabilities",
-        "values": proba.reshape(-1, n_rows, proba.shape[1]).mean(axis=1),
-        "classes": law.classes,
-        "y_observed": y,
-        "y_name": "probability",
-    }
-
-
-def _of_rows(
-    estimator: BaseEstimator, X: Any, y: Any, coverages: Sequence[float], target: int
-) -> dict[str, Any]:
-    """Predictions of every row, placed at their medians."""
-    model = fitted_model(estimator).model
-    if is_classifier(model):
-        raise ValueError(
-            f"{type(model).__name__} is a classifier and X has {np.shape(X)[1]} features: say over "
-            "which one PredictiveDisplay shall draw the probabilities (feature=0, say)."
-        )
-    if y is None:
-        raise ValueError(
-            f"PredictiveDisplay needs y to draw the intervals of {type(model).__name__} beside "
-            "observations; or give the feature to draw them over."
-        )
-    settings = _quantiles(estimator, X, y, coverages, target)
-    median = settings["values"][:, len(settings["levels"]) // 2]
-    return {
-        **settings, "x": median, "x_observed": median, "kind": "intervals",
-        "x_name": "predicted median", "y_name": "observed",
-    }  # fmt: skip
+def _quantiles(estimator: BaseEstimator, X: Any, levels: Array, target: int) -> Array:
+    law = regression_law(estimator, X, "PredictiveDisplay")[1]
+    return of_target(law.quantile(levels), target, ndim=2)
 
 
 def _column_of(feature: int | str, names: list[str]) -> int:
@@ -391,16 +361,16 @@ def _column_of(feature: int | str, names: list[str]) -> int:
 
 
 def _grid_of(grid: Any, values: Array) -> Array:
-    """Values of a feature: those given, or so many over the range seen."""
+    """Values of a feature: those given, or so many over the range seen and a little beyond it."""
     if np.ndim(grid):
         return np.asarray(grid, dtype=float)
     low, high = np.nanmin(values), np.nanmax(values)
-    if not np.isfinite(0.5 * high - 0.5 * low) or max(abs(low), abs(high)) > _FARTHEST:
+    if not np.isfinite(0.5 * high - 0.5 * low) or max(abs(low), abs(high)) > 1e300:
         raise ValueError(
             f"the feature reaches from {low:.3g} to {high:.3g}, too far for a grid: rescale it, or "
             "give grid= its values."
         )
-    margin = _MARGIN * (high - low)
+    margin = 0.05 * (high - low)
     return np.linspace(low - margin, high + margin, check_count("grid", grid))
 
 

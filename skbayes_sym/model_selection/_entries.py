@@ -1,9 +1,9 @@
 """Model comparison where the data are entries of a matrix, not rows; and scores of rankings."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
@@ -72,7 +72,7 @@ class EntryKFold:
     ) -> None:
         if not isinstance(n_splits, (int, np.integer)) or n_splits < 2:
             raise ValueError(f"n_splits must be an integer of at least 2, got {n_splits!r}.")
-        if by not in _BY:
+        if not isinstance(by, str) or by not in _BY:
             raise ValueError(f"by must be one of {_BY}, got {by!r}.")
         self.n_splits = int(n_splits)
         self.by = by
@@ -100,8 +100,7 @@ class EntryKFold:
             Sorted positions among the entries: those of a list in its order (so a frame goes
             through `GridSearchCV`), of a matrix the observed ones in row-major order.
         """
-        entries = _entries_of(X, self.columns)
-        place, k = entries.place, self.n_splits
+        (rows, columns, _, place), k = _entries_of(X, self.columns), self.n_splits
         if len(place) < k:
             raise ValueError(f"n_splits={k} is more than the {len(place)} observed entries.")
         if self.by == "time":
@@ -114,8 +113,7 @@ class EntryKFold:
             return
         dealt = np.arange(len(place))  # of each entry what is dealt out
         if self.by != "entries":
-            whose = entries.rows if self.by == "rows" else entries.columns
-            dealt = np.unique(whose, return_inverse=True)[1]
+            dealt = np.unique(rows if self.by == "rows" else columns, return_inverse=True)[1]
         n = int(dealt.max()) + 1
         if n < k:
             raise ValueError(f"n_splits={k} is more than the {n} {self.by} that have entries.")
@@ -126,22 +124,14 @@ class EntryKFold:
             yield place[folds[dealt] != i], place[folds[dealt] == i]
 
 
-class _Entries(NamedTuple):
-    """Observed entries in their order: labels or positions, and each one's place in the list."""
-
-    rows: Array
-    columns: Array
-    values: Array
-    place: Array
-
-
-def _entries_of(X: Any, columns: Any) -> _Entries:
+def _entries_of(X: Any, columns: Any) -> tuple[Array, Array, Array, Array]:
+    """Observed entries in their order: labels or positions, values, and places in the list."""
     if not is_listed(X, columns):
         seen = observed_entries(_checked(X))
-        return _Entries(*seen[:3], np.arange(len(seen.values)))
+        return *seen[:3], np.arange(len(seen.values))
     rows, places, values, _ = listed_parts(X, columns)
     place = np.flatnonzero(~np.isnan(values))
-    return _Entries(rows[place], places[place], values[place], place)
+    return rows[place], places[place], values[place], place
 
 
 def _part(X: Any, columns: Any, place: Array) -> Any:
@@ -186,11 +176,11 @@ def cross_validate_entries(
     Returns
     -------
     dict of ndarrays of shape (n_splits,)
-        ``test_rmse`` (units of ``X``), ``test_log_density`` (nats an entry: the estimator's
-        ``entry_log_density``, else that under a normal with the predicted mean and standard
-        deviation), ``test_coverage`` (share of entries within 1.645 standard deviations: 0.9 if
-        calibrated), ``test_`` with the names in ``scoring``, ``fit_time`` and ``score_time`` in
-        seconds; ``estimator``, a list, if asked for.
+        ``test_rmse`` (units of ``X``), ``test_log_density`` (nats an entry; of other estimators
+        under a normal with the predicted mean and standard deviation), ``test_coverage`` (share of
+        entries within 1.645 standard deviations: 0.9 if calibrated), ``test_`` with the names in
+        ``scoring``, ``fit_time`` and ``score_time`` in seconds; ``estimator``, a list, if asked
+        for.
 
     Examples
     --------
@@ -213,16 +203,11 @@ def cross_validate_entries(
         raise TypeError(f"cv must be a number of folds or a splitter, got {shown(cv)}.")
     columns = vars(estimator).get("columns", "auto")
     X = X if is_listed(X, columns) else _checked(X)
-    entries = _entries_of(X, columns)
-
-    def tested(test: Array) -> tuple[Array, Array, Array]:
-        kept = np.isin(entries.place, test)
-        return entries.rows[kept], entries.columns[kept], entries.values[kept]
-
+    *parts, place = _entries_of(X, columns)
     runs = Parallel(n_jobs=n_jobs)(
         delayed(_fit_and_score)(
-            clone(estimator), _part(X, columns, train), tested(test), dict(scoring or {}),
-            dict(params or {}),
+            clone(estimator), _part(X, columns, train), [a[np.isin(place, test)] for a in parts],
+            dict(scoring or {}), dict(params or {}),
         )
         for train, test in splitter.split(X)
     )  # fmt: skip
@@ -237,7 +222,7 @@ def cross_validate_entries(
 def _fit_and_score(
     estimator: BaseEstimator,
     training: Any,
-    test: tuple[Array, Array, Array],
+    test: Sequence[Array],
     scoring: dict[str, Callable[..., float]],
     params: dict[str, Any],
 ) -> dict[str, Any]:
@@ -252,13 +237,13 @@ def _fit_and_score(
         rmse = float(np.sqrt(np.mean((values - mean) ** 2)))
     if not np.isfinite(rmse):
         raise ValueError("the squares of X's entries are beyond the range of numbers: rescale X.")
-    if hasattr(estimator, "entry_log_density"):
-        density = estimator.entry_log_density(rows, columns, values)
+    if isinstance(estimator, PredictsEntries):
+        density = estimator._predictive((rows, columns)).log_prob(values)
     return {
         "test_rmse": rmse,
         "test_log_density": float(np.mean(density)),
         "test_coverage": float(np.mean(np.abs(off) <= 1.645)),
-        **{f"test_{name}": scorer(estimator, test) for name, scorer in scoring.items()},
+        **{f"test_{name}": scorer(estimator, tuple(test)) for name, scorer in scoring.items()},
         "fit_time": fitted - start,
         "score_time": time.perf_counter() - fitted,
         "estimator": estimator,

@@ -82,7 +82,26 @@ class NoSplit:
         return "NoSplit()"
 
 
-def _evidence(estimator: BaseEstimator, X: Any = None, y: Any = None) -> float:
+def evidence_scorer(estimator: BaseEstimator, X: Any = None, y: Any = None) -> float:
+    """Log evidence of a fitted model, or its lower bound: ``get_scorer("evidence")``.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted, with a finite ``log_evidence_`` or ``elbo_``; or a pipeline or search around one.
+    X, y : object
+        Ignored: the score is of the rows of the fit.
+
+    Returns
+    -------
+    float
+        Nats, summed over the rows; larger is better. `get_scorer` says what compares.
+
+    Raises
+    ------
+    ValueError
+        If the model has neither, or its ``log_evidence_`` is nan since it can't be trusted.
+    """
     evidence = reported_evidence(estimator)
     if evidence is not None:
         return evidence.value
@@ -227,7 +246,7 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> Callable[..., 
     if quantile is not None and scoring != "neg_pinball":
         raise ValueError(f"quantile is of neg_pinball: {scoring!r} has none.")
     if scoring == "evidence":
-        return _evidence
+        return evidence_scorer
     if scoring == "neg_pinball":
         if quantile is None:
             raise ValueError('get_scorer("neg_pinball") needs quantile, such as quantile=0.9.')
@@ -287,3 +306,7 @@ class QuantileOf(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self.estimator, "n_features_in_")
+
+
+as_quantile = QuantileOf
+log_predictive_density_scorer = get_scorer("log_density")

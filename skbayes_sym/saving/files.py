@@ -27,8 +27,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute
-from skbayes_sym.saving.classes import class_name, estimators, is_foreign, rebuilt, state_of
-from skbayes_sym.saving.values import Decoder, Encoder
+from skbayes_sym.saving.values import (
+    Decoder,
+    Encoder,
+    class_name,
+    estimators,
+    is_foreign,
+    rebuilt,
+    state_of,
+)
 
 FORMAT = 1
 _KEY = "skbayes_sym"

@@ -11,6 +11,7 @@ from torch.distributions import Categorical, Normal
 from torch.testing import assert_close
 
 from skbayes_sym import EvidenceAdam, GaussNewton, LaplaceRegressor, LILARegressor
+from skbayes_sym.estimators.laplace.evidence_method import ModesFit
 from skbayes_sym.estimators.networks import NetworkEstimator
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import LayerScales
@@ -76,6 +77,26 @@ def test_of_every_mode_it_is_laplaces(name):
     ]
     np.testing.assert_allclose(model.log_evidence_modes_, own, rtol=1e-9)
     assert model.log_evidence_ == max(model.log_evidence_modes_)
+
+
+def test_of_labels_it_is_laplaces_where_the_search_ended(monkeypatch):
+    """Variational steps move the posterior on from there; the evidence stays that of the modes."""
+    seen, attributes = [], ModesFit.attributes
+
+    def kept(self, data, model):
+        seen.append(self.modes)
+        return attributes(self, data, model)
+
+    monkeypatch.setattr(ModesFit, "attributes", kept)
+    case = FITS["laplace-classes"]
+    model = clone(case.estimator).fit(case.X, case.y)
+    prior = LayerScales() if model.prior == "learn" else model.prior
+    groups = prior.bind(model.network_.layout).group
+    own = [
+        gauss_newton_evidence(model, theta, scale[groups], None, case.X, case.y)
+        for theta, scale in zip(seen[-1].theta, model.prior_scale_modes_, strict=True)
+    ]
+    np.testing.assert_allclose(model.log_evidence_modes_, own, rtol=1e-9)
 
 
 def test_by_adam_it_is_laplaces():

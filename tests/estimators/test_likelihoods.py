@@ -7,7 +7,7 @@ import pytest
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym import HMC, Adam, Chains, EvidenceAdam, ModeWeights, Updates
+from skbayes_sym import HMC, Adam, Chains, EvidenceAdam, ModeWeights, Updates, predictive
 from skbayes_sym.inspection import IntervalCalibrationDisplay, PredictiveDisplay
 from skbayes_sym.model_selection import get_scorer
 from skbayes_sym.models import NegativeBinomial, StudentT
@@ -69,7 +69,7 @@ def test_a_noise_that_changes_with_the_input(name):
     drawn = reg.sample_y(X, 400, random_state=0)
     assert drawn[loud].std(1).mean() > 3.0 * drawn[quiet].std(1).mean()
     assert np.mean(np.abs(drawn.mean(1) - mean) < 6.0 * std / 20.0 + 0.1 * std) > 0.9
-    cdf = reg.predictive_cdf(X, reg.predict_quantiles(X, [0.2])[:, 0])
+    cdf = predictive(reg, X).cdf(reg.predict_quantiles(X, [0.2])[:, 0])
     np.testing.assert_allclose(cdf, 0.2, atol=1e-6)
 
 
@@ -144,7 +144,7 @@ def test_counts_that_scatter_more_than_poisson(name):
     mean, std = reg.predict(X[:1], return_std=True)
     assert mass @ support == pytest.approx(mean[0], rel=0.02)
     assert mass @ (support - mean) ** 2 == pytest.approx(std[0] ** 2, rel=0.1)
-    np.testing.assert_allclose(reg.predictive_cdf(X[:1], [4.0]), mass[:5].sum(), rtol=1e-5)
+    np.testing.assert_allclose(predictive(reg, X[:1]).cdf([4.0]), mass[:5].sum(), rtol=1e-5)
     quantile = reg.predict_quantiles(X[:1], [0.5])[0, 0]
     assert mass[: int(quantile)].sum() < 0.5 <= mass[: int(quantile) + 1].sum() + 1e-9
     drawn = reg.sample_y(X, 5, random_state=0)

@@ -47,7 +47,6 @@ def test_it_answers_as_the_methods_of_the_estimator(name):
         (law.interval(0.8), model.predict_interval(rows, 0.8)),
         (law.sample(3, 1), model.sample_y(rows, 3, 1)),
         (law.log_prob(y), model.log_predictive_density(rows, y)),
-        (law.cdf(y), model.predictive_cdf(rows, y)),
         (law.uncertainty().total, model.predict_uncertainty(rows).total),
     ]:  # fmt: skip
         np.testing.assert_array_equal(got, expected)
@@ -129,7 +128,7 @@ def test_other_classifiers():
     expected = np.log(model.predict_proba(X)[np.arange(len(X)), columns])
     np.testing.assert_allclose(law.log_prob(LABELS), expected)
     assert law.log_prob(["never"] * len(X))[0] == -np.inf
-    with pytest.raises(TypeError, match=r"LogisticRegression .*models of this package"):
+    with pytest.raises(TypeError, match=r"LogisticRegression.*models of this package"):
         law.uncertainty()
 
 
@@ -299,7 +298,7 @@ def test_who_draws_no_functions_says_so_and_words_are_checked():
     ridge = BayesianRidge().fit(X, X[:, 0])
     with pytest.raises(TypeError, match=r"how rows vary together.*models of this package"):
         predictive(ridge, X).functions(2)
-    with pytest.raises(TypeError, match="draws no functions"):
+    with pytest.raises(TypeError, match="has no functions"):
         predictive(LogisticRegression().fit(X, X[:, 0] > 0), X).functions(2)
     with pytest.raises(ValueError, match="return_std must be True, False or 'function', got 'f'"):
         fitted("linear-gaussian").predict(X, return_std="f")

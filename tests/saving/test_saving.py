@@ -15,9 +15,8 @@ import skbayes_sym
 import skbayes_sym as sk
 from skbayes_sym.estimators.base import is_fitted_name
 from skbayes_sym.models import Categorical
-from skbayes_sym.saving.classes import estimators
 from skbayes_sym.saving.files import FORMAT
-from skbayes_sym.saving.values import Decoder, Encoder, nouns
+from skbayes_sym.saving.values import Decoder, Encoder, estimators, nouns
 
 safetensors = pytest.importorskip("safetensors.numpy")
 

@@ -102,14 +102,19 @@ _LIKELIHOOD = (
     "kind", "is_discrete", "params", "n_params", "n_outputs", "at", "to", "log_prob", "predictive",
     "given",
 )  # fmt: skip
+_OF_ONE_OUTPUT = (
+    "params", "n_params", "at", "to", "expected_log_prob", "predictive", "n_outputs_per_target",
+    "noise_scale", "scales_targets",
+)  # fmt: skip
 
 ANY_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)
 EXPECTED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "n_noise", "expected_log_prob"))
 CURVED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "hessian_root"))
 ONE_OUTPUT = Need(
     "Any of one output, or softmax",
-    "A linear model has one output per target and learns at most one scale.",
-    ("params", "n_params", "at", "to", "expected_log_prob", "predictive", "n_outputs_per_target"),
+    "A linear model has one output per target and learns at most one scale of additive noise. "
+    "skbayes_sym.models.TargetLikelihood has all that follows from a density.",
+    _OF_ONE_OUTPUT,
     lambda likelihood: (
         likelihood.n_outputs_per_target == 1
         and (likelihood.kind == "normal" or likelihood.n_params <= 1)

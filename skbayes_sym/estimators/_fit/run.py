@@ -60,20 +60,17 @@ class FitTask:
             **self._given, reconstruction_attributes=reconstruct
         )
         self._block = None
-        self._tell_time()
+        if self._start is not None and self._n_blocks > 1:
+            # Log once, after the first block, how long the fit may take.
+            seconds, self._start = perf_counter() - self._start, None
+            first, whole = (
+                f"{t:.0f}" if t >= 10.0 else f"{t:.2g}" for t in (seconds, seconds * self._n_blocks)
+            )
+            what = "first of %d blocks: %s s, so up to %s s in all"
+            logger.info(what, self._n_blocks, first, whole)
         if not stop and self._left > 0:
             self._begin_block()
         return bool(stop)
-
-    def _tell_time(self) -> None:
-        """Log once, after the first block, how long the fit may take."""
-        if self._start is None or self._n_blocks < 2:
-            return
-        seconds, self._start = perf_counter() - self._start, None
-        first, whole = (
-            f"{t:.0f}" if t >= 10.0 else f"{t:.2g}" for t in (seconds, seconds * self._n_blocks)
-        )
-        logger.info("first of %d blocks: %s s, so up to %s s in all", self._n_blocks, first, whole)
 
     def end(self, reconstruct: Reconstruct | None) -> None:
         """Report the end of the fit, first of a block that ended early if there is one."""

@@ -24,7 +24,6 @@ from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refit
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.estimators.laplace.evidence_method import EvidenceLaplace, EvidenceLaplaceLabels
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
-from skbayes_sym.inference.laplace.search.gauss_newton import are_outnumbered
 from skbayes_sym.inference.map import chosen_rows
 from skbayes_sym.inference.pooling import (
     NoiseShape,
@@ -81,7 +80,7 @@ class Effort:
     # Share of the labels' entropy, on rows that modes leave out, up to which members count as
     # trained: beyond they don't know that classes overlap, and lose up to half a nat per row.
     most_unexplained: float = 0.2
-    # Fewer rows a column, and members fit any labels: refitted, their left-out rows look a quarter
+    # With fewer rows a column members fit any labels: refitted, their left-out rows look a quarter
     # to two thirds of a nat better than new ones are (90 rows x 50 to 400 columns, 250 x 100).
     least_rows_a_column: int = 3
 
@@ -310,7 +309,7 @@ def _floored(weights: Weights, parts: Parts, data: Training, copies: float = 0.0
     if parts.modes is None or parts.linear is None:
         return weights
     network = parts.modes.network
-    if not are_outnumbered(data.n_rows * network.n_outputs, network.layout.n_params):
+    if data.n_rows * network.n_outputs >= network.layout.n_params:
         return weights
     linear, modes = (float(p.modes.score.max()) for p in (parts.linear, parts.modes))
     return weights.with_evidence(linear, modes + copies)

@@ -11,6 +11,7 @@ from skbayes_sym.estimators._fit.building import (
     NETWORK_CONSTRAINTS,
     GivenPrior,
     bound_prior,
+    fully_connected,
     gaussian_noise,
     layer_sizes,
     prior_object,
@@ -43,28 +44,22 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP, TANH
-from skbayes_sym.models.priors import LayerScales
+from skbayes_sym.models.networks.network import Network
+from skbayes_sym.models.priors import LayerScales, UnboundPrior
 from skbayes_sym.symmetry.group import Trivial
 
 
 class PoolOfNetworks(NetworkEstimator):
     """A fitted pool: every part a predictor, and what it counts for."""
 
-    hidden_layer_sizes: Any
     n_modes: int
-    n_members: int
     network_: MLP
     posterior_: ModeMixture
     samples_: Array
     member_network_: MLP
-    choice_: str
-    linear_share_: float
-    modes_share_: float
-    members_share_: float
     linear_posterior_: ModeMixture
     noise_shape_: NoiseShape | None = None
     _weights_: dict[str, float]  # of the parts that were found and count
-    _left_out_log_density_: Array | None  # (n_samples,) nats; None where no row was left out
 
     _parameter_constraints: dict[str, list[Any]] = {
         **RUN_CONSTRAINTS,
@@ -85,6 +80,19 @@ class PoolOfNetworks(NetworkEstimator):
         if self.n_modes == 0:
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
+
+    def _units(self, data: Training, n_outputs: int) -> int:
+        """Hidden units of "auto"."""
+        raise NotImplementedError
+
+    def _model(self, data: Training) -> Model:
+        likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
+        widths = self.hidden_layer_sizes
+        if isinstance(widths, str):
+            widths = self._units(data, n_outputs)
+        network = MLP(data.n_features, layer_sizes(widths), n_outputs, TANH)
+        prior = bound_prior(self.prior, self._learned_scales(network), network)
+        return Model(network, likelihood, prior, Trivial())
 
     def _make_part(self, name: str, like: Tensor) -> Predictor:
         raise NotImplementedError
@@ -257,15 +265,8 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
 
-    def _model(self, data: Training) -> Model:
-        likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
-        widths = self.hidden_layer_sizes
-        if isinstance(widths, str):
-            widths = ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
-        sizes = layer_sizes(widths)
-        network = MLP(data.n_features, sizes, n_outputs, TANH)
-        prior = bound_prior(self.prior, LayerScales(), network)
-        return Model(network, likelihood, prior, Trivial())
+    def _units(self, data: Training, n_outputs: int) -> int:
+        return ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
 
     def _method(self) -> Numbers:
         self._refuse_network()
@@ -379,7 +380,6 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     ((2, 3), 2)
     """
 
-    likelihood: str | Likelihood
     refitted_members_: RefittedMembers | None = None
     variance_scale_: float
     member_variance_scale_: float
@@ -408,27 +408,23 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
         self.random_state = random_state
         self.verbose = verbose
 
-    def _model(self, data: Training) -> Model:
-        n_outputs = 1 if len(data.classes) == 2 else len(data.classes)
-        widths = self.hidden_layer_sizes
-        if isinstance(widths, str):
-            widths = ModesEffort().units(
-                data.n_rows, data.n_features, n_outputs, lambda mlp: self._is_in_time(mlp, data)
-            )
-        sizes = layer_sizes(widths)
-        network = MLP(data.n_features, sizes, n_outputs, TANH)
+    def _n_outputs(self, data: Training) -> int:
+        return 1 if len(data.classes) == 2 else len(data.classes)
+
+    def _learned_scales(self, network: Network) -> UnboundPrior:
         # A linear model has one mode, whose scales don't run away.
-        default = STEEP if sizes else LayerScales()
-        prior = bound_prior(self.prior, default, network)
-        return Model(network, self._likelihood(data), prior, Trivial())
+        return STEEP if fully_connected(network).hidden_layer_sizes else LayerScales()
 
-    def _is_in_time(self, network: MLP, data: Training) -> bool:
-        """Whether a network's modes, two at most, are found in time.
+    def _units(self, data: Training, n_outputs: int) -> int:
+        """Units whose modes, two at most, are found in time.
 
-        Ten or fifty units predict as well as twenty (iris, wine, moons: within .006 nats per row).
+        Ten or fifty predict as well as twenty (iris, wine, moons: within .006 nats per row).
         """
-        n_modes = min(self.n_modes, 2)
-        return ModesEffort().affordable_labels(n_modes, data.n_rows, network)[0] == n_modes
+        n, effort = min(self.n_modes, 2), ModesEffort()
+        return effort.units(
+            data.n_rows, data.n_features, n_outputs,
+            lambda network: effort.affordable_labels(n, data.n_rows, network)[0] == n,
+        )  # fmt: skip
 
     def _method(self) -> Labels:
         self._refuse_network()

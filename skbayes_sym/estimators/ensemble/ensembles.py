@@ -150,15 +150,13 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         Prior standard deviations of every member, where scales are learned.
     relevance_ : ndarray of shape (n_members, n_features)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
     log_posterior_samples_ : ndarray of shape (n_members,)
         Log joint density of targets (as given), weights and noise (as scaled) of every member,
         nats.
     log_posterior_curve_ : ndarray
         Its mean over the members in training, averaged over blocks of steps.
     likelihood_ : as in every regressor
-    prior_groups_, network_, symmetry_ : as in every network
+    feature_importances_, prior_groups_, network_, symmetry_ : as in every network
     n_iter_, stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_ : as in every estimator
     device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
@@ -326,9 +324,9 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     variance_scale_ : float
         Factor on the variance of the logits in predictions.
     samples_, chain_weights_, prior_scale_, prior_scale_samples_ : as in DeepEnsembleRegressor
-    relevance_, feature_importances_, log_posterior_samples_ : as in DeepEnsembleRegressor
+    relevance_, log_posterior_samples_ : as in DeepEnsembleRegressor
     log_posterior_curve_ : as in DeepEnsembleRegressor
-    prior_groups_, network_, symmetry_ : as in every network
+    feature_importances_, prior_groups_, network_, symmetry_ : as in every network
     n_iter_, stop_reason_, classes_, x_mean_, x_scale_, device_, dtype_ : as in every estimator
     n_features_in_, feature_names_in_ : as in every estimator
 

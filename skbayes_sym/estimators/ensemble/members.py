@@ -26,7 +26,6 @@ from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged
 from skbayes_sym.inference.laplace.labels_predictive import (
     LeftOut,
-    LinearisedMember,
     RefittedMember,
     RefittedMembers,
     left_out_losses,
@@ -98,8 +97,7 @@ class Refitting:
         left_out: list[LeftOut] = []
         weights = torch.as_tensor(theta).to(rows.x)
         for theta_m, prior_scale in zip(weights, scale.expand_as(weights), strict=True):
-            linear = LinearisedMember.at(network, theta_m, prior_scale, rows.x)
-            member, logits, terms = refit(linear, rows)
+            member, logits, terms = refit(network, theta_m, prior_scale, rows)
             members.append(member)
             left_out.append(without_itself(logits, terms))
         together = RefittedMembers.of(members)
@@ -192,9 +190,17 @@ class DeepEnsemble:
             objective = self._objective(posterior, data)
             run.begin(n_blocks(self.max_iter), lambda: _members(objective))
             tol = None if self.tol is None else self.tol * data.total_weight
+            # Larger steps' noise keeps members that see some of the rows from a mode.
+            is_whole = self._rows_per_step(data) >= data.n_rows
+            rate = self.learning_rate if is_whole else 0.3 * self.learning_rate
             result = run.minimise(
                 objective,
-                self._groups(objective.n_theta, data, model),
+                [
+                    ParamGroup(slice(0, objective.n_theta), rate),
+                    ParamGroup(
+                        slice(objective.n_theta, None), rate, *data.param_range(model.likelihood)
+                    ),
+                ],
                 Schedule(self.max_iter, tol),
                 report=lambda loss: ("mean log posterior", data.log_jacobian - loss),
             )
@@ -265,16 +271,6 @@ class DeepEnsemble:
     def _rows_per_step(self, data: Training) -> int:
         auto = data.n_rows if data.n_rows <= 2000 else 500
         return rows_per_step(self.batch_size, data.n_rows, auto)
-
-    def _groups(self, n: int, data: Training, model: Model) -> list[ParamGroup]:
-        """Weights, ``n`` of all members together, and what the likelihood learns."""
-        rate = self.learning_rate
-        if self._rows_per_step(data) < data.n_rows:
-            rate *= 0.3  # larger steps' noise keeps members from a mode
-        return [
-            ParamGroup(slice(0, n), rate),
-            ParamGroup(slice(n, None), rate, *data.param_range(model.likelihood)),
-        ]
 
 
 def _members(

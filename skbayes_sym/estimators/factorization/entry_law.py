@@ -12,11 +12,8 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.distributions import (
-    Components,
-    PredictiveDistribution,
-    checked_levels,
-)
+from skbayes_sym.estimators.distributions import Components, PredictiveDistribution
+from skbayes_sym.estimators.regressor import checked_levels
 from skbayes_sym.inference.factorization.entry_predictor import LAW_BLOCK, FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import is_normal
 from skbayes_sym.models.predictive_mixtures import (
@@ -158,7 +155,15 @@ class EntryPredictive(PredictiveDistribution):
             return self._in_units(self.predictor.drawn(self.x, n, generator=generator))
 
     def log_prob(self, y: Any) -> Array:
+        """Log density of new observations, as given, (n_entries,) nats; of labels their log
+        probability."""
         return self.log_density(y)
+
+    def proba(self) -> Array:
+        """Probabilities of ordinal labels, or of two classes, (n_entries, n_classes)."""
+        if self.labels is None:
+            raise TypeError("labels have probabilities with likelihood='ordinal' only.")
+        return self._each(lambda law: law.of_labels.mean())
 
     def cdf(self, y: Any) -> Array:
         return self._each(lambda law, y: law.cdf(y)[:, 0], y)

@@ -338,17 +338,16 @@ class SymVIMatrixFactorization(PredictsEntries):
             self._check_matrix(X, reset=False)
         with self._fitting():
             entries = joined(stream, observe(self, X)[0])
-            n, settings = int(np.sum(~np.isnan(entries[2]))), repr(self._stream_settings())
+            # These may change without beginning anew.
+            stay = {"tol", "max_iter", "device", "random_state", "verbose"}
+            parameters = self.get_params(deep=False).items()
+            settings = repr({name: value for name, value in parameters if name not in stay})
+            n = int(np.sum(~np.isnan(entries[2])))
             begun = self._stream_begun_ if stream is not None else (0, settings)
             goes_on = n < self._effort.growth * begun[0] and begun[1] == settings
             self._fit(entries, warm_from=stream if goes_on else None)
             self._stream_, self._stream_begun_ = entries, begun if goes_on else (n, settings)
         return self
-
-    def _stream_settings(self) -> dict[str, Any]:
-        """Settings that a stream can't change without beginning anew."""
-        stay = {"tol", "max_iter", "device", "random_state", "verbose"}
-        return {k: v for k, v in self.get_params(deep=False).items() if k not in stay}
 
     def _fit(
         self,

@@ -31,7 +31,6 @@ from skbayes_sym.inference.factorization.entry_sites import as_targets, is_of_cl
 from skbayes_sym.inference.factorization.factor_model import FactorState
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.incidence import Entries
-from skbayes_sym.models.likelihoods.likelihood import Likelihood
 
 Coded = tuple[FeatureCode, Array]  # how features become numbers, and these
 
@@ -107,7 +106,9 @@ class MatrixTraining:
             observed = observed._replace(values=place.astype(np.float64))
             data = replace(data, observed=observed, classes=classes)
         else:
-            _require_counts(observed.values, likelihood)
+            wrong = observed.values[(observed.values < 0.0) | (observed.values % 1.0 != 0.0)]
+            if likelihood.is_discrete and wrong.size:
+                raise ValueError(f"{likelihood=} is of counts, but X holds {wrong[0]:g}.")
         if not len(observed.values):
             return data
         y = as_targets(likelihood, torch.as_tensor(observed.values)).numpy()
@@ -215,12 +216,6 @@ def _require_labels(classes: Array, most: int = 100) -> None:
             f"likelihood='ordinal' has {far:g}, which lies {steps.max():g} from others in steps of "
             f"{np.median(steps):g}: leave such entries out, or number the labels by their order."
         )
-
-
-def _require_counts(values: Array, likelihood: Likelihood) -> None:
-    wrong = values[(values < 0.0) | (values != np.floor(values))]
-    if likelihood.is_discrete and wrong.size:
-        raise ValueError(f"likelihood={likelihood!r} is of counts, but X holds {wrong[0]:g}.")
 
 
 def _require_range(spread: float, dtype: torch.dtype) -> None:

@@ -28,7 +28,6 @@ from skbayes_sym.estimators.factorization.entry_law import EntryPredictive
 from skbayes_sym.estimators.factorization.fitting import stated
 from skbayes_sym.estimators.factorization.side_features import FeatureCode, of_new_rows
 from skbayes_sym.inference.factorization.entry_predictor import (
-    LAW_BLOCK,
     EntryRows,
     FactorPredictor,
     law_cov,
@@ -200,42 +199,6 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         law = self._law(*self._asked(rows, columns))
         return tuple(law.moments()) if return_std else law.mean()
 
-    def entry_log_density(self, rows: Any, columns: Any, values: Any) -> Array:
-        """Log density of new observations of entries, as given.
-
-        Parameters
-        ----------
-        rows, columns : array-like of shape (n_entries,)
-            As in `predict_entries`.
-        values : array-like of shape (n_entries,)
-
-        Returns
-        -------
-        ndarray of shape (n_entries,)
-            Nats; of ordinal entries the log probability of the label.
-        """
-        return self._law(*self._asked(rows, columns)).log_prob(values)
-
-    def predict_entry_proba(self, rows: Any, columns: Any = None) -> Array:
-        """Probabilities of the labels of ordinal entries, or of two classes.
-
-        Parameters
-        ----------
-        rows, columns : array-like of shape (n_entries,)
-            As in `predict_entries`.
-
-        Returns
-        -------
-        ndarray of shape (n_entries, n_classes)
-            In the order of `classes_`.
-        """
-        predictor, x = self._asked(rows, columns)
-        if self._classes is None:
-            raise ValueError("labels have probabilities with likelihood='ordinal' only.")
-        with one_thread(), torch.no_grad():
-            laws = [predictor.law(places).mean() for places in x.split(LAW_BLOCK)]
-        return torch.cat(laws).numpy()
-
     def with_new_rows(self, X: Any, *, row_features: Any = None) -> Self:
         """Copy of the model with rows that weren't there in `fit`, from the entries they have.
 
@@ -289,7 +252,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         check_is_fitted(self)
         if is_listed(X, self.columns):
             listed = listed_entries(X, self.columns)
-            of_entries = self.entry_log_density(*listed.labelled, listed.values)
+            of_entries = self._law(*self._asked(*listed.labelled)).log_prob(listed.values)
             is_empty = len(of_entries) == 0
             return 0.0 if is_empty else float(np.average(of_entries, weights=listed.weights))
         data, labels = self._entries_of(X)

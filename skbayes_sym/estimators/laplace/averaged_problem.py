@@ -46,8 +46,6 @@ from skbayes_sym.numerics.optimise import (
     minimise,
 )
 
-_FEWEST = 5  # values whose spread says how much of a gain is noise
-
 
 class Pace(NamedTuple):
     """Steps, updates of the hyperparameters among them, and when to stop."""
@@ -91,13 +89,9 @@ class Alternation:
     """
 
     def __init__(
-        self,
-        model: AveragedNetwork,
-        objective: MapObjective,
-        hyper: Tensor,
-        ascent: HyperAscent | None,
-        pace: Pace,
-    ) -> None:
+        self, model: AveragedNetwork, objective: MapObjective, hyper: Tensor,
+        ascent: HyperAscent | None, pace: Pace,
+    ) -> None:  # fmt: skip
         self._model, self._objective, self._hyper = model, objective, hyper
         self.ascent, self.pace = ascent, pace
         self._has_converged = False
@@ -115,7 +109,12 @@ class Alternation:
         pace = self.pace
 
         def on_step(step: int, info: Mapping[str, float]) -> bool:
-            self._end_block(-(-step // pace.block))
+            n_updates = -(-step // pace.block) - pace.burn_in
+            self._move_eta()
+            if self.ascent is not None and n_updates > 0:
+                progress = n_updates / max(1, pace.n_blocks - pace.burn_in)
+                self._update(self.ascent, half_constant_half_linear(progress))
+            self.eta_curve.append(self._eta.clone())
             return end_block() or self._has_converged
 
         result = minimise(
@@ -130,32 +129,26 @@ class Alternation:
         by_evidence = self._has_converged and result.stopped == "callback"
         return result._replace(stopped="tol") if by_evidence else result
 
-    def _end_block(self, n_blocks: int) -> None:
-        pace = self.pace
-        self._move_eta()
-        if self.ascent is not None and n_blocks > pace.burn_in:
-            progress = (n_blocks - pace.burn_in) / max(1, pace.n_blocks - pace.burn_in)
-            self._update(self.ascent, half_constant_half_linear(progress))
-        self.eta_curve.append(self._eta.clone())
-
     def _update(self, ascent: HyperAscent, factor: float) -> None:
-        before = self.point()
-        terms: EvidenceParts = ascent.update(self._theta, factor)
+        before, eta, curve = self.point(), self._eta, self.evidence_curve
+        value = ascent.update(self._theta, factor).value
         if factor == 1.0:
-            self._keep_half_widths_alive()
-        self.evidence_curve.append(terms.value)
-        logger.debug(
-            "update %d: log evidence %.6g (scaled targets)", len(self.evidence_curve), terms.value
-        )
-        if self.best is None or terms.value > self.best[0]:
-            self.best = (terms.value, before)
+            # Lift half-widths to their lower limit: at 0 their gradient vanishes for good. Only
+            # while steps have their full size, when the weights aren't there yet; later the
+            # evidence may take them to 0.
+            floor = self._model.augmentation.half_width.lower_limit().to(eta)
+            sign = torch.where(eta < 0.0, -1.0, 1.0).to(eta)
+            eta.copy_(torch.where(eta.abs() < floor, sign * floor, eta))
+        curve.append(value)
+        logger.debug("update %d: log evidence %.6g (scaled targets)", len(curve), value)
+        if self.best is None or value > self.best[0]:
+            self.best = (value, before)
         # Steps of full size end around a maximum and not in it, and a plateau may be a dip.
-        tol, curve = self.pace.tol, self.evidence_curve
+        tol, window = self.pace.tol, self.pace.window
         if tol is not None and factor < 1.0:
-            gained = gain(curve, self.pace.window)
-            if self.pace.until_sure:
-                known = self.pace.window >= _FEWEST
-                self._has_converged = known and gained.falls_short_of(tol)
+            gained = gain(curve, window)
+            if self.pace.until_sure:  # of five values the spread says how much of a gain is noise
+                self._has_converged = window >= 5 and gained.falls_short_of(tol)
             else:
                 self._has_converged = gained.value < tol
 
@@ -169,17 +162,6 @@ class Alternation:
         """View of eta among the hyperparameters."""
         return self._model.hyper.unflatten(self._hyper)["eta"]
 
-    def _keep_half_widths_alive(self) -> None:
-        """Lift half-widths to their lower limit: at 0 their gradient vanishes for good.
-
-        Done while the steps are at their full size, when the weights aren't there yet; later the
-        evidence may take them to 0.
-        """
-        eta = self._eta
-        floor = self._model.augmentation.half_width.lower_limit().to(eta)
-        sign = torch.where(eta < 0.0, -1.0, 1.0).to(eta)
-        eta.copy_(torch.where(eta.abs() < floor, sign * floor, eta))
-
     def _move_eta(self) -> None:
         """Copy eta to the hyperparameters if it is trained with the weights."""
         trained = self._objective.params[len(self._theta) :]
@@ -187,14 +169,13 @@ class Alternation:
             self._eta.copy_(trained)
 
 
-_EXACT_OUTPUTS = 4  # curvature="auto": all columns of the likelihood's root up to here
-_ADAM = 4  # copies of what is optimised: values, gradient, two moments
-
-
 def curvature_of(name: str, model: AveragedNetwork) -> tuple[Structure, Directions]:
-    """The part of the curvature that is kept, and how the likelihood's is taken."""
+    """The part of the curvature that is kept, and how the likelihood's is taken.
+
+    "auto" takes all columns of its root, but a sketch of more than four beside half-widths.
+    """
     kind = Full if name == "full" else Kronecker
-    many = model.network.n_outputs > _EXACT_OUTPUTS and model.n_half_widths > 0
+    many = model.network.n_outputs > 4 and model.n_half_widths > 0
     is_sketched = name == "kron-sketch" or (name == "auto" and many)
     directions = Directions("sketch" if is_sketched else "exact")
     return kind(model.layers, model.network.layout), directions
@@ -262,9 +243,7 @@ class Problem:
         terms, _ = evidence.evidence(*point, sums.log_likelihood, precision)
         return Evaluated(point, terms, precision)
 
-    def found(
-        self, evaluated: Evaluated, training: Alternation, convergence: "Convergence | None" = None
-    ) -> "LaplaceFit":
+    def found(self, evaluated: Evaluated, training: Alternation) -> "LaplaceFit":
         """The posterior at a point, as arrays."""
         (theta, hyper), _, precision = evaluated
         model, h = self.model, self.model.hyper.unflatten(hyper)
@@ -282,7 +261,6 @@ class Problem:
             likelihood_params=as_array(h["likelihood"].double()),
             predict_seed=self.seeds.predict,
             invariances=learned,
-            convergence=convergence,
         )
 
     def require_memory(self, curvature: str) -> None:
@@ -302,7 +280,8 @@ class Problem:
             n_numbers, remedy = 3 * n_covered**2, "Use curvature='auto', or a smaller network."
         parts = [
             rows_part(self.data),
-            Part(f"{layout.n_params:,} weights", _ADAM * layout.n_params * size,
+            # Values, gradient, two moments.
+            Part(f"{layout.n_params:,} weights", 4 * layout.n_params * size,
                  "Lower hidden_layer_sizes, or give X as float32."),
             Part(f"the curvature of {n_covered:,} weights", n_numbers * size, remedy),
         ]  # fmt: skip
@@ -311,16 +290,6 @@ class Problem:
             jacobian = shapes[-1][0] * self.evidence.batch_size * n_covered * size
             parts.append(Part(what, jacobian, "Lower batch_size, or use curvature='auto'."))
         require_memory(parts, self.data.device)
-
-
-@dataclass(frozen=True, eq=False)
-class Convergence:
-    """How training went."""
-
-    log_evidence: float  # scaled targets, nats
-    curve: Array  # the same at every update
-    n_iter: int
-    stop_reason: Stopped
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,15 +302,11 @@ class LaplaceFit:
     likelihood_params: Array  # (n_params,); what was learned of the likelihood, scaled units
     predict_seed: int  # of the noise in predictions
     invariances: LearnedInvariances | None = None
-    convergence: Convergence | None = None  # once training has ended
-
-    @property
-    def n_iter(self) -> int:
-        return 0 if self.convergence is None else self.convergence.n_iter
-
-    @property
-    def stop_reason(self) -> Stopped:
-        return "max_iter" if self.convergence is None else self.convergence.stop_reason
+    # Once training has ended: the evidence, scaled targets, nats, and the same at every update.
+    log_evidence: float | None = None
+    curve: Array | None = None
+    n_iter: int = 0
+    stop_reason: Stopped = "max_iter"
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         attributes: dict[str, Any] = {
@@ -355,10 +320,9 @@ class LaplaceFit:
             attributes["noise_std_"] = float(noise[0]) if len(noise) == 1 else noise
         if self.invariances is not None:
             attributes.update(self.invariances.attributes())
-        if self.convergence is not None:
-            offset = data.log_jacobian
-            attributes["log_evidence_"] = self.convergence.log_evidence + offset
-            attributes["log_evidence_curve_"] = self.convergence.curve + offset
+        if self.log_evidence is not None and self.curve is not None:
+            attributes["log_evidence_"] = self.log_evidence + data.log_jacobian
+            attributes["log_evidence_curve_"] = self.curve + data.log_jacobian
         return attributes
 
 

@@ -71,12 +71,6 @@ def chosen_network(
         return ARCHITECTURES[given](image_shape, n_outputs)
     is_module = isinstance(given, nn.Module)
     network = ModuleNetwork(given, image_shape or (n_features,)) if is_module else recording(given)
-    _check_shapes(network, n_features, n_outputs)
-    return network
-
-
-def _check_shapes(network: RecordingNetwork, n_features: int, n_outputs: int) -> None:
-    """Raise unless it takes a row of ``X`` and gives as many outputs."""
     shape = tuple(network.input_shape)
     if prod(shape) != n_features:
         raise ValueError(f"network takes inputs of shape {shape}, but X has {n_features} columns.")
@@ -90,6 +84,7 @@ def _check_shapes(network: RecordingNetwork, n_features: int, n_outputs: int) ->
         ) from error
     if outputs != (1, n_outputs):
         raise ValueError(f"network must give {n_outputs} outputs per row, got shape {outputs}.")
+    return network
 
 
 def layer_prior(prior: GivenPrior, network: RecordingNetwork) -> GaussianPrior:
@@ -139,15 +134,11 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
 class LaplaceEstimator(NetworkEstimator):
     """A network with a normal posterior around its mode."""
 
-    optimizer: Any
-
     _closing = ("log_evidence_",)
 
     network_: RecordingNetwork
     posterior_: LaplacePosterior | ModeMixture
     prior_scale_: Array
-    log_evidence_: float
-    log_evidence_curve_: Array
     _predict_seed_: int
 
     def _network(self, data: Training, n_outputs: int) -> RecordingNetwork:
@@ -171,7 +162,6 @@ class LaplaceEstimator(NetworkEstimator):
 
     def _linearised(self, like: Tensor) -> LinearisedNetwork:
         """The fitted model on the device of ``like``, made once."""
-
         transformations = self._transformations(like)
 
         def make() -> LinearisedNetwork:
@@ -200,7 +190,6 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
     """Numbers: normal noise in closed form, other likelihoods by averages over the outputs."""
 
     noise_std: Any
-    noise_std_: Any
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)

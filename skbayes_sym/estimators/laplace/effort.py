@@ -38,7 +38,7 @@ class ModesEffort:
     fewest_modes: int = 3  # worth finding at all
     most_modes: int = 10
 
-    # Of a restart in regression. Small systems make all steps (concrete: -2.86 nats per row after
+    # Steps of a regression's restart: small systems make all (concrete: -2.86 nats per row after
     # 50, -2.85 after 100, -3.00 after 30; 1,000 rows without noise: .05 better after 100); large
     # ones fewer, and predict as well (an arm of eight links and a ship's sixteen columns, 1,000 to
     # 2,000 rows: .01 better after 50). So do few rows, whose evidences fall from there on while
@@ -78,8 +78,8 @@ class ModesEffort:
     # which five matter, that matter alike).
     rows_a_column_weight: int = 2
 
-    # Three or eight units are enough wherever rows held out aren't more likely under more, and
-    # predict better then: on noisy tables of some hundred rows twenty follow the noise (Friedman's
+    # Three or eight units predict better wherever held-out rows aren't more likely under more
+    # units: on noisy tables of some hundred rows twenty follow the noise (Friedman's
     # third function: .1 nats per row; suburbs: .05; 90 rows x 100 columns: .5). Where eight gain
     # over three and leave little unexplained, twenty have always gained over eight (concrete,
     # energy, yacht). Near a line eight are worse than either (150 rows x 8 columns: twenty are .05
@@ -94,8 +94,8 @@ class ModesEffort:
     rough_steps: int = 40  # enough to compare widths, and to go on from
     rough_tol: float = 1e-3  # nats per unit of weight
 
-    # Labels. Beyond 1,000 weights fewer steps do, and each costs much more; beyond four modes
-    # classes gain little. Work for all modes, and for one where no more are found, is some 25
+    # Modes of labels: beyond 1,000 weights fewer steps do, and each costs much more; beyond four
+    # modes classes gain little. Work for all modes, and for one where no more are found, is some 25
     # seconds of one core, of which noisy labels take 2.5 times as much.
     labels_steps: int = 60
     labels_steps_of_many: int = 30
@@ -194,10 +194,6 @@ class ModesEffort:
     def steps_of_labels(self, n_params: int) -> int:
         """Gauss-Newton steps of a mode of classification."""
         return self.labels_steps if n_params <= self.many_weights else self.labels_steps_of_many
-
-    def labels_rows(self, n_params: int) -> int:
-        """Rows whose modes a search of more begins with."""
-        return max(self.fewest_labels_rows, self.labels_rows_a_weight * n_params)
 
     def affordable_labels(self, most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
         """Modes that some seconds of one core are enough for, and whether for tries too.

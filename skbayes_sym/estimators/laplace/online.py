@@ -1,6 +1,6 @@
 """Laplace's approximation as a method: a mode, the curvature there, hyperparameters by evidence."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +20,6 @@ from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged, warn_user
 from skbayes_sym.estimators.laplace.averaged_problem import (
     Alternation,
-    Convergence,
     Evaluated,
     LaplaceFit,
     Pace,
@@ -152,8 +151,10 @@ class Laplace:
                 best = problem.evaluated(training.best[1])
                 evaluated = max(evaluated, best, key=lambda one: one.terms.value)
             value, curve = evaluated.terms.value, np.array(training.evidence_curve)
-            how = Convergence(value, curve, result.n_iter, result.stopped)
-            found = problem.found(evaluated, training, how)
+            found = replace(
+                problem.found(evaluated, training), log_evidence=value, curve=curve,
+                n_iter=result.n_iter, stop_reason=result.stopped,
+            )  # fmt: skip
             run.end(found)
         logger.info(
             "log evidence %.6g, stopped: %s after %d steps",

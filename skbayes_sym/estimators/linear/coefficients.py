@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.building import GivenPrior, scale_array
-from skbayes_sym.estimators._fit.compatibility import Fitted, require_kind, require_members
+from skbayes_sym.estimators._fit.compatibility import ONE_OUTPUT, Fitted, require_kind
 from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling, is_standardized
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
@@ -114,19 +114,7 @@ class LinearEstimator(RowEstimator):
     def _check_likelihood(self, likelihood: Likelihood) -> Likelihood:
         """An object of the user's own has what sites and predictions ask for."""
         require_kind(self, likelihood, self._foreign_likelihoods)
-        members = ["params", "n_params", "at", "to", "expected_log_prob", "predictive"]
-        require_members(
-            likelihood, [*members, "noise_scale", "scales_targets", "n_outputs_per_target"],
-            parameter="likelihood",
-            remedy="skbayes_sym.models.TargetLikelihood has all that follows from a density.",
-        )  # fmt: skip
-        n_scales = likelihood.noise_scale.shape[-1]
-        if likelihood.n_outputs_per_target != 1 or likelihood.n_params > min(1, n_scales):
-            raise ValueError(
-                f"likelihood={likelihood!r} has {likelihood.n_outputs_per_target} outputs per "
-                f"target and {likelihood.n_params} free parameters: a linear model has one output "
-                "and learns at most one scale of additive noise."
-            )
+        ONE_OUTPUT.require(likelihood, "likelihood")
         return likelihood
 
     @property

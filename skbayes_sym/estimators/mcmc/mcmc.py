@@ -21,10 +21,10 @@ from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOp
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
-from skbayes_sym.estimators.mcmc.allocate import Mode
-from skbayes_sym.estimators.mcmc.chain_starts import usual_scale
+from skbayes_sym.estimators.mcmc.exploring import usual_scale
 from skbayes_sym.estimators.mcmc.sampling import Sampling
-from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.estimators.mcmc.setting import SamplingEffort
+from skbayes_sym.estimators.mcmc.weighing import Mode
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.samplers import Chains, Kernel, ModeWeights
 from skbayes_sym.inference.log_density import NetworkPosterior
@@ -71,7 +71,8 @@ class SampledEstimator(WeightedDraws):
         return float(self.n_chains if isinstance(self.n_chains, int) else 64)
 
     def _method(self) -> Sampling:
-        sampler, weights = self.sampler, self._weights
+        sampler, given = self.sampler, self.remove_symmetries
+        weights = given if isinstance(given, ModeWeights) else ModeWeights() if given else None
         if isinstance(sampler, type):
             raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
         if not isinstance(sampler, Chains):
@@ -84,11 +85,6 @@ class SampledEstimator(WeightedDraws):
             sampler, self.n_chains, self.n_draws, weights, self._noise_prior_scale, self.n_jobs,
             start, self._effort,
         )  # fmt: skip
-
-    @property
-    def _weights(self) -> ModeWeights | None:
-        given = self.remove_symmetries
-        return given if isinstance(given, ModeWeights) else ModeWeights() if given else None
 
     def _model(self, data: Training) -> Model:
         return self._as_sampled(super()._model(data), data.n_rows)
@@ -237,8 +233,6 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     relevance_ : ndarray of shape (n_chains, n_features)
         Scale of the weights from every column of ``X``, geometric mean over a chain's draws; only
         under ``ARD()``.
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and any
         log noise; function_rhat_before : as warmed up; function_rhat_within, function_ess_within :
@@ -252,7 +246,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         no_evidence : str, why `log_evidence_` is nan, where it is;
         warnings : list of str.
     likelihood_ : as in every regressor
-    prior_groups_, network_, symmetry_ : as in every network
+    feature_importances_, prior_groups_, network_, symmetry_ : as in every network
     n_iter_, stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_ : as in every estimator
     device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
@@ -364,14 +358,9 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
 class MCMCClassifier(DrawsClassifier, SampledEstimator):
     r"""Bayesian neural network classification by Markov chain Monte Carlo, modulo symmetry.
 
-    Draws from the posterior of an MLP's weights. It has |G| copies of every mode, one for
-    each way to exchange (and flip) hidden units; each draw is moved to one representative of its
-    orbit, so that modes that remain are different functions. What such a mode counts for is its
-    mass,
-
-    .. math:: Z_k = \int_{R_k} p(y \mid \theta)\, p(\theta)\, d\theta,
-
-    found by bridge sampling: not how many chains happened to start in its basin.
+    Draws from the posterior of an MLP's weights, moves each draw to one representative of its orbit
+    under exchanges (and flips) of hidden units, and counts every mode for its mass, as
+    `MCMCRegressor` does.
 
     Parameters
     ----------
@@ -392,9 +381,9 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     Attributes
     ----------
     samples_, chain_weights_, log_posterior_samples_, modes_, log_evidence_ : as in MCMCRegressor
-    log_evidence_std_error_, prior_scale_, relevance_, feature_importances_ : as in MCMCRegressor
+    log_evidence_std_error_, prior_scale_, relevance_ : as in MCMCRegressor
     diagnostics_ : as in MCMCRegressor
-    prior_groups_, network_, symmetry_ : as in every network
+    feature_importances_, prior_groups_, network_, symmetry_ : as in every network
     n_iter_, stop_reason_, x_mean_, x_scale_, classes_, device_, dtype_ : as in every estimator
     n_features_in_, feature_names_in_ : as in every estimator
 

@@ -1,6 +1,7 @@
 """Sampling as a method: explore, weigh what was found, and draw from it."""
 
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,18 +13,27 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.mcmc.allocate import Allocation, Mode, allocate_chains, list_modes
-from skbayes_sym.estimators.mcmc.chain_starts import INITS, NO_EVIDENCE, init_by_size
-from skbayes_sym.estimators.mcmc.explore import (
+from skbayes_sym.estimators.mcmc.exploring import (
+    INITS,
+    NO_EVIDENCE,
     Draws,
     Explored,
     as_arrays,
     explore,
+    init_by_size,
     on_reference_set,
 )
-from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.mcmc.setting import SamplingSetting
-from skbayes_sym.estimators.mcmc.trust import diagnose, disagreement, doubtful_chains, no_evidence
+from skbayes_sym.estimators.mcmc.setting import SamplingEffort, SamplingSetting
+from skbayes_sym.estimators.mcmc.weighing import (
+    Allocation,
+    Mode,
+    allocate_chains,
+    diagnose,
+    disagreement,
+    doubtful_chains,
+    list_modes,
+    no_evidence,
+)
 from skbayes_sym.estimators.samplers import Chains, ModeWeights
 from skbayes_sym.inference.sampling.chain_count import n_chains_required
 from skbayes_sym.inference.sampling.chains import Block
@@ -33,8 +43,6 @@ from skbayes_sym.models.priors import CollapsedScales
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate
-
-_UNKNOWN = Estimate(float("nan"), float("nan"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,13 +137,13 @@ class Sampled:
         """Everything that a fit keeps; before an allocation the draws as they were made."""
         draws = explored.draws if allocation is None else allocation.draws
         theta, noise_std = setting.posterior.split(torch.as_tensor(draws.position))
-        samples, modes, log_evidence = theta.numpy(), list[Mode](), _UNKNOWN
+        samples, modes, log_evidence = theta.numpy(), list[Mode](), Estimate(nan, nan)
         diagnostics: dict[str, Any] = {"warnings": []}
         if allocation is not None:
             samples = on_reference_set(setting, theta, draws.value)
             offset, weighing = setting.data.log_jacobian, allocation.weighing
             if weighing is not None:
-                modes = list_modes(weighing, explored.n_starts, draws.home, offset)
+                modes = list_modes(weighing, len(explored.draws.position), draws.home, offset)
                 if allocation.trusted:
                     total = weighing.weights
                     error = total.log_evidence_standard_error
@@ -191,13 +199,13 @@ def _diagnostics(
     """Figures on mixing, and every reason to doubt them."""
     draws, weighing, problems, decided = allocation
     effort, is_annealed = setting.effort, setting.annealing is not None
-    figures = diagnose(setting.posterior, explored, draws, samples, effort)
+    figures = diagnose(setting, explored, draws, samples)
     warnings = list[str]()
     if weighing or problems:
         warnings = no_evidence(problems, decided=decided, shared=draws.home is not None)
     if draws.home is not None:  # allocated chains started anew
         members = [mode.members for mode in modes]
-        warnings = disagreement(setting.posterior, draws.position, members, effort) + warnings
+        warnings = disagreement(setting, draws.position, members) + warnings
     else:
         if n_stuck := int(figures["stuck"].sum()):
             warnings.append(

@@ -9,15 +9,84 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
 from skbayes_sym.estimators.samplers import ModeWeights
 from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.annealing import Annealing
 from skbayes_sym.inference.sampling.chains import Block
 from skbayes_sym.inference.sampling.kernels import Kernel
+from skbayes_sym.inference.sampling.modes.bridge import MIN_DRAWS_PER_DIM
 from skbayes_sym.inference.sampling.modes.confined import Allowance
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.numerics.random import spawn_seeds
+
+
+@dataclass(frozen=True)
+class SamplingEffort:
+    """Policy of `MCMCRegressor` and `MCMCClassifier`."""
+
+    # n_chains="auto": three modes, the rarest in the reach of 8 % of starts (Wiese et al. 2023).
+    auto_modes: tuple[float, ...] = (0.57, 0.35, 0.08)
+    auto_probability: float = 0.99
+
+    n_draws: int = 50  # n_draws=None
+
+    # init="auto" starts at modes up to so many weights, where finding them takes up to so many
+    # multiplications, some twenty seconds of one core; of classes fewer modes, as they are found
+    # one after the other. Chains from the prior don't arrive at what the data say beyond 200.
+    mode_weights: int = 500
+    mode_work: float = 1e12
+    mode_steps: int = 100
+    mode_gradients: int = 40  # of a move, at most
+    modes: int = 16
+    label_modes: int = 4
+    many_weights: int = 200
+    least_noise: float = 0.3  # at a start, of the targets' spread: tighter noise is a steep wall
+
+    # Chains of a block: on small problems a call costs the same for 64 chains as for 256; on others
+    # blocks are what several processes share. Of networks of hundreds of weights a gradient of four
+    # chains is arithmetic already. The size depends on the problem alone.
+    small_bytes: int = 4096
+    small_block: int = 256
+    block: int = 64
+    wide_block: int = 4
+
+    # Annealed chains come to places narrower than those their steps were tuned in: on concrete data
+    # to some where steps tuned for .8 are accepted at .3 to .6. So steps are shorter, and below .65
+    # a chain warms up again.
+    wide_acceptance: float = 0.9
+    least_accepted: float = 0.65
+
+    # Draws of an exploring chain that are weighed by evidence (only the bridge uses them), and
+    # draws a parameter, of all chains together, from which ModeWeights("auto") is "evidence": as
+    # many as bridge six modes. With fewer most have none, and finding that out is not free.
+    explored: int = 50
+    worth_weighing: int = 30
+
+    # Chains restarted in their mode: moves are cheap there, so draws are spaced; step sizes need 30
+    # moves. Then chains that make more draws in a mode whose evidence is poorly known, draws a
+    # parameter that are enough, and evaluations of the density a draw that is bridged.
+    refresh_warmup: int = 100
+    refresh_thin: int = 4
+    least_warmup: int = 30
+    refining_chains: int = 32
+    refining_draws: int = 50
+    enough_draws: int = 2 * MIN_DRAWS_PER_DIM
+    evaluations: int = 10
+
+    # Beyond these an evidence isn't trusted: nats of its error, weight of a mode moved by doubts,
+    # share of chains that never moved, R-hat between chains of one mode.
+    most_error: float = 1.0
+    most_moved: float = 0.1
+    most_stuck: float = 0.5
+    most_rhat: float = 1.5
+    telling_moves: int = 10  # rejected all, a chain is stuck; fewer may be chance
+    diagnosed_rows: int = 50  # training rows whose outputs are watched
+    missed: float = 0.01  # probability with which a basin of `unseen_basin` has been missed
+
+    # Shares of the progress that is reported.
+    exploring: float = 0.7
+    retuning: float = 0.15
+    refreshing: float = 0.15
 
 
 class SamplingSeeds(NamedTuple):
@@ -40,7 +109,7 @@ class SamplingSetting:
     model: Model
     run: Run
     effort: SamplingEffort
-    init: str  # where chains start, by its name in `chain_starts.INITS`
+    init: str  # where chains start, by its name in `exploring.INITS`
     kernel: Kernel  # moves the chains that explore
     n_chains: int
     n_warmup: int

@@ -49,12 +49,9 @@ class StackFit:
         """Number of members."""
         return len(self.members)
 
-    def scores(self, task: StackTask) -> dict[str, tuple[float, float]]:
-        """Mean log density of left-out rows and its standard error by member, scaled units."""
-        return {name: _score(m.log_density, task) for name, m in self.members.items()}
 
-
-def _score(density: Array, task: StackTask) -> tuple[float, float]:
+def score_of(density: Array, task: StackTask) -> tuple[float, float]:
+    """Mean log density of left-out rows and its standard error, scaled units."""
     known = np.isfinite(density)
     weight = task.weight.numpy()[known]
     share = weight / weight.sum()
@@ -106,7 +103,7 @@ def fit_stack(
             warn_user(f"member {name!r} failed and is left out: {answer}", FitFailedWarning)
             continue
         judged[name] = answer
-        mean, error = _score(answer.log_density, task)
+        mean, error = score_of(answer.log_density, task)
         logger.info("%s: %.4g +- %.2g nats per left-out row, scaled", name, mean, error)
         stop = run.end_block()
     if not judged:
@@ -131,7 +128,7 @@ def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask)
     """
     if task.n_classes or not judged or not isinstance(member, Networks):
         return None
-    best = max(_score(m.log_density, task)[0] for m in judged.values())
+    best = max(score_of(m.log_density, task)[0] for m in judged.values())
     try:
         gap = best - member.probe(task, best - task.effort.race)
     except (ArithmeticError, RuntimeError, ValueError):

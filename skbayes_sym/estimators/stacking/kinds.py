@@ -34,13 +34,13 @@ class StackEffort:
     """Numbers behind a stack."""
 
     folds: int = 5
-    # Dirichlet(1 + 1): a prior of no member's absence. Without it the pool is .004 worse in the
-    # mean of 22 tables and .07 at worst, with 10 in place of the second 1 .03 in the mean.
+    # Dirichlet(1 + 1): a prior under which every member counts. Without it the pool is .004 worse
+    # in the mean of 22 tables and .07 at worst, with 10 in place of the second 1 .03 in the mean.
     concentration: float = 2.0
     least_weight: float = 1e-3  # of a member that is asked for predictions
-    # Networks that two modes, of three units or of the usual width, leave this far behind the best
-    # of the others, nats per row, add nothing: in 12 tables of 22, and they were three quarters of
-    # the time.
+    # Networks that are this far behind the best other member after two modes, of three units or of
+    # the usual width, add nothing (nats per row): in 12 tables of 22, and they were three quarters
+    # of the time.
     race: float = 0.1
     n_probes: int = 2
     # Networks with more weights than this share of the rows are judged by a refit that leaves a

@@ -27,7 +27,7 @@ from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.predictive import predicts_numbers
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
-from skbayes_sym.estimators.stacking.combining import StackFit, fit_stack
+from skbayes_sym.estimators.stacking.combining import StackFit, fit_stack, score_of
 from skbayes_sym.estimators.stacking.kinds import KINDS, Given, Member, StackEffort, StackTask
 from skbayes_sym.estimators.stacking.parts import RowBlock
 from skbayes_sym.inference.gaussian_process import ProcessEffort
@@ -43,14 +43,6 @@ class Stack(RowEstimator):
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]]
     _parts_: dict[str, Any]
     weights_: dict[str, float]
-    choice_: str
-
-    estimators: Any
-    cv: Any
-    n_jobs: int | None
-    max_seconds: float | None
-    device: str
-    random_state: Any
 
     _parameter_constraints: dict[str, list[Any]] = {
         **RUN_CONSTRAINTS,
@@ -218,7 +210,10 @@ class Stack(RowEstimator):
     def _stacked(self, data: Training, task: StackTask, stack: StackFit) -> dict[str, Any]:
         """Fitted attributes."""
         unit = float(np.log(task.of_y[1]))
-        scores = {name: (mean - unit, error) for name, (mean, error) in stack.scores(task).items()}
+        scores = {}
+        for name, member in stack.members.items():
+            mean, error = score_of(member.log_density, task)
+            scores[name] = (mean - unit, error)
         what = f"{data.n_rows:,} distinct rows of {self.n_features_in_} columns"
         told = [
             f"{name} {stack.weights[name]:.0%} ({scores[name][0]:.3g} nats per row left out)"

@@ -25,7 +25,7 @@ from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_ada
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.vi.gaps import Symmetrized, symmetrized
 from skbayes_sym.estimators.vi.mean_field_training import MeanFieldVI
-from skbayes_sym.inference.gaussian_vi.mean_field_predictor import MeanFieldPredictor
+from skbayes_sym.inference.gaussian_vi.mean_field import MeanFieldPredictor
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
@@ -170,8 +170,6 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         Training ELBO, averaged over blocks of steps.
     relevance_ : ndarray of shape (n_features,)
         Scale of the weights from every column of ``X``; only under ``ARD()``.
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
     posterior_ : MeanFieldGaussian
         Base distribution q over the network's P weights, acting on standardised data:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
@@ -180,7 +178,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     symmetry_ : SymmetryGroup
         The part of the network's group that the prior keeps; all of it where ``symmetry=None``.
     noise_std_, likelihood_ : as in every regressor
-    prior_scale_, prior_groups_, network_ : as in every network
+    feature_importances_, prior_scale_, prior_groups_, network_ : as in every network
     n_iter_, stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_ : as in every estimator
     device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
@@ -295,8 +293,8 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     ----------
     elbo_, elbo_mean_field_, elbo_upper_, elbo_std_error_ : as in SymmetrizedVIRegressor
     symmetry_gap_, saturation_, elbo_curve_, relevance_ : as in SymmetrizedVIRegressor
-    feature_importances_, posterior_, symmetry_ : as in SymmetrizedVIRegressor
-    prior_scale_, prior_groups_, network_ : as in every network
+    posterior_, symmetry_ : as in SymmetrizedVIRegressor
+    feature_importances_, prior_scale_, prior_groups_, network_ : as in every network
     n_iter_, stop_reason_, classes_, x_mean_, x_scale_, device_, dtype_ : as in every estimator
     n_features_in_, feature_names_in_ : as in every estimator
 

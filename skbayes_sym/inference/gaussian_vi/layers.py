@@ -18,13 +18,18 @@ The last layer is integrated out: its exact posterior given the sampled features
 with ``Phi`` the sampled features of the training data. Given them the last layer is a Bayesian
 linear model, and its posterior (the product of one site per row) abides by the translations that
 no row sees. Costs O(N r^2) a draw, r = min(N, H + 1).
+
+Scales that are learned are points, like the noise: training maximises the ELBO plus the density of
+the log precisions over both, so that the ELBO at the scales found stays a lower bound on
+log p(y | scales).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -35,11 +40,64 @@ from skbayes_sym.inference.gaussian_vi.hidden_layers import (
     per_input,
     with_ones,
 )
-from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
+from skbayes_sym.inference.predictor import BasePredictor
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
+from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import RidgePosterior
+from skbayes_sym.numerics.machine import positions
+from skbayes_sym.numerics.memory import rows_within
+
+
+@dataclass(frozen=True, eq=False)
+class PriorOfLayers:
+    """Given or learned scales of a network's layers."""
+
+    network: MLP
+    scales: ScalesByGroup
+
+    def __post_init__(self) -> None:
+        # Scales that are equal now need not stay so: groups are what counts where they move.
+        told = self.scales.group.double() if self.scales.is_learned else self.scales.scale
+        for weight, bias in self.network.layers(told):
+            if not bool((weight == weight[:1]).all() and (bias == bias[:1]).all()):
+                raise ValueError(
+                    "the prior must be the same for all units of a layer: give a number as "
+                    "prior, or one per layer."
+                )
+
+    @property
+    def start(self) -> Tensor:
+        """Log precisions to start from, float64 (G,); none of scales that are given."""
+        hyper = self.scales.hyper.double()
+        return hyper if self.scales.is_learned else hyper[:0]
+
+    def split(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """The posterior's parameters, and log precisions, which come last."""
+        n = len(params) - len(self.start)
+        return params[:n], params[n:]
+
+    def of_layers(self, hyper: Tensor) -> list[Tensor]:
+        """Scales (D + 1,) of every layer's D inputs and, last, its biases."""
+        if not self.scales.is_learned:
+            return [s.to(hyper) for s in self._given]
+        scale = (-0.5 * hyper).exp()
+        return [scale[positions(group, hyper)] for group in self._groups]
+
+    @cached_property
+    def _groups(self) -> list[tuple[int, ...]]:
+        return [tuple(group.tolist()) for group in self._of_first_units(self.scales.group)]
+
+    @cached_property
+    def _given(self) -> list[Tensor]:
+        return self._of_first_units(self.scales.scale)
+
+    def _of_first_units(self, values: Tensor) -> list[Tensor]:
+        layers = self.network.layers(values)
+        return [torch.cat([weight[0], bias[:1]]) for weight, bias in layers]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,8 +242,84 @@ class LayerwiseElbo:
             likelihood, kl = posterior.terms(
                 own, self._data, self._n_draws, generator=self._generator
             )
-            log_hyperprior = self._prior.log_hyperprior(hyper)
+            log_hyperprior = self._prior.scales.log_hyperprior(hyper)
             loss = (temperature * kl - likelihood).mean() - log_hyperprior
             (gradient,) = torch.autograd.grad(loss, at)
         self.gradient.copy_(gradient)
         return (kl - likelihood).mean().detach()
+
+
+@dataclass(frozen=True, eq=False)
+class LayerwisePosterior:
+    """Posterior over a network's weights, layer by layer.
+
+    It is no `Posterior`: no density is known of weights that it didn't draw itself. ``x``, ``y``,
+    ``weight``: training data in scaled units, on which the last layer depends.
+    """
+
+    parts: Layerwise
+    params: npt.NDArray[Any]  # see `Layerwise.split`
+    x: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    weight: npt.NDArray[Any]
+
+    def _given(self, n: int, generator: torch.Generator) -> tuple[list[Tensor], Tensor, LastLayer]:
+        """``n`` draws of the hidden layers, their KL, and the last layer given them."""
+        params, *rows = (
+            torch.as_tensor(array, device=generator.device)
+            for array in (self.params, self.x, self.y, self.weight)
+        )
+        return self.parts.draw(params, Data(*rows), n, generator=generator)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """``n`` draws of all weights in the network's flat order, (n, P), float64."""
+        weights, _, last = self._given(n, generator)
+        values = {}
+        for layer, weight in enumerate([*weights, last.sample(generator=generator)], start=1):
+            values[f"W{layer}"], values[f"b{layer}"] = weight[:, :-1].mT, weight[:, -1]
+        return self.parts.network.layout.flatten(values)
+
+    def predictor(
+        self, n: int, likelihood: Likelihood, *, generator: torch.Generator
+    ) -> "LayerwisePredictor":
+        """Average over ``n`` draws of the hidden layers and the last layer given them.
+
+        Drawn on the generator's device, so that predictions agree across devices.
+        """
+        (weights, _, given), to = self._given(n, generator), likelihood.noise_scale.device
+        mean, root, prior_scale, complement = given.conditional()
+        last = Conditional(mean.to(to), root.to(to), prior_scale.to(to), complement)
+        return LayerwisePredictor(self, [w.to(to) for w in weights], last, likelihood)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerwisePredictor(BasePredictor):
+    """Averages over S draws of the hidden layers, the last one integrated out."""
+
+    posterior: LayerwisePosterior
+    weights: list[Tensor]  # of the hidden layers, (S, D + 1, H)
+    last: Conditional
+    likelihood: Likelihood
+
+    def law(self, x: Tensor) -> Predictive:
+        parts = [last.moments(features) for last, features in self._blocks(x.double())]
+        mean, variance = (torch.cat(t).to(x) for t in zip(*parts, strict=True))
+        return NormalMixture(mean, variance, self.likelihood.noise_scale.square())
+
+    def mean(self, x: Tensor) -> Tensor:
+        sums = [(features @ last.mean).sum(0) for last, features in self._blocks(x.double())]
+        return (torch.stack(sums).sum(0) / len(self.last.mean)).to(x)
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        theta = self.posterior.sample(n, generator=generator).to(x)
+        return self.likelihood.predictive(self.posterior.parts.network.forward(theta, x))
+
+    def _blocks(self, x: Tensor) -> Iterator[tuple[Conditional, Tensor]]:
+        """The last layer and its inputs (block, N, H + 1), block of draws by block of draws."""
+        n, network = len(self.last.mean), self.posterior.parts.network
+        size = rows_within(1 << 21, len(x) * self.last.mean.shape[1])  # of features: 16 MB
+        for start in range(0, n, size):
+            block = slice(start, start + size)
+            last = self.last._replace(mean=self.last.mean[block], root=self.last.root[block])
+            features = propagate(network, [w[block] for w in self.weights], x)
+            yield last, features.expand(len(last.mean), -1, -1)

@@ -31,7 +31,7 @@ for the hidden layer, and r for the last one. All K directions then share one me
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -209,42 +209,6 @@ def averaged_vectors(layer: LayerAverages) -> tuple[Tensor, Tensor]:
     return patches, gradients.unflatten(0, layer.gradients.shape[:2])
 
 
-class Precision(Protocol):
-    """A posterior precision matrix over the P' covered parameters, in the layout's order."""
-
-    @property
-    def entries_per_output(self) -> int:
-        """Numbers that one row's derivative of one output takes."""
-
-    def map(self, convert: Convert) -> "Precision":
-        """Copy with every array converted."""
-
-    def log_det(self) -> Tensor: ...
-
-    def slopes(self) -> Tensor:
-        """Derivatives of log det in the prior precisions of the layers, (L,)."""
-
-    def preconditioners(self) -> Factors:
-        """Derivatives of log det in the factors."""
-
-    def quadratic(self, away: Tensor) -> Tensor:
-        """Squared Mahalanobis length of deviations (*B, P') from the mode, (*B,)."""
-
-    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """Deviations from the mode, (n, P')."""
-
-    def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
-        """Covariance (N, K, K) of the outputs along the jacobian's directions."""
-
-    def output_root(self, jacobian: AveragedJacobian) -> Tensor:
-        """A root R (K, N, P') of the covariance R_kn . R_jm of outputs k, j at rows n, m."""
-
-    def output_draws(
-        self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
-    ) -> Tensor:
-        """Deviations of the outputs, (n, N, K)."""
-
-
 class LayerSpectrum(NamedTuple):
     """Eigenvectors and eigenvalues of a layer's A/N and G."""
 
@@ -269,9 +233,11 @@ class KroneckerPrecision:
 
     @property
     def entries_per_output(self) -> int:
+        """Numbers that one row's derivative of one output takes."""
         return sum(len(s.input_values) + len(s.output_values) for s in self.spectra)
 
     def map(self, convert: Convert) -> "KroneckerPrecision":
+        """Copy with every array converted."""
         spectra = tuple(LayerSpectrum(*map(convert, spectrum)) for spectrum in self.spectra)
         return replace(self, spectra=spectra, prior=convert(self.prior))
 
@@ -280,11 +246,13 @@ class KroneckerPrecision:
         return torch.stack([block.log().sum() for block in blocks]).sum()
 
     def slopes(self) -> Tensor:
+        """Derivatives of log det in the prior precisions of the layers, (L,)."""
         return torch.stack(
             [w.reciprocal().sum() + b.reciprocal().sum() for *_, w, b in self._blocks()]
         )
 
     def preconditioners(self) -> Factors:
+        """Derivatives of log det in the factors."""
         factors = []
         for _, s, weight, bias in self._blocks():
             inverse = weight.reciprocal().to(s.input_basis)
@@ -314,6 +282,7 @@ class KroneckerPrecision:
         return ParamLayout(shapes).unflatten(flat)
 
     def quadratic(self, away: Tensor) -> Tensor:
+        """Squared Mahalanobis length of deviations (*B, P') from the mode, (*B,)."""
         parts = self._split(away)
         total = away.new_zeros(away.shape[:-1])
         for layer, s, weight, bias in self._blocks():
@@ -324,6 +293,7 @@ class KroneckerPrecision:
         return total
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Deviations from the mode, (n, P')."""
         parts = {}
         for layer, s, weight, bias in self._blocks():
             z = standard_normal((n, *weight.shape), generator=generator, like=weight)
@@ -336,6 +306,7 @@ class KroneckerPrecision:
         return torch.cat([parts[n] for n in self.layout.shapes if n in parts], -1)
 
     def output_covariance(self, jacobian: AveragedJacobian) -> Tensor:
+        """Covariance (N, K, K) of the outputs along the jacobian's directions."""
         total: Any = 0.0
         for (layer, s, weight, bias), layer_jacobian in zip(
             self._blocks(), jacobian.averages, strict=True
@@ -354,6 +325,7 @@ class KroneckerPrecision:
         return total
 
     def output_root(self, jacobian: AveragedJacobian) -> Tensor:
+        """A root R (K, N, P') of the covariance R_kn . R_jm of outputs k, j at rows n, m."""
         roots = []
         for (layer, s, weight, bias), layer_jacobian in zip(
             self._blocks(), jacobian.averages, strict=True
@@ -368,6 +340,7 @@ class KroneckerPrecision:
     def output_draws(
         self, jacobian: AveragedJacobian, n: int, *, generator: torch.Generator
     ) -> Tensor:
+        """Deviations of the outputs, (n, N, K)."""
         rotated = [
             _rotated(t, s)
             for t, (_, s, _, _) in zip(jacobian.averages, self._blocks(), strict=True)
@@ -444,21 +417,7 @@ class FullPrecision:
         return torch.einsum("knp,sp->snk", root, z)
 
 
-# Below this width a float32 factor is decomposed in float64, which costs little there.
-_DOUBLE_WIDTH = 512
-
-
-class Structure(Protocol):
-    """A part of the curvature that is kept."""
-
-    def factors(self, jacobian: AveragedJacobian, weight: Tensor) -> Factors:
-        """A minibatch's part, differentiable if the jacobian is; ``weight`` (N,)."""
-
-    def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
-        """sum_i <P_i, F_i> of a minibatch, differentiable; the factors aren't formed."""
-
-    def precision(self, factors: Factors, total_weight: float, prior: Tensor) -> Precision:
-        """H + Delta of the sum over all minibatches, at prior precisions (L,), float64."""
+Precision = KroneckerPrecision | FullPrecision  # of P' covered parameters, in the layout's order
 
 
 @dataclass(frozen=True, eq=False)
@@ -477,9 +436,11 @@ class Kronecker:
     layout: ParamLayout
 
     def factors(self, jacobian: AveragedJacobian, weight: Tensor) -> Factors:
+        """A minibatch's part, differentiable if the jacobian is; ``weight`` (N,)."""
         return [_second_moment(v, w) for v, w in self._weighted(jacobian, weight)]
 
     def inner(self, jacobian: AveragedJacobian, weight: Tensor, preconditioners: Factors) -> Tensor:
+        """sum_i <P_i, F_i> of a minibatch, differentiable; the factors aren't formed."""
         pairs = zip(self._weighted(jacobian, weight), preconditioners, strict=True)
         return torch.stack([_inner_moment(v, w, p) for (v, w), p in pairs]).sum()
 
@@ -495,6 +456,7 @@ class Kronecker:
             yield gradients.flatten(0, 2), each.repeat(len(gradients))
 
     def precision(self, factors: Factors, total_weight: float, prior: Tensor) -> KroneckerPrecision:
+        """H + Delta of the sum over all minibatches, at prior precisions (L,), float64."""
         spectra = tuple(
             LayerSpectrum(*_decompose(a / total_weight), *_decompose(g))
             for a, g in zip(factors[::2], factors[1::2], strict=True)
@@ -525,7 +487,7 @@ def _decompose(matrix: Tensor) -> tuple[Tensor, Tensor]:
     Dead units leave rows of zeros. They are eigenvectors as they are, and LAPACK's divide and
     conquer may fail to converge where there are many, and on some matrices that are mostly zero.
     """
-    wide = matrix.double() if len(matrix) <= _DOUBLE_WIDTH else matrix
+    wide = matrix.double() if len(matrix) <= 512 else matrix  # costs little there
     alive = (wide.diagonal() != 0.0).nonzero().squeeze(1)
     values, vectors = torch.zeros_like(wide[0]), torch.eye(len(wide)).to(wide)
     living = wide[alive][:, alive]
@@ -559,3 +521,6 @@ class Full:
             remedy="Standardize the data, lower learning_rate, or give a smaller prior.",
         )
         return FullPrecision(factor, self.layers, self.layout)
+
+
+Structure = Kronecker | Full  # of the curvature that is kept

@@ -247,90 +247,56 @@ class RefittedMember(NamedTuple):
         return logits + torch.einsum("nkp,mp->mnk", rows, moved)
 
 
-@dataclass(frozen=True, eq=False)
-class LinearisedMember:
-    """The logits of all training rows as a linear model of few whitened weights."""
-
-    theta: Tensor  # (P,)
-    scale: Tensor  # (P,), prior standard deviations
-    offset: Tensor  # (N, K), logits at weights of zero
-    design: Tensor  # (N, K, r), by the whitened weights, standard normal before the data
-    directions: Tensor  # (P, r), theirs among ``theta / scale``, orthonormal
-
-    @classmethod
-    def at(
-        cls, network: MLP, theta: Tensor, scale: Tensor, x: Tensor, least: float = 0.01
-    ) -> "LinearisedMember":
-        """O(N K P m + m^3), m the smaller of N K and P.
-
-        ``least``: a direction's prior variance at all rows together; less is never determined.
-        """
-        logits, rows = _logits_and_rows(network, theta, scale, x)
-        flat = rows.flatten(0, 1)
-        if len(flat) <= flat.shape[1]:
-            squares, basis = torch.linalg.eigh(flat @ flat.mT)
-            basis, squares = basis[:, squares > least], squares[squares > least]
-            directions = flat.mT @ (basis / squares.sqrt())
-            design = basis * squares.sqrt()
-        else:
-            squares, directions = torch.linalg.eigh(flat.mT @ flat)
-            directions = directions[:, squares > least]
-            design = flat @ directions
-        offset = logits - rows @ (theta / scale)
-        return cls(theta, scale, offset, design.view(*logits.shape, -1), directions)
-
-    def logits(self, mean: Tensor, factor: Tensor) -> LinearisedOutputs:
-        """Under whitened weights of mean (r,) and precision's Cholesky factor (r, r)."""
-        n, n_outputs, _ = self.design.shape
-        half = torch.linalg.solve_triangular(factor, self.design.flatten(0, 1).mT, upper=False)
-        half = half.view(-1, n, n_outputs).transpose(0, 1)  # (N, r, K)
-        return LinearisedOutputs(self.offset + self.design @ mean, half.mT @ half)
-
-    def factor(self, curvature: Tensor) -> Tensor:
-        """Cholesky factor (r, r) of the precision, from the rows' weighted curvatures (N, K, K)."""
-        weighed = (curvature @ self.design).flatten(0, 1)
-        system = self.design.flatten(0, 1).mT @ weighed
-        system.diagonal().add_(1.0)
-        remedy = "Standardise X, or use a smaller prior."
-        return cholesky(system, what="The posterior's precision", remedy=remedy)
-
-    def refitted(self, mean: Tensor, factor: Tensor) -> RefittedMember:
-        """The law of all weights."""
-        variance = torch.cholesky_inverse(factor)
-        known = torch.eye(len(mean)).to(variance) - variance
-        values, vectors = torch.linalg.eigh(known)
-        root = self.directions @ (vectors * values.clamp_min(0.0).sqrt())
-        loc, root = self.scale * (self.directions @ mean), self.scale.unsqueeze(1) * root
-        return RefittedMember(self.theta, loc, root, self.scale)
-
-
 def refit(
-    member: LinearisedMember, data: Data, most_steps: int = 30, settled: float = 1e-2
-) -> tuple[RefittedMember, LinearisedOutputs, Terms]:
+    network: MLP, theta: Tensor, scale: Tensor, data: Data, *,
+    least: float = 0.01, most_steps: int = 30, settled: float = 1e-2,
+) -> tuple[RefittedMember, LinearisedOutputs, Terms]:  # fmt: skip
     """The optimum of the Gaussian bound, by damped Newton steps of mean and curvature.
 
-    The law of the member, that of its training rows' logits, and the expectations under them;
-    O(N K r^2 + r^3) a step, until no logit moves by more than ``settled``.
+    The law of a member trained to ``theta`` (P,) under prior standard deviations (P,), that of its
+    training rows' logits, and the expectations under them. ``least``: a direction's prior variance
+    at all rows together; less is never determined. Steps end when no logit moves by ``settled``.
+
+    O(N K P m + m^3), m the smaller of N K and P, and O(N K r^2 + r^3) a step.
     """
-    _, y, weight = data
-    by_row = weight.unsqueeze(1)
-    mean = member.directions.mT @ (member.theta / member.scale)
-    logits = LinearisedOutputs(member.offset + member.design @ mean, torch.zeros(()).to(mean))
+    x, y, weight = data
+    before, rows = _logits_and_rows(network, theta, scale, x)
+    flat, (n, n_outputs) = rows.flatten(0, 1), before.shape
+    # By r whitened weights, standard normal before the data, along orthonormal directions (P, r).
+    if len(flat) <= flat.shape[1]:
+        squares, basis = torch.linalg.eigh(flat @ flat.mT)
+        basis, squares = basis[:, squares > least], squares[squares > least]
+        directions = flat.mT @ (basis / squares.sqrt())
+        flat = basis * squares.sqrt()
+    else:
+        squares, directions = torch.linalg.eigh(flat.mT @ flat)
+        directions = directions[:, squares > least]
+        flat = flat @ directions
+    offset, design = before - rows @ (theta / scale), flat.view(n, n_outputs, -1)
+    by_row, mean = weight.unsqueeze(1), directions.mT @ (theta / scale)
+    logits = LinearisedOutputs(offset + design @ mean, torch.zeros(()).to(mean))
     terms = LabelTerms(logits.mean).terms(y)
     curvature = terms.curvature * by_row.unsqueeze(2)
     for _ in range(most_steps):
-        factor = member.factor(curvature)
-        slope = torch.einsum("nkr,nk->r", member.design, terms.slope * by_row)
-        step = torch.cholesky_solve((slope + mean).unsqueeze(1), factor).squeeze(1)
-        mean = mean - 0.7 * step
-        before, logits = logits, member.logits(mean, factor)
+        system = flat.mT @ (curvature @ design).flatten(0, 1)
+        system.diagonal().add_(1.0)
+        remedy = "Standardise X, or use a smaller prior."
+        factor = cholesky(system, what="The posterior's precision", remedy=remedy)
+        slope = torch.einsum("nkr,nk->r", design, terms.slope * by_row)
+        mean = mean - 0.7 * torch.cholesky_solve((slope + mean).unsqueeze(1), factor).squeeze(1)
+        half = torch.linalg.solve_triangular(factor, flat.mT, upper=False)
+        half = half.view(-1, n, n_outputs).transpose(0, 1)  # (N, r, K)
+        last, logits = logits, LinearisedOutputs(offset + design @ mean, half.mT @ half)
         terms = LabelTerms(logits.mean, symmetric_root(logits.covariance)).terms(y)
         curvature = torch.lerp(curvature, terms.curvature * by_row.unsqueeze(2), 0.5)
-        moved = (logits.mean - before.mean).abs().max()
-        widened = (logits.covariance - before.covariance).abs().max()
+        moved = (logits.mean - last.mean).abs().max()
+        widened = (logits.covariance - last.covariance).abs().max()
         if float(torch.maximum(moved, widened)) < settled:
             break
-    return member.refitted(mean, factor), logits, terms
+    variance = torch.cholesky_inverse(factor)
+    values, vectors = torch.linalg.eigh(torch.eye(len(mean)).to(variance) - variance)
+    root = scale.unsqueeze(1) * (directions @ (vectors * values.clamp_min(0.0).sqrt()))
+    return RefittedMember(theta, scale * (directions @ mean), root, scale), logits, terms
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,7 @@ from skbayes_sym.numerics.random import copies
 
 Block = TypeVar("Block")
 
-# Entries of a block of Jacobians, (outputs, rows, parameters).
-_JACOBIAN_ENTRIES = 1 << 23
+_JACOBIAN_ENTRIES = 1 << 23  # of a block, (outputs, rows, parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +39,9 @@ class LaplacePosterior:
 
     def tensors(self, like: Tensor) -> "LaplacePosterior":
         """Copy with tensors of the dtype and on the device of ``like``."""
-
-        def convert(values: Any) -> Tensor:
-            return torch.as_tensor(values).to(like)
-
+        precision = self.precision.map(lambda values: torch.as_tensor(values).to(like))
         positions = torch.as_tensor(self.positions, device=like.device)
-        return LaplacePosterior(convert(self.loc), self.precision.map(convert), positions)
+        return LaplacePosterior(torch.as_tensor(self.loc).to(like), precision, positions)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, P), on the generator's device."""
@@ -148,7 +144,6 @@ class ModeMixture:
 
     @property
     def n_modes(self) -> int:
-        """Number R of modes."""
         return len(self.loc)
 
     @property
@@ -184,11 +179,26 @@ class LinearisedModes(NamedTuple):
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means (R, N, O) of every mode's outputs, and a row's covariances (R, N, O, O)."""
-        parts = [self._outputs(which, x.double()) for which in self._blocks(len(x))]
-        return torch.cat([m for m, _ in parts]), torch.cat([v for _, v in parts])
+        means, covariances = [], []
+        per_mode = len(x) * self.network.n_outputs * self.loc.shape[1]
+        for which in torch.arange(len(self.loc)).split(rows_within(1 << 22, per_mode)):
+            outputs, jacobian = outputs_and_jacobian(self.network, self.loc[which], x.double())
+            columns = jacobian.flatten(1, 2).mT
+            solved = torch.linalg.solve_triangular(self.factor[which], columns, upper=False)
+            if outputs.shape[-1] == 1:
+                covariance = solved.square().sum(1).view_as(outputs).unsqueeze(-1)
+            else:
+                by_row = solved.unflatten(2, outputs.shape[1:])
+                covariance = torch.einsum("rpno,rpnq->rnoq", by_row, by_row)
+            means.append(outputs)
+            covariances.append(covariance)
+        return torch.cat(means), torch.cat(covariances)
 
-    def functions(self, x: Tensor, mode: Tensor, noise: Tensor) -> Tensor:
-        """Functions (n, N, O) of the modes ``mode`` (n,), from standard normals (n, P)."""
+    def draw(self, x: Tensor, mode: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Functions (n, N, O) of the modes ``mode`` (n,), alike for whatever rows are asked."""
+        shape = (len(mode), self.loc.shape[1])
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(x.device)
+        mode = mode.to(x.device)
         drawn = self.loc.new_empty(len(mode), len(x), self.network.n_outputs)
         for r in mode.unique().tolist():
             outputs, jacobian = outputs_and_jacobian(self.network, self.loc[r : r + 1], x.double())
@@ -196,12 +206,6 @@ class LinearisedModes(NamedTuple):
             shift = torch.linalg.solve_triangular(self.factor[r].mT, eps, upper=True)
             drawn[mode == r] = outputs[0] + (jacobian[0] @ shift).movedim(-1, 0)
         return drawn
-
-    def draw(self, x: Tensor, mode: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Functions (n, N, O) of the modes ``mode`` (n,), alike for whatever rows are asked."""
-        shape = (len(mode), self.loc.shape[1])
-        noise = torch.randn(shape, generator=generator, dtype=torch.float64)
-        return self.functions(x, mode.to(x.device), noise.to(x.device))
 
     def covariance(self, x: Tensor) -> Tensor:
         """Joint covariance of the mixture's functions at all rows, (N, N, O).
@@ -218,18 +222,3 @@ class LinearisedModes(NamedTuple):
         each = torch.stack(means)
         away = each - torch.einsum("r,rno->no", self.weight, each)
         return within + torch.einsum("r,rno,rmo->nmo", self.weight, away, away)
-
-    def _blocks(self, n_rows: int) -> list[Tensor]:
-        per_mode = n_rows * self.network.n_outputs * self.loc.shape[1]
-        size = rows_within(_JACOBIAN_ENTRIES // 2, per_mode)
-        return list(torch.arange(len(self.loc)).split(size))
-
-    def _outputs(self, which: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        outputs, jacobian = outputs_and_jacobian(self.network, self.loc[which], x)
-        columns = jacobian.flatten(1, 2).mT
-        solved = torch.linalg.solve_triangular(self.factor[which], columns, upper=False)
-        variance = solved.square().sum(1).view_as(outputs)
-        if outputs.shape[-1] == 1:
-            return outputs, variance.unsqueeze(-1)
-        by_row = solved.unflatten(2, outputs.shape[1:])
-        return outputs, torch.einsum("rpno,rpnq->rnoq", by_row, by_row)

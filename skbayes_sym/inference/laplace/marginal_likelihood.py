@@ -72,13 +72,11 @@ class AveragedNetwork:
     @cached_property
     def hyper(self) -> ParamLayout:
         """Places of the hyperparameters in one flat vector."""
-        return ParamLayout(
-            {
-                "eta": (self.augmentation.half_width.n_params,),
-                "likelihood": (self.likelihood.n_params,),
-                "log_precision": (len(self.layers),),
-            }
-        )
+        return ParamLayout({
+            "eta": (self.n_half_widths,),
+            "likelihood": (self.likelihood.n_params,),
+            "log_precision": (len(self.layers),),
+        })  # fmt: skip
 
     @cached_property
     def owner(self) -> Tensor:
@@ -111,19 +109,17 @@ class AveragedNetwork:
         self, theta: Tensor, eta: Tensor, x: Tensor, noise: Tensor
     ) -> tuple[Recording, Tensor]:
         """Recorded pass of N * S inputs, and the averaged outputs (N, O)."""
-        inputs = self.augmentation.transform(x, eta, noise).flatten(0, 1)
-        recording = self.network.record(theta, inputs.reshape(-1, *self.network.input_shape))
-        return recording, self._average(recording.outputs)
+        recording = self.network.record(theta, self._transformed(x, eta, noise))
+        return recording, recording.outputs.unflatten(0, (-1, self.n_samples)).mean(1)
 
     def forward(self, theta: Tensor, eta: Tensor, x: Tensor, noise: Tensor) -> Tensor:
         """The averaged outputs (N, O)."""
-        inputs = self.augmentation.transform(x, eta, noise).flatten(0, 1)
-        return self._average(
-            self.network.forward(theta, inputs.reshape(-1, *self.network.input_shape))
-        )
-
-    def _average(self, outputs: Tensor) -> Tensor:
+        outputs = self.network.forward(theta, self._transformed(x, eta, noise))
         return outputs.unflatten(0, (-1, self.n_samples)).mean(1)
+
+    def _transformed(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        inputs = self.augmentation.transform(x, eta, noise).flatten(0, 1)
+        return inputs.reshape(-1, *self.network.input_shape)
 
 
 class EvidenceParts(NamedTuple):
@@ -167,32 +163,19 @@ class LaplaceEvidence:
             yield Data(*(t[start : start + self.batch_size] for t in self.data))
 
     def see(
-        self,
-        theta: Tensor,
-        hyper: Tensor,
-        batch: Data,
-        generator: torch.Generator,
-        *,
+        self, theta: Tensor, hyper: Tensor, batch: Data, generator: torch.Generator, *,
         create_graph: bool = False,
-    ) -> Seen:
+    ) -> Seen:  # fmt: skip
         """A forward pass of a minibatch, differentiable in ``hyper`` if asked for."""
         h = self.model.hyper.unflatten(hyper)
         noise = self.model.noise(len(batch.x), batch.x, generator)
-        recording, averaged = self.model.record(theta, h["eta"], batch.x, noise)
-        return self.seen(
-            recording, averaged, h["likelihood"], batch, generator, create_graph=create_graph
-        )
+        made = self.model.record(theta, h["eta"], batch.x, noise)
+        return self.seen(*made, h["likelihood"], batch, generator, create_graph=create_graph)
 
     def seen(
-        self,
-        recording: Recording,
-        averaged: Tensor,
-        own: Tensor,
-        batch: Data,
-        generator: torch.Generator,
-        *,
-        create_graph: bool = False,
-    ) -> Seen:
+        self, recording: Recording, averaged: Tensor, own: Tensor, batch: Data,
+        generator: torch.Generator, *, create_graph: bool = False,
+    ) -> Seen:  # fmt: skip
         """The same from a pass already made; ``own`` are the likelihood's parameters."""
         likelihood = self.model.likelihood.to(averaged).at(own)
         log_lik = (batch.weight * likelihood.log_prob(averaged, batch.y)).sum()

@@ -120,10 +120,11 @@ class JointLabels(BasePredictor):
 
     def law(self, x: Tensor) -> CategoricalMixture:
         """O(N R P^2) time and 8 N R S C bytes for S points: predict in blocks of rows."""
-        laws = [self.terms(which, x.double()) for which in range(len(self.shares))]
-        draws = [terms.log_probabilities().movedim(-1, 0) for terms in laws]
-        pairs = zip(laws, self.shares, strict=True)
-        log_weights = [(terms.weights * share).log() for terms, share in pairs]
+        draws, log_weights = [], []
+        for which, share in enumerate(self.shares):
+            terms = self.terms(which, x.double())
+            draws.append(terms.log_probabilities().movedim(-1, 0))
+            log_weights.append((terms.weights * share).log())
         return CategoricalMixture(torch.cat(draws).to(x), torch.cat(log_weights).to(x))
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> CategoricalMixture:

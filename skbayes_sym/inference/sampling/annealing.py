@@ -3,8 +3,7 @@
 A chain started at a good optimum stays in its narrow basin. One that starts at a poor one and moves
 with steps so long that their energy error is large finds a wide basin as the steps get shorter:
 annealing, whose temperature is the energy error. Preconditioned from the start it would find worse
-ones: so the coordinates are the weights themselves, until the place is found
-(`asv_bench/studies/compare_bde.py` prints what comes of it).
+ones (`asv_bench/studies/compare_bde.py` prints what comes of it).
 
 The moves are microcanonical: the velocity keeps its length and only turns. In the coordinates z of
 a preconditioner ``position = L z`` a chain moves with unit velocity u,
@@ -13,15 +12,13 @@ a preconditioner ``position = L z`` a chain moves with unit velocity u,
 
 and its density stays ``exp(log density)`` times the uniform law of directions (Robnik et al. 2023,
 "Microcanonical Hamiltonian Monte Carlo", eq. 7). What a discrete step gets wrong is its energy
-error, in nats: a bias, which step sizes are chosen to bound, since nothing is rejected. Step sizes
-are in units of sqrt(D), the typical length of a standard normal momentum, as in `HMC`.
+error, in nats: a bias, which step sizes bound. These are in units of sqrt(D), as in `HMC`.
 
-Steps are made in the coordinates of a preconditioner that is, of every layer, the Kronecker product
-that its curvature nearly is. With ``h`` the inputs of a layer (and a 1 for its biases) and ``g``
-the derivatives of the outputs by what it puts out, multiplied by a root of the likelihood's
-curvature, the layer's block of the generalised Gauss-Newton matrix is the sum over rows of
-``(g g') x (h h')``. Martens & Grosse (2015, "Optimizing neural networks with Kronecker-factored
-approximate curvature", eq. 1) replace it by
+The preconditioner is, of every layer, the Kronecker product that its curvature nearly is. With
+``h`` the inputs of a layer (and a 1 for its biases) and ``g`` the derivatives of the outputs by
+what it puts out, multiplied by a root of the likelihood's curvature, the layer's block of the
+generalised Gauss-Newton matrix is the sum over rows of ``(g g') x (h h')``. Martens & Grosse (2015,
+"Optimizing neural networks with Kronecker-factored approximate curvature", eq. 1) replace it by
 
     G x A,   G = sum over rows of g g',   A = mean over rows of h h'.
 
@@ -29,8 +26,8 @@ With ``A = U diag(a) U'`` and ``G = V diag(g) V'`` its inverse root is, for a pr
 
     Z -> V [(g_i a_j + p)^(-1/2) Z_ij] U',
 
-exact for linear networks with normal noise. Conventions: a layer's parameters are one matrix
-``[W | b]`` (out, in + 1); every chain has its own factors, at its own place.
+exact for linear networks with normal noise; a layer's parameters are one matrix ``[W | b]``
+(out, in + 1). Every chain has its own factors.
 """
 
 from collections.abc import Callable
@@ -171,9 +168,8 @@ class EnergyErrorAdaptation(NamedTuple):
     """Step sizes, each chain its own, on their way to a variance of the energy error.
 
     The error of a step of size e has the variance ``c e^6 D``: c is averaged over the last hundred
-    steps, those of about the right error counting most (Robnik et al. 2023, section 5; the code of
-    blackjax). Unlike there, steps far too short are left out of it: their c would be remembered for
-    a thousand.
+    steps, those of about the right error counting most, those far too short not at all (Robnik et
+    al. 2023, section 5; the code of blackjax).
     """
 
     step_size: Tensor  # (C,)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from math import ceil, expm1, log
+from math import ceil, log
 from numbers import Real
 
 import numpy as np
@@ -55,10 +55,9 @@ def n_chains_required(
 
     Notes
     -----
-    Exact: O(2^n_modes) a trial, vectorised, with equal modes taken together, and a bisection
-    between a lower bound (visits are negatively associated: ``P(G <= n) <= prod_j (1 - (1 -
-    pi_j)^n)``) and the union bound. ``E[G]`` is Flajolet et al.'s integral ``int 1 - prod_j (1 -
-    exp(-pi_j t)) dt``, the same number as the alternating sum of the paper's equation (26).
+    Exact: O(2^n_modes) a trial, vectorised, with equal modes taken together, and a bisection up to
+    the union bound. ``E[G]`` is Flajolet et al.'s integral ``int 1 - prod_j (1 - exp(-pi_j t))
+    dt``, the same number as the alternating sum of the paper's equation (26).
 
     The paper bounds ``P(G < rho)`` where rho chains suffice already if ``G <= rho``, and prints
     1274 for (.57, .35, .08): that belongs to its code's unrounded probabilities; its own equation
@@ -76,7 +75,23 @@ def n_chains_required(
     >>> n_chains_required([0.57, 0.35, 0.08], method="markov")
     1317
     """
-    pi = _check_modes(mode_probabilities)
+    shapes = {"mode_probabilities": "m"}
+    arrays = check_arrays("n_chains_required", shapes, mode_probabilities=mode_probabilities)
+    pi = arrays["mode_probabilities"].astype(float)
+    if pi.size == 0:
+        raise ValueError("mode_probabilities must have at least one mode, got none.")
+    if not bool((np.isfinite(pi) & (pi > 0.0)).all()):
+        raise ValueError(
+            f"mode_probabilities must be positive, got {pi.tolist()}. Leave out modes that no "
+            "chain can reach."
+        )
+    total = float(pi.sum())
+    if abs(total - 1.0) > 1e-5:
+        raise ValueError(
+            f"mode_probabilities must sum to 1, got a sum of {total:.6g}. Divide them by their sum "
+            "if they are counts or weights; add the missing modes if they are not all."
+        )
+    pi = pi / total
     if not isinstance(probability, Real) or not 0.0 < probability < 1.0:
         raise ValueError(f"probability must lie strictly between 0 and 1, got {probability!r}.")
     if method not in ("exact", "markov"):
@@ -100,9 +115,14 @@ def expected_chains(mode_probabilities: Probabilities) -> float:
 @np.errstate(divide="ignore")
 def _exact(pi: Probabilities, allowed: float) -> int:
     """Chains that miss a mode with a probability of at most ``allowed``."""
-    log_missed = np.log1p(-pi)
+    log_missed, enough = np.log1p(-pi), allowed * (1.0 + _ROUNDING)
     last = ceil(log(allowed / len(pi)) / log_missed.max()) if len(pi) > 1 else 1
-    union = _first(lambda n: float(np.exp(n * log_missed).sum()), allowed, 1, last)
+
+    def first(fails: Callable[[int], float], high: int) -> int:
+        """Smallest n in [1, high] where a falling probability of failure is low enough."""
+        return 1 + bisect_left(range(1, high), True, key=lambda n: fails(n) <= enough)
+
+    union = first(lambda n: float(np.exp(n * log_missed).sum()), last)
     values, counts = np.unique(pi, return_counts=True)
     if np.prod(counts + 1.0) > _MAX_TERMS:
         return union
@@ -112,35 +132,4 @@ def _exact(pi: Probabilities, allowed: float) -> int:
         mass = (mass[:, None] + value * chosen).ravel()
         sign = (sign[:, None] * (-1.0) ** chosen * comb(count, chosen)).ravel()
     log_rest = np.log1p(-np.minimum(mass[1:], 1.0))  # the empty set is P = 1 itself
-
-    def if_independent(n: int) -> float:
-        return -expm1(float(np.log(-np.expm1(n * log_missed)).sum()))
-
-    least = _first(if_independent, allowed, 1, union)
-    return _first(lambda n: float(-sign[1:] @ np.exp(n * log_rest)), allowed, least, union)
-
-
-def _first(fails: Callable[[int], float], allowed: float, low: int, high: int) -> int:
-    """Smallest n in [low, high] where a falling probability of failure is low enough."""
-    enough = allowed * (1.0 + _ROUNDING)
-    return low + bisect_left(range(low, high), True, key=lambda n: fails(n) <= enough)
-
-
-def _check_modes(mode_probabilities: Sequence[float] | Probabilities) -> Probabilities:
-    shapes = {"mode_probabilities": "m"}
-    arrays = check_arrays("n_chains_required", shapes, mode_probabilities=mode_probabilities)
-    pi = arrays["mode_probabilities"].astype(float)
-    if pi.size == 0:
-        raise ValueError("mode_probabilities must have at least one mode, got none.")
-    if not bool((np.isfinite(pi) & (pi > 0.0)).all()):
-        raise ValueError(
-            f"mode_probabilities must be positive, got {pi.tolist()}. Leave out modes that no "
-            "chain can reach."
-        )
-    total = float(pi.sum())
-    if abs(total - 1.0) > 1e-5:
-        raise ValueError(
-            f"mode_probabilities must sum to 1, got a sum of {total:.6g}. Divide them by their sum "
-            "if they are counts or weights; add the missing modes if they are not all."
-        )
-    return np.asarray(pi / total)
+    return first(lambda n: float(-sign[1:] @ np.exp(n * log_rest)), union)

@@ -1,13 +1,13 @@
 """Many chains: divided into blocks that can run anywhere, warmed up, drawn from, put together.
 
 A block has its own random stream, pools scales and trajectory lengths within itself only, and
-computes in one thread, so that its draws depend on nothing but where it started: they are the same
-in this process, in another, on another machine, or when run again after a machine was lost. The
-number of chains of a block does change them, and must therefore depend on the problem only.
+computes in one thread, so that its draws are the same in any process, on any machine. The number of
+chains of a block does change them, and must therefore depend on the problem only.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -152,7 +152,7 @@ def run_block(
     """Warm one block of chains up, then draw from it.
 
     A `KeyboardInterrupt` ends the run between two moves and is reported in ``stopped``: the caller
-    decides what to keep and raises it again. The log density is evaluated under `torch.no_grad`.
+    decides what to keep and raises it again.
     """
     run = _BlockMoves(sampler, block, n_draws, on_step)
     with one_thread(), torch.no_grad(), Loop() as loop:
@@ -368,21 +368,14 @@ def sample_chains(
     # As joblib has it; `joblib.parallel_config` chooses the backend. The draws don't depend on
     # either.
     n_jobs: int | None = None,
-    # (step, info) -> bool: ``step`` counts moves of blocks, ``len(blocks) * (n_warmup + n_draws *
-    # thin)`` in all. Called every few moves with one job, when a block is finished with several;
-    # True stops.
+    # (step, info) -> bool: ``step`` counts moves of blocks. Called every few moves with one job,
+    # when a block is finished with several; True stops.
     on_step: OnStep | None = None,
 ) -> ChainDraws:
     """Run blocks of chains, in turn or side by side.
 
-    After a stop or a `KeyboardInterrupt` (reported, not raised: the caller decides what to
-    keep): with one job, the blocks were warmed up one after another, then drew in turns, so
-    that all chains have about as many draws; with several, the blocks that were finished have
-    all their draws and the others none.
-
-    Memory on the host: ``C S (D + 1)`` numbers for C chains of S draws; on the device, what one
-    block's gradient needs, times the number of jobs. Processes other than this one get a copy of
-    ``sampler`` and of their block.
+    After a stop or a `KeyboardInterrupt` (reported, not raised) with one job all chains have about
+    as many draws; with several, the blocks that were finished have all and the others none.
     """
     jobs = [_Job(sampler, i, block, n_warmup, n_draws, thin) for i, block in enumerate(blocks)]
     gathered = _Gathered(blocks, n_draws)
@@ -487,16 +480,15 @@ def _in_turn(jobs: Sequence[_Job], gathered: _Gathered, on_step: OnStep | None) 
         for job in jobs:
             block = gathered.blocks[job.index]
             part = replace(job, block=block, n_warmup=n_warmup, n_draws=n)
-            gathered.add(*part(_after(gathered.n_moves, on_step)))
+            begun = gathered.n_moves
+            gathered.add(*part(on_step and partial(_later, on_step, begun)))
             if gathered.loop.stopped != "max_iter":
                 return
 
 
-def _after(n_moves: int, on_step: OnStep | None) -> OnStep | None:
-    """``on_step`` for a run that begins after ``n_moves`` moves."""
-    if on_step is None:
-        return None
-    return lambda step, info: on_step(n_moves + step, info)
+def _later(on_step: OnStep, n_moves: int, step: int, info: Mapping[str, float]) -> bool:
+    """Tell ``on_step`` of a run that began after ``n_moves`` moves."""
+    return on_step(n_moves + step, info)
 
 
 def retuned(
@@ -527,21 +519,18 @@ def retuned(
         )  # fmt: skip
         if not again.complete:
             return replace(chains, stopped=again.stopped)
-        chains = _replaced(chains, chosen, again)
+        # Their draws by those they made again; the old ones count as warm-up.
+        at = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in chosen])
+        draws, value, blocks = chains.draws.copy(), chains.log_density.copy(), list(chains.blocks)
+        draws[at], value[at] = again.draws, again.log_density
+        warmup, sampling = (
+            Tally(*(t.clone() for t in x)) for x in (chains.warmup, chains.sampling)
+        )
+        for total, before, new in zip(warmup, chains.sampling, again.warmup, strict=True):
+            total[at] += before[at] + new
+        for total, new in zip(sampling, again.sampling, strict=True):
+            total[at] = new
+        for i, block in zip(chosen, again.blocks, strict=True):
+            blocks[i] = block
+        chains = ChainDraws(draws, value, chains.n_draws, warmup, sampling, blocks, chains.stopped)
     return chains
-
-
-def _replaced(first: ChainDraws, chosen: Sequence[int], again: ChainDraws) -> ChainDraws:
-    """Draws of the chosen blocks by those they made again; the old ones count as warm-up."""
-    ends, blocks = block_ends(first.blocks), list(first.blocks)
-    chains = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in chosen])
-    draws, value = first.draws.copy(), first.log_density.copy()
-    draws[chains], value[chains] = again.draws, again.log_density
-    warmup, sampling = (Tally(*(t.clone() for t in x)) for x in (first.warmup, first.sampling))
-    for total, before, new in zip(warmup, first.sampling, again.warmup, strict=True):
-        total[chains] += before[chains] + new
-    for total, new in zip(sampling, again.sampling, strict=True):
-        total[chains] = new
-    for i, block in zip(chosen, again.blocks, strict=True):
-        blocks[i] = block
-    return ChainDraws(draws, value, first.n_draws, warmup, sampling, blocks, first.stopped)

@@ -197,9 +197,7 @@ class HMC:
     ``E|x_1 - x_2| = 1.90``, not ``2 / sqrt(pi) = 1.13``.
 
     ``ceil(path_length * u / median(step_size))`` steps a move. If that exceeds ``max_leapfrog``
-    the number is uniform in its upper half instead: trajectories are then shorter than asked
-    for, and a constant number could still resonate. The number depends on the frozen step sizes
-    and on the generator, never on where the chains are.
+    the number is uniform in its upper half instead, since a constant number could still resonate.
 
     Under a prior that learns its scales a move ends with changes of scale, which reach its tails.
     """
@@ -267,19 +265,14 @@ def leapfrog(
     state: State,  # where the C chains are; left as it is
     log_density: LogDensity,
     momentum: Tensor,  # (C, D): in preconditioned coordinates
-    # (C,): in preconditioned coordinates and in the dtype of the positions; a negative one goes
-    # back.
-    step_size: Tensor,
+    step_size: Tensor,  # (C,), in the dtype of the positions; a negative one goes back
     preconditioner: Preconditioner,
     n_steps: int,  # at least 1
 ) -> tuple[State, Tensor]:
-    """Follow the dynamics for ``n_steps`` steps.
+    """Ends of the trajectories of ``n_steps`` steps, a gradient each; and the momenta there.
 
-    Where the trajectories end. A chain that left what numbers can hold is not finite there;
-    the others are not touched by it.
-
-    Reversible and volume preserving; ``n_steps`` gradients, one a step. Two half kicks of the
-    momentum between two gradients are made as one.
+    A chain that left what numbers can hold is not finite there; the others are not touched by it.
+    Reversible and volume preserving. Two half kicks between two gradients are made as one.
     """
     eps = step_size.unsqueeze(1)
     position = state.position.clone()
@@ -296,10 +289,7 @@ def leapfrog(
 
 
 def energy_error(start: State, momentum: Tensor, end: State, end_momentum: Tensor) -> Tensor:
-    """``H(end) - H(start)`` in nats, (C,), float64; nan or infinite where the end is not finite.
-
-    The sums are in float64: in float32 they would cost more accuracy than the integrator does.
-    """
+    """``H(end) - H(start)`` in nats, (C,), float64; nan or infinite where the end is not finite."""
     kinetic = (end_momentum.double() - momentum.double()) * (end_momentum + momentum)
     return 0.5 * kinetic.sum(1) - (end.value.double() - start.value.double())
 
@@ -325,10 +315,10 @@ def metropolis(
         len(probability), generator=generator, device=probability.device, dtype=torch.float64
     )
     accepted = uniform < probability
+    outside = None if allowed is None else ~allowed
     if allowed is not None:
         accepted &= allowed
     divergent = ~finite | (energy_error > MAX_ENERGY_ERROR)
     charged = torch.full_like(accepted, n_gradients, dtype=torch.int64)
-    outside = None if allowed is None else ~allowed
     info = Info(probability, accepted, divergent, charged, energy_error, outside)
     return where(accepted, proposal, state), info

@@ -48,11 +48,9 @@ class DualAveraging(NamedTuple):
         """Take in the acceptance probability (C,) of a move made with `step_size`.
 
         Constants are theirs (section 3.2.1: t0 = 10, kappa = .75), but for gamma. With their 0.05
-        step sizes still jump at the end of a window of 50 moves, and their average accepts more
-        than the target: 0.91 to 0.95 for 0.8, at a third more gradients. With 0.2 the target is
-        met, but now and then a chain ends warm-up with a step size it is stuck at. 0.1 gives 0.84
-        to 0.88 on normals of 10 to 50 dimensions and on small networks (0.90 in two dimensions),
-        and no stuck chains.
+        step sizes still jump at the end of a window of 50 moves, and their average accepts 0.91 to
+        0.95 for 0.8, at a third more gradients; with 0.2 now and then a chain ends stuck. 0.1 gives
+        0.84 to 0.88 on normals of 10 to 50 dimensions and on small networks.
         """
         m = self.n_moves + 1
         shortfall = self.shortfall.lerp(target - acceptance.double(), 1.0 / (m + 10.0))
@@ -73,8 +71,8 @@ def reasonable_step_size(
 ) -> tuple[Tensor, int]:
     """Double or halve each chain's step size until one leapfrog step crosses ``target``.
 
-    Hoffman & Gelman 2014, Algorithm 4, for C chains at once, each going its own way; a step that
-    ends outside the numbers counts as rejected.
+    Hoffman & Gelman 2014, Algorithm 4, each chain going its own way; a step that ends outside the
+    numbers counts as rejected. The sizes, and the gradients it took.
     """
     momentum = draw_momentum(state, generator)
 
@@ -176,9 +174,8 @@ class PooledDiagonal:
 def stan_windows(n_warmup: int) -> list[Window]:
     """Stan's schedule: a fast window, slow ones of doubling length, a fast one.
 
-    75, (25, 50, 100, 200, 500), 50 for 1000 moves. A slow window is drawn out to the last fast one
-    where the next, twice as long, wouldn't fit. Warm-ups too short for 75 + 25 + 50 give 15 % and
-    10 % to the fast windows and have one slow one; below 40 moves only step sizes are learnt.
+    75, (25, 50, 100, 200, 500), 50 for 1000 moves. Warm-ups too short for 75 + 25 + 50 give 15 %
+    and 10 % to the fast windows and have one slow one; below 40 moves only step sizes are learnt.
     """
     if n_warmup < 40:
         return [Window(n_warmup, False)] if n_warmup else []
@@ -187,7 +184,7 @@ def stan_windows(n_warmup: int) -> list[Window]:
         first, last = int(0.15 * n_warmup), max(int(0.1 * n_warmup), 10)
         size = n_warmup - first - last
     slow, n_rest = [], n_warmup - first - last
-    while n_rest:
+    while n_rest:  # a window is drawn out where the next, twice as long, wouldn't fit
         n_moves = size if 3 * size <= n_rest else n_rest
         slow.append(Window(n_moves, True))
         n_rest, size = n_rest - n_moves, 2 * size
@@ -205,11 +202,8 @@ def pooled_variance(
         v_orbit = median over chains of the mean of v_chain over the orbit's coordinates
 
     Equivariant: permuting exchangeable coordinates within any chain, each chain its own way,
-    permutes the result alike, because an orbit's mean is the same in every copy of a mode. The
-    median keeps stuck or lost chains from setting the scale; chains that never moved (variance
-    zero) are left out of it.
-
-    nan for an orbit whose coordinates never moved in any chain.
+    permutes the result alike. The median keeps stuck or lost chains from setting the scale; those
+    that never moved are left out of it, and an orbit that moved in none is nan.
     """
     _, orbit = orbits.to(variance.device).unique(return_inverse=True)
     members = torch.nn.functional.one_hot(orbit).to(variance)

@@ -20,7 +20,7 @@ from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.ensemble import ensembles
 from skbayes_sym.estimators.ensemble import members as method
 from skbayes_sym.inference import map as maps
-from skbayes_sym.inference.laplace.labels_predictive import LinearisedMember, refit
+from skbayes_sym.inference.laplace.labels_predictive import refit
 from skbayes_sym.models import ARD, HalfNormal, LayerScales, StudentT
 from skbayes_sym.models.model import Data
 
@@ -404,10 +404,8 @@ def test_classes_are_refitted_under_every_member_s_own_scales():
     order = np.lexsort(np.column_stack([X[::2], y[::2]]).T[::-1])
     x = torch.as_tensor((X[::2] - clf.x_mean_) / clf.x_scale_)[order]
     rows = Data(x, torch.as_tensor(y[::2][order]), torch.ones(75, dtype=torch.float64))
-    one = LinearisedMember.at(
-        network, torch.as_tensor(clf.samples_[0]), torch.as_tensor(members.scale[0]), x
-    )
-    np.testing.assert_allclose(members.loc[0], refit(one, rows)[0].loc, atol=0.02)
+    one, *_ = refit(*(network, *map(torch.as_tensor, (clf.samples_[0], members.scale[0]))), rows)
+    np.testing.assert_allclose(members.loc[0], one.loc, atol=0.02)
     linear = clone(clf).set_params(hidden_layer_sizes=()).fit(X, y)
     assert linear.prior_scale_.shape == (2,)
 

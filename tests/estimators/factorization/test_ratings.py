@@ -175,7 +175,7 @@ def test_a_frame_is_a_list_as_it_was_read(fitted):
         unvalued = some.drop(columns=[some.columns[1]])
         np.testing.assert_array_equal(model.predict_entries(unvalued), expected[0])
         assert not hasattr(fitted, "predict")  # it would have to be of rows
-        density = fitted.entry_log_density(ROWS[:20], COLUMNS[:20], X[ROWS, COLUMNS][:20])
+        density = predictive(fitted, (ROWS[:20], COLUMNS[:20])).log_prob(X[ROWS, COLUMNS][:20])
         assert model.score(some) == pytest.approx(density.mean())
 
 
@@ -310,8 +310,6 @@ def test_the_law_of_entries_is_that_of_its_draws(likelihood):
     weights, loc, scale = law.components()
     np.testing.assert_allclose(weights @ loc, law.mean())
     np.testing.assert_allclose(weights @ (scale**2 + loc**2) - law.mean() ** 2, law.var())
-    density = model.entry_log_density(rows[:4], columns[:4], y)
-    np.testing.assert_array_equal(law.log_prob(y), density)
     assert repr(law).endswith("law of 4 entries>")
 
 
@@ -407,9 +405,10 @@ def test_ordinal_entries():
     where = np.nonzero(test)
     assert list(ordinal.classes_) == list(labels)
     assert (np.diff(ordinal.cut_points_) > 0).all()
-    p = ordinal.predict_entry_proba(*where)
+    law = predictive(ordinal, where)
+    p = law.proba()
     np.testing.assert_allclose(p.sum(1), 1.0)
-    log_density = ordinal.entry_log_density(*where, stars[test])
+    log_density = law.log_prob(stars[test])
     chosen = np.searchsorted(labels, stars[test])
     np.testing.assert_allclose(log_density, np.log(p[np.arange(len(p)), chosen]), atol=1e-9)
     mean, std = ordinal.predict_entries(*where, return_std=True)
@@ -424,11 +423,11 @@ def test_ordinal_entries():
     assert np.sqrt(np.mean(off[0] ** 2)) < np.sqrt(np.mean(off[1] ** 2))
     assert np.isfinite(ordinal.score(train[:5]))
     with pytest.raises(ValueError, match=r"2.5.*none of the labels \[1.0, 2.0, 3.0, 5.0\]"):
-        ordinal.entry_log_density([0], [0], [2.5])
+        predictive(ordinal, ([0], [0])).log_prob([2.5])
     with pytest.raises(ValueError, match="values holds NaN"):
-        normal.entry_log_density([0], [0], [np.nan])
-    with pytest.raises(ValueError, match="likelihood='ordinal' only"):
-        normal.predict_entry_proba([0], [0])
+        predictive(normal, ([0], [0])).log_prob([np.nan])
+    with pytest.raises(TypeError, match="likelihood='ordinal' only"):
+        predictive(normal, ([0], [0])).proba()
 
 
 @pytest.mark.long
@@ -675,13 +674,11 @@ def test_counts(likelihood):
     assert np.corrcoef(np.log(mean), log_rate[held])[0, 1] > 0.9
     assert (std**2 > mean).all()
     assert np.corrcoef(model.reconstruct()[held], log_rate[held])[0, 1] > 0.9
-    density = model.entry_log_density(*where, counts[held])
-    assert density.mean() > clone(MODEL).fit(train).entry_log_density(*where, counts[held]).mean()
-    total = sum(
-        np.exp(model.entry_log_density(*where, np.full(held.sum(), float(y)))) for y in range(200)
-    )
+    law, normal = predictive(model, where), predictive(clone(MODEL).fit(train), where)
+    assert law.log_prob(counts[held]).mean() > normal.log_prob(counts[held]).mean()
+    total = sum(np.exp(law.log_prob(np.full(held.sum(), float(y)))) for y in range(200))
     np.testing.assert_allclose(total, 1.0, atol=1e-3)
-    draws = predictive(model, where).functions(4000).T
+    draws = law.functions(4000).T
     assert np.corrcoef(draws.mean(0), mean)[0, 1] > 0.9
     assert not hasattr(model, "noise_std_")
     assert np.isfinite(model.score(train[:5]))
@@ -691,7 +688,7 @@ def test_counts(likelihood):
 def test_two_values_have_log_odds():
     liked = np.where(HOLES, np.nan, 1.0 + (X > 3.0))  # any two values
     model = clone(MODEL).set_params(likelihood="bernoulli").fit(liked)
-    p = model.predict_entry_proba(*np.nonzero(HOLES))
+    p = predictive(model, np.nonzero(HOLES)).proba()
     assert list(model.classes_) == [1.0, 2.0]
     np.testing.assert_allclose(p.sum(1), 1.0)
     assert np.mean((p[:, 1] > 0.5) == (SIGNAL[HOLES] > 3.0)) > 0.8
@@ -717,7 +714,7 @@ def test_a_likelihood_of_ones_own():
     fresh = SIGNAL + 0.5 * rng.gumbel(size=X.shape)
     where = np.nonzero(HOLES)
     ours = clone(MODEL).fit(skewed)
-    density = [m.entry_log_density(*where, fresh[where]).mean() for m in (own, ours)]
+    density = [predictive(m, where).log_prob(fresh[where]).mean() for m in (own, ours)]
     assert density[0] > density[1]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from skbayes_sym import ModeWeights
-from skbayes_sym.estimators.mcmc.allocate import budget_of
+from skbayes_sym.estimators.mcmc.weighing import budget_of
 from skbayes_sym.inference.sampling.modes.confined import Allowance
 
 N_CHAINS, N_GRADIENTS = 16, 1000

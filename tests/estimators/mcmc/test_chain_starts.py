@@ -8,19 +8,15 @@ from scipy import stats
 from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import HMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
-from skbayes_sym.estimators.mcmc.chain_starts import init_by_size
-from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.estimators.mcmc.exploring import init_by_size
+from skbayes_sym.estimators.mcmc.setting import SamplingEffort
 from skbayes_sym.inference.sampling.kernels import DensePreconditioner
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.priors import ARD, LayerScales
 
-FAST = {
-    "n_chains": 8,
-    "n_draws": 30,
-    "random_state": 0,
-    "remove_symmetries": ModeWeights("evidence"),
-}
+FAST = {"n_chains": 8, "n_draws": 30, "random_state": 0,
+        "remove_symmetries": ModeWeights("evidence")}  # fmt: skip
 VOTES = {**FAST, "n_chains": 4, "n_draws": 10, "remove_symmetries": ModeWeights("uniform")}
 
 

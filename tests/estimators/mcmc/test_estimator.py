@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV
 
 from skbayes_sym import HMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
+from skbayes_sym.estimators.mcmc.setting import SamplingEffort
 
 FAST = {
     "sampler": Chains(HMC(max_leapfrog=16), init="prior", n_warmup=50), "n_chains": 6, "n_draws": 8,
@@ -37,14 +37,9 @@ def weighed():
     """Chains allocated to modes by evidence."""
     X, y = make_sinusoidal(60, random_state=0)
     reg = MCMCRegressor(
-        (2,),
-        prior=1.0,
-        sampler=Chains(HMC(max_leapfrog=16), init="prior", n_warmup=150),
-        n_chains=12,
-        n_draws=20,
-        remove_symmetries=ModeWeights("evidence"),
-        random_state=0,
-    )
+        (2,), prior=1.0, sampler=Chains(HMC(max_leapfrog=16), init="prior", n_warmup=150),
+        n_chains=12, n_draws=20, remove_symmetries=ModeWeights("evidence"), random_state=0,
+    )  # fmt: skip
     return reg.fit(X, y), X, y
 
 

@@ -75,7 +75,7 @@ def test_evidence_of_a_classifier():
 @pytest.mark.long
 def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
     """Some chains of 16 end where the log density is 60 nats lower; nobody restarts there."""
-    monkeypatch.setattr("skbayes_sym.estimators.mcmc.allocate.decided_weights", lambda *args: None)
+    monkeypatch.setattr("skbayes_sym.estimators.mcmc.weighing.decided_weights", lambda *args: None)
     x = np.linspace(-3, 3, 120)
     y = np.sin(2 * x) + 0.1 * np.random.default_rng(0).standard_normal(120)
     reg = MCMCRegressor((2,), **FAST)

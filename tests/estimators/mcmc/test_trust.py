@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.mcmc.trust import decided_weights, no_evidence, why_not, why_not_weigh
+from skbayes_sym.estimators.mcmc.setting import SamplingEffort
+from skbayes_sym.estimators.mcmc.weighing import (
+    decided_weights,
+    no_evidence,
+    why_not,
+    why_not_weigh,
+)
 from skbayes_sym.inference.sampling.modes.bridge import NOT_ESTIMATED
 from skbayes_sym.inference.sampling.modes.weigh import DrawModes, DrawPool, ModeMasses, Weighing
 from skbayes_sym.models.networks.mlp import MLP, TANH
@@ -23,7 +28,7 @@ def weighing(counts=(100, 40), heights=(-5.0, 0.0), std_error=0.1, evidences=(-5
     n = len(labels)
     pool = DrawPool(torch.zeros(n, 8).double(), values, torch.arange(n))
     share = torch.tensor(evidences, dtype=torch.float64).nan_to_num(-np.inf).softmax(0)
-    weights = ModeMasses(share, torch.tensor([0.1, 0.1]), -3.0, std_error)
+    weights = ModeMasses(share, -3.0, std_error)
     errors = [std_error if np.isfinite(e) else np.nan for e in evidences]
     estimates = [NOT_ESTIMATED._replace(log_evidence=e, standard_error=s)
                  for e, s in zip(evidences, errors, strict=True)]  # fmt: skip

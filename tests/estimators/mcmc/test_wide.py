@@ -9,9 +9,9 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import HMC, Annealing, Chains, MCMCClassifier, MCMCRegressor
-from skbayes_sym.estimators.mcmc.chain_starts import INITS, init_by_size, usual_scale
-from skbayes_sym.estimators.mcmc.sampling_effort import SamplingEffort
-from skbayes_sym.estimators.mcmc.trust import doubtful_chains
+from skbayes_sym.estimators.mcmc.exploring import INITS, init_by_size, usual_scale
+from skbayes_sym.estimators.mcmc.setting import SamplingEffort
+from skbayes_sym.estimators.mcmc.weighing import doubtful_chains
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP, TANH

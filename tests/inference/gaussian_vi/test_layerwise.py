@@ -21,10 +21,10 @@ from skbayes_sym.inference.gaussian_vi.layers import (
     LastLayer,
     Layerwise,
     LayerwiseElbo,
+    LayerwisePosterior,
+    PriorOfLayers,
     propagate,
 )
-from skbayes_sym.inference.gaussian_vi.layerwise_posterior import LayerwisePosterior
-from skbayes_sym.inference.gaussian_vi.scales import PriorOfLayers
 from skbayes_sym.models import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH
@@ -134,7 +134,7 @@ def test_given_scales_stay_and_are_none_of_the_parameters():
     own, hyper = found.split(params)
     assert torch.equal(own, params)
     assert [layer.unique().tolist() for layer in found.of_layers(hyper)] == [[2.0], [0.5], [1.0]]
-    assert float(found.log_hyperprior(hyper)) == 0.0
+    assert float(found.scales.log_hyperprior(hyper)) == 0.0
 
 
 def test_units_that_the_prior_tells_apart_are_refused():
@@ -211,7 +211,7 @@ def test_learned_scales_maximise_the_evidence_of_the_linear_model(prior):
     minimise(objective, groups=[ParamGroup(slice(1, None), 0.03)], max_iter=900, block_size=900,
              on_step=lambda step, info: False)  # fmt: skip
     np.testing.assert_allclose(params[1:].numpy(), best.x, atol=2e-3)
-    loss = float(objective(0) - found.log_hyperprior(params[1:]))
+    loss = float(objective(0) - found.scales.log_hyperprior(params[1:]))
     assert loss == pytest.approx(best.fun, abs=1e-5)
 
 

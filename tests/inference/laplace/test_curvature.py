@@ -186,14 +186,6 @@ def test_the_last_layer_alone():
     assert model.sizes.tolist() == [12]
 
 
-def test_exact_directions_are_the_root(generator):
-    outputs = torch.randn(6, 3, generator=generator, dtype=torch.float64)
-    y = torch.randint(0, 3, (6,), generator=generator)
-    lik = Categorical()
-    exact = Directions("exact").columns(lik, outputs, y, generator=generator)
-    assert torch.equal(exact, lik.hessian_root(outputs, y))
-
-
 def test_the_sketch_is_unbiased(generator):
     outputs = torch.randn(2, 4, generator=generator, dtype=torch.float64)
     y = torch.zeros(2, dtype=torch.int64)
@@ -448,10 +440,3 @@ def test_factors_are_those_of_an_independent_library():
     towards = torch.linspace(-1.0, 1.0, len(dense), dtype=torch.float64)
     expected = torch.tensor(CURVLINOPS_PRODUCT, dtype=torch.float64)
     assert_close(dense @ towards, expected, rtol=1e-9, atol=1e-11)
-
-
-def test_images_use_every_position():
-    p = image_problem()
-    conv = p.model.layers[0]
-    assert conv.patches(p.data.x).shape == (3, 4, 18)
-    assert Categorical().hessian_root(averaged_outputs(p, p.theta), p.data.y).shape == (3, 3, 3)

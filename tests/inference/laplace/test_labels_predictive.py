@@ -16,7 +16,6 @@ from skbayes_sym.inference.laplace import labels_predictive
 from skbayes_sym.inference.laplace.labels_predictive import (
     VARIANCE_SCALES,
     LeftOut,
-    LinearisedMember,
     RefittedMembers,
     choose_variance_scale,
     leave_one_out,
@@ -198,9 +197,8 @@ def refitted(network, data, scale, *, to_the_end=True):
     """A member's law, that of its logits; until nothing moves, along every direction."""
     generator = torch.Generator().manual_seed(0)
     theta = torch.randn(network.layout.n_params, generator=generator, dtype=torch.float64)
-    if not to_the_end:
-        return refit(LinearisedMember.at(network, theta, scale, data.x), data)
-    return refit(LinearisedMember.at(network, theta, scale, data.x, 1e-9), data, 200, 1e-12)
+    how = {"least": 1e-9, "most_steps": 200, "settled": 1e-12} if to_the_end else {}
+    return refit(network, theta, scale, data, **how)
 
 
 def contrasts(values):

@@ -95,21 +95,6 @@ def test_surrogate_gradient_is_that_of_the_evidence_by_differences(name, kind, d
     assert torch.count_nonzero(gradient[p.model.hyper.slices["log_precision"]]) == 0
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_surrogate_gradient_is_autograd_through_the_log_det(name):
-    p = PROBLEMS[name]
-    evidence = evidence_of(p, "full")
-    gradient = gradient_of(evidence, p)
-    leaf = p.hyper.clone().requires_grad_()
-    generator = torch.Generator().manual_seed(3)
-    seen = evidence.see(p.theta, leaf, p.data, generator, create_graph=True)
-    log_precision = p.model.hyper.unflatten(p.hyper)["log_precision"]
-    prior = log_precision.exp()[p.model.owner].diag()
-    matrix = evidence.structure.factors(seen.jacobian, p.data.weight)[0] + prior
-    objective = seen.log_likelihood - 0.5 * torch.logdet(matrix)
-    assert_close(gradient, torch.autograd.grad(objective, leaf)[0])
-
-
 @every_structure
 def test_minibatches_change_nothing(kind):
     """Where no noise is drawn the split of the rows is only an order of summation."""
@@ -168,35 +153,6 @@ def test_linear_gaussian_evidence_is_exact():
         w = p.data.weight
         expected -= (0.5 * (w - 1.0) * torch.log(2 * pi * noise) + 0.5 * w.log()).sum()
     assert_close(found, float(expected))
-
-
-def test_evidence_terms_of_a_known_case():
-    """One weight, no data curvature: the prior's own evidence is 1."""
-    p, _ = linear_gaussian()
-    evidence = evidence_of(p, "full")
-    nothing = [torch.zeros(6, 6, dtype=torch.float64)]
-    theta = torch.zeros_like(p.theta)
-    precision = evidence.precision(nothing, p.hyper)
-    terms, slope = evidence.evidence(theta, p.hyper, torch.zeros(()), precision)
-    assert_close(terms.value, 0.0, rtol=0.0, atol=1e-12)
-    assert_close(slope, torch.zeros(1, dtype=torch.float64), rtol=0.0, atol=1e-12)
-
-
-def test_gradient_vanishes_where_there_is_no_half_width():
-    """The law of the transformations is even in eta: with noise of both signs it is flat at 0."""
-    p = problem("classes", n=6, n_samples=2)
-    hyper = p.hyper.clone()
-    hyper[0] = 0.0
-
-    class Antithetic(type(p.model)):
-        def noise(self, n_rows, like, generator):
-            half = torch.rand(n_rows, 1, 1, generator=generator, dtype=like.dtype)
-            return torch.cat([half, -half], 1)
-
-    m = p.model
-    model = Antithetic(m.network, m.augmentation, m.likelihood, 2)
-    evidence = replace(evidence_of(p), model=model)
-    assert_close(float(gradient_of(evidence, p, hyper, 0)[0]), 0.0, rtol=0.0, atol=1e-12)
 
 
 def test_averaged_network_forward_is_the_mean_of_its_transformations():
@@ -447,10 +403,9 @@ def test_functions_and_variances_are_those_of_the_linearised_network():
     variance = covariance.diagonal(dim1=-2, dim2=-1)
     torch.testing.assert_close(mean, NETWORK.forward(loc, x))
     n = 20_000
-    noise = torch.randn(
-        n, loc.shape[1], generator=torch.Generator().manual_seed(1), dtype=torch.float64
-    )
-    drawn = modes.functions(x, torch.ones(n, dtype=torch.int64), noise)
+    which, seeded = torch.ones(n, dtype=torch.int64), torch.Generator().manual_seed
+    drawn = modes.draw(x, which, generator=seeded(1))
+    noise = torch.randn(n, loc.shape[1], generator=seeded(1), dtype=torch.float64)
     torch.testing.assert_close(drawn.var(0), variance[1], rtol=0.06, atol=0.0)
     theta = loc[1] + torch.linalg.solve_triangular(factor[1].mT, noise[:50].T, upper=True).T
     torch.testing.assert_close(drawn[:50], NETWORK.forward(theta, x), atol=0.02, rtol=0.0)

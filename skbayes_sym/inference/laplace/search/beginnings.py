@@ -1,10 +1,9 @@
 """Restarts begun believing their targets or doubting them, of all rows or without a fold.
 
-Weights that follow noise in their first steps aren't given up later: such modes have an evidence
-that is a tenth of a nat per row lower in noisy tables of numbers, ten to forty nats at 1,500 noisy
-labels, and predict worse than a linear model. Begun with much noise, or with labels that hardly
-count, a network may never find a bend that is there. Which of the two happens shows in the
-evidence, by more than modes begun alike differ.
+Weights that follow noise in their first steps aren't given up later, and predict worse than a
+linear model. Begun with much noise, or with labels that hardly count, a network may never find a
+bend that is there. Which of the two happens shows in the evidence, by more than modes begun alike
+differ.
 
 Numbers are searched in a batch: half of the restarts begin in each way, and a half whose best
 evidence is a nat below the other's median begins anew in the other's way. Labels are searched from
@@ -42,13 +41,9 @@ def begins_both_ways(problem: NumbersEvidence) -> bool:
 
 
 def search_numbers(
-    how: EvidenceSearch,
-    problem: NumbersEvidence,
-    draw: Callable[[int], Tensor],
-    n: int,
-    on_step: OnSearch | None = None,
-    begun: Modes | None = None,
-) -> Search:
+    how: EvidenceSearch, problem: NumbersEvidence, draw: Callable[[int], Tensor], n: int,
+    on_step: OnSearch | None = None, begun: Modes | None = None,
+) -> Search:  # fmt: skip
     """``n`` modes or fewer from points that ``draw(n)`` (n, P) gives, begun in both ways.
 
     ``begun``: modes of parts of the rows, begun in both ways, to go on from instead.
@@ -72,12 +67,9 @@ def noise_share(modes: Modes, y: Tensor) -> float:
 
 
 def search_both_ways(
-    how: EvidenceSearch,
-    problem: NumbersEvidence,
-    theta: Tensor,
-    on_step: OnSearch | None = None,
-    begun: Modes | None = None,
-) -> Search:
+    how: EvidenceSearch, problem: NumbersEvidence, theta: Tensor,
+    on_step: OnSearch | None = None, begun: Modes | None = None,
+) -> Search:  # fmt: skip
     """R modes from starting points (2R, P), of which those of too low an evidence use the second R.
 
     Up to one and a half times the cost of R modes. Told to end, it gives the first R as they are.
@@ -123,13 +115,9 @@ OneSearch = Callable[[LabelsEvidence, Tensor, bool], Search]
 
 
 def search_labels(
-    search: OneSearch,
-    problem: LabelsEvidence,
-    starts: Tensor,
-    alternative: ScalesByGroup | None = None,
-    *,
-    tries: bool = True,
-) -> tuple[LabelsEvidence, Search]:
+    search: OneSearch, problem: LabelsEvidence, starts: Tensor,
+    alternative: ScalesByGroup | None = None, *, tries: bool = True,
+) -> tuple[LabelsEvidence, Search]:  # fmt: skip
     """The problem, under the prior that was taken, and a mode from every start (R, P).
 
     Where labels are noisy, if noise is looked for at all, the alternative prior is tried from the
@@ -198,12 +186,9 @@ def folds(n_rows: int, n_folds: int, *, generator: torch.Generator) -> Tensor:
 
 
 def cross_validated(
-    how: EvidenceSearch,
-    problem: NumbersEvidence,
-    theta: Tensor,
-    fold: Tensor,
+    how: EvidenceSearch, problem: NumbersEvidence, theta: Tensor, fold: Tensor,
     on_step: OnSearch | None = None,
-) -> tuple[Search, HeldOutFold | None]:
+) -> tuple[Search, HeldOutFold | None]:  # fmt: skip
     """Modes that leave out a fold each, and what these say of its rows, unless it was stopped.
 
     Two of the starting points (2 K, P) leave out each of the K folds that ``fold`` (N,) numbers.

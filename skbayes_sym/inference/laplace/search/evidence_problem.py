@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf, log, pi
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +40,6 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
     System,
     WeightCurvature,
     are_few,
-    are_outnumbered,
     require_factor,
 )
 from skbayes_sym.models.model import Data
@@ -63,16 +62,6 @@ class SearchHyper(NamedTuple):
 
     def of(self, which: Tensor) -> "SearchHyper":
         return SearchHyper(*(t[which] for t in self))
-
-
-class SearchRows(Protocol):
-    """A pass over the rows at R weight vectors."""
-
-    def of(self, which: Tensor) -> Self:
-        """Rows of some restarts."""
-
-    def expansion(self, hyper: SearchHyper) -> Expansion:
-        """The negative log likelihood, up to a constant, at a noise."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +131,7 @@ class EvidenceProblem:
         """The problem while scales and noise stay, of targets that are believed or doubted (R,)."""
         raise NotImplementedError
 
-    def expansion(self, theta: Tensor) -> SearchRows:
+    def expansion(self, theta: Tensor) -> "SearchRows":
         """The negative log likelihood to second order at ``theta`` (R, P)."""
         raise NotImplementedError
 
@@ -174,7 +163,7 @@ class EvidenceProblem:
         return self.log_normaliser(hyper) - misfit + log_prior - 0.5 * system.log_det
 
     def evaluated(
-        self, theta: Tensor, rows: SearchRows, hyper: SearchHyper
+        self, theta: Tensor, rows: "SearchRows", hyper: SearchHyper
     ) -> tuple[Tensor, System]:
         """Log evidences (R,) and the posterior's precisions at ``theta`` (R, P)."""
         expansion = rows.expansion(hyper)
@@ -186,7 +175,7 @@ class EvidenceProblem:
         return self.prior.log_hyperprior(hyper.log_precision)
 
     def update(
-        self, theta: Tensor, rows: SearchRows, hyper: SearchHyper, system: System
+        self, theta: Tensor, rows: "SearchRows", hyper: SearchHyper, system: System
     ) -> SearchHyper:
         """MacKay's step of the hyperparameters."""
         if not self.prior.is_learned:
@@ -225,6 +214,9 @@ class ResidualSums(NamedTuple):
         return hyper.noise_precision * products
 
 
+SearchRows = ResidualSums | Expansion  # a pass over the rows at R weight vectors
+
+
 @dataclass(frozen=True, eq=False)
 class NumbersEvidence(EvidenceProblem):
     r"""Targets (N, T) in normal noise.
@@ -246,7 +238,7 @@ class NumbersEvidence(EvidenceProblem):
     @property
     def is_outnumbered(self) -> bool:
         """Whether there are more weights than numbers to learn from."""
-        return are_outnumbered(self.data.y.numel(), self.network.layout.n_params)
+        return self.data.y.numel() < self.network.layout.n_params
 
     @property
     def keeps_best(self) -> bool:
@@ -309,7 +301,7 @@ class NumbersEvidence(EvidenceProblem):
         return ResidualSums(squares, slope, product)
 
     def update(
-        self, theta: Tensor, rows: SearchRows, hyper: SearchHyper, system: System
+        self, theta: Tensor, rows: "SearchRows", hyper: SearchHyper, system: System
     ) -> SearchHyper:
         updated = super().update(theta, rows, hyper, system)
         if self.noise_precision is not None:
@@ -481,31 +473,24 @@ class LabelsEvidence(EvidenceProblem):
 
     def expansion(self, theta: Tensor) -> Expansion:
         """The negative log likelihood to second order; O(R N P^2), or O(R N K P) of few rows."""
-        values, gradients, products = zip(
-            *(self._expansion(r, one) for r, one in enumerate(theta)), strict=True
-        )
-        product = torch.stack(products)
-        curvature: Curvature = WeightCurvature(product)
-        if self.has_few_rows:
-            curvature = RowCurvature(product)
-        return Expansion(torch.stack(values), torch.stack(gradients), curvature)
-
-    def _expansion(self, r: int, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Value, gradient and curvature of one restart; of few rows the curvature's root."""
-        n, few = len(theta), self.has_few_rows
-        value, gradient = theta.new_zeros(()), theta.new_zeros(n)
-        packed, roots = theta.new_zeros(1, 1), []
-        for (x, y, weight), root in self._blocks(r):
-            outputs, jacobian = outputs_and_factors(self.network, theta.unsqueeze(0), x)
-            terms = LabelTerms(outputs[0], root).terms(y)
-            value += weight @ terms.value
-            gradient += jacobian.transposed((terms.slope * weight[:, None]).unsqueeze(0))[0]
-            weighted = terms.curvature * weight[:, None, None]
-            if few:
-                roots.append((symmetric_root(weighted) @ jacobian.dense()[0]).flatten(0, 1))
-            else:
-                packed = packed + jacobian.packed(weighted.unsqueeze(0))
-        return value, gradient, torch.cat(roots) if few else jacobian.gauss_newton(packed)[0]
+        few, parts = self.has_few_rows, []
+        for r, one in enumerate(theta):
+            value, gradient = one.new_zeros(()), one.new_zeros(len(one))
+            packed, roots = one.new_zeros(1, 1), []
+            for (x, y, weight), root in self._blocks(r):
+                outputs, jacobian = outputs_and_factors(self.network, one.unsqueeze(0), x)
+                terms = LabelTerms(outputs[0], root).terms(y)
+                value += weight @ terms.value
+                gradient += jacobian.transposed((terms.slope * weight[:, None]).unsqueeze(0))[0]
+                weighted = terms.curvature * weight[:, None, None]
+                if few:
+                    roots.append((symmetric_root(weighted) @ jacobian.dense()[0]).flatten(0, 1))
+                else:
+                    packed = packed + jacobian.packed(weighted.unsqueeze(0))
+            product = torch.cat(roots) if few else jacobian.gauss_newton(packed)[0]
+            parts.append((value, gradient, product))
+        values, gradients, products = (torch.stack(t) for t in zip(*parts, strict=True))
+        return Expansion(values, gradients, (RowCurvature if few else WeightCurvature)(products))
 
     def logits(self, theta: Tensor, covariance: Tensor) -> LinearisedOutputs:
         """Logits of the training rows at ``theta`` (P,), the weights' covariance (P, P)."""

@@ -38,11 +38,6 @@ def are_few(n_derivatives: int, n_params: int) -> bool:
     return n_derivatives <= 0.5 * n_params
 
 
-def are_outnumbered(n_derivatives: int, n_params: int) -> bool:
-    """Whether there are more weights than numbers to learn from."""
-    return n_derivatives < n_params
-
-
 @dataclass(frozen=True, eq=False)
 class WeightCurvature:
     """R positive semidefinite matrices, formed, before a diagonal (R, P) is added."""
@@ -186,14 +181,9 @@ Misfit = Callable[[Tensor, Tensor], Tensor]
 
 
 def step(
-    misfit: Misfit,
-    theta: Tensor,
-    expansion: Expansion,
-    precision: Tensor,
-    damping: Tensor,
-    *,
+    misfit: Misfit, theta: Tensor, expansion: Expansion, precision: Tensor, damping: Tensor, *,
     is_wary: bool = False,
-) -> tuple[Tensor, Tensor, int]:
+) -> tuple[Tensor, Tensor, int]:  # fmt: skip
     """Weights and damping after a damped Gauss-Newton step, never upwards, and how many moved.
 
     A restart whose curvature has no Cholesky factor is damped more. If the step is wary, damping

@@ -198,12 +198,9 @@ class EvidenceSearch:
     max_more: int = 0  # further steps of restarts whose evidence still rises steeply
 
     def search(
-        self,
-        problem: EvidenceProblem,
-        theta: Tensor,
-        doubted: Tensor | None = None,
+        self, problem: EvidenceProblem, theta: Tensor, doubted: Tensor | None = None,
         on_step: OnSearch | None = None,
-    ) -> Search:
+    ) -> Search:  # fmt: skip
         """Modes from starting points ``theta`` (R, P), those ``doubted`` (R,) begun in doubt.
 
         Restarts are one batch, which those that have settled leave.

@@ -43,9 +43,7 @@ class GaussianMixture:
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """``n`` draws, (n, D)."""
-        which = torch.multinomial(
-            self.log_weights.exp(), n, replacement=True, generator=generator
-        )  # on the generator's device, as the mixture
+        which = torch.multinomial(self.log_weights.exp(), n, replacement=True, generator=generator)
         noise = normal_like((n, self.loc.shape[1]), generator=generator, like=self.loc)
         draws = torch.empty_like(noise)
         for k in range(len(self.loc)):
@@ -76,10 +74,7 @@ def fit_gaussian_mixture(
 ) -> GaussianMixture:
     """Expectation maximisation from equal slices along the first principal axis; deterministic.
 
-    Every covariance is ``0.98 S + 0.02 diag(S)``, S the weighted covariance of the draws, which
-    has full rank however few draws there are (if no coordinate is constant).
-
-    Coordinates are scaled by their standard deviations meanwhile, so their units don't matter. The
+    Every covariance is ``0.98 S + 0.02 diag(S)``, S the weighted covariance of the draws. The
     slices are a start for one bent or skewed cloud, not a search for distant ones. O(n K D^2) a
     step, at most 100 steps.
     """
@@ -139,12 +134,11 @@ class BridgeEstimate(NamedTuple):
 
     log_evidence: float  # nats; nan where there are too few draws or the proposal misses the mode
     standard_error: float  # nats
-    halves: tuple[float, float]  # the two estimates, each with one half's proposal
     n_draws: int  # that lie in the region
     n_effective: float  # of those, in the sense of the standard error
 
 
-NOT_ESTIMATED = BridgeEstimate(nan, nan, (nan, nan), 0, 0.0)
+NOT_ESTIMATED = BridgeEstimate(nan, nan, 0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,19 +191,11 @@ def bridge_evidence(
     nan with fewer than 5 D draws. Only what the draws visited is in the estimate: as to the
     whole space it is, up to its error, a lower bound. The error allows for correlated draws of
     a chain, not for chains that haven't found the whole mode; where the two halves differ by
-    more than their errors, their difference is the error.
+    more than their errors, their difference is the error. Raises ValueError if the group is too
+    large to sum over and has no exact fundamental domain (several hidden layers).
 
-    Raises
-    ------
-    ValueError
-        If the group is too large to sum over and has no exact fundamental domain (several hidden
-        layers).
-
-    O(n D^2 |G|) where the group is summed over, and 4 n evaluations of the density.
-
-    References
-    ----------
-    Meng and Wong (1996), Statistica Sinica 6. Frühwirth-Schnatter (2004), Econometrics Journal 7.
+    O(n D^2 |G|) where the group is summed over, and 4 n evaluations of the density. Meng and Wong
+    (1996), Statistica Sinica 6; Frühwirth-Schnatter (2004), Econometrics Journal 7.
     """
     draws = draws.detach().double()
     chains = torch.arange(len(draws), device=draws.device) if chains is None else chains
@@ -227,11 +213,9 @@ def bridge_evidence(
     mean = 0.5 * (first.log_ratio + second.log_ratio)
     error = 0.5 * (first.standard_error**2 + second.standard_error**2) ** 0.5
     difference = 0.5 * abs(first.log_ratio - second.log_ratio)
-    # Its standard deviation is ``error``, too; much more shows what neither half sees alone.
-    if difference > 2.0 * error:
+    if difference > 2.0 * error:  # its standard deviation is ``error``, too
         error = difference
-    halves, n_effective = (first.log_ratio, second.log_ratio), first.n_effective
-    return BridgeEstimate(mean, error, halves, len(draws), n_effective + second.n_effective)
+    return BridgeEstimate(mean, error, len(draws), first.n_effective + second.n_effective)
 
 
 class _Proposal(NamedTuple):
@@ -240,7 +224,7 @@ class _Proposal(NamedTuple):
     h: GaussianMixture
     log_prob: Callable[[Tensor], Tensor]  # of the density that is compared
     enter: Callable[[Tensor], Tensor]  # of draws, before they are compared
-    covers: Callable[[Tensor], Tensor] | None  # draws of h that count; others are zeros
+    covers: Callable[[Tensor], Tensor]  # draws of h that count; others are zeros
     log_copies: float  # log of the integral over everything / over what is compared
 
 
@@ -254,7 +238,10 @@ def _symmetrised(draws: Tensor, group: SymmetryGroup, n_components: int) -> _Pro
         sums = [torch.logsumexp(h.log_prob(table.orbit(part)), dim=-1) for part in rows]
         return torch.cat(sums) - log(table.order)
 
-    return _Proposal(h, log_prob, lambda x: x, None, 0.0)
+    def all_of(x: Tensor) -> Tensor:
+        return torch.ones(len(x), dtype=torch.bool, device=x.device)
+
+    return _Proposal(h, log_prob, lambda x: x, all_of, 0.0)
 
 
 def _confined(draws: Tensor, group: SymmetryGroup, n_components: int) -> _Proposal:
@@ -287,9 +274,7 @@ def _compare(
     """Compare one half's draws with the other half's proposal."""
     proposed = proposal.h.sample(4 * len(draws), generator=generator)
     at_proposed = proposed.new_full((len(proposed),), -inf, dtype=torch.float64)
-    counts = torch.ones(len(proposed), dtype=torch.bool, device=draws.device)
-    if proposal.covers is not None:
-        counts = proposal.covers(proposed)
+    counts = proposal.covers(proposed)
     kept = proposed[counts]
     if len(kept):
         at_proposed[counts] = integrand(kept) - proposal.log_prob(kept)

@@ -1,5 +1,6 @@
 """More draws of modes whose mass is poorly known, as far as an allowance of work goes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
 from typing import NamedTuple
@@ -8,12 +9,17 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogDensity
-from skbayes_sym.inference.sampling.chains import ChainDraws, Sampler, sample_chains, start_blocks
+from skbayes_sym.inference.sampling.chains import (
+    Block,
+    ChainDraws,
+    Sampler,
+    sample_chains,
+    start_blocks,
+)
 from skbayes_sym.inference.sampling.kernels import (
     HMC,
     DensePreconditioner,
     DiagonalPreconditioner,
-    Kernel,
     Preconditioner,
 )
 from skbayes_sym.inference.sampling.modes.weigh import (
@@ -28,7 +34,6 @@ from skbayes_sym.inference.sampling.warmup import FixedPreconditioner
 from skbayes_sym.numerics.linalg import cholesky, shrink_to_diagonal
 from skbayes_sym.numerics.optimise import OnStep
 from skbayes_sym.numerics.random import spawn_seeds
-from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.relabelling import orbit_mean
 
@@ -92,13 +97,10 @@ class ModeSampler:
     """Chains that start from draws of one mode, with the metric of that mode.
 
     The metric is the full covariance of the mode's aligned draws, which is right for one copy of
-    the mode only: chains are confined to it (`HMC`). Where units overlap so much that the
-    copy's boundary stops more than a tenth of the accepted proposals, or where there are fewer than
-    two draws a parameter to know the covariance from, chains run free instead,
-    with scales pooled over coordinate orbits, which commute with the group.
-
-    Either way the target is the whole posterior: chains may leave for another mode, if there is a
-    way.
+    the mode only: chains are confined to it (`HMC`). Where the copy's boundary stops more than a
+    tenth of the accepted proposals, or there are fewer than two draws a parameter to know the
+    covariance from, chains run free instead, with scales pooled over coordinate orbits. Either way
+    the target is the whole posterior: chains may leave for another mode, if there is a way.
     """
 
     log_density: LogDensity  # in the precision and on the device that chains run with
@@ -126,42 +128,45 @@ class ModeSampler:
         draws = domain.enter(weighing.pool.draws[weighing.modes.labels == k])[0]
         chosen = torch.randperm(len(draws), generator=self.generator)
         starts = draws[chosen[torch.arange(n_chains) % len(draws)]].to(self.like)
+        plan, allowance = self.plan, allowance or Allowance(0.0)
+
+        def run(kernel: HMC, blocks: Sequence[Block], **lengths: int) -> ChainDraws:
+            """Run chains, and take what they cost off the allowance."""
+            sampler = Sampler(kernel, self.log_density, FixedPreconditioner(), 0.9)
+            made = sample_chains(sampler, blocks, n_jobs=plan.n_jobs, on_step=on_step, **lengths)
+            work = _WITH_METRIC * (made.warmup.n_gradients + made.sampling.n_gradients)
+            n_moves = made.warmup.n_moves + made.sampling.n_moves
+            allowance.left -= allowance.of_moves(work, n_moves, plan.block_size)
+            return made
+
+        def warmed_up(kernel: HMC, preconditioner: Preconditioner) -> ChainDraws:
+            blocks = start_blocks(
+                starts, self.log_density, block_size=plan.block_size, seed=seed, step_size=0.5,
+                preconditioners=[preconditioner] * -(-n_chains // plan.block_size),
+            )  # fmt: skip
+            return run(kernel, blocks, n_warmup=plan.n_warmup, n_draws=0)
+
         warm: ChainDraws | None = None
-        thin, confined, allowance = self.plan.thin, True, allowance or Allowance(0.0)
+        thin, is_confined = plan.thin, True
         if len(draws) >= 2 * draws.shape[1]:
             metric = full_preconditioner(draws.to(self.like))
-            warm = self._warm_up(replace(_WARM_UP, domain=domain), starts, metric, seed, on_step)
-            self._spend(allowance, warm)
+            warm = warmed_up(replace(_WARM_UP, domain=domain), metric)
         if warm is None or (warm.complete and _boundary_loss(warm) > 0.1):
-            pooled = pooled_preconditioner(draws, self.group)
-            preconditioner = DiagonalPreconditioner(pooled.scale.to(self.like))
-            warm = self._warm_up(_WARM_UP, starts, preconditioner, seed, on_step)
-            self._spend(allowance, warm)
-            thin, confined = 3 * thin, False  # free chains are less efficient
+            scale = pooled_preconditioner(draws, self.group).scale.to(self.like)
+            warm = warmed_up(_WARM_UP, DiagonalPreconditioner(scale))
+            thin, is_confined = 3 * thin, False  # free chains are less efficient
         if not warm.complete:
             return warm
         thin, kernel = self._spaced(warm, thin, allowance)
-        run = sample_chains(
-            self._sampler(replace(kernel, domain=domain if confined else None)), warm.blocks,
-            n_warmup=0, n_draws=self.plan.n_draws, thin=thin, n_jobs=self.plan.n_jobs,
-            on_step=on_step,
-        )  # fmt: skip
-        self._spend(allowance, run)
-        return run
-
-    def _spend(self, allowance: Allowance, run: ChainDraws) -> None:
-        made = _WITH_METRIC * (run.warmup.n_gradients + run.sampling.n_gradients)
-        n_moves = run.warmup.n_moves + run.sampling.n_moves
-        allowance.left -= allowance.of_moves(made, n_moves, self.plan.block_size)
+        kernel = replace(kernel, domain=domain if is_confined else None)
+        return run(kernel, warm.blocks, n_warmup=0, n_draws=plan.n_draws, thin=thin)
 
     def _spaced(self, warm: ChainDraws, thin: int, allowance: Allowance) -> tuple[int, HMC]:
         """Moves a draw, at most ``thin``, and the trajectories, by what the warm-up's cost.
 
         A mode that bends has steps a hundred times shorter than it is wide, whatever the metric.
         One long trajectory a draw, of 1,024 steps at most, is then worth many short ones of the
-        same cost: on energy with three units 64 steps four times gave 16 effective draws of the
-        prediction a second, 256 once 52, 1024 once 125. A trajectory that is cut has three quarters
-        of the most, on average.
+        same cost. A trajectory that is cut has three quarters of the most, on average.
         """
         made = float(warm.warmup.n_gradients.max())
         a_move = max(made / max(self.plan.n_warmup, 1), 1.0)
@@ -177,31 +182,6 @@ class ModeSampler:
         most = int(min(max(a_draw / 0.75, _WARM_UP.max_leapfrog), 1024))
         n_moves = a_draw / min(whole, 0.75 * most)
         return max(1, int(min(thin, n_moves))), replace(_DRAWING, max_leapfrog=most)
-
-    def _sampler(self, kernel: Kernel) -> Sampler:
-        return Sampler(kernel, self.log_density, FixedPreconditioner(), 0.9)
-
-    def _warm_up(
-        self,
-        kernel: Kernel,
-        starts: Tensor,
-        preconditioner: Preconditioner,
-        seed: int,
-        on_step: OnStep | None,
-    ) -> ChainDraws:
-        size = self.plan.block_size
-        blocks = start_blocks(
-            starts, self.log_density, block_size=size, seed=seed, step_size=0.5,
-            preconditioners=[preconditioner] * -(-len(starts) // size),
-        )  # fmt: skip
-        return sample_chains(
-            self._sampler(kernel),
-            blocks,
-            n_warmup=self.plan.n_warmup,
-            n_draws=0,
-            n_jobs=self.plan.n_jobs,
-            on_step=on_step,
-        )
 
 
 def pooled_preconditioner(
@@ -258,8 +238,12 @@ def refine(
     """
     allowance = allowance or Allowance(0.0)
     for round_seed in spawn_seeds(seed, 2):
-        unsure = [k for k in _contenders(weighing) if _matters(weighing, k)]
         pool = weighing.pool
+        # The eight highest that aren't hopeless: where none has draws enough, more won't do.
+        height = mean_log_density_by_mode(pool, weighing.modes)
+        may_matter = contending(pool, weighing.modes)
+        highest = height.argsort(descending=True, stable=True)[:8].tolist()
+        unsure = [k for k in highest if may_matter[k] and _matters(weighing, k)]
         for k, mode_seed in zip(unsure, spawn_seeds(round_seed, len(unsure)), strict=True):
             # With a draw four of the proposal are compared, and each of them is entered in the
             # domain of every mode, by an assignment of some five microseconds.
@@ -271,7 +255,14 @@ def refine(
             run = sampler(weighing, k, n_chains, seed=mode_seed, allowance=allowance)
             if not run.complete:
                 raise KeyboardInterrupt
-            pool = _with_chains(pool, run, weighing.modes.regions.domains[k])
+            domain = weighing.modes.regions.domains[k]
+            draws = domain.enter(torch.as_tensor(run.draws).flatten(0, 1).double())[0]
+            names = 1 + int(pool.chains.max()) + torch.arange(n_chains)
+            new = (
+                draws, torch.as_tensor(run.log_density).flatten().double(),
+                names.repeat_interleave(run.draws.shape[1]),
+            )  # fmt: skip
+            pool = DrawPool(*(torch.cat(pair) for pair in zip(pool, new, strict=True)))
         if pool is weighing.pool:
             return weighing
         weighing = weigh(log_density, pool, sampler.group, generator=sampler.generator)
@@ -285,23 +276,3 @@ def _matters(weighing: Weighing, k: int) -> bool:
         return False
     highest = value + 3.0 * error - weighing.weights.log_evidence
     return not highest < log(LEAST_WEIGHT)  # True for nan
-
-
-def _contenders(weighing: Weighing) -> list[int]:
-    """Modes that aren't hopeless, the eight highest: where none has draws enough, more won't do."""
-    height = mean_log_density_by_mode(weighing.pool, weighing.modes)
-    may_matter = contending(weighing.pool, weighing.modes)
-    order: list[int] = height.argsort(descending=True, stable=True)[:8].tolist()
-    return [k for k in order if may_matter[k]]
-
-
-def _with_chains(pool: DrawPool, run: ChainDraws, domain: FundamentalDomain) -> DrawPool:
-    """The pool and these chains, on the domain's copy."""
-    n_chains, n_draws, _ = run.draws.shape
-    draws = domain.enter(torch.as_tensor(run.draws).flatten(0, 1).double())[0]
-    names = 1 + int(pool.chains.max()) + torch.arange(n_chains)
-    return DrawPool(
-        torch.cat([pool.draws, draws]),
-        torch.cat([pool.values, torch.as_tensor(run.log_density).flatten().double()]),
-        torch.cat([pool.chains, names.repeat_interleave(n_draws)]),
-    )

@@ -79,7 +79,6 @@ class ModeMasses(NamedTuple):
     """Shares of the modes and evidence of the whole."""
 
     weights: Tensor  # (K,), sum 1; 0 where the evidence isn't known
-    standard_error: Tensor  # (K,), of the weights
     log_evidence: float  # nats, of all modes whose evidence is known: a lower bound on the whole
     log_evidence_standard_error: float
 
@@ -103,16 +102,17 @@ def find_modes(
        likeliest. Clusters that exchange a tenth of their draws, or share a chain that spends a
        tenth of its draws in each, are one.
 
-    ``labels`` are ``regions.assign(draws)``.
-
-    Splitting one mode in two costs accuracy only: the regions are disjoint, and their evidences
-    add up. Taking two modes for one costs more: rule 1 sees modes closer than 3 standard
-    deviations in every coordinate and equally high as one. A bridge with more components
+    ``labels`` are ``regions.assign(draws)``. Splitting one mode in two costs accuracy only: their
+    evidences add up. Taking two for one costs more: a bridge with more components
     (`bridge_evidence`) then gives another evidence. O(C^2 D), and O(n D) a draw of a shorter chain.
     """
     draws, values = draws.detach().cpu().double(), values.detach().cpu().double()
     chain = chains.cpu().unique(return_inverse=True)[1]
-    labels = _linked(draws, values, chain)[chain]
+    long = torch.bincount(chain) >= LONG
+    edges = [_alike(draws, values, chain, long)]
+    if not bool(long.all()):
+        edges.append(_neighbors(draws, values, chain, ~long[chain]))
+    labels = _components(torch.cat(edges, dim=1), len(long))[chain]
     while True:
         regions = _fit_regions(draws, labels, group)
         assigned = regions.assign(draws)
@@ -120,14 +120,18 @@ def find_modes(
         if int(merged.max()) + 1 == regions.n_modes:
             break
         labels = merged[labels]
-    return _in_order(assigned, regions)
+    counts = torch.bincount(assigned, minlength=regions.n_modes)
+    order = counts.argsort(descending=True, stable=True)
+    parts = ((regions.domains[k], regions.gaussians[k]) for k in order)
+    in_order = Regions(*map(tuple, zip(*parts, strict=True)))
+    return DrawModes(order.argsort()[assigned], in_order, counts[order])
 
 
 def weigh_modes(
     # Of disjoint regions, with independent errors. Those that are nan get weight 0.
     estimates: list[BridgeEstimate],
 ) -> ModeMasses:
-    """Weights ``softmax(log Z)`` and total ``logsumexp(log Z)`` with errors to first order.
+    """Weights ``softmax(log Z)``; total ``logsumexp(log Z)`` with its error to first order.
 
     All nan if no evidence is known.
     """
@@ -135,26 +139,10 @@ def weigh_modes(
     variance = torch.tensor([e.standard_error for e in estimates], dtype=torch.float64).square()
     known = log_z.isfinite()
     if not bool(known.any()):
-        nothing = torch.full_like(log_z, torch.nan)
-        return ModeMasses(nothing, nothing, torch.nan, torch.nan)
+        return ModeMasses(torch.full_like(log_z, torch.nan), torch.nan, torch.nan)
     weights = log_z.masked_fill(~known, -torch.inf).softmax(0)
-    shares = weights.square() * variance.masked_fill(~known, 0.0)
-    total = shares.sum()
-    # d w_k = w_k (d_k - sum_j w_j d_j)
-    spread = weights.square() * ((1.0 - 2.0 * weights) * variance.masked_fill(~known, 0.0) + total)
-    log_evidence = float(torch.logsumexp(log_z[known], 0))
-    return ModeMasses(weights, spread.clamp_min(0.0).sqrt(), log_evidence, float(total.sqrt()))
-
-
-def _linked(draws: Tensor, values: Tensor, chain: Tensor) -> Tensor:
-    """Rules 1 and 2: the component of each chain."""
-    n_chains = int(chain.max()) + 1
-    size = torch.bincount(chain, minlength=n_chains)
-    long = size >= LONG
-    edges = [_alike(draws, values, chain, long)]
-    if not bool(long.all()):
-        edges.append(_neighbors(draws, values, chain, ~long[chain]))
-    return _components(torch.cat(edges, dim=1), n_chains)
+    total = (weights.square() * variance.masked_fill(~known, 0.0)).sum()
+    return ModeMasses(weights, float(torch.logsumexp(log_z[known], 0)), float(total.sqrt()))
 
 
 def _components(edges: Tensor, n: int) -> Tensor:
@@ -228,29 +216,17 @@ def _gaussian(draws: Tensor, typical: Tensor) -> GaussianMixture:
 def _merge(labels: Tensor, assigned: Tensor, chain: Tensor) -> Tensor:
     """Rule 3: the new label of each cluster; crossed by a tenth, a boundary is none."""
     n = int(labels.max()) + 1
-    moved = _table(labels, assigned, n, n)
+
+    def table(rows: Tensor) -> Tensor:
+        """Counts of pairs of a row and the cluster that a draw is assigned to."""
+        n_rows = int(rows.max()) + 1
+        return torch.bincount(rows * n + assigned, minlength=n_rows * n).view(n_rows, n).double()
+
+    moved, visits = table(labels), table(chain)
     crossing = moved > 0.1 * moved.sum(dim=1, keepdim=True).clamp_min(1.0)
-    visits = _table(chain, assigned, int(chain.max()) + 1, n)
     lives = (visits > 0.1 * visits.sum(dim=1, keepdim=True)).double()
     edges = (crossing | ((lives.mT @ lives) > 0)).nonzero().mT
     return _components(edges, n)
-
-
-def _table(rows: Tensor, columns: Tensor, n_rows: int, n_columns: int) -> Tensor:
-    """Counts of pairs, float64 (n_rows, n_columns)."""
-    counts = torch.bincount(rows * n_columns + columns, minlength=n_rows * n_columns)
-    return counts.reshape(n_rows, n_columns).double()
-
-
-def _in_order(labels: Tensor, regions: Regions) -> DrawModes:
-    """Largest first."""
-    counts = torch.bincount(labels, minlength=regions.n_modes)
-    order = counts.argsort(descending=True, stable=True)
-    place = order.argsort()
-    sorted_regions = Regions(
-        tuple(regions.domains[k] for k in order), tuple(regions.gaussians[k] for k in order)
-    )
-    return DrawModes(place[labels], sorted_regions, counts[order])
 
 
 # A mode so many nats lower, on average over its draws, than the best holds no mass worth bridging:

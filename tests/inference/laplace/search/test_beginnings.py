@@ -151,17 +151,6 @@ def test_each_mode_is_the_better_of_its_two_ways(problem):
 
 
 @pytest.mark.long
-def test_doubt_keeps_weights_from_following_noise(problem):
-    """At so many weights for a line, believed labels end in modes of lower evidence."""
-    five = labels_starts(problem, 5)
-    believed, doubted = (
-        LABELS.search(problem, five, torch.tensor([doubted] * 5)).modes.log_evidence.median()
-        for doubted in (False, True)
-    )
-    assert doubted > believed + 2.0
-
-
-@pytest.mark.long
 def test_the_prior_of_the_higher_evidence_is_everyones(problem):
     flat = LayerScales(8.0, 4.0).bind(problem.network.layout)
     two = labels_starts(problem, 2)

@@ -130,7 +130,7 @@ def test_regions_do_not_depend_on_the_copy(generator):
     assert torch.equal(modes.regions.region(1)(x), label == 1)
 
 
-def test_errors_of_weights_by_simulation(generator):
+def test_the_error_of_the_whole_by_simulation(generator):
     log_z = torch.tensor([-10.0, -9.0, -11.0, -10.5], dtype=torch.float64)
     error = torch.tensor([0.02, 0.01, 0.05, 0.03], dtype=torch.float64)
     estimates = [
@@ -141,8 +141,6 @@ def test_errors_of_weights_by_simulation(generator):
     noise = torch.randn(20_000, 4, generator=generator, dtype=torch.float64)
     many = log_z + error * noise
     tolerance = 5 / (2 * 20_000) ** 0.5  # relative error of a standard deviation
-    spread = many.softmax(dim=1).std(dim=0)
-    assert bool(((found.standard_error[:4] / spread - 1).abs() < tolerance + 0.01).all())
     total = float(many.logsumexp(dim=1).std())
     assert abs(found.log_evidence_standard_error / total - 1) < tolerance + 0.01
     assert_close(found.weights[:4], log_z.softmax(0))

@@ -1,0 +1,86 @@
+"""Claims of the five papers and what holds of them here, with figures; and all commands at once.
+
+    python examples/papers/claims.py              # claims, verdicts, figures, and how many of each
+    python examples/papers/claims.py --run        # first every command behind them: a day on a CPU
+    python examples/papers/claims.py --run --fast # by ``--fast`` where a script has it: minutes
+
+All of it is read from the pages in ``docs/reproduction``, the commands too. A table or figure of a
+paper has a counterpart if a command makes it and its figures stand there.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPERS = "gelberg", "moore", "kurle", "wiese", "immer"
+VERDICTS = "holds", "in part", "doesn't", "can't be checked"
+
+
+def tables(page: str) -> Iterator[list[list[str]]]:
+    """The page's tables, rows of cells, headers included."""
+    for block in re.split(r"\.\. list-table::", page)[1:]:
+        body = re.split(r"\n\S", block)[0]
+        rows = re.split(r"\n   \* - ?", "\n" + body)[1:]
+        yield [[" ".join(cell.split()) for cell in re.split(r"\n     - ?", row)] for row in rows]
+
+
+def verdict(words: str) -> str:
+    """One of `VERDICTS`: mixed ones are in part."""
+    kinds = [kind for kind in VERDICTS if kind in words.replace("do not", "doesn't")]
+    if "mostly" in words or len(kinds) > 1 or re.match(r"holds (if|for|on)\b", words):
+        return "in part"
+    return kinds[0] if kinds else "in part"
+
+
+def commands(rows: list[list[str]]) -> list[str]:
+    """The commands in these rows, each once."""
+    found = re.findall(r"``(python examples/papers/[^`]*)``", " ".join(row[1] for row in rows))
+    return list(dict.fromkeys(found))
+
+
+def run(command: str, *, fast: bool) -> None:
+    """Run it, and say what it took."""
+    script = command.split()[1]
+    words = [sys.executable, *command.split()[1:]]
+    if fast and "--fast" in (ROOT / script).read_text(encoding="utf-8"):
+        words.append("--fast")
+    print(f"\n$ {' '.join(['python', *words[1:]])}", flush=True)
+    begin = time.perf_counter()
+    code = subprocess.run(words, cwd=ROOT, check=False).returncode
+    print(f"[{time.perf_counter() - begin:.0f} s{'' if code == 0 else f', failed: {code}'}]")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--papers", nargs="+", choices=PAPERS, default=PAPERS)
+    chosen = parser.parse_args()
+    total: Counter[str] = Counter()
+    for paper in chosen.papers:
+        page = (ROOT / f"docs/reproduction/{paper}.rst").read_text(encoding="utf-8")
+        claims, *others = tables(page)
+        shown = [row for table in others if table[0][1] == "Command" for row in table[1:]]
+        for command in commands(shown) if chosen.run else ():
+            run(command, fast=chosen.fast)
+        title = re.search(r"^(.+)\n=+$", page, re.MULTILINE)
+        print(f"\n{title[1] if title else paper}")
+        for claim, here, by in claims[1:]:
+            total[verdict(here)] += 1
+            print(f"  {verdict(here):16s} {claim}\n{'':19s}{here}; {by}")
+        papers = [row for row in shown if not row[0].startswith("not in the paper")]
+        made = [row for row in papers if row[1] and row[3] not in {"", "not run"}]
+        print(f"  {len(made)} of {len(papers)} tables and figures have a counterpart; not: "
+              f"{', '.join(row[0] for row in papers if row not in made) or 'none'}")  # fmt: skip
+    counts = ", ".join(f"{total[kind]} {kind}" for kind in VERDICTS)
+    print(f"\n{sum(total.values())} claims: {counts}")
+
+
+if __name__ == "__main__":
+    main()
