@@ -165,7 +165,14 @@ def batch(
     size = check_count("n", n, 1, len(functions))
     if best is not None:
         values = _one_target(functions, 2)
-        return _by_improvement(values - best if maximize else best - values, size)
+        gain = values - best if maximize else best - values
+        rows, worths, reached = np.empty(size, dtype=np.intp), np.empty(size), np.zeros(n_draws)
+        for k in range(size):
+            worth = np.maximum(gain, reached).mean(axis=1)
+            worth[rows[:k]] = -np.inf
+            rows[k] = worth.argmax()
+            worths[k], reached = worth[rows[k]], np.maximum(gain[rows[k]], reached)
+        return Batch(rows, worths)
     if isinstance(law, ClassPredictive):
         noise = np.sqrt(functions.mean(axis=-1).clip(1e-9))
     else:
@@ -173,17 +180,6 @@ def batch(
         noise = np.sqrt(law.uncertainty().aleatoric)[:, None]
     off = functions - functions.mean(axis=-1, keepdims=True)
     return _by_information(off / noise[..., None] / np.sqrt(n_draws - 1.0), size)
-
-
-def _by_improvement(gain: Array, n: int) -> Batch:
-    """Greedy choice by the gains of every row under every draw (N, S)."""
-    rows, values, reached = np.empty(n, dtype=np.intp), np.empty(n), np.zeros(gain.shape[1])
-    for k in range(n):
-        worth = np.maximum(gain, reached).mean(axis=1)
-        worth[rows[:k]] = -np.inf
-        rows[k] = worth.argmax()
-        values[k], reached = worth[rows[k]], np.maximum(gain[rows[k]], reached)
-    return Batch(rows, values)
 
 
 def _by_information(root: Array, n: int) -> Batch:

@@ -319,9 +319,7 @@ class ClassPredictive:
 
     def functions(self, n: int = 1, random_state: Any = 0) -> Array:
         """Probabilities given draws of functions, (n_samples, n_classes, n), joint over rows."""
-        if not isinstance(self._model, BayesianClassifierMixin):
-            raise TypeError(f"{self!r} draws no functions: that takes models of this package.")
-        return self._model.sample_f(self._X, n, random_state)
+        return self._ours("functions").sample_f(self._X, n, random_state)
 
     def log_prob(self, y: Any) -> Array:
         """Log probability of observed labels, (n_samples,) nats; -inf of one never seen."""
@@ -336,10 +334,9 @@ class ClassPredictive:
 
     def uncertainty(self) -> Bunch:
         """Entropy by its source, nats: ``total``, ``epistemic``, ``aleatoric``."""
+        return self._ours("uncertainty").predict_uncertainty(self._X)
+
+    def _ours(self, question: str) -> BayesianClassifierMixin:
         if not isinstance(self._model, BayesianClassifierMixin):
-            raise TypeError(
-                f"{type(self._model).__name__} doesn't say which part of its uncertainty is about "
-                "the model: uncertainty() takes models of this package."
-            )
-        found: Bunch = self._model.predict_uncertainty(self._X)
-        return found
+            raise TypeError(f"{self!r} has no {question}(): that takes models of this package.")
+        return self._model

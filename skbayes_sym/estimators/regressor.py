@@ -58,19 +58,6 @@ def check_counts(y: Array, likelihood: object) -> None:
         )
 
 
-def _warn_of_constant(y: Array) -> None:
-    """Say what can't be learned of targets that are all the same."""
-    constant = (y == y[0]).all(axis=0)
-    if constant.any():
-        place = int(constant.argmax())
-        which = "y" if y.shape[1] == 1 else f"column {place} of y"
-        warn_user(
-            f"{which} is constant ({y[0, place]:g}): there is nothing to learn but that, and no "
-            "scale to tell noise from. Check the targets.",
-            UserWarning,
-        )
-
-
 def checked_levels(levels: Any, name: str = "quantiles") -> Array:
     """Levels of quantiles as numbers, (n,); ValueError unless strictly between 0 and 1."""
     try:
@@ -150,8 +137,15 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def _encode_targets(self, y: Array) -> Targets:
         columns = y.reshape(len(y), -1)
-        if len(columns) > 1 and not self._is_of_counts():
-            _warn_of_constant(columns)
+        constant = (columns == columns[0]).all(axis=0)
+        if len(columns) > 1 and constant.any() and not self._is_of_counts():
+            place = int(constant.argmax())
+            which = "y" if columns.shape[1] == 1 else f"column {place} of y"
+            warn_user(
+                f"{which} is constant ({columns[0, place]:g}): there is nothing to learn but that, "
+                "and no scale to tell noise from. Check the targets.",
+                UserWarning,
+            )
         return Targets(columns, y.ndim)
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:

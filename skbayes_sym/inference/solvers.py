@@ -188,22 +188,22 @@ class Gibbs(_Settings):
         # sweeps with components that are all but switched off.
         prior = problem.model.prior._replace(scatter=1.0)
         problem = replace(problem, model=problem.model._replace(prior=prior))
-        draws = sample_factors(
+        draws, noises, n_sweeps, stopped = sample_factors(
             problem,
             problem.start,
             n_warmup=problem.max_iter // 4,
             n_kept=min(self.n_draws, problem.max_iter - problem.max_iter // 4),
             on_sweep=on_sweep,
         )
-        aligned, start = align(problem, draws.rows), problem.start
-        log_noise = 0.5 * draws.noise_variance.double().mean().log().reshape(1)
+        aligned, start = align(problem, draws), problem.start
+        log_noise = 0.5 * noises.double().mean().log().reshape(1)
         likelihood = Gaussian(log_noise, learn=bool(start.likelihood.n_params))
         posterior = FactorState(*_moments(aligned), likelihood, start.laws)
         for index, side in enumerate(problem.priors):
             moments = side_moments(problem, posterior, index)
             law, _ = side.learned(moments, problem.laws(posterior)[index])
             posterior = with_law(problem, posterior, index, law)
-        return Factors(posterior, draws.n_sweeps, draws.stopped, draws=aligned)
+        return Factors(posterior, n_sweeps, stopped, draws=aligned)
 
 
 def _by_sweeps(

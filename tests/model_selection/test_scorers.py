@@ -159,14 +159,12 @@ def test_scorers_by_name_inside_cross_validation():
     model = make_pipeline(StandardScaler(), LINEAR)
     levels = (np.arange(60) + 0.5) / 60
     scoring = {f"{q:.5f}": get_scorer("neg_pinball", quantile=q) for q in levels}
-    scoring |= {name: get_scorer(name) for name in ("neg_crps", "log_density")}
+    scoring["neg_crps"] = get_scorer("neg_crps")
     found = cross_validate(model, X, y, scoring=scoring, cv=2)
     average = np.mean([found[f"test_{q:.5f}"] for q in levels], axis=0)
     np.testing.assert_allclose(
         found["test_neg_crps"], 2 * average, rtol=1e-3
     )  # the rule's error is below 1 / 60^2
-    expected = cross_val_score(model, X, y, scoring=DENSITY, cv=2)
-    np.testing.assert_array_equal(found["test_log_density"], expected)
     fitted = model.fit(X, y)
     upper = fitted[-1].predict_quantiles(fitted[:-1].transform(X), [0.9])[:, 0]
     scorer = pickle.loads(pickle.dumps(get_scorer("neg_pinball", quantile=0.9)))
@@ -213,10 +211,6 @@ def test_a_wrong_name_or_quantile_is_refused(name, settings, message):
 def test_classes_have_no_crps():
     with pytest.raises(ValueError, match="LogisticRegression predicts classes"):
         get_scorer("neg_crps")(LogisticRegression(max_iter=500).fit(*IRIS), *IRIS)
-    proba = LogisticRegression(max_iter=500).fit(*IRIS).predict_proba(IRIS[0])
-    expected = np.log(proba[np.arange(150), IRIS[1]]).mean()
-    scored = get_scorer("log_density")(LogisticRegression(max_iter=500).fit(*IRIS), *IRIS)
-    assert scored == pytest.approx(expected)
 
 
 def test_no_split_is_all_rows_twice():

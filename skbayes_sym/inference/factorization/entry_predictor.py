@@ -1,6 +1,6 @@
 """Predictions of a fitted factorisation: entries of its rows, and of rows that weren't there."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, NamedTuple
@@ -101,8 +101,8 @@ class FactorPredictor(BasePredictor):
             chosen = rng.integers(len(draws), size=n)
             pairs = ((draws[s, i], draws[s, n_rows + j]) for s in chosen)
         else:
-            u, v = _AskedRows.of(self.rows, i), _AskedRows.of(self.columns, j)
-            pairs = ((u.draw(rng), v.draw(rng)) for _ in range(n))
+            u, v = _drawer(self.rows, i), _drawer(self.columns, j)
+            pairs = ((u(rng), v(rng)) for _ in range(n))
         root_k = sqrt(self.network.n_components)
         products = np.array([np.sum(one * other, axis=1) / root_k for one, other in pairs])
         return torch.as_tensor(products).unsqueeze(-1) + self.shift
@@ -162,8 +162,8 @@ class FactorPredictor(BasePredictor):
         n, draws = len(self.rows.mean), self.draws
         if draws is not None:  # drawn by themselves: columns are as each draw has them
             rng = np.random.default_rng(0)
-            drawn = _AskedRows.of(more, np.arange(len(more.mean)))
-            new = [torch.as_tensor(drawn.draw(rng)).to(draws) for _ in draws]
+            draw = _drawer(more, np.arange(len(more.mean)))
+            new = [torch.as_tensor(draw(rng)).to(draws) for _ in draws]
             draws = torch.cat([draws[:, :n], torch.stack(new), draws[:, n:]], dim=1)
         pairs = zip(self.rows, more, strict=True)
         return replace(self, rows=EntryRows(*(torch.cat(pair) for pair in pairs)), draws=draws)
@@ -299,25 +299,21 @@ class FactorPredictor(BasePredictor):
         )  # fmt: skip
 
 
-class _AskedRows(NamedTuple):
-    """The rows that entries are asked of, each once."""
+def _drawer(side: EntryRows, asked: Array) -> Callable[[np.random.Generator], Array]:
+    """Draws of the row of every entry, (E, D); rows that entries are asked of are drawn once.
 
-    mean: Array  # (r, D)
-    root: Array  # (r, D, D)
-    place: Array  # (E,), of each entry's row among them
+    Pinned coordinates have no variance, so roots are by eigenvalues.
+    """
+    distinct, place = np.unique(asked, return_inverse=True)
+    mean, cov = side.mean.numpy()[distinct], side.cov.numpy()[distinct]
+    values, vectors = np.linalg.eigh(cov)
+    root = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
 
-    @classmethod
-    def of(cls, side: EntryRows, asked: Array) -> "_AskedRows":
-        """Pinned coordinates have no variance, so roots are by eigenvalues."""
-        distinct, place = np.unique(asked, return_inverse=True)
-        values, vectors = np.linalg.eigh(side.cov.numpy()[distinct])
-        root = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
-        return cls(side.mean.numpy()[distinct], root, place)
+    def draw(rng: np.random.Generator) -> Array:
+        noise = rng.standard_normal((*mean.shape, 1))
+        return np.asarray((mean + (root @ noise)[..., 0])[place])
 
-    def draw(self, rng: np.random.Generator) -> Array:
-        """Draw the row of every entry, (E, D)."""
-        noise = rng.standard_normal((*self.mean.shape, 1))
-        return np.asarray((self.mean + (self.root @ noise)[..., 0])[self.place])
+    return draw
 
 
 def cholesky_of(matrix: Tensor) -> Tensor:

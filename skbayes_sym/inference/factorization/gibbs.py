@@ -5,7 +5,6 @@ other way round; the priors of both, if they are learned, are drawn before them.
 """
 
 from math import log
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,24 +25,18 @@ from skbayes_sym.numerics.random import normal_like, numpy_generator
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 
-class GibbsDraws(NamedTuple):
-    """Draws of the factors after the warm-up."""
-
-    rows: Tensor  # (S, n + m, k), those of U first, then those of V
-    noise_variance: Tensor  # (S,)
-    n_sweeps: int
-    stopped: Stopped
-
-
 def sample_factors(
     problem: FactorProblem, start: FactorState, *, n_warmup: int, n_kept: int, on_sweep: OnSweep
-) -> GibbsDraws:
+) -> tuple[Tensor, Tensor, int, Stopped]:
     """Alternate between the rows of U, of V and the noise.
 
     ``problem``: its noise variance, if it is learned, is sampled (prior uniform in its logarithm).
     ``start``: its means are the starting point. ``n_warmup``, ``n_kept``: sweeps thrown away, and
     draws kept of the others at equal distances. ``on_sweep``: told every draw, without spread; True
     stops, with at least one draw kept.
+
+    Returns draws (S, n + m, D), those of U first, noise variances (S,), the number of sweeps, and
+    why they ended.
     """
     data, model, n = problem.data, problem.model, problem.data.n_rows
     n_sweeps, generator = problem.max_iter, problem.generator("gibbs")
@@ -70,7 +63,7 @@ def sample_factors(
     if not noises:
         draws[0] = state.mean
         noises = [state.noise_variance]
-    return GibbsDraws(draws[: len(noises)], torch.tensor(noises), n_made, loop.stopped)
+    return draws[: len(noises)], torch.tensor(noises), n_made, loop.stopped
 
 
 def _draw_side(

@@ -254,14 +254,11 @@ def update(
     while tried is None and rho > 2.0**-20:
         tried = passes(state.sites.toward(target, rho))
         rho *= 0.5
-    return Update(state, 0.0) if tried is None else Update(tried, _change(state, tried))
-
-
-def _change(before: SiteState, after: SiteState) -> float:
-    old, new = (s.output_covariance.diagonal(dim1=-2, dim2=-1) for s in (before, after))
-    shift = (after.mean - before.mean).abs() / new.sqrt()
-    widening = (new - old).abs() / new
-    return max(float(t.nan_to_num(0.0).amax()) for t in (shift, widening))
+    if tried is None:
+        return Update(state, 0.0)
+    old, new = (s.output_covariance.diagonal(dim1=-2, dim2=-1) for s in (state, tried))
+    changes = (tried.mean - state.mean).abs() / new.sqrt(), (new - old).abs() / new
+    return Update(tried, max(float(t.nan_to_num(0.0).amax()) for t in changes))
 
 
 def converge(

@@ -25,7 +25,7 @@ from skbayes_sym import (
 from skbayes_sym.estimators.bayesian_mlp import pool as pool_module
 from skbayes_sym.estimators.bayesian_mlp import pools as estimator
 from skbayes_sym.estimators.bayesian_mlp.pool import Weights
-from skbayes_sym.estimators.ensemble import members as method
+from skbayes_sym.estimators.ensemble.members import Refitting
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.models import Gaussian
 
@@ -316,7 +316,7 @@ def test_labels_that_follow_a_line_are_the_linear_models():
 
 @pytest.mark.long
 def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypatch):
-    monkeypatch.setattr(method, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(pool_module, "Refitting", partial(Refitting, most_work=1.0))
     clf = BayesianMLPClassifier((4,), n_modes=1, n_members=2, random_state=0)
     found = clf.fit(*noisy_line(100, 0))
     assert not hasattr(found, "samples_")
@@ -329,7 +329,7 @@ def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypat
 @pytest.mark.long
 def test_what_would_take_long_is_left_out(monkeypatch):
     monkeypatch.setattr(ModesEffort, "affordable_labels", lambda *_: (0, False))
-    monkeypatch.setattr(method, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(pool_module, "Refitting", partial(Refitting, most_work=1.0))
     found = clone(CLF).fit(PETALS, KIND)
     assert not hasattr(found, "posterior_")
     assert found.refitted_members_ is None

@@ -15,12 +15,8 @@ from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.priors import ARD, LayerScales
 
-FAST = {
-    "n_chains": 8,
-    "n_draws": 30,
-    "random_state": 0,
-    "remove_symmetries": ModeWeights("evidence"),
-}
+FAST = {"n_chains": 8, "n_draws": 30, "random_state": 0,
+        "remove_symmetries": ModeWeights("evidence")}  # fmt: skip
 VOTES = {**FAST, "n_chains": 4, "n_draws": 10, "remove_symmetries": ModeWeights("uniform")}
 
 

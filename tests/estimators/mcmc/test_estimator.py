@@ -37,14 +37,9 @@ def weighed():
     """Chains allocated to modes by evidence."""
     X, y = make_sinusoidal(60, random_state=0)
     reg = MCMCRegressor(
-        (2,),
-        prior=1.0,
-        sampler=Chains(HMC(max_leapfrog=16), init="prior", n_warmup=150),
-        n_chains=12,
-        n_draws=20,
-        remove_symmetries=ModeWeights("evidence"),
-        random_state=0,
-    )
+        (2,), prior=1.0, sampler=Chains(HMC(max_leapfrog=16), init="prior", n_warmup=150),
+        n_chains=12, n_draws=20, remove_symmetries=ModeWeights("evidence"), random_state=0,
+    )  # fmt: skip
     return reg.fit(X, y), X, y
 
 

@@ -75,14 +75,9 @@ def test_an_interrupt_while_drawing_keeps_the_draws(estimator, data, gradients):
 def test_every_task_ends_and_an_interrupt_while_chains_are_allocated_keeps_the_modes(gradients):
     X, y = DIABETES[0][:, :1], DIABETES[1]
     reg = MCMCRegressor(
-        (1,),
-        sampler=Chains(init="prior", n_warmup=40),
-        prior=1.0,
-        n_chains=4,
-        n_draws=20,
-        remove_symmetries=ModeWeights("evidence"),
-        random_state=0,
-    )
+        (1,), sampler=Chains(init="prior", n_warmup=40), prior=1.0, n_chains=4, n_draws=20,
+        remove_symmetries=ModeWeights("evidence"), random_state=0,
+    )  # fmt: skip
     watch = Watch()
     whole = clone(reg).set_callbacks(watch).fit(X, y)
     assert whole.stop_reason_ == "max_iter"

@@ -264,10 +264,8 @@ def unadjusted_variances(target, generator, n_dims=10, n_steps=400):
     density, n = scaled(scale), 200
     own = DiagonalPreconditioner(scale * torch.linspace(0.7, 1.4, n_dims).double())
     x = scale * torch.randn(n, n_dims, generator=generator, dtype=torch.float64)
-    at, sizes = (
-        Motion.start(x, density, generator),
-        EnergyErrorAdaptation.start(torch.full((n,), 0.1, dtype=torch.float64)),
-    )
+    at = Motion.start(x, density, generator)
+    sizes = EnergyErrorAdaptation.start(torch.full((n,), 0.1, dtype=torch.float64))
     squares, errors = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
     for step in range(n_steps):
         at, info = microcanonical_move(
