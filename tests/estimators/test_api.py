@@ -33,7 +33,9 @@ SEVERAL_DEFAULTS = {
     "max_iter": {"auto", 2000, 1000, 500, 300},
     "n_modes": {10, 4},
     "noise_std": {"learn", "effective"},  # of members whose weights take freedoms from it
-    "prior": {1.0, "learn", "auto"},  # learned where there is an evidence; "auto" of chains
+    # Learned where there is an evidence; "auto" of chains; wide, and at the mode, with invariances.
+    "prior": {1.0, 3.0, "learn", "auto"},
+    "predictive": {"sampling", "plugin"},
     "optimizer": {"auto", "adam"},  # Gauss-Newton where it can be
     # Of either optimiser; nats per row; nats per entry; posterior standard deviations.
     "tol": {"auto", 1e-3, 1e-4, 1e-6},

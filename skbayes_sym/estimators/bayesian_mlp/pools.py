@@ -165,7 +165,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
     feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
+        Means of `relevance_`, as shares of 1.
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members; only where there are some.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)

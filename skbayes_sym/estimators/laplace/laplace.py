@@ -234,7 +234,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         expanded where the search ended, which few rows end early: where the weights went on to
         converge it was 0 to 46 nats lower (442 rows of diabetes: 27 to 46).
     feature_importances_ : ndarray of shape (n_features,)
-        Means of these scales, as shares of 1.
+        Means of `relevance_`, as shares of 1.
     prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)
         Prior standard deviation of every group of weights, geometric mean over the modes (every
         weight's own where it was given); by Adam that of every covered layer.

@@ -196,9 +196,10 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         row training takes (8) and predictions average over (32), and how fast half-widths grow.
         None: the paper's non-invariant model.
     prior : "learn", float or sequence of float, default=3.0
-        Standard deviation of normal weights and biases, in standardised units: one number or one
-        per layer. "learn" maximises the evidence over it, layer by layer, from 3.0: it ends
-        narrower and underfits, which cost up to 0.26 nats per test row on 17 image sets of 18.
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
+        3.0: it ends narrower and underfits, which cost up to 0.26 nats per test row on 17 image
+        sets of 18.
     noise_std : as in every regressor
     max_iter : as in every network
     standardize : as in every regressor
