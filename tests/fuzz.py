@@ -317,8 +317,8 @@ QUESTIONS = (
     "predict_uncertainty", "log_predictive_density",
     "sample_y",
     "score", "log_likelihood_samples", "transform", "inverse_transform", "predict_entries",
-    "with_new_rows",
-    "with_new_columns", "recommend", "get_feature_names_out", "reconstruct",
+    "with_new_rows", "with_new_columns", "recommend", "similar_columns", "get_feature_names_out",
+    "reconstruct",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ Learned invariances save data
 Digits turned by any angle, and ever fewer of them (after Figure 3 of Immer et al. 2022, which has
 CIFAR-10). The non-invariant network has to see every digit at every angle; learning that the angle
 doesn't matter replaces data: 400 digits teach it more than 800 do without. With 200 and fewer the
-rotation isn't found every time, or not all of it. Augerino learns half-widths with the weights, by
+rotation is mostly missed. Augerino learns half-widths with the weights, by
 the likelihood; at these settings they fall back to 0.
 """
 

@@ -56,7 +56,7 @@ def turned(X, copies=10):
 
 base = {
     "hidden_layer_sizes": (50,), "standardize": False,
-    "optimizer": EvidenceAdam(curvature="full"), "random_state": 1,
+    "optimizer": EvidenceAdam(curvature="full"), "prior": "learn", "random_state": 1,
 }  # fmt: skip
 kronecker = EvidenceAdam(curvature="kron-exact")
 rotation = {"invariances": Invariances(Rotation2D(), n_augmentations=20)}

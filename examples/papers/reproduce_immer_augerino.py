@@ -54,11 +54,11 @@ class Rotation(nn.Module):
         )
 
 
-def learned_degrees(seed, inverted, objective="evidence", n=100, **more):
+def learned_degrees(seed, inverted, objective="evidence", n=100, rate="auto", **more):
     """Half-width of the learned rotation."""
     X, y = make_rings(200, random_state=seed)
     model = LILAClassifier(
-        (50,), invariances=Invariances([Rotation(inverted)], 20), standardize=False,
+        (50,), invariances=Invariances([Rotation(inverted)], 20, rate), standardize=False,
         optimizer=EvidenceAdam(curvature="kron-exact", updates=Updates(n, objective=objective)),
         random_state=seed, tol=None, **more,
     ).fit(X, y)  # fmt: skip
@@ -72,7 +72,7 @@ def main():
     fast = parser.parse_args().fast
     seeds = range(1, 2 if fast else 4)
     fewer = {"max_iter": 20, "n": 4} if fast else {}
-    methods = {"LILA": {}}
+    methods = {"LILA": {"prior": "learn", "rate": 0.14}}
     for reward in REWARDS:
         methods[f"Augerino, reward {reward}"] = {
             "objective": Augerino(reward), "prior": 4.5,

@@ -31,6 +31,8 @@ from skbayes_sym import EvidenceAdam, LILAClassifier, Updates
 from skbayes_sym.models import Affine, Augerino, Invariances
 
 REWARDS = (0.01, 0.1, 1.0)
+# Of `target` and `upright`.
+AS_IN_THE_PAPER = {"prior": "learn", "predictive": "sampling", "burn_in": 0.1}
 N_TRAIN, N_TEST = 400, 500
 VERSIONS = ("turned", "scaled", "turned all round", "upright")
 HELD = {
@@ -66,9 +68,12 @@ def load(version, seed, n_train=N_TRAIN):
     return X[:n_train], y[:n_train], X[n_train:], y[n_train:]
 
 
-def fit(X, y, seed, n=100, objective="evidence", **settings):
-    """A network of 100 units, 1000 steps, 100 updates unless it says otherwise."""
-    updates = Updates(n, objective=objective)
+def fit(X, y, seed, n=100, objective="evidence", burn_in=0.02, **settings):
+    """A network of 100 units, 1000 steps, 100 updates unless it says otherwise.
+
+    In a burn-in of a tenth these steps fit all labels, before a half-width has moved.
+    """
+    updates = Updates(n, burn_in, objective=objective)
     given = {"invariances": Invariances(learning_rate=0.2), "max_iter": 1000, **settings}
     model = LILAClassifier(
         (100,), image_shape=(8, 8), optimizer=EvidenceAdam(0.05, 100, updates=updates),
@@ -153,7 +158,11 @@ def target(seeds, fewer):
         held = {h: Invariances(Held(generator, h), learning_rate=1e-12) for h in half_widths}
         for name, invariances in {**held, "learned": Invariances(learning_rate=0.2)}.items():
             models = [
-                fit(*data[seed][:2], seed, **{**fewer, "invariances": invariances})
+                fit(
+                    *data[seed][:2],
+                    seed,
+                    **{**fewer, **AS_IN_THE_PAPER, "invariances": invariances},
+                )
                 for seed in seeds
             ]
             evidence = [model.log_evidence_ for model in models]
@@ -177,8 +186,8 @@ def upright(seeds, fewer):
         found = []
         for seed in seeds:
             X, y, *test = load("upright", seed, n_train)
-            plain = fit(X, y, seed, **{**fewer, "invariances": None})
-            lila = fit(X, y, seed, **fewer)
+            plain = fit(X, y, seed, **{**fewer, **AS_IN_THE_PAPER, "invariances": None})
+            lila = fit(X, y, seed, **fewer, **AS_IN_THE_PAPER)
             shown = ", ".join(f"{k} {v:.2f}" for k, v in lila.invariance_.items() if v >= 0.05)
             print(f"upright, {n_train} digits, seed {seed}: {shown or 'nothing'} learned")
             found.append(

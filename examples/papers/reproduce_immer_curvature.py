@@ -57,7 +57,7 @@ def fit(curvature, n_train, seed, n=100, **fewer):
         image_shape=(8, 8),
         optimizer=EvidenceAdam(0.05, 100, curvature, updates=Updates(n)),
         invariances=Invariances(learning_rate=0.2),
-        predictive="plugin",
+        prior="learn",
         tol=None,
         random_state=seed,
         **fewer,

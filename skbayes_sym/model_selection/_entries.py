@@ -72,7 +72,7 @@ class EntryKFold:
     ) -> None:
         if not isinstance(n_splits, (int, np.integer)) or n_splits < 2:
             raise ValueError(f"n_splits must be an integer of at least 2, got {n_splits!r}.")
-        if by not in _BY:
+        if not isinstance(by, str) or by not in _BY:
             raise ValueError(f"by must be one of {_BY}, got {by!r}.")
         self.n_splits = int(n_splits)
         self.by = by

@@ -30,6 +30,7 @@ from skbayes_sym.estimators.factorization.side_features import FeatureCode, of_n
 from skbayes_sym.inference.factorization.entry_predictor import (
     EntryRows,
     FactorPredictor,
+    law_cov,
 )
 from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
@@ -44,6 +45,14 @@ class Recommended(NamedTuple):
 
     columns: Array  # (n_rows, n), labels or positions
     values: Array  # (n_rows, n): expected entries, probabilities, or one draw of entries
+
+
+class Similar(NamedTuple):
+    """Columns like one, the most alike first."""
+
+    columns: Array  # (n,), labels or positions
+    mean: Array  # (n,), posterior mean of the correlation
+    interval: Array  # (n, 2), ends of a central 90 % interval
 
 
 class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):
@@ -331,6 +340,51 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         columns, names = np.concatenate(chosen)[:, :n_left], self._labels("column")
         columns = columns if names is None else names[columns]
         return Recommended(columns, np.concatenate(values)[:, :n_left])
+
+    def similar_columns(
+        self, column: Any, n: int = 10, *, n_draws: int = 200, random_state: Any = None
+    ) -> Similar:
+        """Find the columns that rows take to as they do to one: by correlation over rows.
+
+        Parameters
+        ----------
+        column : label or int
+            Label or position.
+        n, n_draws : int, default=10, 200
+            Columns to find, and draws of the factors' posterior.
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        Similar
+            ``columns``, ``mean`` and ``interval`` of the correlation between the expected entries
+            of two columns, over rows of the prior; the highest mean first.
+        """
+        check_is_fitted(self)
+        check_count("n", n)
+        check_count("n_draws", n_draws)
+        predictor, labels = self._predictor(), self._labels("column")
+        (place,), n_unknown = places([column], len(predictor.columns.mean), "columns", labels)
+        if n_unknown:
+            raise ValueError(f"column {column!r} was not there in fit, so nothing is like it.")
+        # Rows t ~ N(m, C), their offset included, have entries t' v: two columns of them are
+        # correlated as v' C w says.
+        free = list(predictor.network.sides[0].free)
+        root = torch.linalg.cholesky(law_cov(predictor.laws[0])).numpy()
+        loc = predictor.columns.mean[:, free].numpy()
+        values, vectors = np.linalg.eigh(predictor.columns.cov[:, free][:, :, free].numpy())
+        spread = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
+        rng, cosines = np.random.default_rng(seed_of(random_state)), []
+        for _ in range(n_draws):
+            noise = rng.standard_normal((*loc.shape, 1))
+            drawn = (loc + (spread @ noise)[..., 0]) @ root
+            drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+            cosines.append(drawn @ drawn[place])
+        mean = np.mean(cosines, axis=0)
+        order = np.argsort(-np.where(np.arange(len(mean)) == place, -np.inf, mean))[:n]
+        order = order[order != place]
+        ends = np.quantile(cosines, [0.05, 0.95], axis=0)
+        return Similar(order if labels is None else labels[order], mean[order], ends[:, order].T)
 
     def _asked(self, rows: Any, columns: Any) -> tuple[FactorPredictor, Tensor]:
         """Places of entries, (E, 2), and a predictor that has them, unknown ones at the end."""

@@ -455,18 +455,22 @@ class EvidenceLaplaceLabels:
         how = EvidenceSearch(max_iter, self.tol)
         best: list[tuple[LabelsEvidence, Search]] = []
 
+        def keeping(found: Callable[[Search], tuple[LabelsEvidence, Search]]) -> OnSearch:
+            phase = run.phase(share, max_iter)
+
+            def on_step(step: int, so_far: Callable[[], Search]) -> bool:
+                run.keep(lambda: unrefined(*found(so_far())))
+                return phase(step, {"steps": step})
+
+            return on_step
+
         def search(problem: LabelsEvidence, theta: Tensor, doubted: bool) -> Search:
             def better(search: Search) -> tuple[LabelsEvidence, Search]:
                 either = [*best, (problem, search)]
                 return max(either, key=lambda one: float(one[1].modes.score.max()))
 
-            def on_step(step: int, so_far: Callable[[], Search]) -> bool:
-                run.keep(lambda: unrefined(*better(so_far())))
-                return phase(step, {"steps": step})
-
-            phase = run.phase(share, max_iter)
             is_doubted = torch.tensor([doubted], device=theta.device)
-            search = how.search(problem, theta.unsqueeze(0), is_doubted, on_step)
+            search = how.search(problem, theta.unsqueeze(0), is_doubted, keeping(better))
             best[:] = [better(search)]
             run.keep(lambda: unrefined(*best[0]))
             return search
@@ -478,11 +482,5 @@ class EvidenceLaplaceLabels:
         problem = replace(problem, prior=some.prior)
         if rough.has_ended or len(some.data.x) == len(problem.data.x):
             return problem, rough
-        phase = run.phase(share, max_iter)
-
-        def on_step(step: int, so_far: Callable[[], Search]) -> bool:
-            run.keep(lambda: unrefined(problem, so_far()))
-            return phase(step, {"steps": step})
-
         how = replace(how, max_iter=min(max_iter, self.effort.labels_last_steps))
-        return problem, how.resumed(problem, rough.modes, on_step)
+        return problem, how.resumed(problem, rough.modes, keeping(lambda found: (problem, found)))

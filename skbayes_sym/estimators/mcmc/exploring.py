@@ -246,11 +246,6 @@ class Explored(NamedTuple):
     chains: ChainDraws
     draws: Draws  # one vote per chain
 
-    @property
-    def n_starts(self) -> int:
-        """Number of independent ones."""
-        return len(self.draws.position)
-
 
 def explore(setting: SamplingSetting) -> Explored:
     """Run the chains; one vote each."""

@@ -143,7 +143,7 @@ class Sampled:
             samples = on_reference_set(setting, theta, draws.value)
             offset, weighing = setting.data.log_jacobian, allocation.weighing
             if weighing is not None:
-                modes = list_modes(weighing, explored.n_starts, draws.home, offset)
+                modes = list_modes(weighing, len(explored.draws.position), draws.home, offset)
                 if allocation.trusted:
                     total = weighing.weights
                     error = total.log_evidence_standard_error

@@ -50,7 +50,7 @@ def diagnose(
         "parameter_ess_before": bulk_ess(before),
         "function_rhat_within": _typical(rank_rhat, functions),
         "function_ess_within": _typical(bulk_ess, functions),
-        "unseen_basin": 1.0 - effort.missed ** (1.0 / explored.n_starts),
+        "unseen_basin": 1.0 - effort.missed ** (1.0 / len(explored.draws.position)),
         "n_divergent": sampling.n_divergent.numpy(),
         "acceptance": sampling.mean_acceptance.numpy(),
         "stuck": explored.chains.stuck & (sampling.n_moves.numpy() >= effort.telling_moves),
@@ -243,7 +243,7 @@ def allocate_chains(setting: SamplingSetting, explored: Explored) -> Allocation:
             weights = torch.where(may_matter, torch.nan, 0.0)
             # Votes of the chains that found each; where no exploring chain stayed in any that may
             # matter, of the draws of those that were to refine a mode.
-            homes = where_they_ended(weighing, explored.n_starts)
+            homes = where_they_ended(weighing, len(explored.draws.position))
             if not bool(may_matter[homes].any()):
                 homes = weighing.modes.labels
             votes = torch.bincount(homes, minlength=len(may_matter)).double() * may_matter

@@ -69,13 +69,7 @@ class Symmetrized(BaseEstimator):
 
 
 def symmetrized(given: "str | SymmetryGroup | Symmetrized | None") -> Symmetrized:
-    """``symmetry`` as an object, checked.
-
-    Raises
-    ------
-    ValueError
-        If one of its parameters is no value for it, or they don't go together.
-    """
+    """``symmetry`` as an object; a ValueError if its parameters don't go together."""
     found = given if isinstance(given, Symmetrized) else Symmetrized(given)
     found._validate_params()
     if isinstance(found.gap, Gap) and found.group != "auto":

@@ -253,12 +253,8 @@ class LayerwiseElbo:
 class LayerwisePosterior:
     """Posterior over a network's weights, layer by layer.
 
-    It is drawn from and predicts, but is no `Posterior`: no density is known of weights that it
-    didn't draw itself, since each layer's law is a function of the draw of the layers before
-    (`HiddenPosterior.draw`).
-
-    ``x``, ``y``, ``weight``: training data in scaled units: a last layer that is integrated out
-    depends on them.
+    It is no `Posterior`: no density is known of weights that it didn't draw itself. ``x``, ``y``,
+    ``weight``: training data in scaled units, on which the last layer depends.
     """
 
     parts: Layerwise

@@ -1,9 +1,8 @@
 """Many chains: divided into blocks that can run anywhere, warmed up, drawn from, put together.
 
 A block has its own random stream, pools scales and trajectory lengths within itself only, and
-computes in one thread, so that its draws depend on nothing but where it started: they are the same
-in this process, in another, on another machine, or when run again after a machine was lost. The
-number of chains of a block does change them, and must therefore depend on the problem only.
+computes in one thread, so that its draws are the same in any process, on any machine. The number of
+chains of a block does change them, and must therefore depend on the problem only.
 """
 
 from collections.abc import Mapping, Sequence

@@ -268,6 +268,21 @@ def test_what_is_recommended_is_the_best_that_is_left(fitted):
         fitted.recommend([3], by="luck")
 
 
+def test_similar_columns_have_what_rows_like_in_common():
+    rng = np.random.default_rng(0)
+    v = rng.normal(size=(20, 2))
+    v[1] = 1.5 * v[0]
+    signal = rng.normal(size=(80, 2)) @ v.T
+    table = signal + 0.2 * rng.normal(size=(80, 20))
+    model = clone(MODEL).set_params(standardize="center").fit(table)
+    columns, mean, interval = model.similar_columns(0, 5, random_state=0)
+    assert columns[0] == 1
+    truth = np.corrcoef(signal.T)[0, columns]
+    np.testing.assert_allclose(mean, truth, atol=0.15)
+    assert (interval[:, 0] < mean).all()
+    assert (mean < interval[:, 1]).all()
+
+
 @pytest.mark.long
 @pytest.mark.kept("student_t", "ordinal")
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "poisson", "ordinal"])

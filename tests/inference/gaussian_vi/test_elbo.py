@@ -206,16 +206,6 @@ def test_linear_model_bound_is_below_the_evidence(generator):
     assert bound < float(evidence)
 
 
-def test_kl_from_a_prior_is_torchs():
-    posterior = MeanFieldGaussian(np.array([1.0, -2.0]), np.array([0.5, 2.0]))
-    normal, prior = (
-        torch.distributions.Normal(torch.tensor(loc).double(), torch.tensor(scale).double())
-        for loc, scale in (([1.0, -2.0], [0.5, 2.0]), ([0.0, 0.0], [1.0, 3.0]))
-    )
-    kl = torch.distributions.kl_divergence(normal, prior).sum()
-    assert posterior.kl_from([1.0, 3.0]) == pytest.approx(float(kl))
-
-
 def test_expected_log_likelihood_counts_weights_as_repetitions(generator):
     network = MLP(2, (3,), 2, RELU)
     x = torch.randn(5, 2, generator=generator, dtype=torch.float64)

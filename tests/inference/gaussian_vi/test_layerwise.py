@@ -52,10 +52,9 @@ both_shapes = pytest.mark.parametrize("width", [3, 12], ids=["D<=N", "D>N"])
 
 def parts_of(name, network, scale=1.0, m=6):
     scales = (scale,) * (network.n_layers - 1)
-    hidden = {
-        "normal": MeanFieldHidden(network, scales), "inducing": InducingHidden(network, scales, m)
-    }  # fmt: skip
-    return Layerwise(network, hidden[name], scale)
+    inducing = InducingHidden(network, scales, m)
+    hidden = MeanFieldHidden(network, scales) if name == "normal" else inducing
+    return Layerwise(network, hidden, scale)
 
 
 def given_prior(network, scale=1.0):

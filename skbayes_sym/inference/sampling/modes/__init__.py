@@ -2,7 +2,4 @@
 
 Reading order: `bridge` (the evidence of one mode modulo the symmetry), `weigh` (a pool of draws,
 divided and weighed), `confined` (chains in one mode, where its mass is poorly known).
-
-In: draws of chains, their log densities, the symmetry group. Out: regions, log evidences with
-standard errors in nats, weights.
 """

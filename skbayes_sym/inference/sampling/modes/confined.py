@@ -97,13 +97,10 @@ class ModeSampler:
     """Chains that start from draws of one mode, with the metric of that mode.
 
     The metric is the full covariance of the mode's aligned draws, which is right for one copy of
-    the mode only: chains are confined to it (`HMC`). Where units overlap so much that the
-    copy's boundary stops more than a tenth of the accepted proposals, or where there are fewer than
-    two draws a parameter to know the covariance from, chains run free instead,
-    with scales pooled over coordinate orbits, which commute with the group.
-
-    Either way the target is the whole posterior: chains may leave for another mode, if there is a
-    way.
+    the mode only: chains are confined to it (`HMC`). Where the copy's boundary stops more than a
+    tenth of the accepted proposals, or there are fewer than two draws a parameter to know the
+    covariance from, chains run free instead, with scales pooled over coordinate orbits. Either way
+    the target is the whole posterior: chains may leave for another mode, if there is a way.
     """
 
     log_density: LogDensity  # in the precision and on the device that chains run with
@@ -169,9 +166,7 @@ class ModeSampler:
 
         A mode that bends has steps a hundred times shorter than it is wide, whatever the metric.
         One long trajectory a draw, of 1,024 steps at most, is then worth many short ones of the
-        same cost: on energy with three units 64 steps four times gave 16 effective draws of the
-        prediction a second, 256 once 52, 1024 once 125. A trajectory that is cut has three quarters
-        of the most, on average.
+        same cost. A trajectory that is cut has three quarters of the most, on average.
         """
         made = float(warm.warmup.n_gradients.max())
         a_move = max(made / max(self.plan.n_warmup, 1), 1.0)
