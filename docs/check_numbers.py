@@ -88,8 +88,6 @@ NUMBERS = [
            "the axes from {} (two dimensions) to {} (a hundred) on", _MODE_SEEKING,
            (_FULL, r"appears at ([\d.]+) sigma", r"D = 2\s+([\d.]+)", r"D = 100\s+([\d.]+)")),
     Stated("docs/reproduction/gelberg.rst", "{} :math:`\\sigma`", _MODE_SEEKING, (_FULL,)),
-    Stated("docs/user_guide/symmetrized_vi.rst", ":math:`{}\\,\\sigma` apart.", _MODE_SEEKING,
-           (_FULL,)),
     Stated("docs/reproduction/gelberg.rst",
            "{}, {}, {}, {} nats (MFVI), {}, {}, {}, {} (K = 2), {}, {}, {}, {} (exact)",
            _TWO_WEIGHTS, (*_lost(0), *_lost(1), *_lost(2))),
