@@ -1,0 +1,86 @@
+"""Do weights by evidence beat equal weights of the modes of Laplace's approximation?
+
+    SKBAYES_SYM_DATA=FOLDER python asv_bench/studies/mode_weights.py [--tables NAME ...]
+                                                                     [--splits 2]
+
+`LaplaceRegressor((20,), "tanh")` at its defaults on ``FOLDER/tables/regression``: words are
+one-hot, gaps the column's median, at most 1,000 rows to train, 500 others to test. Its modes are
+mixed with equal weights, as `predict` has them; with weights in proportion to their evidences; to
+the evidences' powers of 1 / sqrt(n), for a wrong model; and the best alone. Printed are nats per
+row against equal weights, a table's mean over splits, for the half of the tables that sets
+constants and the half that doesn't.
+"""
+
+import argparse
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.special import log_softmax, logsumexp
+from scipy.stats import norm
+from sklearn.model_selection import train_test_split
+
+import skbayes_sym as sk
+
+MOST_COLUMNS, MOST_ROWS, MOST_NEW = 60, 1000, 500
+WAYS = "evidence", "tempered", "best"
+
+
+def table(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of a table whose last column is the target."""
+    rows = pd.read_csv(path)
+    rows = rows[rows.iloc[:, -1].notna()]
+    X = pd.get_dummies(rows.iloc[:, :-1], dtype=float)
+    X = X.fillna(X.median()).to_numpy(float)
+    return X[:, X.std(0) > 0], rows.iloc[:, -1].to_numpy(float)
+
+
+def gains(X: np.ndarray, y: np.ndarray, split: int) -> list[float] | None:
+    """Mean log densities less those of equal weights; None of one mode alone."""
+    n = min(MOST_ROWS, int(0.8 * len(y)))
+    known, new, y_known, y_new = train_test_split(X, y, random_state=split, train_size=n)
+    new, y_new = new[:MOST_NEW], y_new[:MOST_NEW]
+    model = sk.LaplaceRegressor((20,), "tanh", random_state=0).fit(known, y_known)
+    evidence = model.log_evidence_modes_
+    if len(evidence) < 2:
+        return None
+    _, loc, scale = sk.predictive(model, new).components()
+    loc, scale = (np.asarray(t).reshape(len(evidence), -1) for t in (loc, scale))
+    by_mode = norm.logpdf(y_new, loc, scale)
+    alone = np.where(np.arange(len(evidence)) == evidence.argmax(), 0.0, -np.inf)
+    weights = [np.zeros(len(evidence)), evidence, evidence / np.sqrt(n), alone]
+    equal, *others = (
+        logsumexp(by_mode + log_softmax(w)[:, None], axis=0).mean() for w in weights
+    )  # fmt: skip
+    return [other - equal for other in others]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tables", nargs="+")
+    parser.add_argument("--splits", type=int, default=2)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    found: dict[str, list[np.ndarray]] = {"settling": [], "judging": []}
+    folder = Path(os.environ["SKBAYES_SYM_DATA"]) / "tables/regression"
+    for i, path in enumerate(sorted(folder.glob("*.csv.gz"))):
+        name = path.name.removesuffix(".csv.gz")
+        X, y = table(path)
+        if (chosen.tables and name not in chosen.tables) or X.shape[1] > MOST_COLUMNS:
+            continue
+        of_splits = [g for s in range(chosen.splits) if (g := gains(X, y, s)) is not None]
+        if of_splits:
+            mean = np.mean(of_splits, axis=0)
+            found["judging" if i % 2 else "settling"].append(mean)
+            print(f"{name:16s}" + "".join(f"{g:10.3f}" for g in mean), flush=True)
+    for half, means in found.items():
+        for way, values in zip(WAYS, np.transpose(means) if means else (), strict=False):
+            error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
+            print(f"{half}: {way:9s} {values.mean():7.3f} +- {error:.3f} on {len(values)} tables, "
+                  f"better on {(values > 0).sum()}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
