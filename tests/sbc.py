@@ -65,7 +65,10 @@ def mcmc(init: str, seed: int) -> Ranks:
 
 
 def gibbs(learns: str, seed: int) -> Ranks:
-    """Factors, 6 x 5 and two components: an entry seen, one that is missing, the squares of U."""
+    """Factors, 6 x 5 and two components: an entry seen, one missing, the squares of all.
+
+    Entries don't tell how size is shared between U and V; draws are put where it is equal.
+    """
     rng = np.random.default_rng(seed)
     n, m, k = 6, 5, 2
     sides = _factors(learns == "prior", (n, m), k, rng)
@@ -82,16 +85,16 @@ def gibbs(learns: str, seed: int) -> Ranks:
         (1e-6, 1e6) if learns == "noise" else None, scatter=_SCATTER,
     )  # fmt: skip
     problem = FactorProblem(data, data, model, max_iter=1200, seed=seed)
-    found = sample_factors(
+    rows, variance, *_ = sample_factors(
         problem, problem.start, n_warmup=200, n_kept=250, on_sweep=lambda *told: False
     )
-    noise = found.noise_variance.sqrt()
+    noise = variance.sqrt()
     # The sampler's noise is uniform in its logarithm far beyond the range that the truth is from:
     # draws within it are draws of the posterior under the truth's prior.
     within = torch.ones(len(noise), dtype=torch.bool)
     if learns == "noise":
         within = (noise > _SIGMA_RANGE[0]) & (noise < _SIGMA_RANGE[1])
-    drawn, expected = (_figures(rows, n) for rows in (found.rows[within], truth[None]))
+    drawn, expected = (_figures(f, n) for f in (rows[within], truth[None]))
     if learns == "noise":
         drawn["noise"], expected["noise"] = noise[within], torch.tensor([sigma])
     return {name: float((drawn[name] < value).double().mean()) for name, value in expected.items()}
@@ -116,7 +119,7 @@ def _figures(rows: torch.Tensor, n: int) -> dict[str, torch.Tensor]:
     return {
         "seen": (left[:, 0] * right[:, 0]).sum(-1),
         "missing": (left[:, 1] * right[:, 1]).sum(-1),
-        "|U|^2": left.square().sum((1, 2)),
+        "|UV'|^2": (left @ right.mT).square().sum((1, 2)),
     }
 
 

@@ -82,6 +82,8 @@ class InvarianceDisplay(Display):
             images=images,
         )  # fmt: skip
         self.half_widths = arrays["half_widths"]
+        if not len(self.half_widths):
+            raise ValueError("InvarianceDisplay has nothing to draw: half_widths is empty.")
         self.names = check_names("InvarianceDisplay", "names", names, len(self.half_widths))
         self.units = check_names("InvarianceDisplay", "units", units, len(self.half_widths))
         self.images = arrays.get("images")

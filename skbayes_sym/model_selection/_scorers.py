@@ -243,6 +243,12 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> Callable[..., 
     >>> scores["test_log_density"].round(2), scores["test_upper"].round(2)
     (array([-5.43, -5.46, -5.39]), array([-5.8 , -5.23, -5.5 ]))
     """
+    of_rows = {"log_density": _log_densities, "neg_crps": _neg_crps}
+    if not isinstance(scoring, str) or scoring not in {"evidence", "neg_pinball", *of_rows}:
+        raise ValueError(
+            f"{scoring!r} is no scorer of this package: evidence, log_density, neg_crps, "
+            "neg_pinball. scikit-learn's own come by sklearn.metrics.get_scorer."
+        )
     if quantile is not None and scoring != "neg_pinball":
         raise ValueError(f"quantile is of neg_pinball: {scoring!r} has none.")
     if scoring == "evidence":
@@ -253,12 +259,6 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> Callable[..., 
         if not 0.0 < quantile < 1.0:
             raise ValueError(f"quantile must lie strictly between 0 and 1, got {quantile!r}.")
         return LawScorer(scoring, partial(_neg_pinball, quantile=quantile))
-    of_rows = {"log_density": _log_densities, "neg_crps": _neg_crps}
-    if scoring not in of_rows:
-        raise ValueError(
-            f"{scoring!r} is no scorer of this package: evidence, log_density, neg_crps, "
-            "neg_pinball. scikit-learn's own come by sklearn.metrics.get_scorer."
-        )
     return LawScorer(scoring, of_rows[scoring])
 
 
