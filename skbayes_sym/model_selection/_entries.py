@@ -201,6 +201,9 @@ def cross_validate_entries(
     splitter = EntryKFold(int(cv), random_state=0) if isinstance(cv, (int, np.integer)) else cv
     if not hasattr(splitter, "split") or isinstance(splitter, str):
         raise TypeError(f"cv must be a number of folds or a splitter, got {shown(cv)}.")
+    for name, given in {"scoring": scoring, "params": params}.items():
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(f"{name} must be a dict, got {shown(given)}.")
     columns = vars(estimator).get("columns", "auto")
     X = X if is_listed(X, columns) else _checked(X)
     *parts, place = _entries_of(X, columns)

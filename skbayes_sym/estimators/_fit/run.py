@@ -124,6 +124,9 @@ PREDICT_ROWS = 128
 
 # How a fit runs, whatever it fits.
 RUN_CONSTRAINTS: dict[str, list[Any]] = {"device": [str], "verbose": ["verbose"]}
+N_JOBS: list[Any] = [
+    Interval(Integral, None, -1, closed="right"), Interval(Integral, 1, None, closed="left"), None
+]  # fmt: skip
 
 _BLOCKS = 100  # of a fit, that callbacks see
 

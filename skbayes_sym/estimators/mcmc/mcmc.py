@@ -16,7 +16,7 @@ from skbayes_sym.estimators._fit.building import (
 )
 from skbayes_sym.estimators._fit.compatibility import Fitted
 from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
-from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.run import N_JOBS, RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
@@ -46,7 +46,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "n_draws": [Interval(Integral, 1, None, closed="left"), None],
     "remove_symmetries": ["boolean", ModeWeights],
     "standardize": ["boolean"],
-    "n_jobs": [Integral, None],
+    "n_jobs": N_JOBS,
     "random_state": ["random_state"],
 }
 

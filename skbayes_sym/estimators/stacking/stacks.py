@@ -14,7 +14,7 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.columns import TakesTables
 from skbayes_sym.estimators._fit.memory_parts import rows_part
 from skbayes_sym.estimators._fit.rows import Array, Scaling
-from skbayes_sym.estimators._fit.run import PREDICT_ROWS, RUN_CONSTRAINTS, Run
+from skbayes_sym.estimators._fit.run import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import (
     Interval,
     fit_context,
@@ -48,7 +48,7 @@ class Stack(RowEstimator):
         **RUN_CONSTRAINTS,
         "estimators": [list, None],
         "cv": ["cv_object"],
-        "n_jobs": [Integral, None],
+        "n_jobs": N_JOBS,
         "max_seconds": [Interval(Real, 0, None, closed="neither"), None],
         "random_state": ["random_state"],
     }
