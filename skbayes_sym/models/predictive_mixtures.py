@@ -451,7 +451,8 @@ def _halves(f: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> tuple[T
 def _panels(f: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
     """Gauss-Lobatto of every panel with eight nodes, (P, N, T); ``f`` takes (N, T)."""
     legendre = np.polynomial.Legendre.basis(7)
-    nodes = np.concatenate([[-1.0], legendre.deriv().roots(), [1.0]])
+    # Of a complex dtype from NumPy 2.5 on.
+    nodes = np.concatenate([[-1.0], legendre.deriv().roots().real, [1.0]])
     weights = 2.0 / (8 * 7 * legendre(nodes) ** 2)
     half = 0.5 * (high - low)
     total = torch.zeros_like(low)
