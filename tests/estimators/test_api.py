@@ -75,8 +75,8 @@ def test_one_name_is_checked_alike():
     bounds = defaultdict(set)
     for kind in ESTIMATORS.values():
         for name, constraints in kind._parameter_constraints.items():
-            found = [str(c) for c in constraints if " in the range " in str(c)]
-            bounds[name].update(found)
+            found = frozenset(str(c) for c in constraints if " in the range " in str(c))
+            bounds[name] |= {found} - {frozenset()}
     assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
 
 
