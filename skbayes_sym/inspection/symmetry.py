@@ -230,6 +230,7 @@ class SymmetryDisplay(Display):
 
 
 def _labels(model: Any, chains: Array, n_units: int, color_by: str) -> tuple[Array, list[str]]:
+    color_by = color_by if isinstance(color_by, str) else repr(color_by)
     if color_by == "unit":
         labels = np.broadcast_to(np.arange(n_units), (len(chains), n_units))
         return labels, [f"unit {i}" for i in range(n_units)]
