@@ -25,7 +25,7 @@ the same.
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 from typing import NamedTuple
 
 import torch
@@ -390,15 +390,17 @@ class FactoredJacobian(NamedTuple):
 
         ``weight`` (R or 1, N, K, K): symmetric Lambda. Sums of blocks of rows add up.
         """
-        parts = []
-        for left, right in self._pairs():
-            alike = left is right
+        parts, is_one = [], weight.shape[-1] == 1
+        by_row = [] if is_one else [layer.by_row for layer in self.layers]
+        weighted = [weight @ slopes for slopes in by_row]
+        for i, k in combinations_with_replacement(range(len(self.layers)), 2):
+            left, right, alike = self.layers[i], self.layers[k], i == k
             inputs = _products(left.inputs, right.inputs, alike)
-            if weight.shape[-1] == 1:
-                weighted = weight[..., 0].mT * right.slopes[:, 0]
-                units = _products(left.slopes[:, 0], weighted, alike).mT
+            if is_one:
+                slopes = weight[..., 0].mT * right.slopes[:, 0]
+                units = _products(left.slopes[:, 0], slopes, alike).mT
             else:  # (R, N, H, H'), of alike layers each pair once
-                between = left.by_row.mT @ (weight @ right.by_row)
+                between = by_row[i].mT @ weighted[k]
                 n, m = between.shape[-2:]
                 units = between.flatten(2)
                 if alike:
@@ -415,14 +417,17 @@ class FactoredJacobian(NamedTuple):
     def covariance(self, packed: Tensor) -> Tensor:
         """``J C J'`` of every row, (R, N, K, K), of `pack`ed matrices C (R, Q)."""
         half: Tensor | float = 0.0
-        for left, right in self._pairs():
-            alike, n, m = left is right, left.slopes.shape[2], right.slopes.shape[2]
+        is_one = self.layers[0].slopes.shape[1] == 1
+        by_row = [] if is_one else [layer.by_row for layer in self.layers]
+        for i, k in combinations_with_replacement(range(len(self.layers)), 2):
+            left, right, alike = self.layers[i], self.layers[k], i == k
+            n, m = left.slopes.shape[2], right.slopes.shape[2]
             inputs = _products(left.inputs, right.inputs, alike)
             numbers = _numbers(n, m, alike)
             n_units = int(numbers.max()) + 1
             here, packed = packed.tensor_split([n_units * inputs.shape[1]], 1)
             middle = here.unflatten(1, (n_units, -1)) @ inputs  # (R, pairs of units, N)
-            if left.slopes.shape[1] == 1:
+            if is_one:
                 d, e = left.slopes[:, 0], right.slopes[:, 0]
                 half = half + (middle * _products(d, e, alike)).sum(1)[..., None, None]
                 continue
@@ -430,12 +435,6 @@ class FactoredJacobian(NamedTuple):
             if alike:
                 between = between.index_select(2, numbers.flatten().to(middle.device))
                 between = between * (0.5 + 0.5 * torch.eye(n).to(middle)).flatten()
-            half = half + left.by_row @ between.unflatten(2, (n, m)) @ right.by_row.mT
+            half = half + by_row[i] @ between.unflatten(2, (n, m)) @ by_row[k].mT
         assert isinstance(half, Tensor)
         return 0.5 * (half + half.mT)
-
-    def _pairs(self) -> Iterator[tuple[LayerFactors, LayerFactors]]:
-        """Every pair of layers once."""
-        for i, left in enumerate(self.layers):
-            for right in self.layers[i:]:
-                yield left, right
