@@ -1,5 +1,6 @@
 """Optimisers as constructors take them: a grid reaches their parameters by ``optimizer__``."""
 
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, TypeVar
 
@@ -28,6 +29,7 @@ class Optimizer(BaseEstimator):
                 value.check()
 
 
+@dataclass(eq=False, repr=False)
 class GaussNewton(Optimizer):
     """Gauss-Newton steps from several random starts, for small fully connected networks.
 
@@ -39,12 +41,12 @@ class GaussNewton(Optimizer):
         by a quarter of a nat per row.
     """
 
+    n_restarts: int | str = "auto"
+
     _parameter_constraints: ClassVar = {"n_restarts": [StrOptions({"auto"}), _COUNT]}
 
-    def __init__(self, n_restarts: int | str = "auto") -> None:
-        self.n_restarts = n_restarts
 
-
+@dataclass(eq=False, repr=False)
 class Adam(Optimizer):
     """Adam, whose step size is constant over the first half of the steps and then falls linearly.
 
@@ -60,16 +62,16 @@ class Adam(Optimizer):
     "auto" says the page of every estimator.
     """
 
+    learning_rate: float | str = "auto"
+    batch_size: int | str = "auto"
+
     _parameter_constraints: ClassVar = {
         "learning_rate": [StrOptions({"auto"}), _POSITIVE],
         "batch_size": [StrOptions({"auto"}), _COUNT],
     }
 
-    def __init__(self, learning_rate: float | str = "auto", batch_size: int | str = "auto") -> None:
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
 
-
+@dataclass(eq=False, repr=False)
 class VariationalAdam(Adam):
     """Adam on a bound, whose gradient is an average over draws of the weights.
 
@@ -103,6 +105,12 @@ class VariationalAdam(Adam):
         Whether `fit` goes on from the previous one; not of `LayerwiseVIRegressor`.
     """
 
+    n_weight_samples: int | str = "auto"
+    log_variance_rate: float = 5.0
+    init: str = "auto"
+    n_starts: int | str = "auto"
+    warm_start: bool = False
+
     _parameter_constraints: ClassVar = {
         **Adam._parameter_constraints,
         "n_weight_samples": [StrOptions({"auto"}), _COUNT],
@@ -112,24 +120,8 @@ class VariationalAdam(Adam):
         "warm_start": ["boolean"],
     }
 
-    def __init__(
-        self,
-        learning_rate: float | str = "auto",
-        batch_size: int | str = "auto",
-        n_weight_samples: int | str = "auto",
-        log_variance_rate: float = 5.0,
-        init: str = "auto",
-        n_starts: int | str = "auto",
-        warm_start: bool = False,
-    ) -> None:
-        super().__init__(learning_rate, batch_size)
-        self.n_weight_samples = n_weight_samples
-        self.log_variance_rate = log_variance_rate
-        self.init = init
-        self.n_starts = n_starts
-        self.warm_start = warm_start
 
-
+@dataclass(eq=False, repr=False)
 class Updates(Optimizer):
     """When hyperparameters move while Adam trains the weights, and by what.
 
@@ -158,6 +150,13 @@ class Updates(Optimizer):
         is 3.0.
     """
 
+    n: int = 100
+    burn_in: float = 0.1
+    learning_rate: float | str = "auto"
+    gradient: str = "auto"
+    keep_best: bool | str = "auto"
+    objective: Any = "evidence"
+
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n": [_COUNT],
         "burn_in": [Interval(Real, 0, 1, closed="left")],
@@ -167,23 +166,8 @@ class Updates(Optimizer):
         "objective": "no_validation",
     }
 
-    def __init__(
-        self,
-        n: int = 100,
-        burn_in: float = 0.1,
-        learning_rate: float | str = "auto",
-        gradient: str = "auto",
-        keep_best: bool | str = "auto",
-        objective: Any = "evidence",
-    ) -> None:
-        self.n = n
-        self.burn_in = burn_in
-        self.learning_rate = learning_rate
-        self.gradient = gradient
-        self.keep_best = keep_best
-        self.objective = objective
 
-
+@dataclass(eq=False, repr=False)
 class EvidenceAdam(Adam):
     """Adam for the weights of one network, whose hyperparameters follow the Laplace evidence.
 
@@ -205,25 +189,16 @@ class EvidenceAdam(Adam):
         When the hyperparameters move; by default ``Updates()``.
     """
 
+    curvature: str = "auto"
+    layers: str = "all"
+    updates: Updates | None = None
+
     _parameter_constraints: ClassVar = {
         **Adam._parameter_constraints,
         "curvature": [StrOptions(set(CURVATURES))],
         "layers": [StrOptions({"all", "last"})],
         "updates": [Updates, None],
     }
-
-    def __init__(
-        self,
-        learning_rate: float | str = "auto",
-        batch_size: int | str = "auto",
-        curvature: str = "auto",
-        layers: str = "all",
-        updates: Updates | None = None,
-    ) -> None:
-        super().__init__(learning_rate, batch_size)
-        self.curvature = curvature
-        self.layers = layers
-        self.updates = updates
 
 
 AnAdam = TypeVar("AnAdam", bound=Adam)
@@ -232,12 +207,8 @@ AnAdam = TypeVar("AnAdam", bound=Adam)
 def as_adam(given: object, kind: type[AnAdam]) -> AnAdam:
     """``optimizer`` as this kind of Adam; what a plain one doesn't say is at its default.
 
-    Raises
-    ------
-    TypeError
-        If it is another kind of optimiser.
-    ValueError
-        If one of its parameters is no value for it.
+    Raises TypeError if it is another kind of optimiser, ValueError if one of its parameters is no
+    value for it.
     """
     if isinstance(given, str):
         return kind()

@@ -42,13 +42,7 @@ _HOST = torch.device("cpu")
 
 
 def check_counts(y: Array, likelihood: object) -> None:
-    """Raise unless targets are counts.
-
-    Raises
-    ------
-    ValueError
-        Naming the likelihood, the first target that is none, and what to do.
-    """
+    """Raise a ValueError that names the likelihood and the first target that is no count."""
     wrong = y[(y < 0) | (y != np.floor(y))]
     if len(wrong):
         kind = "negative" if wrong[0] < 0 else "fractional"
