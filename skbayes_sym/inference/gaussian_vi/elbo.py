@@ -116,12 +116,12 @@ class GaussianNetwork(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Means and variances of the weights, (P,), and where the derivatives by them go."""
+    """Means and variances of the weights, (P,), and where a loss's derivatives by them go."""
 
     loc: Tensor
     variance: Tensor
     d_loc: Tensor
-    d_variance: Tensor
+    d_variance: Tensor  # twice the derivative
 
 
 def pack(loc: Tensor, log_variance: Tensor, likelihood: Likelihood) -> Tensor:
@@ -195,7 +195,7 @@ class DrawTerm:
         slope, slope_params = torch.autograd.grad(value, (theta, params), materialize_grads=True)
         d_params.copy_(-slope_params)
         torch.sum(-slope, 0, out=d_loc)
-        torch.div((slope * noise).sum(0), -2.0 * sd, out=d_variance)
+        torch.div((slope * noise).sum(0), -sd, out=d_variance)
         return value.detach()
 
 

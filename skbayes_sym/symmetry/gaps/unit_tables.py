@@ -84,10 +84,8 @@ class UnitTable:
         return replace(change(self), inside=tuple(table.map(change) for table in self.inside))
 
     def to(self, device: torch.device) -> "UnitTable":
-        """Table on a device."""
-        return self.map(lambda t: replace(
-            t, index=t.index.to(device), negated=t.negated.to(device), outer=t.outer.to(device)
-        ))  # fmt: skip
+        """Table with its positions on a device."""
+        return self.map(lambda table: replace(table, index=table.index.to(device)))
 
     def without(self, positions: Tensor) -> "UnitTable":
         """Columns without any of these positions."""
@@ -146,10 +144,10 @@ class UnitTable:
 
 def _signs(negated: Tensor, choice: Sequence[float], like: Tensor) -> Tensor:
     """Sign of every entry, (p,), under a choice of signs of a unit."""
-    signs = like.new_ones(negated.shape[-1])
+    signs = torch.ones(negated.shape[-1])
     for row, sign in zip(negated, choice, strict=True):
         signs = torch.where(row, sign * signs, signs)
-    return signs
+    return signs.to(like)
 
 
 def unit_tables(group: SymmetryGroup) -> tuple[UnitTable, ...]:
