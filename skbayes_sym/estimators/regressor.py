@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.building import gaussian_noise
-from skbayes_sym.estimators._fit.memory_parts import covariance_part, draws_part
 from skbayes_sym.estimators._fit.rows import (
     ENCODE,
     Array,
@@ -35,7 +34,7 @@ from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, seed_of
-from skbayes_sym.numerics.memory import require_memory
+from skbayes_sym.numerics.memory import covariance_part, draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
 
 _HOST = torch.device("cpu")
