@@ -211,7 +211,7 @@ def _at_places(units: AxisUnits, entries: Sequence[UnitEntries]) -> Iterator[Uni
 def _table(
     units: AxisUnits, entries: Sequence[UnitEntries], outer: Mapping[Any, UnitEntries] | None = None
 ) -> UnitTable:
-    """Those of the entries that lie on one axis of units, at all places.
+    """Table of the entries that lie on one axis of units, at all places.
 
     ``outer`` has what an outer unit's signs negate.
     """
