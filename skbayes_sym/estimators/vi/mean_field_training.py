@@ -62,7 +62,8 @@ from skbayes_sym.numerics.optimise import (
     last_tenth_gain,
 )
 from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
-from skbayes_sym.symmetry.gaps.unit_gap import settled_within
+
+SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
 
 
 def random_start(model: GaussianNetwork, data: Training, seed: int) -> Tensor:
@@ -486,7 +487,7 @@ def _gap_bounds(
     lower = below.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
     if below.side == "exact" or log_order - lower.value < 1e-6:  # nothing is left above
         return lower, lower
-    if above is None or log_order - lower.value < settled_within(log_order):
+    if above is None or lower.value > SATURATED * log_order:
         return lower, Estimate(log_order, 0.0)
     return lower, above.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
 
@@ -499,7 +500,7 @@ def _report(fit: MeanFieldFit, bounds: Bounds, log_jacobian: float) -> None:
         bounds.elbo + log_jacobian, bounds.mean_field.value + log_jacobian, bounds.gap.value,
         fit.stop_reason, fit.n_iter, fit.n_skipped,
     )  # fmt: skip
-    if bounds.saturation > 0.999:  # beyond, symmetrisation can't matter for training
+    if bounds.saturation > SATURATED:
         logger.info(
             "saturation %.4f > 0.999: the symmetric modes don't overlap, so symmetrisation adds "
             "the constant log |G| to the bound and is a no-op for training.",
