@@ -337,6 +337,9 @@ def _products(a: Tensor, b: Tensor, alike: bool) -> Tensor:
     *_, n, n_rows = a.shape
     if not alike:
         return (a.unsqueeze(-2) * b.unsqueeze(-3)).flatten(-3, -2)
+    if n_rows <= 16:  # one gather costs less than n products
+        first, second = torch.triu_indices(n, n, device=a.device)
+        return a[..., first, :] * b[..., second, :]
     products = b.new_empty(*b.shape[:-2], n * (n + 1) // 2, n_rows)
     begin = 0
     for i in range(n):
