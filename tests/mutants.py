@@ -101,7 +101,7 @@ MUTANTS = [
     Mutant("symmetry/axis_units.py", "for axis in range(1 + e.is_pair):\n                if",
            "for axis in range(1):\n                if", "symmetry/test_groups.py"),
     Mutant("symmetry/axis_units.py", "if flips[axis]]", "if any(flips)]",
-           "symmetry/test_groups.py"),
+           "symmetry/modules/test_found.py"),
     Mutant("symmetry/translation.py", "self.element(reference - theta)",
            "self.element(theta - reference)"),
     # Likelihoods, priors, predictions.
@@ -149,6 +149,7 @@ MUTANTS = [
            "models/test_crps.py"),
     Mutant("models/predictive_mixtures.py", "(1.0 - law.cdf(x)).square(), y, high)",
            "law.cdf(x).square(), y, high)", "models/test_crps.py"),
+    Mutant("models/predictive_mixtures.py", "roots().real", "roots() + 0j", "models/test_crps.py"),
     # Draws of functions.
     Mutant("inference/laplace/labels_predictive.py", "(noise @ left * shrunk) @ left.mT +",
            "(noise @ left * shrunk) @ left.mT -", "estimators/test_predictive.py"),
@@ -156,6 +157,24 @@ MUTANTS = [
            "symmetric_root(", "estimators/test_predictive.py"),
     Mutant("estimators/regressor.py", "law.uncertainty().epistemic.sqrt() if",
            "law.uncertainty().epistemic if", "estimators/test_predictive.py"),
+    # Arguments.
+    Mutant("estimators/_fit/run.py", "Interval(Integral, None, -1, closed=\"right\")", "Integral",
+           "estimators/test_bad_input.py"),
+    Mutant("estimators/_fit/building.py", 'np.errstate(over="ignore")', "np.errstate()",
+           "estimators/test_refused.py"),
+    *(Mutant(f"{module}.py", before, after, f"{folder}/test_{name}.py")
+      for module, before, after, folder, name in [
+          ("model_selection/_scorers", "not isinstance(scoring, str) or scoring", "scoring",
+           "model_selection", "scorers"),
+          ("model_selection/_entries", "and not isinstance(given, Mapping)", "and False",
+           "model_selection", "entries"),
+          ("inspection/invariance", "if not len(self.half_widths)", "if False",
+           "inspection", "invariance"),
+          ("inspection/symmetry", "not isinstance(color_by, str) or color_by", "color_by",
+           "inspection", "symmetry"),
+          ("estimators/laplace/families", "np.array(self.augmentation.displacement)",
+           "displacement", "estimators/laplace", "lila"),
+      ]),
     # Files.
     Mutant("saving/values.py", 'self._arrays.pop(e["name"])', 'self._arrays[e["name"]]',
            "saving/test_damage.py"),

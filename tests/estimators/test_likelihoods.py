@@ -86,19 +86,25 @@ def test_densities_are_of_targets_as_given(name):
     np.testing.assert_allclose(after, 8.0 * before, rtol=1e-9)
 
 
+EXPONENTIAL = ["heteroscedastic", "poisson", "negative_binomial"]
+
+
 @pytest.mark.long
-def test_sampled_noise_is_the_same_in_equivalent_units():
-    """Chains in other units part after some moves, so they tell by how much chance moves them."""
-    few = {**CHAINS, "n_draws": 20}
-    std = []
+@pytest.mark.parametrize("likelihood", EXPONENTIAL)
+def test_sampled_heads_are_the_same_in_equivalent_units(likelihood):
+    """Of y, of X for counts. Chains part after some moves, so this tells how chance moves them."""
+    reg = sk.MCMCRegressor(**NET, **{**CHAINS, "n_draws": 20}, likelihood=likelihood)
+    rows, std = np.array([[-6.0], [0.0], [6.0]]), []
     for a, b in ((1.0, 0.0), (100.0, 7.0)):
-        reg = sk.MCMCRegressor(**NET, **few, likelihood="heteroscedastic").fit(X, a * Y + b)
-        std.append(reg.predict([[-6.0], [0.0], [6.0]], return_std=True)[1] / a)
+        if likelihood == "heteroscedastic":
+            std.append(reg.fit(X, a * Y + b).predict(rows, return_std=True)[1] / a)
+        else:
+            std.append(reg.fit(a * X + b, COUNTS).predict(a * rows + b, return_std=True)[1])
     assert np.abs(np.log(std[0] / std[1])).max() < 1.5
-    assert (std[0] < 100.0 * Y.std()).all()
+    assert (std[0] < 100.0 * (Y if likelihood == "heteroscedastic" else COUNTS).std()).all()
 
 
-@pytest.mark.parametrize("likelihood", ["heteroscedastic", "poisson", "negative_binomial"])
+@pytest.mark.parametrize("likelihood", EXPONENTIAL)
 def test_sampled_heads_by_exponentials_have_means(likelihood):
     """Exponentials of outputs have means under normals, none under scales integrated out."""
     few = {"n_chains": 1, "n_draws": 1, "sampler": Chains(n_warmup=1), "random_state": 0}
