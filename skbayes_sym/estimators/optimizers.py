@@ -202,12 +202,8 @@ AnAdam = TypeVar("AnAdam", bound=Adam)
 def as_adam(given: object, kind: type[AnAdam]) -> AnAdam:
     """``optimizer`` as this kind of Adam; what a plain one doesn't say is at its default.
 
-    Raises
-    ------
-    TypeError
-        If it is another kind of optimiser.
-    ValueError
-        If one of its parameters is no value for it.
+    Raises TypeError if it is another kind of optimiser, ValueError if one of its parameters is no
+    value for it.
     """
     if isinstance(given, str):
         return kind()

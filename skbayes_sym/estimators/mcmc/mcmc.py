@@ -128,19 +128,16 @@ class SampledEstimator(WeightedDraws):
         """The posterior that was sampled, in float64 on the CPU."""
         x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
         targets = y.double() if y.is_floating_point() else y
-        network, likelihood = self.network_, self._sampled_likelihood()
+        network, likelihood = self.network_, self._observation
+        if isinstance(likelihood, Gaussian) and not likelihood.learn:
+            likelihood = Gaussian(likelihood.log_noise.flatten(0, -2)[0], learn=False)
+        else:  # at any value of its free parameters
+            likelihood = likelihood.at(torch.zeros(likelihood.n_params, dtype=torch.float64))
         model = Model(network, likelihood, self._prior(network), Trivial())
         return NetworkPosterior(
             network, likelihood, self._as_sampled(model, len(x)).prior,
             Data(x.double(), targets, weight.double()), self._noise_prior_scale,
         )  # fmt: skip
-
-    def _sampled_likelihood(self) -> Likelihood:
-        """The likelihood at any value of its free parameters."""
-        likelihood = self._observation
-        if isinstance(likelihood, Gaussian) and not likelihood.learn:
-            return Gaussian(likelihood.log_noise.flatten(0, -2)[0], learn=False)
-        return likelihood.at(torch.zeros(likelihood.n_params, dtype=torch.float64))
 
     def _positions(self) -> Tensor:
         """All draws as the sampler had them, (C, S, D)."""

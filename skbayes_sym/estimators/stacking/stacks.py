@@ -13,7 +13,6 @@ from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.columns import TakesTables
-from skbayes_sym.estimators._fit.memory_parts import rows_part
 from skbayes_sym.estimators._fit.rows import Array, Scaling
 from skbayes_sym.estimators._fit.run import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import (
@@ -90,7 +89,7 @@ class Stack(RowEstimator):
             task = self._task(data, X, y)
             n = min(data.n_rows, ProcessEffort().most_rows)
             process = Part(f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them.")
-            require_memory([rows_part(data), process], data.device)
+            require_memory([data.rows_part, process], data.device)
             run = Run(data.begin, lambda stack: self._stacked(data, task, stack))
             with self._keeping(run):
                 by_folds = self.cv is not None
