@@ -19,7 +19,6 @@ from skbayes_sym.models.priors import LayerScales
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
-
 # A stack of anyone's models has no parameters of its own.
 WITH_GROUPS = [name for name in FITS if not name.startswith("stack")]
 
@@ -110,9 +109,8 @@ def test_of_every_mode_it_is_laplaces(name, monkeypatch):
 
 @pytest.mark.parametrize("name", BY_ADAM)
 def test_by_adam_it_is_that_of_its_own_curvature(name):
-    case, model = FITS[name], fitted(name)
+    case, model, shapes = FITS[name], fitted(name), fitted(name).network_.layout.shapes
     names = [(layer.weight, layer.bias) for layer in model.network_.weight_layers]
-    shapes = model.network_.layout.shapes
     sizes = [sum(np.prod(shapes[k]) for k in both) for both in names][-len(model.prior_scale_) :]
     scale, noise = np.repeat(model.prior_scale_, sizes), getattr(model, "noise_std_", None)
     at = model, model.posterior_.loc, scale, noise, case
@@ -137,11 +135,7 @@ ONE_TARGET = [
 ]
 # Without pools: their components are narrower than a cell, and have a test of their own.
 TWO_TARGETS = {
-    **{
-        name: case.estimator
-        for name, case in FITS.items()
-        if case.y is TWO_NUMBERS and name != "bayesian-mlp"
-    },
+    **{k: c.estimator for k, c in FITS.items() if c.y is TWO_NUMBERS and k != "bayesian-mlp"},
     "mcmc": FITS["mcmc-regressor"].estimator,
     "layerwise": FITS["vi-collapsed"].estimator,
     "lila": FITS["lila-regressor"].estimator,
@@ -210,21 +204,12 @@ ONE_UNIT = {"noise_std": 0.05, "prior": 1.0, "tol": None, "random_state": 0}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "model",
-    [
-        LaplaceRegressor((1,), optimizer=EvidenceAdam(curvature="full"), max_iter=300, **ONE_UNIT),
-        LaplaceRegressor((1,), optimizer=GaussNewton(2), **ONE_UNIT),
-        LILARegressor(
-            (1,),
-            invariances=None,
-            optimizer=EvidenceAdam(curvature="full"),
-            max_iter=300,
-            **ONE_UNIT,
-        ),
-    ],
-    ids=["adam", "modes", "lila"],
-)
+@pytest.mark.parametrize("model", [
+    LaplaceRegressor((1,), optimizer=EvidenceAdam(curvature="full"), max_iter=300, **ONE_UNIT),
+    LaplaceRegressor((1,), optimizer=GaussNewton(2), **ONE_UNIT),
+    LILARegressor((1,), invariances=None, optimizer=EvidenceAdam(curvature="full"), max_iter=300,
+                  **ONE_UNIT),
+], ids=["adam", "modes", "lila"])  # fmt: skip
 def test_two_targets_of_one_unit_depend_on_each_other(model):
     model, row = opposite(model)
     assert_density_of_draws(model, row)
