@@ -118,9 +118,17 @@ def test_a_batch_larger_than_the_data_warns_and_fits(name):
     ("rows", "y", "words"),
     [(X[:1], NUMBERS[:1], "one distinct row"), (X, np.full(24, 3.0), r": y is constant \(3\)")],
 )
-def test_data_that_say_little_are_announced(rows, y, words):
+@pytest.mark.parametrize(
+    "regressor",
+    [
+        sk.SymmetrizedVIRegressor(**{**QUICK, "max_iter": 300}),
+        sk.LayerwiseVIRegressor(**{**QUICK, "max_iter": 100}),
+        sk.LayerwiseVIRegressor(**{**QUICK, "max_iter": 100}, hidden_posterior=5),
+    ],
+)
+def test_data_that_say_little_are_announced(rows, y, words, regressor):
     with pytest.warns(UserWarning, match=words):
-        reg = sk.SymmetrizedVIRegressor(**{**QUICK, "max_iter": 300}).fit(rows, y)
+        reg = clone(regressor).fit(rows, y)
     mean, std = reg.predict(X, return_std=True)
     np.testing.assert_allclose(mean, y[0], atol=1.0)
     assert ((std > 0) & np.isfinite(std)).all()
