@@ -37,11 +37,11 @@ chains = {
     "remove_symmetries": ModeWeights("evidence"),
 }  # fmt: skip
 models = {
-    "MFVI": SymmetrizedVIRegressor(**network, symmetry=None, max_iter=1500),
-    "SymVI": SymmetrizedVIRegressor(**network, max_iter=1500),
+    "MFVI": SymmetrizedVIRegressor(**network, symmetry=None),
+    "SymVI": SymmetrizedVIRegressor(**network),
     "MCMC": MCMCRegressor(**network, **chains),
     "LA": LaplaceRegressor(**network),
-    "DE": DeepEnsembleRegressor(**network, max_iter=1000),
+    "DE": DeepEnsembleRegressor(**network),
 }
 
 # %%

@@ -13,7 +13,7 @@ from sklearn.datasets import load_diabetes
 from skbayes_sym import LaplaceRegressor, SymmetrizedVIRegressor
 
 X, y = load_diabetes(return_X_y=True)
-reg = SymmetrizedVIRegressor((10,), "tanh", max_iter=1500, random_state=0).fit(X, y)
+reg = SymmetrizedVIRegressor((10,), "tanh", random_state=0).fit(X, y)
 steps = np.linspace(0, reg.n_iter_, len(reg.elbo_curve_) + 1)[1:]
 late = len(steps) // 4  # the depths before tell nothing
 plt.plot(steps[late:], reg.elbo_curve_[late:], color="0.55", label="training ELBO")

@@ -27,6 +27,6 @@ SymmetryDisplay.from_estimator(reg)
 # the posterior whose bound is ``elbo_``. With the outgoing weights on the vertical axis, a pruned
 # unit shows: its outgoing weight is 0, and the incoming one is left to the prior.
 
-vi = SymmetrizedVIRegressor((3,), "tanh", max_iter=3000, random_state=0).fit(X, y)
+vi = SymmetrizedVIRegressor((3,), "tanh", random_state=0).fit(X, y)
 SymmetryDisplay.from_estimator(vi, pair=("weight of x0", "weight to output 0"))
 plt.show()

@@ -1,4 +1,4 @@
-"""The house in figures: files, functions, untyped nouns, arrows between floors, and its budgets.
+"""The house in figures: untyped nouns, arrows between floors, and its budgets.
 
     python tests/house.py [folder of a checkout]
 
@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 FLOORS = [
@@ -39,28 +38,19 @@ VERBLESS = {
 }  # fmt: skip
 
 
-class Function(NamedTuple):
-    """A function or method."""
-
-    where: str
-    n_lines: int  # without the docstring
-    n_parameters: int  # without self and cls
-
-
 class House(NamedTuple):
     """What was measured."""
 
     file_lines: dict[str, int]
-    functions: list[Function]
+    n_parameters: list[int]  # of functions and methods, without self and cls
     untyped_nouns: Counter[str]  # parameters of these names annotated Any
-    arrows: set[tuple[str, str]]  # between folders
     back_arrows: list[str]
     budgets: Counter[str]
 
     @property
     def n_many_parameters(self) -> int:
         """Functions with more than six parameters, constructors of estimators aside."""
-        return sum(f.n_parameters > MOST_PARAMETERS for f in self.functions)
+        return sum(n > MOST_PARAMETERS for n in self.n_parameters)
 
 
 def place(path: Path, package: Path) -> tuple[str, ...]:
@@ -91,23 +81,17 @@ def _arguments(node: ast.FunctionDef) -> list[ast.arg]:
     return [x for x in given if x.arg not in {"self", "cls"}]
 
 
-def _n_lines(node: ast.FunctionDef) -> int:
-    doc = ast.get_docstring(node, clean=False)
-    lines = (node.end_lineno or node.lineno) - node.lineno + 1
-    return lines - (doc.count("\n") + 1 if doc else 0)
-
-
 def measure(root: Path) -> House:
     """Read a checkout."""
     package = root / "skbayes_sym"
     classes: Counter[str] = Counter()
     basenames: Counter[str] = Counter()
-    house = House({}, [], Counter(), set(), [], Counter())
+    house = House({}, [], Counter(), [], Counter())
     for path in sorted(package.rglob("*.py")):
         text, here = path.read_text(encoding="utf-8"), place(path, package)
         name, tree = path.relative_to(package).as_posix(), ast.parse(text)
         house.file_lines[name] = text.count("\n")
-        _measure_functions(house, tree, name, floor_of(here))
+        _measure_functions(house, tree, floor_of(here))
         _measure_imports(house, tree, name, here)
         _measure_words(house.budgets, tree)
         classes.update(
@@ -143,10 +127,19 @@ def _measure_words(budgets: Counter[str], tree: ast.Module) -> None:
         is_estimator = isinstance(node, ast.ClassDef) and node.name.endswith(
             ("Regressor", "Classifier", "Factorization")
         )
-        for part in node.body if is_estimator else []:
-            if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-                most = max(budgets["constructor parameters"], len(_arguments(part)))
-                budgets["constructor parameters"] = most
+        if is_estimator:
+            most = max(budgets["constructor parameters"], _n_constructor_parameters(node))
+            budgets["constructor parameters"] = most
+
+
+def _n_constructor_parameters(node: ast.ClassDef) -> int:
+    """Arguments of ``__init__``, or fields of a dataclass."""
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            return len(_arguments(part))
+    fields = (ast.unparse(part.annotation) for part in node.body if isinstance(part, ast.AnnAssign))
+    is_dataclass = any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+    return sum(not re.match("KW_ONLY|ClassVar", field) for field in fields) if is_dataclass else 0
 
 
 _ARITHMETIC = (
@@ -163,15 +156,13 @@ def _is_number(value: ast.expr) -> bool:
     )
 
 
-def _measure_functions(house: House, tree: ast.Module, name: str, floor: str) -> None:
+def _measure_functions(house: House, tree: ast.Module, floor: str) -> None:
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef):
             continue
         arguments = _arguments(node)
         is_constructor = node.name == "__init__" and floor in {"estimators", "inspection"}
-        n_parameters = 0 if is_constructor else len(arguments)
-        where = f"{name}:{node.lineno} {node.name}"
-        house.functions.append(Function(where, _n_lines(node), n_parameters))
+        house.n_parameters.append(0 if is_constructor else len(arguments))
         for argument in arguments:
             is_any = isinstance(argument.annotation, ast.Name) and argument.annotation.id == "Any"
             if is_any and argument.arg in NOUNS:
@@ -186,26 +177,15 @@ def _measure_imports(house: House, tree: ast.Module, name: str, here: tuple[str,
         there = tuple(parts[1:])
         if ORDER[floor_of(there)] > ORDER[floor_of(here)]:
             house.back_arrows.append(f"{name} -> {module}")
-        folders = "/".join(here[:-1]), "/".join(there[:-1])
-        if folders[0] != folders[1]:
-            house.arrows.add(folders)
 
 
 def report(house: House) -> str:
     """The figures as text."""
-    files, functions = house.file_lines, house.functions
-    longest_file = max(files, key=files.__getitem__)
-    longest = max(functions, key=lambda f: f.n_lines)
-    share = house.n_many_parameters / len(functions)
+    share = house.n_many_parameters / len(house.n_parameters)
     lines = [
-        f"files {len(files)}, lines {sum(files.values())}, median {median(files.values()):.0f}, "
-        f"longest {files[longest_file]} ({longest_file})",
-        f"functions {len(functions)}, median {median(f.n_lines for f in functions):.0f} lines, "
-        f"longest {longest.n_lines} ({longest.where})",
+        f"files {len(house.file_lines)}, functions {len(house.n_parameters)}",
         f"more than {MOST_PARAMETERS} parameters: {house.n_many_parameters} ({share:.1%})",
-        "nouns that are Any: "
-        + (", ".join(f"{k} {v}" for k, v in sorted(house.untyped_nouns.items())) or "none"),
-        f"arrows between folders {len(house.arrows)}, back-arrows {len(house.back_arrows)}",
+        f"back-arrows {len(house.back_arrows)}",
         *(f"  back: {arrow}" for arrow in house.back_arrows),
         *(f"{name}: {n:,}" for name, n in house.budgets.items()),
     ]

@@ -183,8 +183,6 @@ def test_scikit_optimize_takes_the_estimator():
 def test_optuna_asks_and_is_told():
     """Candidates are drawn here; the law of the trials so far says which is tried."""
     optuna = pytest.importorskip("optuna")
-    from skbayes_sym.acquisition import upper_confidence_bound
-
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study, rng = optuna.create_study(), np.random.default_rng(0)
     for _ in range(6):
@@ -195,7 +193,8 @@ def test_optuna_asks_and_is_told():
             model = BayesianLinearRegressor().fit(rows, [t.value for t in trials])
             candidates = rng.uniform(-1, 1, (50, 1))
             law = predictive(model, candidates)
-            chosen = float(candidates[upper_confidence_bound(law, maximize=False).argmax(), 0])
+            utility = acquisition.upper_confidence_bound(law, maximize=False)
+            chosen = float(candidates[utility.argmax(), 0])
         study.enqueue_trial({"x": chosen})
         trial = study.ask({"x": optuna.distributions.FloatDistribution(-1, 1)})
         study.tell(trial, trial.params["x"])

@@ -88,7 +88,7 @@ def _tabular(name: str) -> Callable[[bool, Any], Any]:
     def make(labels: bool, X: Any) -> Any:
         import pytabkit
 
-        kind = getattr(pytabkit, f"{name}_D_{'Classifier' if labels else 'Regressor'}")
+        kind = getattr(pytabkit, f"{name}_{'Classifier' if labels else 'Regressor'}")
         return _point(kind(random_state=0, n_threads=1))
 
     return make
@@ -103,7 +103,7 @@ MODELS: dict[str, Callable[[bool, Any], Any]] = {
     "NGBoost": _ngboost,
     "quantile forest": _quantile_forest,
     "RealMLP": _tabular("RealMLP_TD"),
-    "TabM": _tabular("TabM"),
+    "TabM": _tabular("TabM_D"),
 }
 
 

@@ -212,12 +212,12 @@ class RowEstimator(BayesianEstimator):
             data = data.on(
                 worthwhile(self.device, data.device, lambda: self._flops_a_step(data, model))
             )
-            run = self._run(data, model)
+            run = Run(data.begin, lambda found: self._attributes(data, model, found))
             method = self._method()
             with self._keeping(run):
                 method.needs.check(model)
                 found = method.fit(data, model, run)
-                self._keep(data, model, found)
+                self._replace_fit(self._attributes(data, model, found))
         return self
 
     def _model(self, data: Training) -> Model:
@@ -240,13 +240,6 @@ class RowEstimator(BayesianEstimator):
     def _networks_at_once(self, n_weights: int) -> float:
         """Number of networks whose gradients a step takes."""
         return 1.0
-
-    def _run(self, data: Training, model: Model) -> Run:
-        return Run(data.begin, lambda found: self._attributes(data, model, found))
-
-    def _keep(self, data: Training, model: Model, found: Fitted) -> None:
-        """Set all fitted attributes at once."""
-        self._replace_fit(self._attributes(data, model, found))
 
     def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
         return {

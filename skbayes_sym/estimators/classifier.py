@@ -11,7 +11,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.memory_parts import draws_part
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, Rows, Scaling, numbers_due, require_rows
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
@@ -21,7 +20,7 @@ from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
 from skbayes_sym.models.predictive_mixtures import Predictive
 from skbayes_sym.numerics.arguments import check_count, labels_of, seed_of, shown
-from skbayes_sym.numerics.memory import require_memory
+from skbayes_sym.numerics.memory import draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
 
 _HOST = torch.device("cpu")

@@ -1,7 +1,7 @@
 """Layerwise variational inference of wide networks as a scikit-learn estimator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from math import cos, pi
 from numbers import Integral
 from typing import Any, ClassVar, NamedTuple
@@ -260,6 +260,7 @@ class LayerwiseVI:
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     r"""Regression by wide Bayesian neural networks whose layers depend on each other.
 
@@ -356,18 +357,25 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     ((3,), True)
     """
 
-    hidden_posterior: str | int
-    noise_std: str | float | Sequence[float]
-    max_iter: int
-    n_predict_samples: int
-    tol: float | None
+    hidden_layer_sizes: int | Sequence[int] = (50,)
+    activation: str = "relu"
+    _: KW_ONLY
+    hidden_posterior: str | int = "mean_field"
+    prior: GivenPrior = "learn"
+    likelihood: str | Likelihood = "auto"
+    noise_std: str | float | Sequence[float] = "learn"
+    max_iter: int = 2000
+    standardize: bool | str = True
+    optimizer: str | Optimizer = "adam"
+    n_predict_samples: int = 200
+    tol: float | None = 1e-3
+    device: str = "auto"
+    random_state: RandomState = None
+    verbose: int = 0
+
     _closing = ("elbo_", "elbo_std_error_")
 
-    posterior_: LayerwisePosterior
-    noise_std_: float | Array
-    _predict_seed_: int
-
-    _parameter_constraints: dict[str, list[Any]] = {
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **RUN_CONSTRAINTS,
         **NETWORK_CONSTRAINTS,
         **NOISE_CONSTRAINTS,
@@ -379,39 +387,6 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
         "standardize": STANDARDIZE,
     }
-
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        activation: str = "relu",
-        *,
-        hidden_posterior: str | int = "mean_field",
-        prior: GivenPrior = "learn",
-        likelihood: str | Likelihood = "auto",
-        noise_std: str | float | Sequence[float] = "learn",
-        max_iter: int = 2000,
-        standardize: bool | str = True,
-        optimizer: str | Optimizer = "adam",
-        n_predict_samples: int = 200,
-        tol: float | None = 1e-3,
-        device: str = "auto",
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.hidden_posterior = hidden_posterior
-        self.prior = prior
-        self.likelihood = likelihood
-        self.noise_std = noise_std
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.optimizer = optimizer
-        self.n_predict_samples = n_predict_samples
-        self.tol = tol
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
@@ -426,8 +401,9 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     def _method(self) -> LayerwiseVI:
         adam = as_adam(self.optimizer, VariationalAdam)
-        for name, value in {"init": adam.init, "n_starts": adam.n_starts}.items():
-            if value != "auto":
+        refused = {"init": "auto", "n_starts": "auto", "warm_start": False}
+        for name, default in refused.items():
+            if (value := adam.get_params()[name]) != default:
                 raise ValueError(f"{name}={value!r} is not for LayerwiseVIRegressor.")
         steps = Steps.of(adam, self.max_iter, self.tol, n_draws=2)  # each conditions the last layer
         return LayerwiseVI(self.hidden_posterior, steps)

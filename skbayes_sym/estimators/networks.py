@@ -15,7 +15,6 @@ from skbayes_sym.estimators._fit.compatibility import (
     refuse,
     require_kind,
 )
-from skbayes_sym.estimators._fit.memory_parts import prior_part, rows_part
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.training import Training
@@ -28,7 +27,7 @@ from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import HalfNormal, LayerScales, Prior, UnboundPrior
-from skbayes_sym.numerics.memory import require_memory
+from skbayes_sym.numerics.memory import prior_part, require_memory
 from skbayes_sym.symmetry.group import SymmetryGroup, Trivial, invariant_subgroup
 
 # Of the parameters that take objects, for estimators that have them.
@@ -56,7 +55,7 @@ class NetworkEstimator(RowEstimator):
     def _model(self, data: Training) -> Model:
         likelihood = self._likelihood(data)
         network = self._network(data, likelihood.n_outputs(self._n_outputs(data)))
-        require_memory([rows_part(data), prior_part(network.layout.n_params)], data.device)
+        require_memory([data.rows_part, prior_part(network.layout.n_params)], data.device)
         prior = self._prior(network)
         return Model(network, likelihood, prior, self._group(network, prior))
 

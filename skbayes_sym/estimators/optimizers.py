@@ -1,5 +1,6 @@
 """Optimisers as constructors take them: a grid reaches their parameters by ``optimizer__``."""
 
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, TypeVar
 
@@ -28,6 +29,7 @@ class Optimizer(BaseEstimator):
                 value.check()
 
 
+@dataclass(eq=False, repr=False)
 class GaussNewton(Optimizer):
     """Gauss-Newton steps from several random starts, for small fully connected networks.
 
@@ -39,12 +41,12 @@ class GaussNewton(Optimizer):
         by a quarter of a nat per row.
     """
 
+    n_restarts: int | str = "auto"
+
     _parameter_constraints: ClassVar = {"n_restarts": [StrOptions({"auto"}), _COUNT]}
 
-    def __init__(self, n_restarts: int | str = "auto") -> None:
-        self.n_restarts = n_restarts
 
-
+@dataclass(eq=False, repr=False)
 class Adam(Optimizer):
     """Adam, whose step size is constant over the first half of the steps and then falls linearly.
 
@@ -60,16 +62,16 @@ class Adam(Optimizer):
     "auto" says the page of every estimator.
     """
 
+    learning_rate: float | str = "auto"
+    batch_size: int | str = "auto"
+
     _parameter_constraints: ClassVar = {
         "learning_rate": [StrOptions({"auto"}), _POSITIVE],
         "batch_size": [StrOptions({"auto"}), _COUNT],
     }
 
-    def __init__(self, learning_rate: float | str = "auto", batch_size: int | str = "auto") -> None:
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
 
-
+@dataclass(eq=False, repr=False)
 class VariationalAdam(Adam):
     """Adam on a bound, whose gradient is an average over draws of the weights.
 
@@ -82,8 +84,9 @@ class VariationalAdam(Adam):
         Rows per step. "auto" is all of them up to 1000 distinct rows, 200 beyond; always all of
         `LayerwiseVIRegressor`.
     n_weight_samples : int or "auto", default="auto"
-        Draws averaged per step, of the hidden units and of the weights in the gap: "auto" is 1, and
-        2 draws of the hidden layers of `LayerwiseVIRegressor`.
+        Draws averaged per step, of the hidden units (of the weights of a module) and of the weights
+        in the gap: "auto" is 1, and 2 of a module (more raise its bound: the gradient's noise is
+        all rows') and of the hidden layers of `LayerwiseVIRegressor`.
     log_variance_rate : float, default=5.0
         Step size of the log variances relative to ``learning_rate``: they have to travel about 8
         units from a narrow start to the prior.
@@ -91,14 +94,22 @@ class VariationalAdam(Adam):
         Where training starts. "random": at random weights, narrow. "annealed": the same, while the
         weight of the KL rises from 0 to 1 over the first 40 % of the steps. "laplace": at a mode
         found by Gauss-Newton steps, with the independent normals closest to its curvature; for
-        normal noise and the softmax only. "auto" takes the three in turn; the first two for
-        classes, for noise that isn't learned and beyond 300 weights. `LayerwiseVIRegressor` has
-        starts of its own.
+        normal noise and the softmax of "mlp" only. "auto" takes the three in turn; the first two
+        for classes, for noise that isn't learned, of modules and beyond 300 weights.
+        `LayerwiseVIRegressor` has starts of its own.
     n_starts : int or "auto", default="auto"
         Starts that are trained, ``max_iter`` steps each. The highest `elbo_` is kept; of those
         within 0.02 nats per row of it, the one that learned the least noise. "auto" is one of every
         kind; the first alone on minibatches and for ``max_iter`` below 500.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the previous one; not of `LayerwiseVIRegressor`.
     """
+
+    n_weight_samples: int | str = "auto"
+    log_variance_rate: float = 5.0
+    init: str = "auto"
+    n_starts: int | str = "auto"
+    warm_start: bool = False
 
     _parameter_constraints: ClassVar = {
         **Adam._parameter_constraints,
@@ -106,24 +117,11 @@ class VariationalAdam(Adam):
         "log_variance_rate": [_POSITIVE],
         "init": [StrOptions({"auto", "random", "annealed", "laplace"})],
         "n_starts": [StrOptions({"auto"}), _COUNT],
+        "warm_start": ["boolean"],
     }
 
-    def __init__(
-        self,
-        learning_rate: float | str = "auto",
-        batch_size: int | str = "auto",
-        n_weight_samples: int | str = "auto",
-        log_variance_rate: float = 5.0,
-        init: str = "auto",
-        n_starts: int | str = "auto",
-    ) -> None:
-        super().__init__(learning_rate, batch_size)
-        self.n_weight_samples = n_weight_samples
-        self.log_variance_rate = log_variance_rate
-        self.init = init
-        self.n_starts = n_starts
 
-
+@dataclass(eq=False, repr=False)
 class Updates(Optimizer):
     """When hyperparameters move while Adam trains the weights, and by what.
 
@@ -152,6 +150,13 @@ class Updates(Optimizer):
         is 3.0.
     """
 
+    n: int = 100
+    burn_in: float = 0.1
+    learning_rate: float | str = "auto"
+    gradient: str = "auto"
+    keep_best: bool | str = "auto"
+    objective: Any = "evidence"
+
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n": [_COUNT],
         "burn_in": [Interval(Real, 0, 1, closed="left")],
@@ -161,23 +166,8 @@ class Updates(Optimizer):
         "objective": "no_validation",
     }
 
-    def __init__(
-        self,
-        n: int = 100,
-        burn_in: float = 0.1,
-        learning_rate: float | str = "auto",
-        gradient: str = "auto",
-        keep_best: bool | str = "auto",
-        objective: Any = "evidence",
-    ) -> None:
-        self.n = n
-        self.burn_in = burn_in
-        self.learning_rate = learning_rate
-        self.gradient = gradient
-        self.keep_best = keep_best
-        self.objective = objective
 
-
+@dataclass(eq=False, repr=False)
 class EvidenceAdam(Adam):
     """Adam for the weights of one network, whose hyperparameters follow the Laplace evidence.
 
@@ -199,25 +189,16 @@ class EvidenceAdam(Adam):
         When the hyperparameters move; by default ``Updates()``.
     """
 
+    curvature: str = "auto"
+    layers: str = "all"
+    updates: Updates | None = None
+
     _parameter_constraints: ClassVar = {
         **Adam._parameter_constraints,
         "curvature": [StrOptions(set(CURVATURES))],
         "layers": [StrOptions({"all", "last"})],
         "updates": [Updates, None],
     }
-
-    def __init__(
-        self,
-        learning_rate: float | str = "auto",
-        batch_size: int | str = "auto",
-        curvature: str = "auto",
-        layers: str = "all",
-        updates: Updates | None = None,
-    ) -> None:
-        super().__init__(learning_rate, batch_size)
-        self.curvature = curvature
-        self.layers = layers
-        self.updates = updates
 
 
 AnAdam = TypeVar("AnAdam", bound=Adam)
@@ -226,12 +207,8 @@ AnAdam = TypeVar("AnAdam", bound=Adam)
 def as_adam(given: object, kind: type[AnAdam]) -> AnAdam:
     """``optimizer`` as this kind of Adam; what a plain one doesn't say is at its default.
 
-    Raises
-    ------
-    TypeError
-        If it is another kind of optimiser.
-    ValueError
-        If one of its parameters is no value for it.
+    Raises TypeError if it is another kind of optimiser, ValueError if one of its parameters is no
+    value for it.
     """
     if isinstance(given, str):
         return kind()

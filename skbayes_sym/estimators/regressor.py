@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.building import gaussian_noise
-from skbayes_sym.estimators._fit.memory_parts import covariance_part, draws_part
 from skbayes_sym.estimators._fit.rows import (
     ENCODE,
     Array,
@@ -35,20 +34,14 @@ from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, seed_of
-from skbayes_sym.numerics.memory import require_memory
+from skbayes_sym.numerics.memory import covariance_part, draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
 
 _HOST = torch.device("cpu")
 
 
 def check_counts(y: Array, likelihood: object) -> None:
-    """Raise unless targets are counts.
-
-    Raises
-    ------
-    ValueError
-        Naming the likelihood, the first target that is none, and what to do.
-    """
+    """Raise a ValueError that names the likelihood and the first target that is no count."""
     wrong = y[(y < 0) | (y != np.floor(y))]
     if len(wrong):
         kind = "negative" if wrong[0] < 0 else "fractional"

@@ -4,6 +4,7 @@
 (`skbayes_sym.inference.sampling.kernels`), which makes a `State` and an `Info`.
 """
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from skbayes_sym.inference.sampling.kernels import Info, Kernel, State
 __all__ = ["Info", "Kernel", "State"]  # a kernel of one's own; the objects are names of skbayes_sym
 
 
+@dataclass(eq=False, repr=False)
 class Chains(BaseEstimator):
     """Markov chains that look for modes, each from its own start.
 
@@ -45,6 +47,13 @@ class Chains(BaseEstimator):
         and scales; ``n_warmup=0`` leaves these as they are.
     """
 
+    kernel: str | Kernel = "auto"
+    _: KW_ONLY
+    init: str | Annealing = "auto"
+    n_warmup: int | None = None
+    thinning: int = 1
+    warm_start: bool = False
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "kernel": [StrOptions({"auto", "hmc"}), HasMethods("step")],
         "init": [StrOptions({"auto", "prior", "laplace", "ensemble"}), Annealing],
@@ -53,22 +62,8 @@ class Chains(BaseEstimator):
         "warm_start": ["boolean"],
     }
 
-    def __init__(
-        self,
-        kernel: str | Kernel = "auto",
-        *,
-        init: str | Annealing = "auto",
-        n_warmup: int | None = None,
-        thinning: int = 1,
-        warm_start: bool = False,
-    ) -> None:
-        self.kernel = kernel
-        self.init = init
-        self.n_warmup = n_warmup
-        self.thinning = thinning
-        self.warm_start = warm_start
 
-
+@dataclass(eq=False, repr=False)
 class ModeWeights(BaseEstimator):
     """Weights of the modes of the posterior modulo its symmetry.
 
@@ -88,11 +83,10 @@ class ModeWeights(BaseEstimator):
         made all draws. 0 weighs the draws that there are.
     """
 
+    method: str = "auto"
+    effort: float = 1.0
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "method": [StrOptions({"auto", "evidence", "uniform"})],
         "effort": [Interval(Real, 0, None, closed="left")],
     }
-
-    def __init__(self, method: str = "auto", effort: float = 1.0) -> None:
-        self.method = method
-        self.effort = effort

@@ -122,17 +122,12 @@ def _rhat(values: Floats) -> Floats:
         return np.asarray(np.sqrt((n - 1) / n + between / within))
 
 
-def _autocovariance(values: Floats) -> Floats:
-    """Mean over chains of the biased autocovariances, (S, Q)."""
-    n = values.shape[1]
-    centred = values - values.mean(axis=1, keepdims=True)
-    spectrum = np.abs(np.fft.rfft(centred, 2 * n, axis=1)) ** 2
-    return np.asarray(np.fft.irfft(spectrum.mean(axis=0), axis=0)[:n] / n)
-
-
 def _ess(values: Floats) -> Floats:
     n_chains, n, _ = values.shape
-    covariance = _autocovariance(values)
+    centred = values - values.mean(axis=1, keepdims=True)
+    spectrum = np.abs(np.fft.rfft(centred, 2 * n, axis=1)) ** 2
+    # Mean over chains of the biased autocovariances, (S, Q).
+    covariance = np.fft.irfft(spectrum.mean(axis=0), axis=0)[:n] / n
     within = covariance[0] * n / (n - 1)
     total = covariance[0] + values.mean(axis=1).var(axis=0, ddof=1)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -57,9 +57,9 @@ class TableKernel(NamedTuple):
 
     @classmethod
     def at(cls, position: Tensor) -> "TableKernel":
-        """Scales at a position; the noise is at least .001, in units of the targets."""
+        """Scales at a position; the noise is at least .0002, in units of the targets."""
         scales = position.exp()
-        noise = (scales[-1].square() + 0.001**2).sqrt()
+        noise = (scales[-1].square() + 0.0002**2).sqrt()
         return cls(scales[:-3], scales[-3], scales[-2], noise)
 
     def matern(self, x: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,14 +113,14 @@ def fit_scales(data: Data, effort: ProcessEffort, scale_std: float) -> Tensor:
     d = data.x.shape[1]
     ones = data.x.new_ones(d)
     mean = torch.cat([(0.5 * log(d) + 0.3) * ones, ones.new_tensor([0.0, -1.0, -1.0])])
-    std = torch.cat([scale_std * ones, ones.new_tensor([1.0, 1.5, 2.0])])
+    std = torch.cat([scale_std * ones, ones.new_tensor([2.0, 1.5, 2.0])])
 
     def loss(position: Tensor) -> tuple[Tensor, Tensor]:
         value, gradient = log_evidence(position, data)
         away = (position - mean) / std
         return 0.5 * away.square().sum() - value, away / std - gradient
 
-    bounds = [(-3.0, 8.0)] * d + [(-4.0, 4.0), (-6.0, 3.0), (-7.0, 2.0)]
+    bounds = [(-3.0, 8.0)] * d + [(-4.0, 4.0), (-6.0, 3.0), (-9.0, 2.0)]
     return lbfgs(loss, mean, max_iter=effort.steps, bounds=bounds)
 
 

@@ -124,7 +124,10 @@ class SymmetryDisplay(Display):
             If there is no such layer or weight, or no modes to colour.
         """
         model = fitted_model(estimator).model
-        units = _unit_positions(model, layer)
+        need = "a network whose hidden units can be exchanged"
+        require(model, ["network_"], cls.__name__, need)
+        require(model.network_, ["symmetry"], cls.__name__, need)
+        units = _unit_index(model.network_.symmetry(), layer)  # (d, p), in the flat weights
         names = _weight_names(model, units.shape[1], layer)
         check_count("n_draws", n_draws)
         columns = _weight_positions((0, "bias") if pair is None else pair, names)
@@ -230,12 +233,11 @@ class SymmetryDisplay(Display):
 
 
 def _labels(model: Any, chains: Array, n_units: int, color_by: str) -> tuple[Array, list[str]]:
-    color_by = color_by if isinstance(color_by, str) else repr(color_by)
+    if not isinstance(color_by, str) or color_by not in {"unit", "mode"}:
+        raise ValueError(f"color_by must be 'unit' or 'mode', got {color_by!r}.")
     if color_by == "unit":
         labels = np.broadcast_to(np.arange(n_units), (len(chains), n_units))
         return labels, [f"unit {i}" for i in range(n_units)]
-    if color_by != "mode":
-        raise ValueError(f"color_by must be 'unit' or 'mode', got {color_by!r}.")
     modes = fitted_attribute(model, "modes_")
     if not modes:
         raise ValueError(
@@ -265,14 +267,6 @@ class _OrbitDraws(NamedTuple):
     after: Array
     chains: Array
     before_name: str
-
-
-def _unit_positions(model: Any, layer: int) -> Array:
-    """Positions of every unit's weights in the flat vector, (d, p)."""
-    need = "a network whose hidden units can be exchanged"
-    require(model, ["network_"], "SymmetryDisplay", need)
-    require(model.network_, ["symmetry"], "SymmetryDisplay", need)
-    return _unit_index(model.network_.symmetry(), layer)
 
 
 def _unit_index(group: SymmetryGroup, layer: int) -> Array:

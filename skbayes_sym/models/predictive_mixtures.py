@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log, pi
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -384,21 +384,7 @@ def _bisect(
 _TAIL = 1e-6
 
 
-class HasCdf(Protocol):
-    """A distribution of every row's targets."""
-
-    @property
-    def is_discrete(self) -> bool:
-        """Whether targets are whole numbers."""
-
-    def cdf(self, y: Tensor) -> Tensor:
-        """P(target <= y), (N, T)."""
-
-    def quantile(self, probability: float) -> Tensor:
-        """(N, T)."""
-
-
-def crps(law: HasCdf, y: Tensor) -> Tensor:
+def crps(law: TargetPredictive, y: Tensor) -> Tensor:
     """CRPS of every row and target, (N, T), in target units; less is better.
 
     ``law``: of whole numbers the integral is a sum; ``y`` (N, T): observed targets.
@@ -462,7 +448,7 @@ def _panels(f: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
     return total
 
 
-def _sum_over_counts(law: HasCdf, y: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def _sum_over_counts(law: TargetPredictive, y: Tensor, low: Tensor, high: Tensor) -> Tensor:
     # Beyond the quantiles every count up to y costs 1.
     beyond = (y - high).clamp_min(0.0) + (low - y).clamp_min(0.0)
     inside = torch.minimum(torch.maximum(y, low), high)

@@ -83,33 +83,14 @@ def sample_assignments(
     is exact, and :math:`E_\tau[\exp(\sum_i L_{i g(i)}) / \tau(g)]` is the permanent of
     :math:`\exp L`.
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (*B, d, d)
-        Log weights in nats, finite or -inf.
-    n : int
-        Draws for each matrix.
-    generator : torch.Generator
-        The only source of noise, on the device of `log_weights`.
-    n_iter : int, default=10
-        Sinkhorn rounds. Any number gives a valid proposal.
-    given : Tensor of shape (k, *B, d), int64, optional
-        Assignments put before the draws: beside them their log probability costs next to nothing.
+    ``log_weights`` (*B, d, d): nats, finite or -inf. ``n``: draws for each matrix. ``generator``:
+    the only source of noise, on the device of ``log_weights``. ``n_iter``: Sinkhorn rounds; any
+    number gives a valid proposal. ``given`` (k, *B, d), int64: assignments put before the draws:
+    beside them their log probability costs next to nothing. Returns ``permutations``
+    (k + n, *B, d), int64, whose ``[m, ..., i]`` is the column assigned to row ``i``, and the exact
+    log probability of each under the proposal, (k + n, *B) nats. Raises ValueError if
+    ``log_weights`` is not a floating tensor of shape (*B, d, d).
 
-    Returns
-    -------
-    permutations : Tensor of shape (k + n, *B, d), int64
-        ``permutations[m, ..., i]`` is the column assigned to row ``i``.
-    log_prob : Tensor of shape (k + n, *B)
-        Exact log probability of each under the proposal, nats.
-
-    Raises
-    ------
-    ValueError
-        If `log_weights` is not a floating tensor of shape (*B, d, d).
-
-    Notes
-    -----
     Permuting the rows permutes the law. A bonus for the diagonal, or a tie broken by row index,
     would inflate a symmetrisation gap, because draws of a factorised posterior arrive in identity
     order. A dead end (only zero weights left) is completed uniformly. Computed in float64, without

@@ -37,12 +37,40 @@ def rows_within(most_numbers: int, numbers_per_row: int) -> int:
 
 
 class Part(NamedTuple):
-    """Arrays that are held at the same time as the other parts."""
+    """Arrays that are held at the same time as the other parts, by their sizes alone.
+
+    A lower bound: what is certainly held is counted (a prior, the optimiser's copies, draws that
+    were asked for) and the rest left out, so that a fit that would succeed isn't refused. What is
+    refused would end in an allocation error, or in the operating system's killing the process.
+    """
 
     what: str
     n_bytes: int
     remedy: str  # a sentence: what to change if this is the largest part
     on_host: bool = False  # whatever the device of the fit
+
+
+def prior_part(n_params: int) -> Part:
+    """A double-precision scale per weight."""
+    return Part(f"the prior of {n_params:,} weights", 8 * n_params, "Lower hidden_layer_sizes.")
+
+
+def draws_part(n_draws: int, n_rows: int, n_targets: int) -> Part:
+    """Draws (n, N, T) of targets, and the noise of as many."""
+    return Part(
+        f"{n_draws:,} draws of {n_rows:,} rows and {n_targets} targets with their noise",
+        16 * n_draws * n_rows * n_targets,
+        "Lower n_samples, or ask for fewer rows at once.",
+    )
+
+
+def covariance_part(n_rows: int, n_targets: int) -> Part:
+    """The joint covariance of functions at rows, in scaled units and in the targets': 16 N^2 T."""
+    return Part(
+        f"the covariance of {n_rows:,} rows of {n_targets} targets",
+        16 * n_rows**2 * n_targets,
+        "Ask for fewer rows, or use return_std=True.",
+    )
 
 
 @contextmanager

@@ -192,42 +192,21 @@ def minimise(
 ) -> OptimiseResult:
     """Minimise a stochastic loss with Adam (Kingma & Ba 2014, Algorithm 1).
 
-    Parameters
-    ----------
-    objective : BufferedLoss
-        Loss and gradient; its ``params`` are the starting point.
-    groups : sequence of ParamGroup
-        Step size and range of every stretch of ``params``.
-    max_iter : int
-        Number of Adam steps.
-    block_size : int
-        Steps between two calls of ``on_step``; the loss is looked at (and the device waited for)
-        only then.
-    on_step : callable (step, info) -> bool
-        Told the number of steps made and ``{"loss": mean loss of the block}``; True stops.
-    schedule : callable
-        Factor of the step sizes as a function of progress in [0, 1).
-    tol : float, optional
-        Once the mean loss of the last tenth of ``max_iter`` is not lower by at least ``tol`` than
-        that of the tenth before, the schedule runs out within another tenth, and the loop stops.
-        (Stopping dead leaves parameters as noisy as large steps make them.)
-    is_cautious : bool
-        Whether ``tol`` is asked in the second half of the steps only, and counts where the gain is
-        below it by three standard errors: on a plateau a smaller difference is noise.
+    ``objective``: loss and gradient; its ``params`` are the starting point. ``groups``: step size
+    and range of every stretch of them. ``block_size``: steps between two calls of ``on_step``; the
+    loss is looked at (and the device waited for) only then. ``on_step`` (step, info): told the
+    number of steps made and ``{"loss": mean loss of the block}``; True stops. ``schedule``: factor
+    of the step sizes as a function of progress in [0, 1).
 
-    Returns
-    -------
-    OptimiseResult
+    ``tol``: once the mean loss of the last tenth of ``max_iter`` is not lower by at least ``tol``
+    than that of the tenth before, the schedule runs out within another tenth, and the loop stops.
+    (Stopping dead leaves parameters as noisy as large steps make them.) ``is_cautious``: that is
+    asked in the second half of the steps only, and counts where the gain is below ``tol`` by three
+    standard errors: on a plateau a smaller difference is noise.
 
-    Raises
-    ------
-    DivergenceError
-        If the loss of a block is not finite.
-
-    Notes
-    -----
-    A `KeyboardInterrupt` ends the loop between two steps and is reported as
-    ``stopped="interrupted"``: the caller decides what to keep and raises it again.
+    Raises DivergenceError if the loss of a block is not finite. A `KeyboardInterrupt` ends the loop
+    between two steps and is reported as ``stopped="interrupted"``: the caller decides what to keep
+    and raises it again.
     """
     adam = FlatAdam(objective.params, objective.gradient, groups)
     total = objective.params.new_zeros(())

@@ -418,17 +418,12 @@ def _sweep(labelling: Labelling, n_changing: int, n_sweeps: int) -> tuple[Labell
         if not bool(moved.any()):
             labelling, moved = labelling.improved(reference, thorough=True)
             if len(labelling.layers) > 1:
-                labelling, better = _label_anew(labelling, reference)
-                moved = moved | better
+                # Labels by a forward pass under a fixed reference, where they fit better.
+                anew = labelling.forward(reference)
+                for _ in range(3):
+                    anew, _ = anew.improved(reference, thorough=True)
+                ours, theirs = labelling.log_prob(reference), anew.log_prob(reference)
+                better = theirs > ours + 1e-9 * (1.0 + ours.abs())
+                labelling, moved = anew.where(better, labelling), moved | better
         n_changing = int(moved.sum())
     return labelling, n_changing
-
-
-def _label_anew(labelling: Labelling, reference: DiagonalReference) -> tuple[Labelling, Tensor]:
-    """Labels by a forward pass under a fixed reference where they fit better, and where."""
-    anew = labelling.forward(reference)
-    for _ in range(3):
-        anew, _ = anew.improved(reference, thorough=True)
-    ours, theirs = labelling.log_prob(reference), anew.log_prob(reference)
-    better = theirs > ours + 1e-9 * (1.0 + ours.abs())
-    return anew.where(better, labelling), better

@@ -4,7 +4,7 @@ Reading order: `columns` (tables as they are read become numbers), `training` (c
 on the device; made of `rows`), `building`
 (constructor parameters as network, likelihood, prior and group), `compatibility` (what finds a
 posterior, and what of a model it asks for; what doesn't apply is refused), `run` (its blocks for
-callbacks, its log, why it stopped); then `warnings`, `device`, `memory_parts`, `unwrap` (the model
+callbacks, its log, why it stopped); then `warnings`, `device`, `unwrap` (the model
 inside a pipeline or search), `scikit_learn` (what isn't public there, and what its versions differ
 in), `words` (descriptions of parameters and attributes that estimators share).
 

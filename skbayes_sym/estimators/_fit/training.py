@@ -25,6 +25,7 @@ from skbayes_sym.estimators._fit.scikit_learn import check_sample_weight
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
+from skbayes_sym.numerics.memory import Part
 
 FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
 MINIBATCH_ROWS = 200  # ... and this many beyond
@@ -130,6 +131,13 @@ class Training:
     def total_weight(self) -> float:
         """Number of rows as given, counted with their weights."""
         return float(self.rows.weight.sum())
+
+    @property
+    def rows_part(self) -> Part:
+        """Memory of the distinct rows of ``X``, in the precision of the fit."""
+        n, d = self.rows.X.shape
+        size = self.rows.X.size * self.dtype.itemsize
+        return Part(f"{n} distinct rows of {d} features", size, "Use fewer of them.")
 
     @cached_property
     def log_jacobian(self) -> float:

@@ -1,8 +1,9 @@
 """Bayesian neural networks with nothing to tune."""
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -59,9 +60,10 @@ class PoolOfNetworks(NetworkEstimator):
     member_network_: MLP
     linear_posterior_: ModeMixture
     noise_shape_: NoiseShape | None = None
+    refitted_members_: RefittedMembers | None = None
     _weights_: dict[str, float]  # of the parts that were found and count
 
-    _parameter_constraints: dict[str, list[Any]] = {
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **RUN_CONSTRAINTS,
         "hidden_layer_sizes": [StrOptions({"auto"}), *NETWORK_CONSTRAINTS["hidden_layer_sizes"]],
         "prior": NETWORK_CONSTRAINTS["prior"],
@@ -118,6 +120,7 @@ class PoolOfNetworks(NetworkEstimator):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     r"""Bayesian neural network regression with nothing to tune.
 
@@ -228,39 +231,22 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     ((3,), (3, 2))
     """
 
-    noise_std_modes_: Array
-    noise_std_samples_: Array
-    noise_std_linear_: Array
+    hidden_layer_sizes: str | int | Sequence[int] = "auto"
+    _: KW_ONLY
+    prior: GivenPrior = "learn"
+    n_modes: int = 10
+    n_members: int = 10
+    likelihood: str | Likelihood = "auto"
+    noise_std: Any = "learn"
+    standardize: bool | str = True
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
 
-    _parameter_constraints: dict[str, list[Any]] = {
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **PoolOfNetworks._parameter_constraints,
         **REGRESSOR_CONSTRAINTS,
     }
-
-    def __init__(
-        self,
-        hidden_layer_sizes: str | int | Sequence[int] = "auto",
-        *,
-        prior: GivenPrior = "learn",
-        n_modes: int = 10,
-        n_members: int = 10,
-        likelihood: str | Likelihood = "auto",
-        noise_std: Any = "learn",
-        standardize: bool | str = True,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.prior = prior
-        self.n_modes = n_modes
-        self.n_members = n_members
-        self.likelihood = likelihood
-        self.noise_std = noise_std
-        self.standardize = standardize
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
@@ -289,6 +275,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks):
     r"""Bayesian neural network classification with nothing to tune.
 
@@ -380,33 +367,16 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     ((2, 3), 2)
     """
 
-    refitted_members_: RefittedMembers | None = None
-    variance_scale_: float
-    member_variance_scale_: float
-    linear_variance_scale_: float
-
-    def __init__(
-        self,
-        hidden_layer_sizes: str | int | Sequence[int] = "auto",
-        *,
-        prior: GivenPrior = "learn",
-        n_modes: int = 4,
-        n_members: int = 10,
-        likelihood: str | Likelihood = "auto",
-        standardize: bool = True,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.prior = prior
-        self.n_modes = n_modes
-        self.n_members = n_members
-        self.likelihood = likelihood
-        self.standardize = standardize
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    hidden_layer_sizes: str | int | Sequence[int] = "auto"
+    _: KW_ONLY
+    prior: GivenPrior = "learn"
+    n_modes: int = 4
+    n_members: int = 10
+    likelihood: str | Likelihood = "auto"
+    standardize: bool = True
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
 
     def _n_outputs(self, data: Training) -> int:
         return 1 if len(data.classes) == 2 else len(data.classes)

@@ -1,8 +1,8 @@
 """Deep ensembles: modes of the posterior from random starts, as scikit-learn estimators."""
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -52,12 +52,15 @@ class _DeepEnsemble(WeightedDraws):
 
     draws_the_posterior = False
     prior_scale_samples_: Array | None = None  # none learned
+    noise_freedoms_samples_: Array | None = None
+    refitted_members_: RefittedMembers | None = None
 
     n_members: int
     optimizer: str | Optimizer
     max_iter: int
     tol: float | None
     warm_start: bool
+    variance_scale_: float
 
     @property
     def chain_weights_(self) -> Array:  # type: ignore[override]
@@ -91,6 +94,7 @@ class _DeepEnsemble(WeightedDraws):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     r"""Deep ensemble for regression: posterior modes of a network from random starts.
 
@@ -197,49 +201,29 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     ((3,), (5, 37))
     """
 
-    noise_freedoms_samples_: Array | None = None
+    hidden_layer_sizes: Any = (50,)
+    activation: str = "relu"
+    _: KW_ONLY
+    n_members: int = 10
+    network: str | nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    prior: GivenPrior = 1.0
+    noise_std: Any = "effective"
+    max_iter: int = 2000
+    standardize: bool | str = True
+    optimizer: str | Optimizer = "adam"
+    tol: float | None = 1e-3
+    warm_start: bool = False
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
 
-    _parameter_constraints: dict[str, list[Any]] = {
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
         "noise_std": [StrOptions({"effective"}), HalfNormal, *NOISE_CONSTRAINTS["noise_std"]],
         "standardize": STANDARDIZE,
     }
-
-    def __init__(
-        self,
-        hidden_layer_sizes: Any = (50,),
-        activation: str = "relu",
-        *,
-        n_members: int = 10,
-        network: str | nn.Module | Network = "mlp",
-        likelihood: str | Likelihood = "auto",
-        prior: GivenPrior = 1.0,
-        noise_std: Any = "effective",
-        max_iter: int = 2000,
-        standardize: bool | str = True,
-        optimizer: str | Optimizer = "adam",
-        tol: float | None = 1e-3,
-        warm_start: bool = False,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.n_members = n_members
-        self.network = network
-        self.likelihood = likelihood
-        self.prior = prior
-        self.noise_std = noise_std
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.optimizer = optimizer
-        self.tol = tol
-        self.warm_start = warm_start
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _method(self) -> DeepEnsemble:
         wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
@@ -281,6 +265,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     r"""Deep ensemble for classification: posterior modes of a network from random starts.
 
@@ -359,11 +344,24 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     ((2, 3), (5, 27))
     """
 
-    correction: str | float | None
-    refitted_members_: RefittedMembers | None = None
-    variance_scale_: float
+    hidden_layer_sizes: Any = (50,)
+    activation: str = "relu"
+    _: KW_ONLY
+    n_members: int = 10
+    network: str | nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    prior: GivenPrior = 1.0
+    correction: str | float | None = "auto"
+    max_iter: int = 2000
+    standardize: bool = True
+    optimizer: str | Optimizer = "adam"
+    tol: float | None = 1e-3
+    warm_start: bool = False
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
 
-    _parameter_constraints: dict[str, list[Any]] = {
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,
         "correction": [
             StrOptions({"auto", "gaussian"}),
@@ -371,41 +369,6 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
             None,
         ],
     }
-
-    def __init__(
-        self,
-        hidden_layer_sizes: Any = (50,),
-        activation: str = "relu",
-        *,
-        n_members: int = 10,
-        network: str | nn.Module | Network = "mlp",
-        likelihood: str | Likelihood = "auto",
-        prior: GivenPrior = 1.0,
-        correction: str | float | None = "auto",
-        max_iter: int = 2000,
-        standardize: bool = True,
-        optimizer: str | Optimizer = "adam",
-        tol: float | None = 1e-3,
-        warm_start: bool = False,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.n_members = n_members
-        self.network = network
-        self.likelihood = likelihood
-        self.prior = prior
-        self.correction = correction
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.optimizer = optimizer
-        self.tol = tol
-        self.warm_start = warm_start
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _learned_scales(self, network: Network) -> UnboundPrior:
         """Weaker hyperpriors don't hold the scales of separable classes; without units they do."""

@@ -1,5 +1,6 @@
 """Matrix factorisation with a posterior that knows its rotations (Moore 2016)."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -53,6 +54,7 @@ _LATENT_NOISE = 0.75  # variance of the noise that turns factors into labels: th
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class SymVIMatrixFactorization(PredictsEntries):
     r"""Factorise a ratings-like matrix by symmetrised variational inference.
 
@@ -197,17 +199,27 @@ class SymVIMatrixFactorization(PredictsEntries):
     ((2,), (30, 2), True)
     """
 
-    device: str
+    n_components: int | str = "auto"
+    _: KW_ONLY
+    offsets: bool | str = True
+    likelihood: str | Likelihood = "gaussian"
+    solver: str | Solver = "vi"
+    noise_std: str | float = "learn"
+    prior: str | float = "learn"
+    implicit: bool | str = False
+    columns: Any = "auto"
+    standardize: bool | str = True
+    max_iter: int = 300
+    tol: float | None = 1e-4
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
+
     _closing = ("elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_")
 
     _effort: ClassVar[FactorEffort] = FactorEffort()
 
-    noise_std_: float
-    _orientation_: Array
-    _stream_: Listed
-    _stream_begun_: tuple[int, str]  # entries when sweeps last began anew, and the settings then
-
-    _parameter_constraints: dict[str, list[Any]] = {
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "offsets": ["boolean", StrOptions({"rows", "columns"})],
         "likelihood": [StrOptions(set(LIKELIHOODS)), HasMethods("log_prob")],
@@ -223,39 +235,6 @@ class SymVIMatrixFactorization(PredictsEntries):
         "random_state": ["random_state"],
         "verbose": RUN_CONSTRAINTS["verbose"],
     }
-
-    def __init__(
-        self,
-        n_components: int | str = "auto",
-        *,
-        offsets: bool | str = True,
-        likelihood: str | Likelihood = "gaussian",
-        solver: str | Solver = "vi",
-        noise_std: str | float = "learn",
-        prior: str | float = "learn",
-        implicit: bool | str = False,
-        columns: Any = "auto",
-        standardize: bool | str = True,
-        max_iter: int = 300,
-        tol: float | None = 1e-4,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.offsets = offsets
-        self.likelihood = likelihood
-        self.solver = solver
-        self.noise_std = noise_std
-        self.prior = prior
-        self.implicit = implicit
-        self.columns = columns
-        self.standardize = standardize
-        self.max_iter = max_iter
-        self.tol = tol
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

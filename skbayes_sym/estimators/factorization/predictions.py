@@ -67,6 +67,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     column_labels_: Array
     column_offsets_: Array
     columns: Any
+    noise_std_: float
+    _orientation_: Array
+    _stream_begun_: tuple[int, str]  # entries when sweeps last began anew, and the settings then
     _predictor_: dict[str, Any]
     _was_list_: bool
     _seen_: tuple[Array, ...]  # rows and columns of the entries

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.memory_parts import rows_part
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import logger
 from skbayes_sym.estimators._fit.training import Training
@@ -279,7 +278,7 @@ class Problem:
         if curvature == "full":
             n_numbers, remedy = 3 * n_covered**2, "Use curvature='auto', or a smaller network."
         parts = [
-            rows_part(self.data),
+            self.data.rows_part,
             # Values, gradient, two moments.
             Part(f"{layout.n_params:,} weights", 4 * layout.n_params * size,
                  "Lower hidden_layer_sizes, or give X as float32."),

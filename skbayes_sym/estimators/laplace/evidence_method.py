@@ -17,7 +17,6 @@ from skbayes_sym.estimators._fit.compatibility import (
     SOFTMAX,
     Needs,
 )
-from skbayes_sym.estimators._fit.memory_parts import rows_part
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
@@ -172,7 +171,7 @@ def _require_memory(data: Training, network: MLP, n: int, matrices: int) -> None
         f"Gauss-Newton systems of {n} modes of {p:,} weights", matrices * n * p**2 * 8,
         "Lower n_restarts or hidden_layer_sizes, or use optimizer='adam'.",
     )  # fmt: skip
-    require_memory([rows_part(data), systems], data.device)
+    require_memory([data.rows_part, systems], data.device)
 
 
 class Widths(NamedTuple):

@@ -1,6 +1,7 @@
 """Laplace approximations with evidence-tuned hyperparameters, as scikit-learn estimators."""
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, ClassVar, cast
 
@@ -14,7 +15,6 @@ from skbayes_sym.estimators._fit.building import (
     prior_object,
 )
 from skbayes_sym.estimators._fit.compatibility import Fitted, Method
-from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
@@ -181,6 +181,7 @@ class ChoosesOptimizer(LaplaceEstimator):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     r"""Bayesian neural network regression by Laplace approximations.
 
@@ -290,43 +291,27 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     ((3,), True)
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {**OWN_CONSTRAINTS, **REGRESSOR_CONSTRAINTS}
+    hidden_layer_sizes: str | int | Sequence[int] = "auto"
+    activation: str = "tanh"
+    _: KW_ONLY
+    network: str | torch.nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    optimizer: str | Optimizer = "auto"
+    prior: GivenPrior = "learn"
+    noise_std: Any = "learn"
+    max_iter: int | str = "auto"
+    standardize: bool | str = True
+    tol: float | str | None = "auto"
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
 
-    noise_std_modes_: Array
-    y_scale_: Array
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **OWN_CONSTRAINTS,
+        **REGRESSOR_CONSTRAINTS,
+    }
 
     _adam_effort = AdamEffort(keep_best=False)
-
-    def __init__(
-        self,
-        hidden_layer_sizes: str | int | Sequence[int] = "auto",
-        activation: str = "tanh",
-        *,
-        network: str | torch.nn.Module | Network = "mlp",
-        likelihood: str | Likelihood = "auto",
-        optimizer: str | Optimizer = "auto",
-        prior: GivenPrior = "learn",
-        noise_std: Any = "learn",
-        max_iter: int | str = "auto",
-        standardize: bool | str = True,
-        tol: float | str | None = "auto",
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.network = network
-        self.likelihood = likelihood
-        self.optimizer = optimizer
-        self.prior = prior
-        self.noise_std = noise_std
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.tol = tol
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _units(self, data: Training, n_outputs: int) -> int:
         return self._effort.units_of_numbers(data.n_rows, data.n_features, n_outputs)
@@ -355,6 +340,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     r"""Bayesian neural network classification by Laplace approximations.
 
@@ -447,47 +433,29 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     ((2, 3), 'gauss-newton')
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {
+    hidden_layer_sizes: str | int | Sequence[int] = "auto"
+    activation: str = "tanh"
+    _: KW_ONLY
+    network: str | torch.nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    optimizer: str | Optimizer = "auto"
+    prior: GivenPrior = "learn"
+    predictive: str | int = "sampling"
+    variance_scale: str | float = "loo"
+    max_iter: int | str = "auto"
+    standardize: bool = True
+    tol: float | str | None = "auto"
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **OWN_CONSTRAINTS,
         **CLASSIFIER_CONSTRAINTS,
         "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
     }
 
-    variance_scale_: float
     _most_modes = ChoosesOptimizer._effort.most_labels_modes
-
-    def __init__(
-        self,
-        hidden_layer_sizes: str | int | Sequence[int] = "auto",
-        activation: str = "tanh",
-        *,
-        network: str | torch.nn.Module | Network = "mlp",
-        likelihood: str | Likelihood = "auto",
-        optimizer: str | Optimizer = "auto",
-        prior: GivenPrior = "learn",
-        predictive: str | int = "sampling",
-        variance_scale: str | float = "loo",
-        max_iter: int | str = "auto",
-        standardize: bool = True,
-        tol: float | str | None = "auto",
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.network = network
-        self.likelihood = likelihood
-        self.optimizer = optimizer
-        self.prior = prior
-        self.predictive = predictive
-        self.variance_scale = variance_scale
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.tol = tol
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _units(self, data: Training, n_outputs: int) -> int:
         effort = self._effort

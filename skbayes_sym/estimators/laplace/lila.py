@@ -1,8 +1,9 @@
 """Invariances learned by the Laplace evidence: Immer et al. 2022 as scikit-learn estimators."""
 
 from copy import copy
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -159,6 +160,7 @@ class LILAEstimator(LaplaceEstimator):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class LILARegressor(LaplaceRegression, LILAEstimator):
     r"""Regression with invariances learned from the data.
 
@@ -286,45 +288,31 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     True
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {**_OWN_CONSTRAINTS, **REGRESSOR_CONSTRAINTS}
+    hidden_layer_sizes: Any = (50,)
+    activation: str = "tanh"
+    _: KW_ONLY
+    image_shape: Any = None
+    network: str | torch.nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    invariances: Any = "auto"
+    prior: GivenPrior = 3.0
+    noise_std: Any = "learn"
+    max_iter: int = 1000
+    standardize: bool | str = True
+    optimizer: str | Optimizer = "adam"
+    tol: float | None = 1e-3
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Any = (50,),
-        activation: str = "tanh",
-        *,
-        image_shape: Any = None,
-        network: str | torch.nn.Module | Network = "mlp",
-        likelihood: str | Likelihood = "auto",
-        invariances: Any = "auto",
-        prior: GivenPrior = 3.0,
-        noise_std: Any = "learn",
-        max_iter: int = 1000,
-        standardize: bool | str = True,
-        optimizer: str | Optimizer = "adam",
-        tol: float | None = 1e-3,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.image_shape = image_shape
-        self.network = network
-        self.likelihood = likelihood
-        self.invariances = invariances
-        self.prior = prior
-        self.noise_std = noise_std
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.optimizer = optimizer
-        self.tol = tol
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **_OWN_CONSTRAINTS,
+        **REGRESSOR_CONSTRAINTS,
+    }
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class LILAClassifier(LaplaceClassification, LILAEstimator):
     r"""Classification with invariances learned from the data.
 
@@ -384,39 +372,24 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     True
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {**_OWN_CONSTRAINTS, **CLASSIFIER_CONSTRAINTS}
+    hidden_layer_sizes: Any = (50,)
+    activation: str = "tanh"
+    _: KW_ONLY
+    image_shape: Any = None
+    network: str | torch.nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    invariances: Any = "auto"
+    prior: GivenPrior = 3.0
+    predictive: str | int = "plugin"
+    max_iter: int = 1000
+    standardize: bool = True
+    optimizer: str | Optimizer = "adam"
+    tol: float | None = 1e-3
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Any = (50,),
-        activation: str = "tanh",
-        *,
-        image_shape: Any = None,
-        network: str | torch.nn.Module | Network = "mlp",
-        likelihood: str | Likelihood = "auto",
-        invariances: Any = "auto",
-        prior: GivenPrior = 3.0,
-        predictive: str | int = "plugin",
-        max_iter: int = 1000,
-        standardize: bool = True,
-        optimizer: str | Optimizer = "adam",
-        tol: float | None = 1e-3,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.image_shape = image_shape
-        self.network = network
-        self.likelihood = likelihood
-        self.invariances = invariances
-        self.prior = prior
-        self.predictive = predictive
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.optimizer = optimizer
-        self.tol = tol
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **_OWN_CONSTRAINTS,
+        **CLASSIFIER_CONSTRAINTS,
+    }

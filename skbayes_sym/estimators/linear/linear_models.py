@@ -1,8 +1,8 @@
 """Bayesian linear models of numbers and counts, and of classes."""
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Real
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from torch import Tensor
@@ -44,6 +44,7 @@ FOR_CLASSES: dict[str, Likelihood | None] = {
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     r"""Bayesian linear regression with an exact posterior, or the best Gaussian one.
 
@@ -163,37 +164,24 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     ((3,), -2406, 2.9)
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {
+    likelihood: str | Likelihood = "gaussian"
+    _: KW_ONLY
+    prior: GivenPrior = "learn"
+    noise_std: str | float = "learn"
+    fit_intercept: bool = True
+    max_iter: int = 500
+    tol: float | None = 1e-6
+    standardize: bool | str = True
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LINEAR_CONSTRAINTS,
         "likelihood": [StrOptions(set(FOR_NUMBERS)), HasMethods("log_prob")],
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
         "standardize": STANDARDIZE,
     }
-
-    def __init__(
-        self,
-        likelihood: str | Likelihood = "gaussian",
-        *,
-        prior: GivenPrior = "learn",
-        noise_std: str | float = "learn",
-        fit_intercept: bool = True,
-        max_iter: int = 500,
-        tol: float | None = 1e-6,
-        standardize: bool | str = True,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.likelihood = likelihood
-        self.prior = prior
-        self.noise_std = noise_std
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.standardize = standardize
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     @property
     def _chosen_likelihood(self) -> Likelihood:
@@ -239,6 +227,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     r"""Bayesian logistic and softmax regression with a posterior of full covariance.
 
@@ -322,36 +311,23 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     ((2, 2), True)
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {
+    likelihood: str | Likelihood = "auto"
+    _: KW_ONLY
+    prior: GivenPrior = "learn"
+    variance_scale: str | float = "loo"
+    fit_intercept: bool = True
+    max_iter: int = 500
+    tol: float | None = 1e-6
+    standardize: bool = True
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LINEAR_CONSTRAINTS,
         "likelihood": [StrOptions(set(FOR_CLASSES)), HasMethods("log_prob")],
         "variance_scale": [StrOptions({"loo"}), Interval(Real, 0, None, closed="left")],
     }
-
-    def __init__(
-        self,
-        likelihood: str | Likelihood = "auto",
-        *,
-        prior: GivenPrior = "learn",
-        variance_scale: str | float = "loo",
-        fit_intercept: bool = True,
-        max_iter: int = 500,
-        tol: float | None = 1e-6,
-        standardize: bool = True,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.likelihood = likelihood
-        self.prior = prior
-        self.variance_scale = variance_scale
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.standardize = standardize
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     @property
     def _chosen_likelihood(self) -> Likelihood:

@@ -1,6 +1,6 @@
 """Sampled posteriors of networks: Wiese et al. 2023 as scikit-learn estimators."""
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -128,19 +128,16 @@ class SampledEstimator(WeightedDraws):
         """The posterior that was sampled, in float64 on the CPU."""
         x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
         targets = y.double() if y.is_floating_point() else y
-        network, likelihood = self.network_, self._sampled_likelihood()
+        network, likelihood = self.network_, self._observation
+        if isinstance(likelihood, Gaussian) and not likelihood.learn:
+            likelihood = Gaussian(likelihood.log_noise.flatten(0, -2)[0], learn=False)
+        else:  # at any value of its free parameters
+            likelihood = likelihood.at(torch.zeros(likelihood.n_params, dtype=torch.float64))
         model = Model(network, likelihood, self._prior(network), Trivial())
         return NetworkPosterior(
             network, likelihood, self._as_sampled(model, len(x)).prior,
             Data(x.double(), targets, weight.double()), self._noise_prior_scale,
         )  # fmt: skip
-
-    def _sampled_likelihood(self) -> Likelihood:
-        """The likelihood at any value of its free parameters."""
-        likelihood = self._observation
-        if isinstance(likelihood, Gaussian) and not likelihood.learn:
-            return Gaussian(likelihood.log_noise.flatten(0, -2)[0], learn=False)
-        return likelihood.at(torch.zeros(likelihood.n_params, dtype=torch.float64))
 
     def _positions(self) -> Tensor:
         """All draws as the sampler had them, (C, S, D)."""
@@ -152,6 +149,7 @@ class SampledEstimator(WeightedDraws):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class MCMCRegressor(DrawsRegressor, SampledEstimator):
     r"""Bayesian neural network regression by Markov chain Monte Carlo, modulo symmetry.
 
@@ -295,47 +293,29 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     ((3,), (8, 50, 7), True)
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {
+    hidden_layer_sizes: Any = (20,)
+    activation: str = "tanh"
+    _: KW_ONLY
+    sampler: str | Chains | Kernel = "auto"
+    n_chains: int | str | None = None
+    n_draws: int | None = None
+    remove_symmetries: bool | ModeWeights = True
+    network: str | nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    prior: GivenPrior = "auto"
+    noise_std: Any = "learn"
+    standardize: bool | str = True
+    n_jobs: int | None = None
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
         "noise_std": [HalfNormal, *NOISE_CONSTRAINTS["noise_std"]],
         "standardize": STANDARDIZE,
     }
-
-    def __init__(
-        self,
-        hidden_layer_sizes: Any = (20,),
-        activation: str = "tanh",
-        *,
-        sampler: str | Chains | Kernel = "auto",
-        n_chains: int | str | None = None,
-        n_draws: int | None = None,
-        remove_symmetries: bool | ModeWeights = True,
-        network: str | nn.Module | Network = "mlp",
-        likelihood: str | Likelihood = "auto",
-        prior: GivenPrior = "auto",
-        noise_std: Any = "learn",
-        standardize: bool | str = True,
-        n_jobs: int | None = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.sampler = sampler
-        self.n_chains = n_chains
-        self.n_draws = n_draws
-        self.remove_symmetries = remove_symmetries
-        self.network = network
-        self.likelihood = likelihood
-        self.prior = prior
-        self.noise_std = noise_std
-        self.standardize = standardize
-        self.n_jobs = n_jobs
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _likelihood(self, data: Training) -> Likelihood:
         return self._bounded(super()._likelihood(data), data.rows.weight)
@@ -355,6 +335,7 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class MCMCClassifier(DrawsClassifier, SampledEstimator):
     r"""Bayesian neural network classification by Markov chain Monte Carlo, modulo symmetry.
 
@@ -412,40 +393,23 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     (3, 2)
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {**CONSTRAINTS}
+    hidden_layer_sizes: Any = (20,)
+    activation: str = "tanh"
+    _: KW_ONLY
+    sampler: str | Chains | Kernel = "auto"
+    n_chains: int | str | None = None
+    n_draws: int | None = None
+    remove_symmetries: bool | ModeWeights = True
+    network: str | nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    prior: GivenPrior = "auto"
+    standardize: bool = True
+    n_jobs: int | None = None
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Any = (20,),
-        activation: str = "tanh",
-        *,
-        sampler: str | Chains | Kernel = "auto",
-        n_chains: int | str | None = None,
-        n_draws: int | None = None,
-        remove_symmetries: bool | ModeWeights = True,
-        network: str | nn.Module | Network = "mlp",
-        likelihood: str | Likelihood = "auto",
-        prior: GivenPrior = "auto",
-        standardize: bool = True,
-        n_jobs: int | None = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.sampler = sampler
-        self.n_chains = n_chains
-        self.n_draws = n_draws
-        self.remove_symmetries = remove_symmetries
-        self.network = network
-        self.likelihood = likelihood
-        self.prior = prior
-        self.standardize = standardize
-        self.n_jobs = n_jobs
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**CONSTRAINTS}
 
     def _learned_scales(self, network: Network) -> UnboundPrior:
         return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()

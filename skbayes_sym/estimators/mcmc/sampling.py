@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Needs
-from skbayes_sym.estimators._fit.memory_parts import prior_part, rows_part
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.training import Training
@@ -40,7 +39,7 @@ from skbayes_sym.inference.sampling.chains import Block
 from skbayes_sym.inference.sampling.kernels import HMC
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.priors import CollapsedScales
-from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.memory import Part, prior_part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate
 
@@ -229,7 +228,7 @@ def _require_memory(setting: SamplingSetting) -> None:
     n_metrics = 2 * n_chains if setting.init == "laplace" else 0
     require_memory(
         [
-            rows_part(data),
+            data.rows_part,
             prior_part(n_params),
             Part(
                 f"{n_chains} chains of {setting.n_draws} draws of {n_params:,} weights",

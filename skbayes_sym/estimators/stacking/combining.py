@@ -64,9 +64,10 @@ def weighed(members: Mapping[str, JudgedMember], task: StackTask) -> StackFit:
     """The stack of these members, with weights by the rows that all of them leave out."""
     density = torch.as_tensor(np.stack([m.log_density for m in members.values()]))
     known = ~density.isnan().any(0)
-    p = stacking_weights(
-        density[:, known], task.weight[known], concentration=task.effort.concentration
-    )
+    density, weight = density[:, known], task.weight[known]
+    score = density @ weight / weight.sum()
+    near, p = score >= score.max() - task.effort.most_behind, torch.zeros_like(score)
+    p[near] = stacking_weights(density[near], weight, concentration=task.effort.concentration)
     p = torch.where(p < task.effort.least_weight, 0.0, p)
     return StackFit(members, dict(zip(members, (p / p.sum()).tolist(), strict=True)))
 

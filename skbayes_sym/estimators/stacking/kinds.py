@@ -38,6 +38,7 @@ class StackEffort:
     # in the mean of 22 tables and .07 at worst, with 10 in place of the second 1 .03 in the mean.
     concentration: float = 2.0
     least_weight: float = 1e-3  # of a member that is asked for predictions
+    most_behind: float = 4.0  # nats per row; without noise 1 % of trees is most of the error
     # Networks that are this far behind the best other member after two modes, of three units or of
     # the usual width, add nothing (nats per row): in 12 tables of 22, and they were three quarters
     # of the time.
@@ -162,8 +163,7 @@ class Process:
         if task.n_classes:
             return Fit(process, law.loc[0])
         # Every scale that was fitted has seen the rows (Akaike's criterion).
-        optimism = len(process.position) / len(task)
-        return Fit(process, law, optimism=optimism)
+        return Fit(process, law, optimism=len(process.position) / len(task))
 
 
 class Forest:

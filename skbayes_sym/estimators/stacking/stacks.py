@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -12,7 +13,6 @@ from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.columns import TakesTables
-from skbayes_sym.estimators._fit.memory_parts import rows_part
 from skbayes_sym.estimators._fit.rows import Array, Scaling
 from skbayes_sym.estimators._fit.run import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import (
@@ -36,15 +36,22 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.memory import Part, require_memory
 
 
+@dataclass(eq=False, repr=False)
 class Stack(RowEstimator):
     """A fitted stack: its parts by name, and what they count for."""
 
-    standardize: bool | str = True
-    _named_likelihoods: ClassVar[Mapping[str, Likelihood]]
-    _parts_: dict[str, Any]
-    weights_: dict[str, float]
+    estimators: list[tuple[str, Any]] | None = None
+    _: KW_ONLY
+    cv: Any = None
+    n_jobs: int | None = None
+    max_seconds: float | None = None
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
 
-    _parameter_constraints: dict[str, list[Any]] = {
+    _named_likelihoods: ClassVar[Mapping[str, Likelihood]]
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **RUN_CONSTRAINTS,
         "estimators": [list, None],
         "cv": ["cv_object"],
@@ -52,25 +59,6 @@ class Stack(RowEstimator):
         "max_seconds": [Interval(Real, 0, None, closed="neither"), None],
         "random_state": ["random_state"],
     }
-
-    def __init__(
-        self,
-        estimators: list[tuple[str, Any]] | None = None,
-        *,
-        cv: Any = None,
-        n_jobs: int | None = None,
-        max_seconds: float | None = None,
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.estimators = estimators
-        self.cv = cv
-        self.n_jobs = n_jobs
-        self.max_seconds = max_seconds
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     @fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -101,7 +89,7 @@ class Stack(RowEstimator):
             task = self._task(data, X, y)
             n = min(data.n_rows, ProcessEffort().most_rows)
             process = Part(f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them.")
-            require_memory([rows_part(data), process], data.device)
+            require_memory([data.rows_part, process], data.device)
             run = Run(data.begin, lambda stack: self._stacked(data, task, stack))
             with self._keeping(run):
                 by_folds = self.cv is not None
@@ -258,6 +246,7 @@ class Stack(RowEstimator):
 class StackTables(TakesTables):
     """Rows of a question to a stack, encoded and as they were given."""
 
+    standardize: bool | str = True
     x_mean_: Array
     x_scale_: Array
 

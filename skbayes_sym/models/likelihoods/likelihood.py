@@ -410,7 +410,8 @@ class Likelihood:
         ``R = V diag(sqrt(lambda))`` held fixed, :math:`R + (dH) V diag(1 / sqrt(lambda)) / 2`
         squares to ``H + dH`` up to second order.
         """
-        graph = self._has_graph(outputs)
+        wanted = outputs.requires_grad or self.params.requires_grad
+        graph = bool(torch.is_grad_enabled() and wanted)  # somebody differentiates what is made
         with torch.inference_mode(False), torch.enable_grad():
             outputs, y = leaf(outputs), kept(y)
             total = self.log_prob(outputs, y).sum()
@@ -432,11 +433,6 @@ class Likelihood:
             inverse = vectors * torch.where(bends, 1.0 / roots, 0.0).unsqueeze(-2)
             root = root + 0.5 * (hessian - hessian.detach()) @ inverse
         return root.movedim(-1, 0)
-
-    def _has_graph(self, outputs: Tensor) -> bool:
-        """Whether somebody wants to differentiate what is made of these."""
-        wanted = outputs.requires_grad or self.params.requires_grad
-        return bool(torch.is_grad_enabled() and wanted)
 
     def constant_outputs(
         self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]

@@ -114,14 +114,9 @@ _VIEWS = {
 class Reader:
     """Labels of all tensors of a trace, read again and again until nothing changes.
 
-    Parameters
-    ----------
-    graph : torch.fx.Graph
-        Of ATen operations; parameters come first among its inputs.
-    n_params : int
-        Number of inputs whose axes may be permuted.
-    rules : dict of str to callable
-        The rule of each operation. One without a rule, or whose rule fails, pins all that comes in.
+    ``graph``: of ATen operations; parameters come first among its inputs. ``n_params``: inputs
+    whose axes may be permuted. ``rules``: of each operation; one without a rule, or whose rule
+    fails, pins all that comes in.
     """
 
     def __init__(self, graph: fx.Graph, n_params: int, rules: dict[str, Rule]) -> None:

@@ -26,7 +26,7 @@ from skbayes_sym import (
     predictive,
 )
 from skbayes_sym.estimators.stacking import kinds
-from skbayes_sym.estimators.stacking.combining import judge, resolution
+from skbayes_sym.estimators.stacking.combining import JudgedMember, judge, resolution, weighed
 from skbayes_sym.estimators.stacking.kinds import KINDS, Fit, Networks, StackEffort, StackTask
 from skbayes_sym.estimators.stacking.parts import RowBlock
 
@@ -244,6 +244,13 @@ class Slow(Networks):
         self.is_fitted = True
         fit = KINDS["linear"]().fit(task)
         return Fit(fit.part, fit.left_out)
+
+
+def test_a_member_far_behind_has_no_weight():
+    behind = {"best": 0.0, "near": -3.9, "far": -4.1}
+    members = {name: JudgedMember(None, gap + np.arange(8.0)) for name, gap in behind.items()}
+    weights = weighed(members, task_of(X[:8], Y[:8])).weights
+    assert weights["near"] > 0.0 == weights["far"]
 
 
 @pytest.mark.parametrize(("score", "is_fitted"), [(-9.0, False), (9.0, True)])

@@ -1,5 +1,7 @@
 """Likelihoods, priors, groups and gaps of one's own, and what doesn't go together."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,9 @@ from skbayes_sym import (
     invariance_gap,
 )
 from skbayes_sym.datasets import make_sinusoidal
+from skbayes_sym.estimators.vi import mean_field_training as method
+from skbayes_sym.estimators.vi.mean_field_training import MeanFieldVI
+from skbayes_sym.inference.gaussian_vi.elbo import SymmetrizedElbo
 from skbayes_sym.models import Poisson, StudentT
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.symmetry.gaps.unit_gap import Exact, UnitGap
@@ -47,7 +52,9 @@ NOISES = {
 def test_a_likelihood_of_numbers(name):
     y = COUNTS if name == "counts" else 20.0 * Y + 3.0
     reg = regressor(
-        likelihood=NOISES[name], max_iter=150 if name == "counts" else 60, warm_start=True
+        likelihood=NOISES[name],
+        max_iter=150 if name == "counts" else 60,
+        optimizer=VariationalAdam(warm_start=True),
     ).fit(X, y)
     mean, std = reg.predict(X, return_std=True)
     assert np.corrcoef(mean, np.exp(0.5 * X[:, 0]) if name == "counts" else y)[0, 1] > 0.6
@@ -227,15 +234,34 @@ def test_a_fit_from_a_mode_is_closer_at_a_lower_bound():
     assert np.array_equal(*(clone(few).fit(X[:30], y[:30]).posterior_.loc for _ in range(2)))
 
 
+def test_starts_warm_up_by_their_kind_and_ties_go_to_the_least_noise(monkeypatch):
+    made, ascents, climb = [], [], MeanFieldVI._climb
+
+    def objective(*args, gap, warm_up, **kwargs):
+        made.append((warm_up, gap._hold))
+        return SymmetrizedElbo(*args, gap=gap, warm_up=warm_up, **kwargs)
+
+    monkeypatch.setattr(method, "SymmetrizedElbo", objective)
+    monkeypatch.setattr(MeanFieldVI, "_climb", lambda *args: ascents.append(climb(*args)) or
+                        ascents[-1])  # fmt: skip
+    regressor(max_iter=50, optimizer=VariationalAdam(n_starts=3)).fit(X, Y)
+    assert made == [(1, 5), (20, 5), (1, 5)]
+    annealed, laplace = ascents[1:]
+    quiet = annealed._replace(fit=replace(annealed.fit, likelihood_params=np.array([-9.0])))
+    assert annealed.bounds.elbo < laplace.bounds.elbo
+    assert MeanFieldVI._best([quiet, laplace], 0.0) is laplace
+    assert MeanFieldVI._best([quiet, laplace], 1e9) is quiet
+
+
 def test_a_warm_start_goes_on_from_the_fit(rows):
     X, y, _ = rows
-    reg = start((2,), warm_start=True).fit(X, y)
+    reg = start((2,)).set_params(optimizer__warm_start=True).fit(X, y)
     with pytest.raises(ValueError, match=r"warm_start=True.*changed"):
         reg.fit(X[:, :2], y)
     assert reg.n_features_in_ == 3
     mode = reg.posterior_.loc
-    reg.set_params(optimizer="adam", max_iter=50).fit(X, y)
+    reg.set_params(optimizer=VariationalAdam(warm_start=True), max_iter=50).fit(X, y)
     moved = reg.posterior_.loc
-    reg.set_params(optimizer=STILL, max_iter=1).fit(X, y)
+    reg.set_params(optimizer=clone(STILL).set_params(warm_start=True), max_iter=1).fit(X, y)
     np.testing.assert_allclose(reg.posterior_.loc, moved, rtol=1e-6)
     assert not np.allclose(mode, moved)

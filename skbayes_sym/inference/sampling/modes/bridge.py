@@ -339,7 +339,8 @@ def bridge_ratio(
     blocks = torch.arange(len(log_l_draws)) if blocks is None else blocks
     n_effective = float(len(log_l_draws))
     for _ in range(2):  # effective draws at the first solution set the weights of the second
-        log_s = _log_shares(len(log_l_proposal), n_effective)
+        total = log(len(log_l_proposal) + n_effective)
+        log_s = log(len(log_l_proposal)) - total, log(n_effective) - total
         log_r = _solve(log_l_proposal, log_l_draws, log_s)
         over = _relative(_bridge_terms(log_l_proposal, log_r, log_s)[0])
         under = _relative(_bridge_terms(log_l_draws, log_r, log_s)[1])
@@ -362,11 +363,6 @@ def _variance_of_mean(values: Tensor, blocks: Tensor) -> float:
     n_blocks = int(label.max()) + 1
     sums = values.new_zeros(n_blocks).index_add_(0, label.to(values.device), values - values.mean())
     return float(sums.square().sum()) / len(values) ** 2 * n_blocks / max(n_blocks - 1, 1)
-
-
-def _log_shares(n_proposal: float, n_draws: float) -> tuple[float, float]:
-    total = log(n_proposal + n_draws)
-    return log(n_proposal) - total, log(n_draws) - total
 
 
 def _bridge_terms(log_l: Tensor, log_r: float, log_s: tuple[float, float]) -> tuple[Tensor, Tensor]:
