@@ -268,6 +268,11 @@ GAPS: dict[str, GapCase] = {
     "layers-upper": GapCase(
         UnitGap(_DEEP.symmetry(), Exact(), "upper"), mean_field(_DEEP.layout.n_params)
     ),
+    "two-signs": GapCase(UnitGap(_GATE_UNITS, Exact()), mean_field(Gate().layout.n_params)),
+    "pairs-lower": GapCase(UnitGap(_RECURRENT_UNITS, Exact()), mean_field(18)),
+    "places-lower": GapCase(UnitGap(_HEADS.parts[1], Exact()), mean_field(14)),
+    "heads-exact": GapCase(UnitGap(_HEADS, Exact()), mean_field(14)),
+    "heads-soules": GapCase(UnitGap(_HEADS, Importance(4)), mean_field(14)),
     "flips": GapCase(SignFlipGap(Units(_ROW_INDEX.mT, permute=False, flip=True)), rows("diag")),
     "components": GapCase(ComponentGap(Units(_ROW_INDEX.mT, flip=True)), rows("diag")),
     "anchored-components": GapCase(

@@ -11,6 +11,7 @@ from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.symmetry import Orthogonal, SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
+from skbayes_sym.symmetry.units import UnitGroup
 
 
 class Rows(NamedTuple):
@@ -68,9 +69,24 @@ def log_density_ratio(group: SymmetryGroup, posterior: Any, theta: Tensor) -> Te
     q = torch.distributions.MultivariateNormal(loc, cov)
     if isinstance(group, Orthogonal):
         orbit = group.act(_planar_elements(), theta.unsqueeze(-2))
-    else:
+    elif all(isinstance(factor, UnitGroup) for factor in group.factors):
         orbit = enumerate_group(group, len(loc)).orbit(theta)
+    else:
+        orbit = (theta @ elements(group, len(loc))).movedim(0, -2)
     return q.log_prob(theta) - (q.log_prob(orbit).logsumexp(-1) - log(orbit.shape[-2]))
+
+
+def elements(group: SymmetryGroup, n_params: int) -> Tensor:
+    """All elements as matrices (|G|, P, P), from the right: what the generators generate."""
+    eye = torch.eye(n_params, dtype=torch.float64)
+    moves = [group.act(g, eye) for _, g in group.generators()]
+    known, new = {eye.numpy().tobytes(): eye}, [eye]
+    while new:
+        products = (m @ move + 0.0 for m in new for move in moves)  # -0. + 0. is 0.
+        found = {m.numpy().tobytes(): m for m in products}
+        new = [m for key, m in found.items() if key not in known]
+        known |= found
+    return torch.stack(list(known.values()))
 
 
 def _planar_elements(n: int = 180) -> Tensor:

@@ -1,67 +1,24 @@
-"""Every estimator that keeps the common habits, data it can learn, and who watches it learn."""
+"""Estimators as scikit-learn's checks fit them, and who watches a fit."""
 
-from functools import cache
 from typing import Any
 
 import numpy as np
-import pytest
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes, load_iris
 
 import skbayes_sym as sk
 from skbayes_sym.inference.solvers import VI
 from skbayes_sym.models import Categorical, ColumnShift, Invariances
 
-_VI = {
-    "hidden_layer_sizes": (5,), "max_iter": 60, "n_predict_samples": 50, "tol": None,
-    "random_state": 0,
-}  # fmt: skip
-_LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 40, "tol": None,
-            "random_state": 0}  # fmt: skip
+_LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 40, "tol": None, "random_state": 0}
 _EIGHT = sk.EvidenceAdam(updates=sk.Updates(8))
 _INVARIANT = {**_LAPLACE, "invariances": Invariances([ColumnShift()], 3)}
-_ENSEMBLE = {"hidden_layer_sizes": (5,), "n_members": 3, "max_iter": 60, "random_state": 0}
-_CHAINS = {
-    "hidden_layer_sizes": (2,), "n_chains": 4, "n_draws": 5, "random_state": 0,
-    "remove_symmetries": sk.ModeWeights("uniform"),
-    "sampler": sk.Chains(sk.HMC(max_leapfrog=8), init="prior", n_warmup=20),
-}  # fmt: skip
-
-VARIATIONAL = {
-    "vi-regressor": sk.SymmetrizedVIRegressor(**_VI),
-    "vi-classifier": sk.SymmetrizedVIClassifier(**_VI),
-}
-LAPLACE = {
-    "laplace-regressor": sk.LaplaceRegressor(**_LAPLACE, optimizer=_EIGHT),
-    "laplace-classifier": sk.LaplaceClassifier(**_LAPLACE, optimizer=_EIGHT),
-    "lila-plain": sk.LILAClassifier(**_LAPLACE, optimizer=_EIGHT, invariances=None),
-    "lila-regressor": sk.LILARegressor(**_INVARIANT, optimizer=_EIGHT),
-    "lila-classifier": sk.LILAClassifier(
-        optimizer=sk.EvidenceAdam(updates=sk.Updates(8, gradient="exact")), **_INVARIANT
-    ),
-}
-LINEAR = {
-    "linear-gaussian": sk.BayesianLinearRegressor(random_state=0),
-    "linear-student-t": sk.BayesianLinearRegressor("student-t", random_state=0),
-    "linear-poisson": sk.BayesianLinearRegressor("poisson", random_state=0),
-    "linear-auto": sk.BayesianLinearClassifier(random_state=0),
-    "linear-multinomial": sk.BayesianLinearClassifier(Categorical(n_points=16), random_state=0),
-}
-ENSEMBLES = {
-    "ensemble-regressor": sk.DeepEnsembleRegressor(**_ENSEMBLE),
-    "ensemble-classifier": sk.DeepEnsembleClassifier(**_ENSEMBLE),
-}
-CHAINS = {
-    "mcmc-regressor": sk.MCMCRegressor(**_CHAINS),
-    "mcmc-classifier": sk.MCMCClassifier(**_CHAINS),
-}
-
-TRAINED = VARIATIONAL | LAPLACE | ENSEMBLES
-HABITUAL = TRAINED | LINEAR | CHAINS
 
 # What scikit-learn's checks fit, one of each class, some 50 times: as small as they let pass.
 # Most ask nothing of what was learned, and get `hurried` ones.
-_VARIATIONAL = {**_VI, "max_iter": 150}
+_VARIATIONAL = {
+    "hidden_layer_sizes": (5,), "max_iter": 150, "n_predict_samples": 50, "tol": None,
+    "random_state": 0,
+}  # fmt: skip
 _TINY = {
     "hidden_layer_sizes": (3,),
     "max_iter": 40,
@@ -99,8 +56,16 @@ CHECKED = [
 ]  # fmt: skip
 # Other options of the same classes.
 VARIANTS = [
-    *LAPLACE.values(),
-    *(v for k, v in LINEAR.items() if k != "linear-gaussian"),
+    sk.LaplaceRegressor(**_LAPLACE, optimizer=_EIGHT),
+    sk.LaplaceClassifier(**_LAPLACE, optimizer=_EIGHT),
+    sk.LILAClassifier(**_LAPLACE, optimizer=_EIGHT, invariances=None),
+    sk.LILARegressor(**_INVARIANT, optimizer=_EIGHT),
+    sk.LILAClassifier(
+        **_INVARIANT, optimizer=sk.EvidenceAdam(updates=sk.Updates(8, gradient="exact"))
+    ),
+    *(sk.BayesianLinearRegressor(name, random_state=0) for name in ("student-t", "poisson")),
+    sk.BayesianLinearClassifier(random_state=0),
+    sk.BayesianLinearClassifier(Categorical(n_points=16), random_state=0),
     sk.LayerwiseVIRegressor(**_LAYERWISE, hidden_posterior=20),
     sk.MCMCRegressor(**_FEW), sk.MCMCClassifier(**_FEW),  # from modes
     sk.SymVIMatrixFactorization(1, solver=VI("diag"), max_iter=30, random_state=0),
@@ -120,39 +85,6 @@ def hurried(estimator: Any) -> Any:
 
 _POOL = {"hidden_layer_sizes": (2,), "n_modes": 1, "n_members": 1, "random_state": 0}
 POOLS = [sk.BayesianMLPRegressor(**_POOL), sk.BayesianMLPClassifier(**_POOL)]
-
-
-# Options of a class whose habits another one of it shows: the way that they are fitted is tested.
-OPTIONS = {"lila-plain", "linear-poisson", "linear-auto"}
-
-
-def every(estimators: dict[str, Any]) -> pytest.MarkDecorator:
-    """One test for each; those trained by steps make too few of them to converge on purpose."""
-    early = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-
-    def marks(name: str) -> list[pytest.MarkDecorator]:
-        return [pytest.mark.slow] * (name in OPTIONS) + [early] * (name not in LINEAR)
-
-    rows = [pytest.param(one, id=name, marks=marks(name)) for name, one in estimators.items()]
-    return pytest.mark.parametrize("estimator", rows)
-
-
-def data(estimator: Any, n: int = 60) -> tuple[Any, Any]:
-    """Rows that no linear model fits exactly, and as many classes as the estimator likes."""
-    is_classifier = hasattr(estimator, "predict_proba")
-    X, y = (load_iris if is_classifier else load_diabetes)(return_X_y=True)
-    rows = np.random.default_rng(0).permutation(len(X))[:n]
-    X, y = X[rows], y[rows]
-    if is_classifier and hasattr(estimator, "fit_intercept"):
-        X = X[:, :2]  # the sepals alone don't separate the species
-        y = y if hasattr(estimator.likelihood, "n_points") else (y == 1).astype(int)
-    return X, y
-
-
-@cache
-def once_fitted(estimator: Any) -> Any:
-    """Fitted to its data; read only: the same one for every test."""
-    return clone(estimator).fit(*data(estimator))
 
 
 # One entry per row given: repeated rows have more of them than weighted ones.

@@ -140,7 +140,7 @@ def test_a_file_of_one_device_is_read_on_the_other(name, cuda, tmp_path, monkeyp
 
 def warm_start(estimator: Any) -> str | None:
     """Name of the parameter, which a sampler may have."""
-    names = ("warm_start", "sampler__warm_start")
+    names = ("warm_start", "sampler__warm_start", "optimizer__warm_start")
     return next((name for name in names if name in estimator.get_params()), None)
 
 

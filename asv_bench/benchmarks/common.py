@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.gaussian_vi.elbo import GatedGap, GaussianMLP, SymmetrizedElbo, pack
+from skbayes_sym.inference.gaussian_vi.elbo import GatedGap, GaussianNetwork, SymmetrizedElbo, pack
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
@@ -84,7 +84,7 @@ def training(
     prior = GaussianPrior(torch.ones(n, device=device))
     data = Data(x, y, torch.ones(case.n_rows, device=device))
     objective = SymmetrizedElbo(
-        GaussianMLP(net, likelihood, prior, net.symmetry()),
+        GaussianNetwork(net, likelihood, prior, net.symmetry()),
         Batches(data, case.batch_size, generator),
         pack(loc, torch.full_like(loc, log_variance), likelihood),
         n_draws=1,

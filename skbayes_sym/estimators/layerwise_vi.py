@@ -401,8 +401,9 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     def _method(self) -> LayerwiseVI:
         adam = as_adam(self.optimizer, VariationalAdam)
-        for name, value in {"init": adam.init, "n_starts": adam.n_starts}.items():
-            if value != "auto":
+        refused = {"init": "auto", "n_starts": "auto", "warm_start": False}
+        for name, default in refused.items():
+            if (value := adam.get_params()[name]) != default:
                 raise ValueError(f"{name}={value!r} is not for LayerwiseVIRegressor.")
         steps = Steps.of(adam, self.max_iter, self.tol, n_draws=2)  # each conditions the last layer
         return LayerwiseVI(self.hidden_posterior, steps)

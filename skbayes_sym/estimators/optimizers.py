@@ -84,8 +84,9 @@ class VariationalAdam(Adam):
         Rows per step. "auto" is all of them up to 1000 distinct rows, 200 beyond; always all of
         `LayerwiseVIRegressor`.
     n_weight_samples : int or "auto", default="auto"
-        Draws averaged per step, of the hidden units and of the weights in the gap: "auto" is 1, and
-        2 draws of the hidden layers of `LayerwiseVIRegressor`.
+        Draws averaged per step, of the hidden units (of the weights of a module) and of the weights
+        in the gap: "auto" is 1, and 2 of a module (more raise its bound: the gradient's noise is
+        all rows') and of the hidden layers of `LayerwiseVIRegressor`.
     log_variance_rate : float, default=5.0
         Step size of the log variances relative to ``learning_rate``: they have to travel about 8
         units from a narrow start to the prior.
@@ -93,19 +94,22 @@ class VariationalAdam(Adam):
         Where training starts. "random": at random weights, narrow. "annealed": the same, while the
         weight of the KL rises from 0 to 1 over the first 40 % of the steps. "laplace": at a mode
         found by Gauss-Newton steps, with the independent normals closest to its curvature; for
-        normal noise and the softmax only. "auto" takes the three in turn; the first two for
-        classes, for noise that isn't learned and beyond 300 weights. `LayerwiseVIRegressor` has
-        starts of its own.
+        normal noise and the softmax of "mlp" only. "auto" takes the three in turn; the first two
+        for classes, for noise that isn't learned, of modules and beyond 300 weights.
+        `LayerwiseVIRegressor` has starts of its own.
     n_starts : int or "auto", default="auto"
         Starts that are trained, ``max_iter`` steps each. The highest `elbo_` is kept; of those
         within 0.02 nats per row of it, the one that learned the least noise. "auto" is one of every
         kind; the first alone on minibatches and for ``max_iter`` below 500.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the previous one; not of `LayerwiseVIRegressor`.
     """
 
     n_weight_samples: int | str = "auto"
     log_variance_rate: float = 5.0
     init: str = "auto"
     n_starts: int | str = "auto"
+    warm_start: bool = False
 
     _parameter_constraints: ClassVar = {
         **Adam._parameter_constraints,
@@ -113,6 +117,7 @@ class VariationalAdam(Adam):
         "log_variance_rate": [_POSITIVE],
         "init": [StrOptions({"auto", "random", "annealed", "laplace"})],
         "n_starts": [StrOptions({"auto"}), _COUNT],
+        "warm_start": ["boolean"],
     }
 
 

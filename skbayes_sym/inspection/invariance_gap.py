@@ -26,7 +26,7 @@ from skbayes_sym.symmetry.gaps.unit_gap import (
     PermanentEstimate,
     UnitGap,
 )
-from skbayes_sym.symmetry.units import unit_layers
+from skbayes_sym.symmetry.gaps.unit_tables import unit_tables
 
 
 def invariance_gap(
@@ -122,7 +122,7 @@ def invariance_gap(
 
 def _of_units(model: Any) -> tuple[UnitGap, MeanFieldGaussian]:
     group = model.symmetry_
-    widest = max((layer.n_units for layer in unit_layers(group)), default=0)
+    widest = max((table.widest for table in unit_tables(group)), default=0)
     permanent: PermanentEstimate = Exact()
     if widest > 10:
         permanent = ExactUpTo(10, Importance(64))

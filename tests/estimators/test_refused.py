@@ -86,11 +86,16 @@ OF_COUNTS_OF_NOTHING: list[tuple[Mapping[str, Any], str]] = [
 FROM_A_MODE = VariationalAdam(init="laplace")
 REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
     sk.SymmetrizedVIRegressor: [
+        *OF_NETWORKS,
+        ({"network": nn.Linear(3, 2)}, "network has 2 outputs.*ask for 1"),
+        ({"network": LINEAR, "optimizer": FROM_A_MODE}, "fully connected"),
         *OF_NOISE,
         *OF_GAPS,
         ({"optimizer": FROM_A_MODE, "likelihood": "poisson"}, "likelihood=Poisson.*init='random'"),
     ],
     sk.SymmetrizedVIClassifier: [
+        *OF_NETWORKS,
+        ({"network": nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))}, "couples the rows"),
         *OF_GAPS,
         (
             {"optimizer": FROM_A_MODE, "likelihood": "bernoulli"},
@@ -241,7 +246,7 @@ def test_numbers_beyond_arithmetic_are_refused(
     weight = None if sample_weight is None else np.full(len(X), sample_weight)
     for kind in (sk.SymmetrizedVIRegressor, sk.BayesianLinearRegressor):
         with pytest.raises(ValueError, match=message):
-            kind(**given).fit(X.astype(dtype), COUNTS, sample_weight=weight)
+            kind(**given).fit(X.astype(dtype), 1e-20 * COUNTS, sample_weight=weight)
 
 
 def test_inputs_too_wide_to_shift_are_refused() -> None:

@@ -1,5 +1,6 @@
 """Constructor parameters that describe the model, turned into the package's nouns."""
 
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOp
 from skbayes_sym.estimators._fit.training import INITIAL_NOISE, LARGEST, Training
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
+from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import (
     GaussianPrior,
@@ -32,6 +34,7 @@ from skbayes_sym.symmetry.group import (
     SymmetryGroup,
     Trivial,
     check_invariant,
+    invariant_subgroup,
 )
 from skbayes_sym.symmetry.units import Units, unit_layers
 
@@ -87,7 +90,8 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
     assert data.y_scaling is not None
     unit = data.y_scaling.scale
     if not isinstance(noise_std, str | HalfNormal):
-        fixed = given_noise(noise_std, len(unit)) / unit
+        with np.errstate(over="ignore"):
+            fixed = given_noise(noise_std, len(unit)) / unit
         largest = LARGEST[data.dtype]
         if not ((fixed >= 1.0 / largest) & (fixed <= largest)).all():
             raise ValueError(
@@ -164,21 +168,29 @@ def scales_by_group(prior: Prior) -> ScalesByGroup:
 
 
 def declared_group(
-    symmetry: str | SymmetryGroup | None, network: MLP, prior: Prior
+    symmetry: str | SymmetryGroup | None, network: Network, prior: Prior
 ) -> SymmetryGroup:
-    """The network's group by name or one's own, after checking that the prior has it too."""
+    """The network's group by name or one's own, after checking that the prior has it too.
+
+    Of a module, whose units have no layers to name, a name means the part that the prior keeps.
+    """
     if symmetry is None:
         return Trivial()
-    if symmetry == "sign_flip":
-        layers = unit_layers(network.symmetry(signed=True))
-        flips = tuple(Units(layer.index, permute=False, flip=True) for layer in layers)
-        group: SymmetryGroup = Product(flips) if flips else Trivial()
-    elif isinstance(symmetry, str):
-        signed = {"auto": None, "permutation": False, "signed_permutation": True}
-        group = network.symmetry(signed=signed[symmetry])
-    else:
+    group: SymmetryGroup
+    if not isinstance(symmetry, str):
         group = symmetry
         _check_own_group(group, network)
+    elif not isinstance(network, MLP):
+        group = invariant_subgroup(network.symmetry(), prior.log_prob, network.layout)
+        keeps = _KINDS.get(symmetry)
+        return Product(group.factors).restricted(keeps) if keeps else group
+    elif symmetry == "sign_flip":
+        layers = unit_layers(network.symmetry(signed=True))
+        flips = tuple(Units(layer.index, permute=False, flip=True) for layer in layers)
+        group = Product(flips) if flips else Trivial()
+    else:
+        signed = {"auto": None, "permutation": False, "signed_permutation": True}
+        group = network.symmetry(signed=signed[symmetry])
     check_invariant(
         group, prior.log_prob, network.layout, what="prior",
         remedy="Give all units of a layer the same scale, or use symmetry=None.",
@@ -186,11 +198,19 @@ def declared_group(
     return group
 
 
-def _check_own_group(group: SymmetryGroup, network: MLP) -> None:
+# The part of a unit's moves that a name means.
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "permutation": lambda part: part.permute,
+    "sign_flip": lambda part: not part.permute,
+}
+
+
+def _check_own_group(group: SymmetryGroup, network: Network) -> None:
     """Raise unless the network computes the same at ``theta`` and at ``g.theta``."""
     generator = generator_from(0)
     theta = torch.randn(network.layout.n_params, generator=generator, dtype=torch.float64)
-    x = torch.randn(5, network.n_inputs, generator=generator, dtype=torch.float64)
+    shape = network.input_shape if isinstance(network, MLP | ModuleNetwork) else (1,)
+    x = torch.randn(5, *shape, generator=generator, dtype=torch.float64)
     before = network.forward(theta, x)
     for name, g in group.generators():
         try:

@@ -18,8 +18,8 @@ from skbayes_sym.symmetry.gaps.unit_gap import (
     Soules,
     UnitGap,
 )
+from skbayes_sym.symmetry.gaps.unit_tables import unit_tables
 from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.units import unit_layers
 
 __all__ = ["Symmetrized"]
 
@@ -37,6 +37,7 @@ GAPS: dict[str, PermanentEstimate] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class Symmetrized(BaseEstimator):
     """The group that a posterior is averaged over, and how its gap is computed in training.
 
@@ -54,6 +55,9 @@ class Symmetrized(BaseEstimator):
         its own.
     """
 
+    group: str | SymmetryGroup | None = "auto"
+    gap: GivenGap = "auto"
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "group": [
             StrOptions({"auto", "permutation", "signed_permutation", "sign_flip"}),
@@ -62,10 +66,6 @@ class Symmetrized(BaseEstimator):
         ],
         "gap": [StrOptions(set(GAPS)), callable, HasMethods(["estimate", "value_and_gradients"])],
     }
-
-    def __init__(self, group: str | SymmetryGroup | None = "auto", gap: GivenGap = "auto") -> None:
-        self.group = group
-        self.gap = gap
 
 
 def symmetrized(given: "str | SymmetryGroup | Symmetrized | None") -> Symmetrized:
@@ -100,7 +100,7 @@ class SymmetryGap:
     def __post_init__(self) -> None:
         if self._own is None:
             try:
-                unit_layers(self.group)
+                unit_tables(self.group)
             except TypeError as error:
                 raise TypeError(
                     f"symmetry={type(self.group).__name__} with gap={self.given!r}: {error} "
@@ -119,14 +119,14 @@ class SymmetryGap:
     @property
     def _widest(self) -> int:
         """Exchangeable units of the widest layer."""
-        return max((u.n_units for u in unit_layers(self.group) if u.permutes), default=0)
+        return max((table.widest for table in unit_tables(self.group)), default=0)
 
     @property
     def n_draws(self) -> int:
         """Draws of the reported bounds: fewer of wide layers, whose draws scatter less."""
         if self._own:
             return 128
-        n_entries = max(unit.n_units for unit in unit_layers(self.group)) ** 2
+        n_entries = max(table.n_scores for table in unit_tables(self.group))
         return max(4 if self._widest > WIDE else 16, min(128, (1 << 17) // n_entries))
 
     @property

@@ -16,6 +16,7 @@ from skbayes_sym.estimators._fit.building import (
     scales_by_group,
 )
 from skbayes_sym.estimators._fit.compatibility import (
+    ANY_NETWORK,
     EXPECTED_LIKELIHOOD,
     FULLY_CONNECTED,
     NORMAL_OR_LEARNED,
@@ -38,15 +39,19 @@ from skbayes_sym.estimators._fit.warnings import warn_unless_converged, warn_use
 from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
 from skbayes_sym.inference.gaussian_vi.elbo import (
     GatedGap,
-    GaussianMLP,
+    GaussianNetwork,
     SymmetrizedElbo,
     learned_scales,
     pack,
 )
-from skbayes_sym.inference.gaussian_vi.mean_field import expected_log_likelihood
+from skbayes_sym.inference.gaussian_vi.mean_field import (
+    drawn_log_likelihood,
+    expected_log_likelihood,
+)
 from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.model import Batches, Model
+from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import (
@@ -57,30 +62,32 @@ from skbayes_sym.numerics.optimise import (
     last_tenth_gain,
 )
 from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
-from skbayes_sym.symmetry.gaps.unit_gap import settled_within
+
+SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
 
 
-def random_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
+def random_start(model: GaussianNetwork, data: Training, seed: int) -> Tensor:
     """Weights of their layers' usual size, standard deviations .02: narrow, then they widen."""
-    layout = model.network.layout
     loc = model.network.init(1, generator=generator_from(seed))[0]
     log_variance = torch.full_like(loc, 2.0 * log(0.02))
-    # Inputs that are always 0 leave their weights at the prior: start them there.
-    silent = (data.data.x == 0.0).all(dim=0).cpu()
-    where = layout.positions("W1")[:, silent].flatten()
-    loc[where] = 0.0
-    log_variance[where] = 2.0 * model.prior.scale[where].log()
+    if isinstance(model.network, MLP):
+        # Inputs that are always 0 leave their weights at the prior: start them there.
+        silent = (data.data.x == 0.0).all(dim=0).cpu()
+        where = model.network.layout.positions("W1")[:, silent].flatten()
+        loc[where] = 0.0
+        log_variance[where] = 2.0 * model.prior.scale[where].log()
     return pack(loc, log_variance, model.likelihood)
 
 
-def laplace_start(model: GaussianMLP, data: Training, seed: int) -> Tensor:
+def laplace_start(model: GaussianNetwork, data: Training, seed: int) -> Tensor:
     """A mode, with the variances that maximise Laplace's bound among independent normals.
 
     The noise is at least the targets' spread. At a mode of few rows it is that of an interpolation,
     which an ascent never leaves: on 50 rows of diabetes it ended 244 nats below one from random
     weights.
     """
-    network, likelihood, rows = model.network, model.likelihood, data.double_data
+    network, likelihood = fully_connected(model.network), model.likelihood
+    rows = data.double_data
     p = network.layout.n_params
     systems = Part(
         f"Gauss-Newton systems of {p:,} weights",
@@ -104,14 +111,14 @@ class Init(NamedTuple):
     """A way to start."""
 
     needs: Needs
-    position: Callable[[GaussianMLP, Training, int], Tensor]  # see `pack`
+    position: Callable[[GaussianNetwork, Training, int], Tensor]  # see `pack`
     # Share of the steps over which the KL's weight rises to 1: means find the data before variances
     # widen to the prior, which is how a fit from narrow random weights loses its units.
     warm_up: float = 0.0
 
 
 # By the name that ``init=`` takes.
-_ANY = Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+_ANY = Needs(EXPECTED_LIKELIHOOD, ANY_NETWORK, NORMAL_OR_LEARNED)
 INITS: dict[str, Init] = {
     "random": Init(_ANY, random_start),
     "annealed": Init(_ANY, random_start, warm_up=0.4),
@@ -119,7 +126,7 @@ INITS: dict[str, Init] = {
 }
 
 
-def kinds_of(init: str, model: GaussianMLP) -> list[str]:
+def kinds_of(init: str, model: GaussianNetwork) -> list[str]:
     """Names in `INITS` of the starts that ``init`` stands for.
 
     Each alone fails somewhere: on folds of a noisy sine the first loses all units in five of five,
@@ -130,6 +137,7 @@ def kinds_of(init: str, model: GaussianMLP) -> list[str]:
         return [init]
     learns_noise = model.likelihood.kind == "normal" and model.likelihood.n_params > 0
     is_searched = learns_noise and model.network.layout.n_params <= 300
+    is_searched = is_searched and isinstance(model.network, MLP)
     return ["random", "annealed", "laplace"] if is_searched else ["random", "annealed"]
 
 
@@ -197,7 +205,7 @@ class MeanFieldFit:
         return attributes
 
 
-def found_so_far(params: Tensor, model: GaussianMLP, predict_seed: int) -> MeanFieldFit:
+def found_so_far(params: Tensor, model: GaussianNetwork, predict_seed: int) -> MeanFieldFit:
     """Read the optimiser's vector: means, log variances and what the likelihood learns."""
     n = model.network.layout.n_params
     final = params.detach().cpu()
@@ -210,7 +218,11 @@ def found_so_far(params: Tensor, model: GaussianMLP, predict_seed: int) -> MeanF
 
 
 def noise_excess(
-    data: Training, model: GaussianMLP, posterior: MeanFieldGaussian, log_noise: Tensor, seed: int
+    data: Training,
+    model: GaussianNetwork,
+    posterior: MeanFieldGaussian,
+    log_noise: Tensor,
+    seed: int,
 ) -> Tensor:
     """Learned noise over the residuals' root mean square, (T,); 1 where nothing is scatter.
 
@@ -242,7 +254,7 @@ class _Problem(NamedTuple):
     """Constants of a fit, whatever it starts from."""
 
     data: Training
-    model: GaussianMLP
+    model: GaussianNetwork
     gap: SymmetryGap
     batch_size: int
     seeds: _Seeds
@@ -253,7 +265,7 @@ class _Ascent(NamedTuple):
 
     fit: MeanFieldFit
     bounds: Bounds
-    model: GaussianMLP  # with the prior's learned scales
+    model: GaussianNetwork  # with the prior's learned scales
     result: OptimiseResult
 
 
@@ -267,7 +279,7 @@ class MeanFieldVI:
     ``start``: where to go on from instead, in the scaled units of this fit.
     """
 
-    needs: ClassVar[Needs] = Needs(EXPECTED_LIKELIHOOD, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[Needs] = _ANY
 
     gap: GivenGap  # see `gaps.SymmetryGap`
     steps: Steps
@@ -276,8 +288,8 @@ class MeanFieldVI:
     start: MeanFieldGaussian | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> MeanFieldFit:
-        network, prior = fully_connected(model.network), normals_or_learned(model.prior)
-        known = GaussianMLP(network, model.likelihood, prior, model.group)
+        prior = normals_or_learned(model.prior)
+        known = GaussianNetwork(model.network, model.likelihood, prior, model.group)
         auto = automatic_batch(data.n_rows)
         batch_size = rows_per_step(self.steps.batch_size, data.n_rows, auto)
         seeds = _Seeds(*spawn_seeds(data.seed, len(_Seeds._fields)))
@@ -404,7 +416,7 @@ class MeanFieldVI:
                 UserWarning,
             )
 
-    def _position(self, data: Training, model: GaussianMLP, init: str, seed: int) -> Tensor:
+    def _position(self, data: Training, model: GaussianNetwork, init: str, seed: int) -> Tensor:
         """Starting point: as ``init`` says, or the posterior to go on from."""
         if self.start is None:
             return INITS[init].position(model, data, seed).to(data.data.x)
@@ -419,7 +431,7 @@ class MeanFieldVI:
         return pack(loc, log_variance, model.likelihood).to(data.data.x)
 
     def _groups(
-        self, data: Training, model: GaussianMLP, *, is_minibatch: bool
+        self, data: Training, model: GaussianNetwork, *, is_minibatch: bool
     ) -> list[ParamGroup]:
         """Means and log variances of the weights, and what the likelihood learns."""
         n = model.network.layout.n_params
@@ -436,12 +448,16 @@ def _bounds(problem: _Problem, params: Tensor) -> Bounds:
     data, model, symmetry_gap, _, seeds = problem
     n, final = model.network.layout.n_params, params.double()
     posterior = _posterior(final, model)
-    log_lik = expected_log_likelihood(
-        model.network, model.likelihood.at(final[2 * n :]), posterior, data.data,
+    given = model.likelihood.at(final[2 * n :]), posterior, data.data
+    generator = generator_from(seeds.likelihood_bound, data.device)
+    if isinstance(model.network, MLP):
         # The noise of many rows is independent and averages out.
-        n_draws=max(8, min(128, (1 << 20) // data.n_rows)),
-        generator=generator_from(seeds.likelihood_bound, data.device),
-    )  # fmt: skip
+        n_draws = max(8, min(128, (1 << 20) // data.n_rows))
+        log_lik = expected_log_likelihood(
+            model.network, *given, n_draws=n_draws, generator=generator
+        )
+    else:  # all rows share a draw
+        log_lik = drawn_log_likelihood(model.network, *given, n_draws=128, generator=generator)
     value = log_lik.value - posterior.kl_from(model.prior.scale.numpy())
     if not np.isfinite(value):
         raise DivergenceError(
@@ -453,7 +469,7 @@ def _bounds(problem: _Problem, params: Tensor) -> Bounds:
     return Bounds(mean_field, gap, above, model.group.log_order)
 
 
-def _posterior(params: Tensor, model: GaussianMLP) -> MeanFieldGaussian:
+def _posterior(params: Tensor, model: GaussianNetwork) -> MeanFieldGaussian:
     n = model.network.layout.n_params
     scale = (0.5 * params[n : 2 * n]).exp()
     return MeanFieldGaussian(params[:n].cpu().numpy(), scale.cpu().numpy())
@@ -471,7 +487,7 @@ def _gap_bounds(
     lower = below.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
     if below.side == "exact" or log_order - lower.value < 1e-6:  # nothing is left above
         return lower, lower
-    if above is None or log_order - lower.value < settled_within(log_order):
+    if above is None or lower.value > SATURATED * log_order:
         return lower, Estimate(log_order, 0.0)
     return lower, above.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
 
@@ -484,7 +500,7 @@ def _report(fit: MeanFieldFit, bounds: Bounds, log_jacobian: float) -> None:
         bounds.elbo + log_jacobian, bounds.mean_field.value + log_jacobian, bounds.gap.value,
         fit.stop_reason, fit.n_iter, fit.n_skipped,
     )  # fmt: skip
-    if bounds.saturation > 0.999:  # beyond, symmetrisation can't matter for training
+    if bounds.saturation > SATURATED:
         logger.info(
             "saturation %.4f > 0.999: the symmetric modes don't overlap, so symmetrisation adds "
             "the constant log |G| to the bound and is a no-op for training.",

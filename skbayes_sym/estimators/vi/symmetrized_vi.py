@@ -1,20 +1,20 @@
 """Symmetrised variational inference: Gelberg et al. 2024 as scikit-learn estimators."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from skbayes_sym.estimators._fit.building import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
     GivenPrior,
     declared_group,
-    fully_connected,
     gaussian_noise,
 )
-from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
+from skbayes_sym.estimators._fit.rows import STANDARDIZE
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.training import Training
@@ -25,8 +25,9 @@ from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_ada
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.vi.gaps import Symmetrized, symmetrized
 from skbayes_sym.estimators.vi.mean_field_training import MeanFieldVI
-from skbayes_sym.inference.gaussian_vi.mean_field import MeanFieldPredictor
+from skbayes_sym.inference.gaussian_vi.mean_field import MeanFieldPredictor, posterior_draws
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
+from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
@@ -40,14 +41,13 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
     **STEP_CONSTRAINTS,
-    "likelihood": OBJECT_CONSTRAINTS["likelihood"],
+    **OBJECT_CONSTRAINTS,
     "symmetry": [
         StrOptions({"auto", "permutation", "signed_permutation", "sign_flip"}),
         HasMethods(["act", "generators"]),
         Symmetrized,
         None,
     ],
-    "warm_start": ["boolean"],
 }
 
 
@@ -59,13 +59,11 @@ class _SymmetrizedVI(NetworkEstimator):
     max_iter: int
     n_predict_samples: int
     tol: float | None
-    warm_start: bool
     _closing = (
         "elbo_", "elbo_mean_field_", "elbo_std_error_", "elbo_upper_", "saturation_",
         "symmetry_gap_",
     )  # fmt: skip
 
-    network_: MLP
     posterior_: MeanFieldGaussian
     _predict_seed_: int
 
@@ -73,28 +71,41 @@ class _SymmetrizedVI(NetworkEstimator):
         """A gap with a group of its own says which, unless ``symmetry`` does."""
         given = symmetrized(self.symmetry)
         group = given.gap.group if isinstance(given.gap, Gap) else given.group
-        return declared_group(group, fully_connected(network), prior)
+        return declared_group(group, network, prior)
 
     def _networks_at_once(self, n_weights: int) -> float:
         """Draws of a step."""
         given = as_adam(self.optimizer, VariationalAdam).n_weight_samples
-        return 1.0 if isinstance(given, str) else float(given)
+        return self._auto_draws if isinstance(given, str) else float(given)
+
+    @property
+    def _auto_draws(self) -> int:
+        """Draws of a step: rows of an MLP have noise of their own, those of a module share it."""
+        return 1 if isinstance(self.network, str | MLP) else 2
+
+    @property
+    def _goes_on(self) -> bool:
+        adam = as_adam(self.optimizer, VariationalAdam)
+        return adam.warm_start and self.__sklearn_is_fitted__()
 
     def _method(self) -> MeanFieldVI:
         adam = as_adam(self.optimizer, VariationalAdam)
-        steps = Steps.of(adam, self.max_iter, self.tol, n_draws=1)
+        steps = Steps.of(adam, self.max_iter, self.tol, n_draws=self._auto_draws)
         start = self.posterior_ if self._goes_on else None
         return MeanFieldVI(symmetrized(self.symmetry).gap, steps, adam.init, adam.n_starts, start)
 
-    def _predictor(self, like: Tensor) -> MeanFieldPredictor:
+    def _predictor(self, like: Tensor) -> Predictor:
         n = self.n_predict_samples
-        return self._cached(
-            f"{n} draws on {like.device}",
-            lambda: MeanFieldPredictor.of(
-                self.network_, self.posterior_, self._observation,
-                n_draws=n, seed=self._predict_seed_, like=like,
-            ),
-        )  # fmt: skip
+
+        def make() -> Predictor:
+            given, network = (self.posterior_, self._observation), self.network_
+            if isinstance(network, MLP):
+                return MeanFieldPredictor.of(
+                    network, *given, n_draws=n, seed=self._predict_seed_, like=like
+                )
+            return posterior_draws(network, *given, n_draws=n, seed=self._predict_seed_, like=like)
+
+        return self._cached(f"{n} draws on {like.device}", make)
 
     @property
     def symmetry_(self) -> SymmetryGroup:
@@ -106,6 +117,7 @@ class _SymmetrizedVI(NetworkEstimator):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     r"""Bayesian neural network regression by symmetrised variational inference.
 
@@ -123,6 +135,9 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     hidden_layer_sizes : as in every network
     activation : as in every network
         With an odd one (tanh, identity) the signs of hidden units are symmetries too.
+    network : as in every network
+        Its likelihood is averaged over draws of all weights, and its group is what `symmetry_of`
+        finds.
     symmetry : str, SymmetryGroup, Symmetrized or None, default="auto"
         Group the posterior is averaged over: "permutation" of hidden units, "sign_flip" of odd
         ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
@@ -147,7 +162,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     tol : float or None, default=0.001
         Training stops, in the second half of the steps, when the training ELBO gains less than this
         many nats per row from one tenth of ``max_iter`` to the next. None never stops.
-    warm_start, device, random_state, verbose : as in every estimator
+    device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
@@ -216,49 +231,28 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     ((3,), True)
     """
 
-    noise_std: str | float | Sequence[float]
-    noise_std_: float | Array
+    hidden_layer_sizes: int | Sequence[int] = (50,)
+    activation: str = "relu"
+    _: KW_ONLY
+    network: str | nn.Module | Network = "mlp"
+    symmetry: str | SymmetryGroup | Symmetrized | None = "auto"
+    likelihood: str | Likelihood = "auto"
+    prior: GivenPrior = 1.0
+    noise_std: str | float | Sequence[float] = "learn"
+    max_iter: int = 1000
+    standardize: bool | str = True
+    optimizer: str | Optimizer = "adam"
+    n_predict_samples: int = 200
+    tol: float | None = 1e-3
+    device: str = "auto"
+    random_state: RandomState = None
+    verbose: int = 0
 
-    _parameter_constraints: dict[str, list[Any]] = {
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
         "standardize": STANDARDIZE,
     }
-
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        activation: str = "relu",
-        *,
-        symmetry: str | SymmetryGroup | Symmetrized | None = "auto",
-        likelihood: str | Likelihood = "auto",
-        prior: GivenPrior = 1.0,
-        noise_std: str | float | Sequence[float] = "learn",
-        max_iter: int = 1000,
-        standardize: bool | str = True,
-        optimizer: str | Optimizer = "adam",
-        n_predict_samples: int = 200,
-        tol: float | None = 1e-3,
-        warm_start: bool = False,
-        device: str = "auto",
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.symmetry = symmetry
-        self.likelihood = likelihood
-        self.prior = prior
-        self.noise_std = noise_std
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.optimizer = optimizer
-        self.n_predict_samples = n_predict_samples
-        self.tol = tol
-        self.warm_start = warm_start
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         previous = np.atleast_1d(self.noise_std_) if self._goes_on else None
@@ -266,6 +260,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     r"""Bayesian neural network classification by symmetrised variational inference.
 
@@ -282,12 +277,12 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     hidden_layer_sizes : as in every network
     activation : as in every network
         With an odd one (tanh, identity) the signs of hidden units are symmetries too.
-    symmetry : as in SymmetrizedVIRegressor
+    network, symmetry : as in SymmetrizedVIRegressor
     likelihood : as in every classifier
     prior, max_iter : as in SymmetrizedVIRegressor
     standardize : as in every classifier
     optimizer, n_predict_samples, tol : as in SymmetrizedVIRegressor
-    warm_start, device, random_state, verbose : as in every estimator
+    device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
@@ -318,40 +313,23 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     ((2, 3), (2,))
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {**CONSTRAINTS}
+    hidden_layer_sizes: int | Sequence[int] = (50,)
+    activation: str = "relu"
+    _: KW_ONLY
+    network: str | nn.Module | Network = "mlp"
+    symmetry: str | SymmetryGroup | Symmetrized | None = "auto"
+    likelihood: str | Likelihood = "auto"
+    prior: GivenPrior = 1.0
+    max_iter: int = 1000
+    standardize: bool = True
+    optimizer: str | Optimizer = "adam"
+    n_predict_samples: int = 200
+    tol: float | None = 1e-3
+    device: str = "auto"
+    random_state: RandomState = None
+    verbose: int = 0
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        activation: str = "relu",
-        *,
-        symmetry: str | SymmetryGroup | Symmetrized | None = "auto",
-        likelihood: str | Likelihood = "auto",
-        prior: GivenPrior = 1.0,
-        max_iter: int = 1000,
-        standardize: bool = True,
-        optimizer: str | Optimizer = "adam",
-        n_predict_samples: int = 200,
-        tol: float | None = 1e-3,
-        warm_start: bool = False,
-        device: str = "auto",
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.symmetry = symmetry
-        self.likelihood = likelihood
-        self.prior = prior
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.optimizer = optimizer
-        self.n_predict_samples = n_predict_samples
-        self.tol = tol
-        self.warm_start = warm_start
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    _parameter_constraints: ClassVar = {**CONSTRAINTS}
 
     def _likelihood(self, data: Training) -> Likelihood:
         likelihood = super()._likelihood(data)

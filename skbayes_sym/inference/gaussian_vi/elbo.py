@@ -7,6 +7,7 @@ reparametrisation; the gap I has its own random stream, so that runs with and wi
 every other random number.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import ElboLikelihood, LayerViews
+from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import GaussianPrior, ScalesByGroup
 from skbayes_sym.numerics.random import standard_normal
 from skbayes_sym.symmetry.gaps.gap import Gap, MeanField
@@ -104,13 +106,22 @@ class _Normals(NamedTuple):
     scale: Tensor
 
 
-class GaussianMLP(NamedTuple):
-    """A `Model` whose passes and KL are written out: an MLP with independent normal weights."""
+class GaussianNetwork(NamedTuple):
+    """A `Model` with independent normal weights, whose KL is written out."""
 
-    network: MLP
+    network: Network
     likelihood: Likelihood
     prior: GaussianPrior | ScalesByGroup
     group: SymmetryGroup
+
+
+class Moments(NamedTuple):
+    """Means and variances of the weights, (P,), and where a loss's derivatives by them go."""
+
+    loc: Tensor
+    variance: Tensor
+    d_loc: Tensor
+    d_variance: Tensor  # twice the derivative
 
 
 def pack(loc: Tensor, log_variance: Tensor, likelihood: Likelihood) -> Tensor:
@@ -129,14 +140,74 @@ def learned_scales(
     return replace(scales, group=scales.group.to(device), reference_variance=reference)
 
 
+class MomentTerm:
+    """The expected log likelihood of an MLP by local reparametrisation, passes written out."""
+
+    @property
+    def context(self) -> AbstractContextManager[object]:
+        """Spares a twelfth of the time of tensors this small."""
+        return torch.inference_mode()
+
+    def __init__(
+        self, network: MLP, likelihood: Likelihood, n_rows: int, n_draws: int, moments: Moments
+    ) -> None:
+        like = moments.loc
+        self._views = LayerViews(*map(network.layers, moments))
+        self._log_lik = ElboLikelihood(network, n_rows, n_draws, like)
+        widths = (*network.hidden_layer_sizes, likelihood.n_noise(network.n_outputs))
+        # A step's normals, seen layer by layer; drawn in float32, as `standard_normal`.
+        n = n_rows * n_draws
+        self._drawn = like.new_empty(n * sum(widths), dtype=torch.float32)
+        self._noise = torch.empty_like(self._drawn, dtype=like.dtype)
+        stretches = self._noise.split([n * width for width in widths])
+        self._layer_noise = [t.view(n, w) for t, w in zip(stretches, widths, strict=True)]
+
+    def __call__(self, likelihood: Likelihood, batches: Batches, d_params: Tensor) -> Tensor:
+        batch = batches.next()
+        self._noise.copy_(self._drawn.normal_(generator=batches.generator))
+        return self._log_lik(likelihood, self._views, batch, self._layer_noise, d_params)
+
+
+class DrawTerm:
+    """The expected log likelihood of any network by draws of its weights, by autograd.
+
+    All rows of a step share a draw; draws come in pairs of opposite noise. A step costs what as
+    many steps of the network cost.
+    """
+
+    @property
+    def context(self) -> AbstractContextManager[object]:
+        return torch.enable_grad()
+
+    def __init__(self, network: Network, n_draws: int, moments: Moments) -> None:
+        self._network, self._n_draws, self._moments = network, n_draws, moments
+
+    def __call__(self, likelihood: Likelihood, batches: Batches, d_params: Tensor) -> Tensor:
+        x, y, weight = batches.next()
+        loc, variance, d_loc, d_variance = self._moments
+        n_pairs = -(-self._n_draws // 2)
+        noise = standard_normal((n_pairs, len(loc)), generator=batches.generator, like=loc)
+        noise, sd = torch.cat([noise, -noise])[: self._n_draws], variance.sqrt()
+        theta = torch.addcmul(loc, sd, noise).detach().requires_grad_()
+        params = likelihood.params.detach().requires_grad_()
+        log_lik = likelihood.at(params).log_prob(self._network.forward(theta, x), y) @ weight
+        value = log_lik.mean()
+        slope, slope_params = torch.autograd.grad(value, (theta, params), materialize_grads=True)
+        d_params.copy_(-slope_params)
+        torch.sum(-slope, 0, out=d_loc)
+        torch.div((slope * noise).sum(0), -sd, out=d_variance)
+        return value.detach()
+
+
 class SymmetrizedElbo:
     """Negative symmetrised ELBO and its gradient over one flat vector; a `BufferedLoss`.
 
     ``batches``: rows of every step; the likelihood's noise comes from their generator, too.
-    ``params`` (2 P + n_params,): see `pack`; read at every call. ``n_draws``: local
-    reparametrisation draws averaged a step. ``gap``: adds the symmetrisation gap; without it this
-    is plain mean-field variational inference. ``warm_up``: steps over which the weights of KL and
-    gap rise to 1 in the gradient; the loss that is returned has both in full.
+    ``params`` (2 P + n_params,): see `pack`; read at every call. ``n_draws``: draws averaged a
+    step, of the hidden units of an MLP, of the weights of another network. ``gap``: adds the
+    symmetrisation gap; without it this is plain mean-field variational inference. ``warm_up``:
+    steps over which the weights of KL and gap rise to 1 in the gradient; the loss that is returned
+    has both in full.
 
     Scales of the prior that are learned go, every tenth step, to where the bound plus their
     hyperprior is highest for the posterior of that step, in closed form (`ScalesByGroup.update`).
@@ -144,7 +215,7 @@ class SymmetrizedElbo:
 
     def __init__(
         self,
-        model: GaussianMLP,
+        model: GaussianNetwork,
         batches: Batches,
         params: Tensor,
         *,
@@ -163,30 +234,26 @@ class SymmetrizedElbo:
         self._d_variance = self.gradient[n_params : 2 * n_params]
         self._d_own = self.gradient[2 * n_params :]
         self._variance = torch.empty_like(self._loc)
-        vectors = self._loc, self._variance, self._d_loc, self._d_variance
-        self._views = LayerViews(*map(network.layers, vectors))
+        moments = Moments(self._loc, self._variance, self._d_loc, self._d_variance)
+        self._term: MomentTerm | DrawTerm = (
+            MomentTerm(network, likelihood, n_rows, n_draws, moments)
+            if isinstance(network, MLP)
+            else DrawTerm(network, n_draws, moments)
+        )
+        self._context = self._term.context
         self._precision = prior.precision.to(params)
         log_scale = float(prior.scale.double().log().sum())
         self._kl_constant = params.new_tensor(log_scale - 0.5 * n_params)
         self._scales = learned_scales(prior, params.device)
         self._minus_half = params.new_tensor(-0.5)
-        self._inference_mode = torch.inference_mode()
         self._batches = batches
-        self._log_lik = ElboLikelihood(network, n_rows, n_draws, params)
-        widths = (*network.hidden_layer_sizes, likelihood.n_noise(network.n_outputs))
-        # A step's normals, seen layer by layer; drawn in float32, as `standard_normal`.
-        n = n_rows * n_draws
-        self._drawn = params.new_empty(n * sum(widths), dtype=torch.float32)
-        self._noise = torch.empty_like(self._drawn, dtype=params.dtype)
-        stretches = self._noise.split([n * width for width in widths])
-        self._layer_noise = [t.view(n, w) for t, w in zip(stretches, widths, strict=True)]
 
     def __call__(self, step: int) -> Tensor:
         if self._scales is not None and step % 10 == 0:  # an update costs as much as a small step
             found = self._scales.update(self._loc, self._log_variance.exp())
             self._precision.copy_(found.precision)
             self._kl_constant.copy_(found.scale.log().sum() - 0.5 * len(self._loc))
-        with self._inference_mode:  # spares a twelfth of the time of tensors this small
+        with self._context:
             share = min(1.0, (step + 1) / self._warm_up)
             loss = self._mean_field(share)
         if self._gap is None:
@@ -196,10 +263,9 @@ class SymmetrizedElbo:
 
     def _mean_field(self, share: float) -> Tensor:
         """Negative ELBO of the posterior itself; overwrites the gradient, the KL's by a share."""
-        likelihood, batch = self._likelihood.at(self._own_params), self._batches.next()
+        likelihood = self._likelihood.at(self._own_params)
         variance = torch.exp(self._log_variance, out=self._variance)
-        self._noise.copy_(self._drawn.normal_(generator=self._batches.generator))
-        log_lik = self._log_lik(likelihood, self._views, batch, self._layer_noise, self._d_own)
+        log_lik = self._term(likelihood, self._batches, self._d_own)
         return self._add_kl(variance, share).sub_(log_lik)
 
     def _add_kl(self, variance: Tensor, share: float) -> Tensor:

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.inference.predictor import BasePredictor
+from skbayes_sym.inference.predictor import BasePredictor, DrawsPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import Layers, mean_output, output_moments
+from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error, standard_normal
@@ -28,7 +29,7 @@ def expected_log_likelihood(
     n_draws: int,
     generator: torch.Generator,
 ) -> Estimate:
-    """``E_q[sum_n weight_n log p(y_n | f_n)]`` by local reparametrisation, nats.
+    """``E_q[sum_n weight_n log p(y_n | f_n)]`` of an MLP by local reparametrisation, nats.
 
     Unbiased, in float64; rows are taken in chunks of bounded memory.
     """
@@ -53,6 +54,26 @@ def expected_log_likelihood(
         )
         totals += expected.value.unflatten(0, (n_draws, -1)) @ weight
     return mean_and_error(totals)
+
+
+def drawn_log_likelihood(
+    network: Network,
+    likelihood: Likelihood,
+    posterior: MeanFieldGaussian,
+    data: Data,
+    *,
+    n_draws: int,
+    generator: torch.Generator,
+) -> Estimate:
+    """`expected_log_likelihood` of any network, by draws of its weights; unbiased, in float64."""
+    theta = posterior.sample(n_draws, generator=generator).double()
+    x, y, weight = data.x.double(), data.y, data.weight.double()
+    y = y.double() if y.is_floating_point() else y
+    likelihood, total = likelihood.to(x), theta.new_zeros(n_draws)
+    for rows in torch.arange(len(x), device=x.device).split(256):
+        outputs = network.forward(theta, x[rows])
+        total += likelihood.log_prob(outputs, y[rows]) @ weight[rows]
+    return mean_and_error(total)
 
 
 def posterior_layers(
@@ -100,6 +121,26 @@ class MeanFieldPredictor(BasePredictor):
         if self.likelihood.kind != "normal":
             return super().mean(x)
         return mean_output(self.network, self.loc, self.variance, x, self.noise[:-1])
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        theta = self.posterior.sample(n, generator=generator).to(x)
+        return self.likelihood.predictive(self.network.forward(theta, x))
+
+
+def posterior_draws(
+    network: Network, posterior: MeanFieldGaussian, likelihood: Likelihood,
+    *, n_draws: int, seed: int, like: Tensor,
+) -> "DrawnNormals":  # fmt: skip
+    """Predictor of any network, on the device of ``like``, with ``n_draws`` draws."""
+    theta = posterior.sample(n_draws, generator=generator_from(seed)).to(like)
+    return DrawnNormals(network, theta, likelihood.to(like), posterior=posterior)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DrawnNormals(DrawsPredictor):
+    """Averages over draws of the weights; functions are drawn afresh."""
+
+    posterior: MeanFieldGaussian
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         theta = self.posterior.sample(n, generator=generator).to(x)

@@ -4,7 +4,7 @@ For one hidden layer ``q_G`` of the units is a matrix permanent, so every estima
 estimate of a log-permanent; which side of the gap it bounds follows from the side of that."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import lgamma, log
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Protocol
@@ -28,8 +28,9 @@ from skbayes_sym.numerics.random import (
     standard_normal,
 )
 from skbayes_sym.symmetry.gaps.gap import GapGradient, MeanField, Side
+from skbayes_sym.symmetry.gaps.unit_tables import UnitTable, disjoint_unit_blocks, unit_tables
 from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.units import UnitGroup, entries_shared_with_no_later_layer, unit_layers
+from skbayes_sym.symmetry.units import UnitGroup
 
 
 class PermanentEstimate(Protocol):
@@ -175,7 +176,9 @@ def _require_permutations(estimate: Importance | InfoNCE) -> None:
         )
 
 
-def unit_log_ratios(layer: UnitGroup, loc: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
+def unit_log_ratios(
+    layer: UnitGroup | UnitTable, loc: Tensor, scale: Tensor, noise: Tensor
+) -> Tensor:
     """``L[i, j] - log q_i(w_i)`` at the draws ``w = loc + scale * noise``, (*B, d, d), nats.
 
     ``L[i, j] = log N(w_i; mu_j, diag sigma_j^2)``, with flips the log of the sum over both signs of
@@ -264,15 +267,17 @@ class UnitGap:
     Parameters
     ----------
     group : SymmetryGroup
-        `Units`, or a product with one of them a layer (``MLP.symmetry()``); its entries of
-        ``theta`` alone matter.
+        `Units`, or a product with one of them a layer (``MLP.symmetry()``), or what `symmetry_of`
+        found in a module; its entries of ``theta`` alone matter.
     permanent : PermanentEstimate
         Exact, or on the side of ``bound``.
     bound : {"lower", "upper"}, default="lower"
         Which bound to take of several layers. Lower: the chain rule over
         `disjoint_unit_blocks`. Upper: ``I(g; theta) <= sum_l J_l`` with J_l the gap of layer l if
         the other layers' order is known; the layers' elements are independent a priori, so
-        conditioning only adds information. Of one layer both are the gap.
+        conditioning only adds information. Of one layer both are the gap. Units on two axes of
+        a parameter and units inside units count for what their other entries say below, and for
+        all of their ``log |G|`` above.
     n_draws : int, default=1
         Posterior draws of `value_and_gradients`.
 
@@ -301,29 +306,38 @@ class UnitGap:
     def side(self) -> Side:
         """Side: one layer's sum over the group is a permanent, several layers' is bounded."""
         is_exact = self.permanent.side == "exact" and len(self._layers) == 1
+        is_exact = is_exact and all(table.is_whole for table in self._layers)
         return "exact" if is_exact or not self._layers else self.bound
 
     @cached_property
-    def _layers(self) -> tuple[UnitGroup, ...]:
-        return unit_layers(self.group)
+    def _layers(self) -> tuple[UnitTable, ...]:
+        return unit_tables(self.group)
 
     @property
     def _area(self) -> int:
         """Entries of the widest layer's matrix."""
-        return max(layer.n_units for layer in self._layers) ** 2
+        return max(table.n_scores for table in self._layers)
 
     @cached_property
-    def _terms(self) -> tuple[UnitGroup, ...]:
-        return self._layers if self.bound == "upper" else disjoint_unit_blocks(self.group)
+    def _terms(self) -> tuple[UnitTable, ...]:
+        if self.bound == "lower":
+            return disjoint_unit_blocks(self.group)
+        return tuple(t for t in self._layers if t.is_whole and not t.inside)
 
     @cached_property
-    def _moved(self) -> dict[torch.device, tuple[UnitGroup, ...]]:
+    def _unknown(self) -> float:
+        """Nats that an upper bound has to grant what it can't sum."""
+        known = sum(table.log_order for table in self._terms)
+        return self.group.log_order - known if self.bound == "upper" else 0.0
+
+    @cached_property
+    def _moved(self) -> dict[torch.device, tuple[UnitTable, ...]]:
         return {}
 
-    def _terms_on(self, device: torch.device) -> tuple[UnitGroup, ...]:
+    def _terms_on(self, device: torch.device) -> tuple[UnitTable, ...]:
         """Move the layers' indices to a device once, not every step."""
         if device not in self._moved:
-            self._moved[device] = tuple(t.on(t.index.to(device)) for t in self._terms)
+            self._moved[device] = tuple(t.to(device) for t in self._terms)
         return self._moved[device]
 
     def values(
@@ -346,7 +360,8 @@ class UnitGap:
             At most log |G| each for exact and upper-bounding permanents. Time O(S d^2 p) a layer
             plus the permanents', memory O(S (P + d^2)).
         """
-        total = torch.zeros(noise.shape[:-1], dtype=loc.dtype, device=loc.device)
+        shape = noise.shape[:-1]
+        total = torch.full(shape, self._unknown, dtype=loc.dtype, device=loc.device)
         for layer in self._terms_on(loc.device):
             value = unit_gap(layer, loc, scale, noise, self.permanent, generator=generator)
             total = total + (value.clamp(max=layer.log_order) if self.bound == "upper" else value)
@@ -415,7 +430,7 @@ def _tensors(posterior: MeanField, generator: torch.Generator) -> tuple[Tensor, 
 
 
 def unit_gap(
-    layer: UnitGroup,
+    units: UnitGroup | UnitTable,
     loc: Tensor,
     scale: Tensor,
     noise: Tensor,
@@ -424,22 +439,19 @@ def unit_gap(
     generator: torch.Generator,
 ) -> Tensor:
     """Gap of the units of one layer, one value a draw, (S,); see `UnitGap.values`."""
+    layer = units if isinstance(units, UnitTable) else UnitTable.of(units)
+    if not layer.is_plain:
+        # A permanent inside another has no true order among its terms, as draws of orders need.
+        sure = _drawing_nothing(permanent) if layer.inside else permanent
+        return layer.values(loc, scale, noise, partial(sure, generator=generator))
     ratios = unit_log_ratios(layer, loc, scale, noise)
     if not layer.permutes:  # every unit in its own place, either sign
         return layer.log_order - ratios.diagonal(dim1=-2, dim2=-1).sum(-1)
     return layer.log_order - permanent(ratios, generator=generator)
 
 
-def disjoint_unit_blocks(group: SymmetryGroup) -> tuple[UnitGroup, ...]:
-    """The layers' groups, each reduced to entries that no later layer's group touches.
-
-    With them the chain rule gives a lower bound on the gap of a deep network,
-
-        I(g_1, ..., g_L; theta) >= sum_l I(g_l; block_l | earlier g aligned),
-
-    each term a permanent (incoming weights and bias of layer l; for the last hidden layer the
-    outgoing weights too). For one hidden layer nothing is dropped and the bound is the gap.
-    """
-    layers = unit_layers(group)
-    masks = entries_shared_with_no_later_layer(layers)
-    return tuple(layer.on(layer.index[:, mask]) for layer, mask in zip(layers, masks, strict=True))
+def _drawing_nothing(permanent: PermanentEstimate) -> PermanentEstimate:
+    """The estimate, with Soules' bound for what would draw permutations."""
+    if isinstance(permanent, ExactUpTo):
+        return replace(permanent, otherwise=_drawing_nothing(permanent.otherwise))
+    return permanent if isinstance(permanent, Exact | Soules) else Soules()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from cases import LaplaceNoise
-from habits import LINEAR, data, every
+from fits import FITS
 from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_diabetes, load_iris
 
@@ -17,11 +17,13 @@ from skbayes_sym.inference.laplace.labels_predictive import VARIANCE_SCALES
 from skbayes_sym.models import Bernoulli
 from skbayes_sym.models.likelihoods.likelihood import ExpectedLogProb
 
+LINEAR = [name for name in FITS if name.startswith("linear")]
 
-@pytest.mark.kept("linear-gaussian", "linear-student-t")
-@every(LINEAR)
-def test_sites_of_weighted_rows_are_those_of_repetitions(estimator):
-    X, y = data(estimator)
+
+@pytest.mark.filterwarnings("ignore:.*noise_std_ reached the lower end")  # of repeated rows
+@pytest.mark.parametrize("name", LINEAR)
+def test_sites_of_weighted_rows_are_those_of_repetitions(name):
+    estimator, X, y = FITS[name]
     rng = np.random.default_rng(1)
     weight = rng.integers(0, 4, size=len(y))
     repeated = rng.permutation(np.repeat(np.arange(len(y)), weight))
@@ -34,10 +36,9 @@ def test_sites_of_weighted_rows_are_those_of_repetitions(estimator):
     assert np.isinf(weighted.site_variance_[~kept]).all()
 
 
-@pytest.mark.kept("linear-gaussian", "linear-student-t")
-@every(LINEAR)
-def test_float32_follows_the_data(estimator):
-    X, y = data(estimator)
+@pytest.mark.parametrize("name", LINEAR)
+def test_float32_follows_the_data(name):
+    estimator, X, y = FITS[name]
     fitted = clone(estimator).fit(X.astype(np.float32), y)
     assert fitted.dtype_ == "float32"
     spread = fitted.predict_uncertainty(X.astype(np.float32)).total

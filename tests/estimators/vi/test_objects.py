@@ -52,7 +52,9 @@ NOISES = {
 def test_a_likelihood_of_numbers(name):
     y = COUNTS if name == "counts" else 20.0 * Y + 3.0
     reg = regressor(
-        likelihood=NOISES[name], max_iter=150 if name == "counts" else 60, warm_start=True
+        likelihood=NOISES[name],
+        max_iter=150 if name == "counts" else 60,
+        optimizer=VariationalAdam(warm_start=True),
     ).fit(X, y)
     mean, std = reg.predict(X, return_std=True)
     assert np.corrcoef(mean, np.exp(0.5 * X[:, 0]) if name == "counts" else y)[0, 1] > 0.6
@@ -253,13 +255,13 @@ def test_starts_warm_up_by_their_kind_and_ties_go_to_the_least_noise(monkeypatch
 
 def test_a_warm_start_goes_on_from_the_fit(rows):
     X, y, _ = rows
-    reg = start((2,), warm_start=True).fit(X, y)
+    reg = start((2,)).set_params(optimizer__warm_start=True).fit(X, y)
     with pytest.raises(ValueError, match=r"warm_start=True.*changed"):
         reg.fit(X[:, :2], y)
     assert reg.n_features_in_ == 3
     mode = reg.posterior_.loc
-    reg.set_params(optimizer="adam", max_iter=50).fit(X, y)
+    reg.set_params(optimizer=VariationalAdam(warm_start=True), max_iter=50).fit(X, y)
     moved = reg.posterior_.loc
-    reg.set_params(optimizer=STILL, max_iter=1).fit(X, y)
+    reg.set_params(optimizer=clone(STILL).set_params(warm_start=True), max_iter=1).fit(X, y)
     np.testing.assert_allclose(reg.posterior_.loc, moved, rtol=1e-6)
     assert not np.allclose(mode, moved)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference.gaussian_vi.elbo import GatedGap, GaussianMLP, SymmetrizedElbo, pack
+from skbayes_sym.inference.gaussian_vi.elbo import GatedGap, GaussianNetwork, SymmetrizedElbo, pack
 from skbayes_sym.inference.gaussian_vi.mean_field import expected_log_likelihood
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -31,7 +31,7 @@ def params_of(network, likelihood, generator, scale=0.3, spread=1.0):
 
 def objective_of(network, data, prior, params, likelihood, *, batch_size=None, seed=0, **options):
     batches = Batches(data, batch_size or len(data.x), generator_from(seed))
-    model = GaussianMLP(network, likelihood, prior, network.symmetry())
+    model = GaussianNetwork(network, likelihood, prior, network.symmetry())
     return SymmetrizedElbo(model, batches, params, n_draws=1, **options)
 
 
