@@ -107,7 +107,7 @@ class Sampling:
         return SamplingSetting(
             data, model, run, effort, init, kernel, n_chains,
             usual.n_warmup if sampler.n_warmup is None else sampler.n_warmup,
-            effort.n_draws if self.n_draws is None else self.n_draws,
+            effort.n_draws if self.n_draws is None else int(self.n_draws),
             thinning=sampler.thinning, start=self.start, n_jobs=self.n_jobs,
             annealing=usual.annealing if isinstance(sampler.init, str) else sampler.init,
             evidence=self.weights or ModeWeights("uniform"),
