@@ -24,8 +24,8 @@ SymmetryDisplay.from_estimator(reg)
 
 # %%
 # A variational posterior has one copy by construction. Its average over the group, on the left, is
-# the posterior whose bound is ``elbo_``. With the outgoing weights on the vertical axis, a pruned
-# unit shows: its outgoing weight is 0, and the incoming one is left to the prior.
+# the posterior whose bound is ``elbo_``. A pruned unit would show: its outgoing weight, on the
+# vertical axis, would be 0, and the incoming one left to the prior.
 
 vi = SymmetrizedVIRegressor((3,), "tanh", random_state=0).fit(X, y)
 SymmetryDisplay.from_estimator(vi, pair=("weight of x0", "weight to output 0"))

@@ -107,7 +107,7 @@ MUTANTS = [
     Mutant("symmetry/axis_units.py", "for axis in range(1 + e.is_pair):\n                if",
            "for axis in range(1):\n                if", "symmetry/test_groups.py"),
     Mutant("symmetry/axis_units.py", "if flips[axis]]", "if any(flips)]",
-           "symmetry/test_groups.py"),
+           "symmetry/modules/test_found.py"),
     Mutant("symmetry/translation.py", "self.element(reference - theta)",
            "self.element(theta - reference)"),
     # Likelihoods, priors, predictions.
@@ -155,6 +155,7 @@ MUTANTS = [
            "models/test_crps.py"),
     Mutant("models/predictive_mixtures.py", "(1.0 - law.cdf(x)).square(), y, high)",
            "law.cdf(x).square(), y, high)", "models/test_crps.py"),
+    Mutant("models/predictive_mixtures.py", "roots().real", "roots() + 0j", "models/test_crps.py"),
     # Draws of functions.
     Mutant("inference/laplace/labels_predictive.py", "(noise @ left * shrunk) @ left.mT +",
            "(noise @ left * shrunk) @ left.mT -", "estimators/test_predictive.py"),
@@ -162,6 +163,17 @@ MUTANTS = [
            "symmetric_root(", "estimators/test_predictive.py"),
     Mutant("estimators/regressor.py", "law.uncertainty().epistemic.sqrt() if",
            "law.uncertainty().epistemic if", "estimators/test_predictive.py"),
+    # Arguments.
+    Mutant("estimators/_fit/run.py", "Interval(Integral, None, -1, closed=\"right\")", "Integral",
+           "estimators/test_bad_input.py"),
+    Mutant("estimators/_fit/building.py", 'np.errstate(over="ignore")', "np.errstate()",
+           "estimators/test_refused.py"),
+    Mutant("model_selection/_scorers.py", "not isinstance(scoring, str) or scoring", "scoring"),
+    Mutant("model_selection/_entries.py", "and not isinstance(given, Mapping)", "and False"),
+    Mutant("inspection/invariance.py", "if not len(self.half_widths)", "if False"),
+    Mutant("inspection/symmetry.py", "not isinstance(color_by, str) or color_by", "color_by"),
+    Mutant("estimators/laplace/families.py", "np.array(self.augmentation.displacement)",
+           "displacement", "estimators/laplace/test_lila.py"),
     # Files.
     Mutant("saving/values.py", 'self._arrays.pop(e["name"])', 'self._arrays[e["name"]]',
            "saving/test_damage.py"),
@@ -355,8 +367,7 @@ MUTANTS = [
            "self.table.iloc[place]", "estimators/factorization/test_ratings.py"),
     Mutant("estimators/factorization/entry_law.py", "(self.labels[1:] > y)",
            "(self.labels[1:] >= y)", "estimators/factorization/test_ratings.py"),
-    Mutant("model_selection/_entries.py", "place[fold < i]", "place[fold != i]",
-           "model_selection/test_entries.py"),
+    Mutant("model_selection/_entries.py", "place[fold < i]", "place[fold != i]"),
     Mutant("models/likelihoods/ordinal.py", "torch.erfc(-root_half * b) - torch",
            "torch.erfc(root_half * b) - torch"),
     Mutant("estimators/factorization/fitting.py", "growth: float = 1.5", "growth: float = 15.0",
@@ -380,7 +391,7 @@ MUTANTS = [
 
 def tests_of(mutant: Mutant) -> str:
     folder, _, name = mutant.module.rpartition("/")
-    return mutant.tests or f"{folder}/test_{name}"
+    return mutant.tests or f"{folder}/test_{name.lstrip('_')}"
 
 
 def mutated(mutant: Mutant) -> tuple[Path, str, str]:

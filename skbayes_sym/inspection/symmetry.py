@@ -233,12 +233,11 @@ class SymmetryDisplay(Display):
 
 
 def _labels(model: Any, chains: Array, n_units: int, color_by: str) -> tuple[Array, list[str]]:
-    color_by = color_by if isinstance(color_by, str) else repr(color_by)
+    if not isinstance(color_by, str) or color_by not in {"unit", "mode"}:
+        raise ValueError(f"color_by must be 'unit' or 'mode', got {color_by!r}.")
     if color_by == "unit":
         labels = np.broadcast_to(np.arange(n_units), (len(chains), n_units))
         return labels, [f"unit {i}" for i in range(n_units)]
-    if color_by != "mode":
-        raise ValueError(f"color_by must be 'unit' or 'mode', got {color_by!r}.")
     modes = fitted_attribute(model, "modes_")
     if not modes:
         raise ValueError(

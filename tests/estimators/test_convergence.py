@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from thin import some
 
 import skbayes_sym as sk
+from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.factorization.fitting import Factorization
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
@@ -32,6 +33,20 @@ def test_twenty_steps_are_not_enough(name):
     """Accuracies from 0.5 to 0.9, which reach 0.97."""
     with pytest.warns(ConvergenceWarning, match="not converged"):
         UNFINISHED[name].fit(*IRIS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "regressor",
+    [
+        sk.DeepEnsembleRegressor((5,), "tanh", n_members=2, tol=1e-2),
+        sk.SymmetrizedVIRegressor((3,), "tanh", tol=5e-2),
+    ],
+)
+def test_what_gains_no_more_stops(regressor):
+    regressor.set_params(max_iter=4000, random_state=0).fit(*make_sinusoidal(random_state=0))
+    assert regressor.stop_reason_ == "tol"
+    assert regressor.n_iter_ < 4000
 
 
 @pytest.mark.parametrize("max_iter", [1, 5, None])

@@ -26,13 +26,10 @@ def test_no_scale_over_or_underflows(factor):
     np.testing.assert_allclose(scaled.apply(factor * X), plain.apply(X), rtol=1e-10, atol=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ([[0.0, 1e-315], [1.0, 0.0], [0.0, 0.0]], r"column 1 spreads by less than 2\.2e-308"),
-        ([[-1.7e308], [1.7e308], [1.7e308]], "column 0 spans more than"),
-    ],
-)
+@pytest.mark.parametrize(("values", "words"), [
+    ([[0.0, 1e-315], [1.0, 0.0], [0.0, 0.0]], r"column 1 spreads by less than 2\.2e-308"),
+    ([[-1.7e308], [1.7e308], [1.7e308]], "column 0 spans more than"),
+])  # fmt: skip
 def test_columns_that_span_no_number_or_all_are_refused(values, words):
     with pytest.raises(ValueError, match=words):
         column_scaling(np.array(values), np.ones(3), enabled=True)
@@ -86,14 +83,11 @@ def _judge_far(model, far):
 
 
 @pytest.mark.parametrize("rate", [1e300, 1e308])
-@pytest.mark.parametrize(
-    "kind", [sk.DeepEnsembleClassifier, sk.SymmetrizedVIRegressor, sk.SymmetrizedVIClassifier]
-)
-def test_the_last_step_is_checked(kind, rate):
-    y = NUMBERS if kind is sk.SymmetrizedVIRegressor else LABELS
-    model = kind(**{**QUICK, "max_iter": 1, "optimizer": sk.Adam(rate)})
+@pytest.mark.parametrize("name", ["ensemble-refitted", "vi-regressor", "vi-classifier"])
+def test_the_last_step_is_checked(name, rate):
+    model = clone(FITS[name].estimator).set_params(max_iter=1, optimizer=sk.Adam(rate))
     with pytest.raises((DivergenceError, NotPositiveDefiniteError, ValueError)):
-        model.fit(X, y).predict(X)
+        model.fit(X, FITS[name].y).predict(X)
 
 
 def test_log_densities_of_classes_dont_underflow():
@@ -124,9 +118,17 @@ def test_a_batch_larger_than_the_data_warns_and_fits(name):
     ("rows", "y", "words"),
     [(X[:1], NUMBERS[:1], "one distinct row"), (X, np.full(24, 3.0), r": y is constant \(3\)")],
 )
-def test_data_that_say_little_are_announced(rows, y, words):
+@pytest.mark.parametrize(
+    "regressor",
+    [
+        sk.SymmetrizedVIRegressor(**{**QUICK, "max_iter": 300}),
+        sk.LayerwiseVIRegressor(**{**QUICK, "max_iter": 100}),
+        sk.LayerwiseVIRegressor(**{**QUICK, "max_iter": 100}, hidden_posterior=5),
+    ],
+)
+def test_data_that_say_little_are_announced(rows, y, words, regressor):
     with pytest.warns(UserWarning, match=words):
-        reg = sk.SymmetrizedVIRegressor(**{**QUICK, "max_iter": 300}).fit(rows, y)
+        reg = clone(regressor).fit(rows, y)
     mean, std = reg.predict(X, return_std=True)
     np.testing.assert_allclose(mean, y[0], atol=1.0)
     assert ((std > 0) & np.isfinite(std)).all()
@@ -179,14 +181,19 @@ ESTIMATORS = {
     "vi": sk.SymmetrizedVIRegressor((2,), **SHORT),
     "layerwise": sk.LayerwiseVIRegressor((2,), **SHORT),
     "stack": sk.PredictiveStackingRegressor(
-        [("line", "linear"), ("smooth", "process"), ("points", sk.BayesianLinearRegressor())],
-        random_state=0,
+        [("line", "linear"), ("smooth", "process"), ("points", sk.BayesianLinearRegressor()),
+         ("trees", "forest"), ("boosted", "boosting")], random_state=0,
     ),
     "mcmc": sk.MCMCRegressor(
         (2,), n_chains=2, n_draws=8, sampler=sk.Chains(init="prior", n_warmup=10),
         remove_symmetries=sk.ModeWeights("uniform"), random_state=0,
     ),
 }  # fmt: skip
+
+
+def test_every_regressor_is_asked_to_move():
+    every = {type(c.estimator) for c in FITS.values() if hasattr(c.estimator, "sample_y")}
+    assert every == {type(e) for e in ESTIMATORS.values()}
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -169,20 +169,6 @@ def test_what_does_not_apply_says_what_to_do(kind, diabetes):
 
 
 @pytest.mark.long
-@pytest.mark.kept("inducing")
-@every_kind
-def test_single_row_and_constant_target(kind):
-    X = np.random.default_rng(0).standard_normal((20, 3))
-    for rows in (1, 20):
-        with pytest.warns(UserWarning, match="one distinct row" if rows == 1 else "y is constant"):
-            reg = quick(**kind).fit(X[:rows], np.full(rows, 3.0))
-        mean, std = reg.predict(X, return_std=True)
-        assert np.isfinite(mean).all()
-        assert (std > 0).all()
-        assert np.isfinite(reg.elbo_)
-
-
-@pytest.mark.long
 def test_tol_stops_both_climbs(diabetes):
     reg = quick(max_iter=1000, tol=3.0).fit(*diabetes)
     assert reg.stop_reason_ == "tol"

@@ -94,3 +94,5 @@ def test_a_fit_that_learned_none(pictures):
     lila = LILAClassifier((2,), invariances=None, **FEW).fit(*pictures)
     with pytest.raises(ValueError, match="this LILAClassifier has none"):
         InvarianceDisplay.from_estimator(lila)
+    with pytest.raises(ValueError, match="half_widths is empty"):
+        InvarianceDisplay([], [], [])

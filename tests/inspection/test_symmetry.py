@@ -101,8 +101,9 @@ def test_mistakes(sampled, network):
         SymmetryDisplay.from_estimator(sampled, layer=2)
     with pytest.raises(ValueError, match=r"pair takes two positions or names of \['weight of x0'"):
         SymmetryDisplay.from_estimator(sampled, pair=(0, "b"))
-    with pytest.raises(ValueError, match="color_by must be 'unit' or 'mode'"):
-        SymmetryDisplay.from_estimator(sampled, color_by="chain")
+    for wrong in ("chain", np.ones(2)):
+        with pytest.raises(ValueError, match="color_by must be 'unit' or 'mode'"):
+            SymmetryDisplay.from_estimator(sampled, color_by=wrong)
     with pytest.raises(ValueError, match="no modes of this SymmetrizedVIRegressor"):
         SymmetryDisplay.from_estimator(network, color_by="mode")
 

@@ -195,10 +195,10 @@ def test_bad_number_of_folds(n_splits):
         EntryKFold(n_splits)
 
 
-@pytest.mark.parametrize("cv", ["five", None])
-def test_a_word_is_no_splitter(cv):
-    with pytest.raises(TypeError, match="cv must be a number of folds or a splitter"):
-        cross_validate_entries(MODEL, X, cv=cv)
+@pytest.mark.parametrize("given", [{"cv": "five"}, {"cv": None}, {"scoring": 3}])
+def test_a_word_is_no_splitter_and_a_number_no_scorers(given):
+    with pytest.raises(TypeError, match=r"^(cv must be a number|scoring must be a dict)"):
+        cross_validate_entries(MODEL, X, **given)
 
 
 def test_more_folds_than_entries():

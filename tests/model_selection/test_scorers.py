@@ -198,6 +198,7 @@ def test_held_out_rows_are_weighed_by_routing():
     ("name", "settings", "message"),
     [
         ("crps", {}, "no scorer of this package: evidence, log_density, neg_crps, neg_pinball"),
+        (np.ones(2), {}, "no scorer of this package"),
         ("neg_pinball", {}, "needs quantile"),
         ("neg_pinball", {"quantile": 90}, "strictly between 0 and 1, got 90"),
         ("neg_crps", {"quantile": 0.9}, "quantile is of neg_pinball"),

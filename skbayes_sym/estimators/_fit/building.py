@@ -90,7 +90,8 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
     assert data.y_scaling is not None
     unit = data.y_scaling.scale
     if not isinstance(noise_std, str | HalfNormal):
-        fixed = given_noise(noise_std, len(unit)) / unit
+        with np.errstate(over="ignore"):
+            fixed = given_noise(noise_std, len(unit)) / unit
         largest = LARGEST[data.dtype]
         if not ((fixed >= 1.0 / largest) & (fixed <= largest)).all():
             raise ValueError(

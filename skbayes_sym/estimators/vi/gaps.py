@@ -37,6 +37,7 @@ GAPS: dict[str, PermanentEstimate] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class Symmetrized(BaseEstimator):
     """The group that a posterior is averaged over, and how its gap is computed in training.
 
@@ -54,6 +55,9 @@ class Symmetrized(BaseEstimator):
         its own.
     """
 
+    group: str | SymmetryGroup | None = "auto"
+    gap: GivenGap = "auto"
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "group": [
             StrOptions({"auto", "permutation", "signed_permutation", "sign_flip"}),
@@ -62,10 +66,6 @@ class Symmetrized(BaseEstimator):
         ],
         "gap": [StrOptions(set(GAPS)), callable, HasMethods(["estimate", "value_and_gradients"])],
     }
-
-    def __init__(self, group: str | SymmetryGroup | None = "auto", gap: GivenGap = "auto") -> None:
-        self.group = group
-        self.gap = gap
 
 
 def symmetrized(given: "str | SymmetryGroup | Symmetrized | None") -> Symmetrized:

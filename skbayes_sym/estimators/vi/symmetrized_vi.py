@@ -1,7 +1,8 @@
 """Symmetrised variational inference: Gelberg et al. 2024 as scikit-learn estimators."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from skbayes_sym.estimators._fit.building import (
     declared_group,
     gaussian_noise,
 )
-from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
+from skbayes_sym.estimators._fit.rows import STANDARDIZE
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, STEP_CONSTRAINTS, Steps
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.training import Training
@@ -116,6 +117,7 @@ class _SymmetrizedVI(NetworkEstimator):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     r"""Bayesian neural network regression by symmetrised variational inference.
 
@@ -229,49 +231,28 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     ((3,), True)
     """
 
-    noise_std: str | float | Sequence[float]
-    noise_std_: float | Array
+    hidden_layer_sizes: int | Sequence[int] = (50,)
+    activation: str = "relu"
+    _: KW_ONLY
+    network: str | nn.Module | Network = "mlp"
+    symmetry: str | SymmetryGroup | Symmetrized | None = "auto"
+    likelihood: str | Likelihood = "auto"
+    prior: GivenPrior = 1.0
+    noise_std: str | float | Sequence[float] = "learn"
+    max_iter: int = 1000
+    standardize: bool | str = True
+    optimizer: str | Optimizer = "adam"
+    n_predict_samples: int = 200
+    tol: float | None = 1e-3
+    device: str = "auto"
+    random_state: RandomState = None
+    verbose: int = 0
 
-    _parameter_constraints: dict[str, list[Any]] = {
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,
         **NOISE_CONSTRAINTS,
         "standardize": STANDARDIZE,
     }
-
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        activation: str = "relu",
-        *,
-        network: str | nn.Module | Network = "mlp",
-        symmetry: str | SymmetryGroup | Symmetrized | None = "auto",
-        likelihood: str | Likelihood = "auto",
-        prior: GivenPrior = 1.0,
-        noise_std: str | float | Sequence[float] = "learn",
-        max_iter: int = 1000,
-        standardize: bool | str = True,
-        optimizer: str | Optimizer = "adam",
-        n_predict_samples: int = 200,
-        tol: float | None = 1e-3,
-        device: str = "auto",
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.network = network
-        self.symmetry = symmetry
-        self.likelihood = likelihood
-        self.prior = prior
-        self.noise_std = noise_std
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.optimizer = optimizer
-        self.n_predict_samples = n_predict_samples
-        self.tol = tol
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         previous = np.atleast_1d(self.noise_std_) if self._goes_on else None
@@ -279,6 +260,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
 
 
 @in_full
+@dataclass(eq=False, repr=False)
 class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     r"""Bayesian neural network classification by symmetrised variational inference.
 
@@ -331,40 +313,23 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     ((2, 3), (2,))
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {**CONSTRAINTS}
+    hidden_layer_sizes: int | Sequence[int] = (50,)
+    activation: str = "relu"
+    _: KW_ONLY
+    network: str | nn.Module | Network = "mlp"
+    symmetry: str | SymmetryGroup | Symmetrized | None = "auto"
+    likelihood: str | Likelihood = "auto"
+    prior: GivenPrior = 1.0
+    max_iter: int = 1000
+    standardize: bool = True
+    optimizer: str | Optimizer = "adam"
+    n_predict_samples: int = 200
+    tol: float | None = 1e-3
+    device: str = "auto"
+    random_state: RandomState = None
+    verbose: int = 0
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        activation: str = "relu",
-        *,
-        network: str | nn.Module | Network = "mlp",
-        symmetry: str | SymmetryGroup | Symmetrized | None = "auto",
-        likelihood: str | Likelihood = "auto",
-        prior: GivenPrior = 1.0,
-        max_iter: int = 1000,
-        standardize: bool = True,
-        optimizer: str | Optimizer = "adam",
-        n_predict_samples: int = 200,
-        tol: float | None = 1e-3,
-        device: str = "auto",
-        random_state: RandomState = None,
-        verbose: int = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.network = network
-        self.symmetry = symmetry
-        self.likelihood = likelihood
-        self.prior = prior
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.optimizer = optimizer
-        self.n_predict_samples = n_predict_samples
-        self.tol = tol
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    _parameter_constraints: ClassVar = {**CONSTRAINTS}
 
     def _likelihood(self, data: Training) -> Likelihood:
         likelihood = super()._likelihood(data)

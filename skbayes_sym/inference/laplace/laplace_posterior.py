@@ -18,7 +18,7 @@ from skbayes_sym.inference.laplace.curvature import AveragedJacobian, Precision
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.search.evidence_problem import LinearisedOutputs
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_passes import outputs_and_factors, outputs_and_jacobian
 from skbayes_sym.numerics.gaussian import log_normal_multivariate
 from skbayes_sym.numerics.linalg import log_det
 from skbayes_sym.numerics.memory import rows_within
@@ -177,21 +177,26 @@ class LinearisedModes(NamedTuple):
     factor: Tensor  # (R, P, P)
     weight: Tensor  # (R,), of sum one
 
-    def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Means (R, N, O) of every mode's outputs, and a row's covariances (R, N, O, O)."""
+    def outputs(self, x: Tensor, packed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Means (R, N, O) of every mode's outputs, and a row's covariances (R, N, O, O).
+
+        ``packed``: the weights' covariances as `pack` has them, with which many rows are quicker.
+        """
         means, covariances = [], []
         per_mode = len(x) * self.network.n_outputs * self.loc.shape[1]
         for which in torch.arange(len(self.loc)).split(rows_within(1 << 22, per_mode)):
-            outputs, jacobian = outputs_and_jacobian(self.network, self.loc[which], x.double())
-            columns = jacobian.flatten(1, 2).mT
+            outputs, factors = outputs_and_factors(self.network, self.loc[which], x.double())
+            means.append(outputs)
+            if packed is not None:
+                covariances.append(factors.covariance(packed[which]))
+                continue
+            columns = factors.dense().flatten(1, 2).mT
             solved = torch.linalg.solve_triangular(self.factor[which], columns, upper=False)
             if outputs.shape[-1] == 1:
-                covariance = solved.square().sum(1).view_as(outputs).unsqueeze(-1)
+                covariances.append(solved.square().sum(1).view_as(outputs).unsqueeze(-1))
             else:
                 by_row = solved.unflatten(2, outputs.shape[1:])
-                covariance = torch.einsum("rpno,rpnq->rnoq", by_row, by_row)
-            means.append(outputs)
-            covariances.append(covariance)
+                covariances.append(torch.einsum("rpno,rpnq->rnoq", by_row, by_row))
         return torch.cat(means), torch.cat(covariances)
 
     def draw(self, x: Tensor, mode: Tensor, *, generator: torch.Generator) -> Tensor:

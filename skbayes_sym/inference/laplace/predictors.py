@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import pi
 
 import torch
@@ -18,7 +19,7 @@ from skbayes_sym.inference.laplace.search.evidence_problem import (
 from skbayes_sym.inference.predictor import BasePredictor, of_draws
 from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
+from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian, pack, packing
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.numerics.random import generator_from
@@ -81,8 +82,14 @@ class ModesPredictor(BasePredictor):
     modes: LinearisedModes
     likelihood: Likelihood
 
+    @cached_property
+    def packed(self) -> Tensor:
+        """Covariances of the weights, as `pack` has them."""
+        network, loc, factor, _ = self.modes
+        return pack(torch.cholesky_inverse(factor), packing(network.sizes, loc.device))
+
     def law(self, x: Tensor) -> Predictive:
-        mean, covariance = (t.to(x) for t in self.modes.outputs(x))
+        mean, covariance = (t.to(x) for t in self.modes.outputs(x, self.packed))
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         noise = self.likelihood.noise_scale.square()
         weights = self.modes.weight.log().to(x)

@@ -337,6 +337,9 @@ def _products(a: Tensor, b: Tensor, alike: bool) -> Tensor:
     *_, n, n_rows = a.shape
     if not alike:
         return (a.unsqueeze(-2) * b.unsqueeze(-3)).flatten(-3, -2)
+    if n_rows <= 16:  # one gather costs less than n products
+        first, second = torch.triu_indices(n, n, device=a.device)
+        return a[..., first, :] * b[..., second, :]
     products = b.new_empty(*b.shape[:-2], n * (n + 1) // 2, n_rows)
     begin = 0
     for i in range(n):
@@ -423,17 +426,17 @@ class FactoredJacobian(NamedTuple):
             left, right, alike = self.layers[i], self.layers[k], i == k
             n, m = left.slopes.shape[2], right.slopes.shape[2]
             inputs = _products(left.inputs, right.inputs, alike)
-            numbers = _numbers(n, m, alike)
-            n_units = int(numbers.max()) + 1
+            n_units = n * (n + 1) // 2 if alike else n * m
             here, packed = packed.tensor_split([n_units * inputs.shape[1]], 1)
             middle = here.unflatten(1, (n_units, -1)) @ inputs  # (R, pairs of units, N)
             if is_one:
                 d, e = left.slopes[:, 0], right.slopes[:, 0]
-                half = half + (middle * _products(d, e, alike)).sum(1)[..., None, None]
+                half = half + middle.mul_(_products(d, e, alike)).sum(1)[..., None, None]
                 continue
             between = middle.mT
             if alike:
-                between = between.index_select(2, numbers.flatten().to(middle.device))
+                pairs = _numbers(n, n, alike).flatten()
+                between = between.index_select(2, pairs.to(middle.device))
                 between = between * (0.5 + 0.5 * torch.eye(n).to(middle)).flatten()
             half = half + by_row[i] @ between.unflatten(2, (n, m)) @ by_row[k].mT
         assert isinstance(half, Tensor)

@@ -149,14 +149,6 @@ def test_warm_start_goes_on(estimator, data):
 
 
 @pytest.mark.long
-def test_tol_stops():
-    X, y = make_sinusoidal(random_state=0)
-    reg = quick(max_iter=4000, tol=1e-2, n_members=2).fit(X, y)
-    assert reg.stop_reason_ == "tol"
-    assert reg.n_iter_ < 4000
-
-
-@pytest.mark.long
 @pytest.mark.kept("1")
 @pytest.mark.parametrize("rows", [1, 2])
 def test_data_that_can_be_fitted_exactly(rows):

@@ -216,15 +216,6 @@ def test_exact_means_exact_in_the_report_too(diabetes):
 
 
 @pytest.mark.long
-def test_tol_stops():
-    X, y = make_sinusoidal(random_state=0)
-    reg = SymmetrizedVIRegressor((3,), "tanh", max_iter=4000, tol=5e-2,
-                                 random_state=0).fit(X, y)  # fmt: skip
-    assert reg.stop_reason_ == "tol"
-    assert reg.n_iter_ < 4000
-
-
-@pytest.mark.long
 def test_classifier_reports_the_same():
     X, y = load_iris(return_X_y=True)
     clf = SymmetrizedVIClassifier((5,), "tanh", max_iter=300, tol=None, random_state=0).fit(X, y)

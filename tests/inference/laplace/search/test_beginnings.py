@@ -9,6 +9,7 @@ from inference.laplace.labels_problems import class_data, class_problem
 from scipy import stats
 
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
+from skbayes_sym.inference.laplace.predictors import ModesPredictor
 from skbayes_sym.inference.laplace.search.beginnings import (
     SEPARATED,
     alternating,
@@ -22,7 +23,7 @@ from skbayes_sym.inference.laplace.search.beginnings import (
 )
 from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
-from skbayes_sym.models import MLP, TANH, LayerScales
+from skbayes_sym.models import MLP, TANH, Gaussian, LayerScales
 from skbayes_sym.models.model import Data
 
 HOW = EvidenceSearch(60)
@@ -224,9 +225,10 @@ def test_rows_held_out_are_predicted_by_modes_of_the_others():
         alone = NumbersEvidence(network, data._replace(weight=weight), problem.prior)
         two = start[2 * k : 2 * k + 2]
         modes = how.search(alone, two, alternating(2, two)).modes
-        mean, covariance = LinearisedModes(
-            network, modes.theta, modes.factor, modes.shares
-        ).outputs(data.x[own])
+        networks = LinearisedModes(network, modes.theta, modes.factor, modes.shares)
+        mean, covariance = networks.outputs(data.x[own])
+        quick = networks.outputs(data.x[own], ModesPredictor(networks, Gaussian()).packed)
+        torch.testing.assert_close(quick, (mean, covariance))
         variance = covariance.diagonal(dim1=-2, dim2=-1) + 1.0 / modes.noise_precision[:, None]
         density = stats.norm(mean, variance.sqrt()).pdf(data.y[own]).prod(-1).mean(0)
         np.testing.assert_allclose(found.log_density[own], np.log(density), rtol=1e-6)
