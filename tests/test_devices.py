@@ -20,7 +20,9 @@ from fits import FITS, NUMBERS, SMALL, X, everything_predicted, fitted, target
 from sklearn.base import clone
 from torch import Tensor
 
-from skbayes_sym import HMC, Annealing, load, save
+from skbayes_sym import (
+    HMC, Annealing, SymmetrizedVIClassifier, SymmetrizedVIRegressor, VariationalAdam, load, save,
+)  # fmt: skip
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling import kernels
 from skbayes_sym.inference.sampling.kernels import DiagonalPreconditioner, initial_state
@@ -138,10 +140,12 @@ def test_a_file_of_one_device_is_read_on_the_other(name, cuda, tmp_path, monkeyp
     assert_all_close(everything_predicted(load(tmp_path / "model"), rows), expected)
 
 
-def warm_start(estimator: Any) -> str | None:
-    """Name of the parameter, which a sampler may have."""
-    names = ("warm_start", "sampler__warm_start", "optimizer__warm_start")
-    return next((name for name in names if name in estimator.get_params()), None)
+def warm_start(estimator: Any) -> dict[str, Any]:
+    """Parameters that make a fit go on; empty where none does."""
+    if isinstance(estimator, SymmetrizedVIRegressor | SymmetrizedVIClassifier):
+        return {"optimizer": VariationalAdam(warm_start=True)}
+    names = {"warm_start", "sampler__warm_start"} & estimator.get_params().keys()
+    return dict.fromkeys(names, True)
 
 
 WARM = [n for n, e in SMALL.items() if warm_start(e)]
@@ -150,7 +154,7 @@ WARM = [n for n, e in SMALL.items() if warm_start(e)]
 def warm(name: str, *devices: str) -> Any:
     """Fitted on one device after the other."""
     model = clone(SMALL[name])
-    model.set_params(**{warm_start(model): True})
+    model.set_params(**warm_start(model))
     for device in devices:
         model.set_params(device=device).fit(X, target(model))
     return model
