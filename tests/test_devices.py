@@ -21,7 +21,13 @@ from sklearn.base import clone
 from torch import Tensor
 
 from skbayes_sym import (
-    HMC, Annealing, SymmetrizedVIClassifier, SymmetrizedVIRegressor, VariationalAdam, load, save,
+    HMC,
+    Annealing,
+    SymmetrizedVIClassifier,
+    SymmetrizedVIRegressor,
+    VariationalAdam,
+    load,
+    save,
 )  # fmt: skip
 from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling import kernels

@@ -556,7 +556,6 @@ REFUSED = {
         sk.LayerwiseVIRegressor, {"likelihood": NOISE}, "asks for: Normal noise",
     ),
     "layerwise-network": (sk.LayerwiseVIRegressor, {"network": Sines()}, "'network'"),
-    "vi-network": (sk.SymmetrizedVIRegressor, {"network": Sines()}, "'network'"),
     "vi-prior": (
         sk.SymmetrizedVIRegressor, {"prior": Logistic(1.0)},
         r"prior=Logistic\(.*Independent zero-mean normals, scales given or learned. Use LayerScal",

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import cholesky
 
 if TYPE_CHECKING:
@@ -380,8 +381,7 @@ def _bisect(
     return 0.5 * (lower + upper)
 
 
-# Beyond these tails the integrand is below 1e-12 of the spread.
-_TAIL = 1e-6
+_TAIL = 1e-8  # beyond which the integrand is below 1e-16
 
 
 def crps(law: TargetPredictive, y: Tensor) -> Tensor:
@@ -389,17 +389,35 @@ def crps(law: TargetPredictive, y: Tensor) -> Tensor:
 
     ``law``: of whole numbers the integral is a sum; ``y`` (N, T): observed targets.
 
-    Relative error below 1e-6 in float64, also for mixtures of very different widths: panels are
-    halved where that still changes the integral. 192 evaluations of the cdf at least, 32 more a
-    halved panel; of counts as many as there are between the quantiles, at most 4,096: beyond,
-    steps of 1 are too fine to see, and the sum is an integral.
+    Of up to 200 normals it is exact, O(S^2) a row. Else the relative error is about 1e-6 in
+    float64: panels are halved where that still changes the integral. 192 evaluations of the cdf at
+    least, 32 more a halved panel; of counts as many as there are between the quantiles, at most
+    4,096: beyond, steps of 1 are too fine to see, and the sum is an integral.
     """
+    if isinstance(law, NormalMixture) and len(law.loc) <= 200:
+        return _of_normals(law, y)
     low, high = law.quantile(_TAIL), law.quantile(1.0 - _TAIL)
     if law.is_discrete:
         return _sum_over_counts(law, y, low, high)
     low, high = torch.minimum(low, y), torch.maximum(high, y)
     below = _integral(lambda x: law.cdf(x).square(), low, y)
     return below + _integral(lambda x: (1.0 - law.cdf(x)).square(), y, high)
+
+
+def _of_normals(law: NormalMixture, y: Tensor) -> Tensor:
+    """``E|Y - y| - E|Y - Y'| / 2`` (Grimit, Gneiting, Berrocal & Johnson 2006, eq. 5)."""
+    loc, variance, weights = law.loc, law.scales.square(), law._weights
+
+    def distance(mean: Tensor, variance: Tensor) -> Tensor:
+        """Mean of ``|N(mean, variance)|``, averaged over the normals."""
+        std = variance.sqrt().clamp_min(torch.finfo(mean.dtype).tiny)
+        z = mean / std
+        density = torch.exp(-0.5 * (z.square() + LOG_2PI))
+        return (weights * (2.0 * std * density + mean * torch.erf(z / 2**0.5))).sum(0)
+
+    pairs = zip(weights.expand_as(loc), loc, variance, strict=True)
+    each = [w * distance(loc - m, variance + v) for w, m, v in pairs]
+    return distance(loc - y, variance) - 0.5 * torch.stack(each).sum(0)
 
 
 def _integral(f: Callable[[Tensor], Tensor], start: Tensor, end: Tensor) -> Tensor:

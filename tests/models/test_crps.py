@@ -31,11 +31,13 @@ def test_of_one_normal_it_is_the_closed_form(y):
         ([-2.0, 0.5, 3.0], [0.3, 1.0, 0.1], [0.5, 0.3, 0.2]),
         ([0.0, 0.0], [1.0, 1e-3], [0.5, 0.5]),  # widths of very different size
         ([0.2, 50.0, -30.0], [1e-4, 40.0, 3.0], [0.6, 0.1, 0.3]),
+        ([0.0, 0.0], [1e-4, 1e3], [1.0 - 1e-6, 1e-6]),  # most of it beyond the quantiles
     ],
 )
-def test_of_a_mixture_it_is_mean_distance_less_half_the_mean_difference(loc, sd, weight):
+@pytest.mark.parametrize("copies", [1, 101])  # of many normals it is an integral
+def test_of_a_mixture_it_is_mean_distance_less_half_the_mean_difference(loc, sd, weight, copies):
     """E|Y - y| - E|Y - Y'| / 2, every term in closed form for pairs of normals."""
-    loc, sd, weight = np.array(loc), np.array(sd), np.array(weight)
+    loc, sd, weight = (np.tile(a, copies) for a in (loc, sd, np.array(weight) / copies))
 
     def mean_abs(mean, scale):
         z = mean / scale
@@ -47,7 +49,8 @@ def test_of_a_mixture_it_is_mean_distance_less_half_the_mean_difference(loc, sd,
     law = mixture(loc, sd, torch.as_tensor(np.log(weight)))
     law = replace(law, loc=law.loc.expand(-1, len(y), -1))
     values = crps(law, torch.as_tensor(y)[:, None])[:, 0]
-    np.testing.assert_allclose(values, first - 0.5 * pairs, rtol=1e-6)
+    rtol = 1e-12 if copies == 1 else 1e-6
+    np.testing.assert_allclose(values, first - 0.5 * pairs, rtol=rtol)
 
 
 def test_of_counts_it_is_a_sum():

@@ -135,7 +135,10 @@ def coefficients(
     """
     targets = data.y_scaling or Scaling(np.zeros(1), np.ones(1))
     x_mean, x_scale = data.x_scaling
-    to_given = targets.scale[:, None] / x_scale
+    with np.errstate(over="ignore", divide="ignore"):
+        to_given = targets.scale[:, None] / x_scale
+    if not np.isfinite(to_given).all():
+        raise ValueError("y is so large beside X that coefficients exceed all numbers: rescale X.")
     coef, std = posterior.loc * to_given, np.sqrt(posterior.variance()) * to_given
     intercept = offset * targets.scale + targets.mean - coef @ x_mean
     # Labels have as many rows of coefficients as outputs, one target one without an axis.
