@@ -54,7 +54,7 @@ MUTANTS = [
 
     # Symmetries and their gaps.
     Mutant("symmetry/relabelling.py", "g = group.compose(h, g)", "g = group.compose(g, h)",
-           "inspection/test_symmetry_removal.py"),
+           "inspection/test_symmetry.py"),
     Mutant("symmetry/gaps/unit_gap.py", "logsumexp(dim=0) - log(self.n_permutations)",
            "logsumexp(dim=0) - log(self.n_permutations - 1)"),
     Mutant("symmetry/gaps/unit_gap.py", "+ lgamma(d + 1) - log(n)", "+ lgamma(d) - log(n)"),
@@ -373,9 +373,9 @@ MUTANTS = [
     Mutant("estimators/factorization/fitting.py", "growth: float = 1.5", "growth: float = 15.0",
            "estimators/factorization/test_ratings.py"),
     Mutant("estimators/mcmc/weighing.py", "return ledger, rest - ledger.left",
-           "return ledger, rest", "estimators/mcmc/test_allocate.py"),
+           "return ledger, rest", "estimators/mcmc/test_modes.py"),
     Mutant("estimators/mcmc/weighing.py", "max(0.5 * rest, rest - asked)", "rest",
-           "estimators/mcmc/test_allocate.py"),
+           "estimators/mcmc/test_modes.py"),
     Mutant("inference/sampling/modes/weigh.py", ">= LONG)", ">= 1)"),
     Mutant("inference/sampling/modes/confined.py", "allowance.left -= allowance.of_moves",
            "allowance.of_moves"),

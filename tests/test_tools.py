@@ -1,7 +1,23 @@
-"""Posteriors have the truth's rank as often as chance does (see sbc.py); slow."""
+"""The fuzzer and simulation-based calibration run."""
 
 import pytest
+from fuzz import findings
 from sbc import CASES, N_REPLICATIONS, p_values, ranks
+
+
+def test_a_few_calls():
+    assert findings(50) == []
+
+
+@pytest.mark.long
+def test_a_thousand_calls():
+    assert findings(1_000) == []
+
+
+@pytest.mark.slow
+def test_ten_thousand_calls():
+    assert findings(10_000, seed=1) == []
+
 
 # Ten minutes of a core for the samplers, seconds for the linear models. Variational posteriors of
 # likelihoods that aren't normal are approximations: none of these four shows at 200 replications.

@@ -1,7 +1,24 @@
-"""Section 4 of Kurle et al. (2022): closed forms against an independent linear-algebra table."""
+"""What the papers print, and what holds instead (`examples/papers`)."""
+
+from itertools import product
+from math import sqrt
 
 import numpy as np
 import pytest
+import torch
+from analytic_mean_field import analytic_mean_field
+from averaged_kl import single_datum_kl
+from inference.factorization.factorization_problems import (
+    complete,
+    fit,
+    model_of,
+    noisy_matrices,
+    problem_of,
+    swept,
+)
+from inference.factorization.test_vi import LOG_EVIDENCE
+from predictive_convergence import consecutive_kl
+from printed_rotation_gap import printed_gap, printed_log_integral, printed_objective
 from repeated_datum import (
     MeanFieldLikelihood,
     RankOneGaussian,
@@ -10,8 +27,123 @@ from repeated_datum import (
     marginal_site,
 )
 from scipy import optimize, stats
+from svm_knn import greedy_labels, relabel_svm_knn, separating_plane
+from symmetry.planted import CASES, Case, in_order, planted, product_of
+from torch.testing import assert_close
 
 from skbayes_sym.datasets import make_repeated_datum
+from skbayes_sym.inference.factorization.sides import CovarianceFamily, mean_field_elbo
+from skbayes_sym.inference.factorization.vi import GapStream
+from skbayes_sym.models.networks.mlp import MLP, RELU
+from skbayes_sym.symmetry.gaps.rotations import langevin_gap
+from skbayes_sym.symmetry.gaps.row_gaps import row_gap
+from skbayes_sym.symmetry.orthogonal import Orthogonal
+from skbayes_sym.symmetry.relabelling import relabel
+
+
+@pytest.mark.parametrize("scale", [np.array(0.7), np.array([0.5, 1.0, 1.5, 2.0])])
+def test_single_datum_kl_is_that_of_the_closed_form_posterior(scale):
+    rng = np.random.default_rng(0)
+    x, loc, variance = rng.normal(size=4), rng.normal(size=4), rng.gamma(2.0, size=4)
+    model = RepeatedDatum(x, np.zeros(1), 1.0, np.broadcast_to(scale**2, 4))
+    expected = model.q_mix(MeanFieldLikelihood(loc, variance)).kl(model.prior)
+    tensors = (torch.as_tensor(a) for a in (loc[:, None], variance[:, None], x[None]))
+    got = single_datum_kl(*tensors, torch.as_tensor(scale))
+    assert got.shape == (1, 1)
+    assert float(got) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("shape", "prior_scale"), [((40, 40), 1.0), ((25, 40), 0.8), ((40, 25), 0.8)]
+)
+def test_analytic_solution_is_the_end_of_coordinate_ascent(shape, prior_scale):
+    """For a complete matrix, in value; all random starts lie below."""
+    matrix, k = noisy_matrices()[0, : shape[0], : shape[1]].contiguous(), 10
+    data = complete(matrix)
+    problem = problem_of(data, k, noise=1.0, prior=prior_scale, max_iter=600, tol=1e-6)
+    exact = analytic_mean_field(matrix, problem.model)
+    bound = mean_field_elbo(data, exact, problem.model)
+    fitted = swept(problem, CovarianceFamily("full"))
+    assert bound - 0.01 < fitted.curve[-1] < bound + 1e-6
+
+
+def test_analytic_noise_is_a_maximum():
+    matrix, data = noisy_matrices()[1], complete(noisy_matrices()[1])
+    best = analytic_mean_field(matrix, model_of(20, noise_range=(0.01, 100.0)))
+    assert sqrt(best.noise_variance) == pytest.approx(2.336, abs=2e-3)
+    model = model_of(20)
+    bound = mean_field_elbo(data, best, model)
+    for factor in (0.98, 1.02):
+        other = model_of(20, noise=factor * best.noise_variance)
+        beside = analytic_mean_field(matrix, other)
+        assert mean_field_elbo(data, beside, model) < bound
+
+
+def test_one_component_is_the_papers_scalar_formula():
+    """k = 1, where both products are the same: the calibrated Laplace approximation of log cosh."""
+    s = torch.tensor([[0.3], [2.0], [9.0]], dtype=torch.float64)
+    y = (torch.sqrt(1.0 + 4.0 * s**2) - 1.0) / (2.0 * s)
+    expected = 0.5 * torch.log(1.0 - y**2) + s * y - 0.5 * torch.log(1.0 - y**4)
+    torch.testing.assert_close(printed_log_integral(s), expected.squeeze(-1))
+
+
+@pytest.mark.parametrize(("level", "expected"), [(1.0, 13.4), (5.0, 63.6), (20.0, 187.8)])
+def test_the_printed_gap_is_too_large(level, expected, generator):
+    """``B = l + sqrt(l) Z``, k = 20, against another implementation; the gap is 8.8, 44, 133."""
+    noise = torch.randn(400, 20, 20, generator=generator, dtype=torch.float64)
+    inner = level * torch.eye(20) + level**0.5 * noise
+    values = printed_gap(inner)
+    assert float(values.mean()) == pytest.approx(expected, abs=0.1 + 5 * float(values.std()) / 20)
+    assert float(values.mean()) > 1.3 * float(langevin_gap(inner).mean())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("i", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_maximised_it_exceeds_the_log_evidence(i, generator):
+    group, family = Orthogonal(torch.arange(1600).view(80, 20)), CovarianceFamily("isotropic")
+    stream = GapStream(row_gap(group, is_isotropic=True), generator)
+    matrix = noisy_matrices()[i]
+    state = fit(complete(matrix), 20, family, stream, noise=4.0, max_iter=60, tol=0.1).posterior
+    assert printed_objective(matrix, state, generator=generator) > LOG_EVIDENCE[i] + 1.5
+
+
+def normal(y, loc, scale=1.0):
+    return torch.distributions.Normal(loc, scale).log_prob(y)
+
+
+def test_against_the_sum_written_out(generator):
+    y = torch.linspace(-3, 3, 61, dtype=torch.float64)
+    loc = torch.randn(6, 4, 1, generator=generator, dtype=torch.float64)
+    log_density = normal(y, loc, 0.3)
+    density = log_density.exp().cumsum(0)
+    weight = torch.full_like(y, 0.1)
+    weight[[0, -1]] = 0.05
+    mass = density * weight / (density * weight).sum(-1, keepdim=True)
+    expected = (mass[1:] * (mass[1:] / mass[:-1]).log()).sum(-1).mean(-1)
+    assert_close(consecutive_kl(log_density, y), expected)
+
+
+def test_two_gaussians_far_apart():
+    """p_2 = (N(-5) + N(5)) / 2 against p_1 = N(-5): 1/2 (0 + KL(N(5) || N(-5))) - log 2."""
+    y = torch.linspace(-15, 15, 3001, dtype=torch.float64)
+    loc = torch.tensor([-5.0, 5.0, -5.0], dtype=torch.float64).reshape(3, 1, 1)
+    found = consecutive_kl(normal(y, loc), y)
+    assert_close(found[0], torch.tensor(0.5 * 50.0 - 0.6931471805599453).double())
+    third = 2 / 3 * torch.tensor(4 / 3).double().log() + 1 / 3 * torch.tensor(2 / 3).double().log()
+    assert_close(found[1], third, rtol=0, atol=1e-5)
+
+
+def test_it_falls_and_is_zero_for_equal_draws(generator):
+    y = torch.linspace(-3, 3, 50, dtype=torch.float64)
+    loc = torch.randn(200, 5, 1, generator=generator, dtype=torch.float64)
+    found = consecutive_kl(normal(y, loc, 0.5), y)
+    assert bool((found >= -1e-12).all())
+    assert float(found[-20:].mean()) < 0.01 * float(found[:5].mean())
+    same = consecutive_kl(normal(y, loc[:1].expand(5, 5, 1), 0.5), y)
+    assert_close(same, torch.zeros(4).double(), rtol=0, atol=1e-14)
+    assert consecutive_kl(normal(y, loc[:1]), y).shape == (0,)
+
 
 NOISE_VARIANCE = 1 / (2 * np.pi * np.e)
 
@@ -213,3 +345,65 @@ def test_marginal_site_by_quadrature():
     values = np.array([marginal(np.array([0.0, f])) for f in outputs])
     expected = np.exp(-0.5 * (outputs - site.location) ** 2 / site.variance)
     np.testing.assert_allclose(values / values[1], expected / expected[1], rtol=1e-10)
+
+
+def paper(case, draws, seed=0, max_sweeps=256):
+    return relabel_svm_knn(
+        draws,
+        case.group,
+        n_starts=4,
+        n_neighbors=1024,
+        max_sweeps=max_sweeps,
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+_RELU = MLP(2, (3,), 1, RELU)
+SEPARATED = [CASES["3"], CASES["flips-only"], Case(_RELU, _RELU.symmetry())]
+
+
+@pytest.mark.kept("tanh", "flips-only")
+@pytest.mark.parametrize("case", SEPARATED, ids=["tanh", "flips-only", "relu"])
+def test_the_papers_algorithm_agrees_on_separated_units(case):
+    theta, draws = planted(case, 200, 0.1, torch.Generator().manual_seed(1))
+    theirs = paper(case, draws)
+    assert theirs.n_changing == 0
+    ours = relabel(
+        draws, case.group, n_starts=4, max_sweeps=100, generator=torch.Generator().manual_seed(0)
+    )
+    assert_close(theirs.theta, ours.theta, rtol=0, atol=0)
+    assert_close(theirs.theta, in_order(case, theta), rtol=0, atol=0)
+    assert_close(paper(case, draws).theta, theirs.theta, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_papers_algorithm_acts_by_group_elements(case, generator):
+    _, draws = planted(case, 30, 0.5, generator)
+    found = paper(case, draws, max_sweeps=5)
+    assert_close(found.theta, product_of(case).act(found.elements, draws), rtol=0, atol=0)
+    for layer, g in zip(case.group.factors, found.elements, strict=True):
+        assert layer.flips or bool((g.sign == 1).all())
+        assert layer.permutes or bool((g.permutation == torch.arange(layer.n_units)).all())
+
+
+def test_plane_avoids_the_points(generator):
+    """Clusters at +-m: the plane leaves a gap of 1 on both sides, and m on one side."""
+    centre = torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64)
+    cluster = centre + 0.2 * torch.randn(100, 3, generator=generator, dtype=torch.float64)
+    coin = torch.randint(0, 2, (100, 1), generator=generator) * 2.0 - 1.0
+    side = (coin * cluster) @ separating_plane(coin * cluster, 4, generator)
+    assert float(side.abs().min()) > 0.9
+    assert abs(float((side.sign() * coin.squeeze()).sum())) == 100
+
+
+def test_greedy_labels_one_at_a_time():
+    probability = np.random.default_rng(0).dirichlet(np.ones(5), size=(40, 5))
+    for table, labels in zip(probability, greedy_labels(probability), strict=True):
+        free_units, free_labels, expected = set(range(5)), set(range(5)), {}
+        while free_units:
+            pairs = product(free_units, free_labels)
+            j, c = max(pairs, key=lambda pair: table[pair])
+            expected[j] = c
+            free_units.remove(j)
+            free_labels.remove(c)
+        assert labels.tolist() == [expected[j] for j in range(5)]
