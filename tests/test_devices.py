@@ -142,8 +142,7 @@ def warm_start(estimator: Any) -> dict[str, Any]:
     """Parameters that make a fit go on; empty where none does."""
     if type(estimator).__name__.startswith("SymmetrizedVI"):
         return {"optimizer": VariationalAdam(warm_start=True)}
-    names = {"warm_start", "sampler__warm_start"} & estimator.get_params().keys()
-    return dict.fromkeys(names, True)
+    return dict.fromkeys({"warm_start", "sampler__warm_start"} & estimator.get_params().keys(), True)
 
 
 WARM = [n for n, e in SMALL.items() if warm_start(e)]
