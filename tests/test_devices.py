@@ -142,7 +142,7 @@ def warm_start(estimator: Any) -> dict[str, Any]:
     """Parameters that make a fit go on; empty where none does."""
     if type(estimator).__name__.startswith("SymmetrizedVI"):
         return {"optimizer": VariationalAdam(warm_start=True)}
-    return dict.fromkeys({"warm_start", "sampler__warm_start"} & estimator.get_params().keys(), True)
+    return {n: True for n in ("warm_start", "sampler__warm_start") if n in estimator.get_params()}
 
 
 WARM = [n for n, e in SMALL.items() if warm_start(e)]
