@@ -147,6 +147,7 @@ MUTANTS = [
            "for rate in rates) + self.n_groups", "models/test_learned_scales.py"),
     Mutant("models/priors.py", "torch.digamma(a + 0.5 * s.sizes", "torch.digamma(a + s.sizes",
            "models/test_learned_scales.py"),
+    Mutant("estimators/linear/design.py", "not np.isf", "np.isf", "estimators/test_extremes.py"),
     Mutant("estimators/regressor.py", "x.device, torch.float64), scale.to(x.device, torch.float64)",
            "x), scale.to(x)", "estimators/test_extremes.py"),
     Mutant("models/predictive_mixtures.py", "self.log_weights.to(self._like).softmax(0)",

@@ -35,6 +35,11 @@ def test_columns_that_span_no_number_or_all_are_refused(values, words):
         column_scaling(np.array(values), np.ones(3), enabled=True)
 
 
+def test_coefficients_that_are_no_numbers_are_refused():
+    with pytest.raises(ValueError, match="coefficients exceed all numbers"):
+        sk.BayesianLinearRegressor().fit(1e-200 * X, 1e200 * NUMBERS)
+
+
 @pytest.mark.parametrize("factor", [1e-200, 1e200])
 def test_predictions_dont_depend_on_the_scale_of_columns_and_go_with_that_of_targets(factor):
     model, root = sk.SymmetrizedVIRegressor(**QUICK), factor**0.5
