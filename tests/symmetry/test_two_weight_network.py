@@ -11,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.symmetry.gaps.unit_gap import Exact, InfoNCE, unit_gap
+from skbayes_sym.symmetry.gaps.unit_tables import unit_tables
 
 plt = pytest.importorskip("matplotlib.pyplot")
 
@@ -69,11 +70,9 @@ def test_infonce_of_two_iid_elements_pays_back_half_the_gap(two_weights):
     loc, scale = torch.tensor([[0.1, -0.1], [0.1, 0.12]], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(2000, 2, generator=generator, dtype=torch.float64)
-    group = two_weights["GROUP"]
-    exact = unit_gap(group, loc, scale, noise, Exact(), generator=generator)
-    draws = [
-        unit_gap(group, loc, scale, noise, InfoNCE(2), generator=generator) for _ in range(400)
-    ]
+    (unit,) = unit_tables(two_weights["GROUP"])
+    exact = unit_gap(unit, loc, scale, noise, Exact(), generator=generator)
+    draws = [unit_gap(unit, loc, scale, noise, InfoNCE(2), generator=generator) for _ in range(400)]
     # A call draws one element for all rows: identity (0) or exchange (the gap itself).
     used = torch.stack(draws).mean(-1)
     share = (used / exact.mean()).mean()

@@ -30,7 +30,6 @@ from skbayes_sym.numerics.random import (
 from skbayes_sym.symmetry.gaps.gap import GapGradient, MeanField, Side
 from skbayes_sym.symmetry.gaps.unit_tables import UnitTable, disjoint_unit_blocks, unit_tables
 from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.units import UnitGroup
 
 
 class PermanentEstimate(Protocol):
@@ -176,9 +175,7 @@ def _require_permutations(estimate: Importance | InfoNCE) -> None:
         )
 
 
-def unit_log_ratios(
-    layer: UnitGroup | UnitTable, loc: Tensor, scale: Tensor, noise: Tensor
-) -> Tensor:
+def unit_log_ratios(layer: UnitTable, loc: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
     """``L[i, j] - log q_i(w_i)`` at the draws ``w = loc + scale * noise``, (*B, d, d), nats.
 
     ``L[i, j] = log N(w_i; mu_j, diag sigma_j^2)``, with flips the log of the sum over both signs of
@@ -430,7 +427,7 @@ def _tensors(posterior: MeanField, generator: torch.Generator) -> tuple[Tensor, 
 
 
 def unit_gap(
-    units: UnitGroup | UnitTable,
+    layer: UnitTable,
     loc: Tensor,
     scale: Tensor,
     noise: Tensor,
@@ -439,8 +436,7 @@ def unit_gap(
     generator: torch.Generator,
 ) -> Tensor:
     """Gap of the units of one layer, one value a draw, (S,); see `UnitGap.values`."""
-    layer = units if isinstance(units, UnitTable) else UnitTable.of(units)
-    if not layer.is_plain:
+    if not layer.is_plain:  # whose gradient isn't written out
         # A permanent inside another has no true order among its terms, as draws of orders need.
         sure = _drawing_nothing(permanent) if layer.inside else permanent
         return layer.values(loc, scale, noise, partial(sure, generator=generator))

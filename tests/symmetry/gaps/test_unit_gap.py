@@ -18,11 +18,11 @@ from skbayes_sym.symmetry.gaps.unit_gap import (
     InfoNCE,
     Soules,
     UnitGap,
-    disjoint_unit_blocks,
     settled_within,
     unit_gap,
     unit_log_ratios,
 )
+from skbayes_sym.symmetry.gaps.unit_tables import UnitTable, disjoint_unit_blocks
 from skbayes_sym.symmetry.units import SignedPermutation, Units
 
 
@@ -99,7 +99,8 @@ def test_two_heteroscedastic_units_by_quadrature():
     weights = torch.exp(-0.5 * nodes**2)
     grid, w = torch.cartesian_prod(nodes, nodes), torch.outer(weights, weights).flatten()
     loc, scale = torch.tensor([[0.3, -0.5], [0.4, 0.9]], dtype=torch.float64)
-    values = unit_gap(Units(units(2)), loc, scale, grid, Exact(), generator=torch.Generator())
+    table, generator = UnitTable.of(Units(units(2))), torch.Generator()
+    values = unit_gap(table, loc, scale, grid, Exact(), generator=generator)
     assert_close(float((values * w).sum() / w.sum()), 0.36236889, rtol=0, atol=2e-8)
 
 
@@ -136,7 +137,7 @@ def test_exact_equals_enumeration(signed, generator):
     noise = torch.randn(50, d * p, generator=generator, dtype=torch.float64)
     elements = all_signed(d) if signed else all_permutations(d)
     expected = enumerate_log_density_ratio(group, elements, loc, scale, noise)
-    values = unit_gap(group, loc, scale, noise, Exact(), generator=generator)
+    values = unit_gap(UnitTable.of(group), loc, scale, noise, Exact(), generator=generator)
     assert_close(values, expected, rtol=0, atol=1e-11)
 
 
@@ -158,7 +159,7 @@ def test_deep_network_is_sandwiched(spread, activation, generator):
     assert_not_above(lower, exact)
     assert_not_above(exact, upper)
     for factor in group.factors:  # one layer alone is a lower bound too
-        alone = unit_gap(factor, loc, scale, noise, Exact(), generator=generator)
+        alone = unit_gap(UnitTable.of(factor), loc, scale, noise, Exact(), generator=generator)
         assert_not_above(alone, exact)
     if spread == 5.0:
         assert_mean(lower, float(exact.mean()), tolerance=0.05)
