@@ -37,12 +37,10 @@ from scipy.optimize import brentq, minimize
 # * the mean lies on the line through the modes, :math:`\mu = m u`;
 # * a **full covariance** is :math:`\sigma^2` across that line. Only one dimension is left;
 # * a **mean-field** Gaussian has :math:`v = \sum_i u_i^2 \Sigma_{ii}`. If :math:`u` is an axis,
-#   this is again the one-dimensional problem. Exchanging two hidden units is not: it moves
-#   :math:`(w_1, w_2)` to :math:`(w_2, w_1)`, along :math:`(w_1 - w_2, w_2 - w_1)`. Take the
+#   this is again the one-dimensional problem. Exchanging two hidden units is not. Take the
 #   direction furthest off the axes, :math:`u = (1, \dots, 1) / \sqrt D`. Then :math:`v` is the mean
 #   of the variances, and at a given mean the log-determinant is greatest if all are equal: all
-#   :math:`D` of them must be :math:`v`, and every one is widened for the sake of one
-#   direction.
+#   :math:`D` of them are widened for the sake of one direction.
 #
 # Both cases, with :math:`D = 1` for the full covariance, are
 #
@@ -166,12 +164,10 @@ for dim, label in ((1, "full covariance"), (2, "mean-field, D=2")):
 # Thresholds
 # ----------
 #
-# For a full covariance three numbers matter: where a minimum at a mode first appears, where it
-# becomes the better one, and, never, where the middle is lost. The first is what the paper's
-# experiment can see, since it starts at a mode: its "about 5". The second is the threshold of the
-# global optimum. For mean-field off the axes all three fall together: descent from a mode just
-# below the threshold still ends in the middle, so the optimum leaves it without a jump. ("Earlier"
-# is an independent computation, good to 0.001.)
+# For a full covariance two numbers matter: where a minimum at a mode first appears, and where it
+# becomes the better one. The first is what the paper's experiment can see, since it starts at a
+# mode: its "about 5". For mean-field off the axes both fall together, and the optimum leaves the
+# middle without a jump. ("Earlier" is an independent computation, good to 0.001.)
 
 
 def global_threshold(dim: int = 1) -> float:
@@ -248,7 +244,7 @@ for axes in panels[:, 0]:
 #
 # The paper's Figure 3, for a full covariance. Between 4.82 and the grey line at 5.60 there are two
 # minima and the descent from a mode ends in the worse one; beyond it a descent from the middle
-# would. An optimum in between has up to seven times the variance of a mode.
+# would.
 
 distances = np.arange(0.2, 9.01, 0.1)
 curves = {
@@ -303,8 +299,8 @@ for axes in (left, right):
 # the threshold tends to 2.92, where
 # :math:`\frac{\alpha^2}{4} E[\mathrm{sech}^2(\alpha z / 2)] = 1`.
 # Two hidden units of one weight each have :math:`D = 2`: a mean-field posterior averages equivalent
-# round modes that are closer than 3.74 standard deviations. Better optimisation is no cure, it *is*
-# the optimum; another objective is (``plot_two_weight_network.py``).
+# round modes that are closer than 3.74 standard deviations. That *is* the optimum, so the cure is
+# another objective (``plot_two_weight_network.py``).
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.0), layout="constrained")
 for dim, colour in zip((1, 2, 3, 10, 100), plt.cm.viridis(np.linspace(0.0, 0.9, 5)), strict=True):

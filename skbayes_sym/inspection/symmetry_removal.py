@@ -125,10 +125,9 @@ def remove_symmetries(
     Notes
     -----
     **When labels mean nothing.** Where units overlap, as in wide layers whose units mostly follow
-    the prior (16 units for a one-dimensional function, the paper's experiment B), the alignment
-    isn't identified: two reasonable criteria then agree on 0 to 3 % of the draws. Functions stay
-    right; means, variances and plots of single weights don't. Look at ``margin``. It is measured
-    against Gaussians fitted to the labels themselves, so it is optimistic for overlapping units.
+    the prior, the alignment isn't identified. Functions stay right; means, variances and plots of
+    single weights don't. Look at ``margin``. It is measured against Gaussians fitted to the labels
+    themselves, so it is optimistic for overlapping units.
 
     The method is Stephens' relabelling with a diagonal Gaussian for every unit and exact
     assignments. It takes O(n d^2 p) a sweep and layer of d units with p weights, and a few
