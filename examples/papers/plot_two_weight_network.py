@@ -202,11 +202,9 @@ def fit(joint: Tensor, alpha: float, paid_back: float) -> Fit:
 #
 # The distance from the log evidence to :math:`\mathrm{ELBO}_G` at the optimum of each objective is
 # :math:`\mathrm{KL}[q_G \| p(\theta | y)]`, so symmetrising *after* training is granted to all
-# three. The right half repeats an earlier computation of the same table with a coarser rule: 48
-# uniform nodes in the noise, which straddle the kinks. The two agree to 0.003 nats but for the
-# starred figures. There the objective is flat, the coarse rule ripples, and its optimiser had
-# stopped in a ripple (mean-field) or at what is really a saddle (K = 2). The paper's Table 3 can't
-# be repeated without its noise.
+# three. The right half is the same table by a coarser rule, 48 uniform nodes in the noise, which
+# straddle the kinks. The two agree to 0.003 nats but for the starred figures, where the coarse rule
+# ripples. The paper's Table 3 can't be repeated without its noise.
 
 ALPHAS = (0.05, 0.10, 0.15, 0.20, 0.30)
 COARSE_RULE = {  # alpha: log evidence; gaps of mean-field, K = 2 iid and exact
@@ -353,8 +351,6 @@ for alpha, joint in joints.items():
 # The data are noiseless while the model expects noise and a slope near 0, so the best answer it can
 # give misses :math:`\alpha|x|` on purpose. At :math:`\alpha = 0.1` mean-field has a sixteenth of
 # the true posterior's test error: lying across both modes it happens to average to the right
-# slope. Against the Bayes mean the order is that of the evidence. So a lower test error is no proof
-# of a better posterior, least of all with the paper's differences, a tenth of the standard
-# deviations it prints beside them.
+# slope. Against the Bayes mean the order is that of the evidence.
 
 plt.show()
