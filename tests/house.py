@@ -113,6 +113,7 @@ def measure(root: Path) -> House:
 
 def _measure_words(budgets: Counter[str], tree: ast.Module) -> None:
     """Numbers at module level, attributes that stand for a kind, docstrings without a verb."""
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             value = node.value
@@ -128,18 +129,26 @@ def _measure_words(budgets: Counter[str], tree: ast.Module) -> None:
             ("Regressor", "Classifier", "Factorization")
         )
         if is_estimator:
-            most = max(budgets["constructor parameters"], _n_constructor_parameters(node))
+            most = max(
+                budgets["constructor parameters"], len(_constructor_parameters(node, classes))
+            )
             budgets["constructor parameters"] = most
 
 
-def _n_constructor_parameters(node: ast.ClassDef) -> int:
-    """Arguments of ``__init__``, or fields of a dataclass."""
+def _constructor_parameters(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
+    """Arguments of ``__init__``, or fields of a dataclass and of its bases in the same file."""
     for part in node.body:
         if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-            return len(_arguments(part))
-    fields = (ast.unparse(part.annotation) for part in node.body if isinstance(part, ast.AnnAssign))
-    is_dataclass = any("dataclass" in ast.unparse(one) for one in node.decorator_list)
-    return sum(not re.match("KW_ONLY|ClassVar", field) for field in fields) if is_dataclass else 0
+            return {argument.arg for argument in _arguments(part)}
+    bases = (classes[name] for base in node.bases if (name := ast.unparse(base)) in classes)
+    names = set[str]().union(*(_constructor_parameters(base, classes) for base in bases))
+    if any("dataclass" in ast.unparse(one) for one in node.decorator_list):
+        fields = (part for part in node.body if isinstance(part, ast.AnnAssign))
+        names |= {
+            ast.unparse(field.target) for field in fields
+            if not re.match("KW_ONLY|ClassVar", ast.unparse(field.annotation))
+        }  # fmt: skip
+    return names
 
 
 _ARITHMETIC = (

@@ -47,20 +47,30 @@ CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class _DeepEnsemble(WeightedDraws):
     """Members that count alike, of numbers or of labels."""
 
-    draws_the_posterior = False
-    prior_scale_samples_: Array | None = None  # none learned
-    noise_freedoms_samples_: Array | None = None
-    refitted_members_: RefittedMembers | None = None
+    hidden_layer_sizes: Any = (50,)
+    activation: str = "relu"
+    _: KW_ONLY
+    n_members: int = 10
+    network: str | nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    prior: GivenPrior = 1.0
+    max_iter: int = 2000
+    standardize: bool | str = True
+    optimizer: str | Optimizer = "adam"
+    tol: float | None = 1e-3
+    warm_start: bool = False
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
 
-    n_members: int
-    optimizer: str | Optimizer
-    max_iter: int
-    tol: float | None
-    warm_start: bool
-    variance_scale_: float
+    draws_the_posterior: ClassVar[bool] = False
+    prior_scale_samples_: ClassVar[Array | None] = None  # none learned
+    noise_freedoms_samples_: ClassVar[Array | None] = None
+    refitted_members_: ClassVar[RefittedMembers | None] = None
 
     @property
     def chain_weights_(self) -> Array:  # type: ignore[override]
@@ -119,12 +129,6 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         ``LayerScales()``: one scale per layer's weights and one per layer's biases, every
         member's own, by the evidence. ``ARD()`` learns one per column of ``X`` besides:
         `relevance_`.
-    noise_std : "effective", "learn", HalfNormal, float or sequence of float, default="effective"
-        Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" estimates it, each member from its own residuals, under a half-normal prior
-        of scale 1, in scaled target units; `HalfNormal` has another. "effective" corrects this for
-        the degrees of freedom that a member's weights use up, for "mlp" and the likelihood "auto",
-        and of any network whose prior scales are learned.
     max_iter : as in every network
     standardize : as in every regressor
     optimizer : "adam" or Adam, default="adam"
@@ -134,6 +138,12 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         Training stops when the members' mean log posterior gains less than this many nats per row
         from one tenth of ``max_iter`` to the next. None never stops.
     warm_start, device, random_state, verbose : as in every estimator
+    noise_std : "effective", "learn", HalfNormal, float or sequence of float, default="effective"
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it, each member from its own residuals, under a half-normal prior
+        of scale 1, in scaled target units; `HalfNormal` has another. "effective" corrects this for
+        the degrees of freedom that a member's weights use up, for "mlp" and the likelihood "auto",
+        and of any network whose prior scales are learned.
 
     Attributes
     ----------
@@ -201,22 +211,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     ((3,), (5, 37))
     """
 
-    hidden_layer_sizes: Any = (50,)
-    activation: str = "relu"
     _: KW_ONLY
-    n_members: int = 10
-    network: str | nn.Module | Network = "mlp"
-    likelihood: str | Likelihood = "auto"
-    prior: GivenPrior = 1.0
     noise_std: Any = "effective"
-    max_iter: int = 2000
-    standardize: bool | str = True
-    optimizer: str | Optimizer = "adam"
-    tol: float | None = 1e-3
-    warm_start: bool = False
-    device: str = "auto"
-    random_state: Any = None
-    verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,
@@ -290,16 +286,16 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         ``LayerScales(8.0, 64.0)``: one scale per layer's weights and one per layer's biases, every
         member's own, by the evidence. ``ARD(8.0, 64.0)`` learns one per column of ``X`` besides:
         `relevance_`.
+    max_iter : as in every network
+    standardize : as in every classifier
+    optimizer, tol : as in DeepEnsembleRegressor
+    warm_start, device, random_state, verbose : as in every estimator
     correction : {"auto", "gaussian"}, float or None, default="auto"
         Whether members are refitted: "gaussian" for all of a "mlp" with the softmax of
         ``likelihood="auto"`` and a normal prior; "auto" where that is so and takes some seconds (up
         to 700 rows times classes, with ten members of many weights); None leaves them as trained.
         A number is "gaussian" with that factor on the variance of the logits, which leave-one-out
         densities choose otherwise: 0 predicts with the refitted means alone.
-    max_iter : as in every network
-    standardize : as in every classifier
-    optimizer, tol : as in DeepEnsembleRegressor
-    warm_start, device, random_state, verbose : as in every estimator
 
     Attributes
     ----------
@@ -344,22 +340,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     ((2, 3), (5, 27))
     """
 
-    hidden_layer_sizes: Any = (50,)
-    activation: str = "relu"
     _: KW_ONLY
-    n_members: int = 10
-    network: str | nn.Module | Network = "mlp"
-    likelihood: str | Likelihood = "auto"
-    prior: GivenPrior = 1.0
     correction: str | float | None = "auto"
-    max_iter: int = 2000
-    standardize: bool = True
-    optimizer: str | Optimizer = "adam"
-    tol: float | None = 1e-3
-    warm_start: bool = False
-    device: str = "auto"
-    random_state: Any = None
-    verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,

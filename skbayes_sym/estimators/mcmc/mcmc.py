@@ -51,20 +51,26 @@ CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class SampledEstimator(WeightedDraws):
     """An estimator that samples its posterior."""
 
-    sampler: str | Chains | Kernel
-    n_chains: int | str | None
-    n_draws: int | None
-    remove_symmetries: bool | ModeWeights
-    n_jobs: int | None
-    modes_: list[Mode]
-    log_evidence_: float
-    log_evidence_std_error_: float
-    diagnostics_: Bunch
-    _blocks_: list[Block]
-    _training_data_: tuple[Array, Array, Array]
+    hidden_layer_sizes: Any = (20,)
+    activation: str = "tanh"
+    _: KW_ONLY
+    sampler: str | Chains | Kernel = "auto"
+    n_chains: int | str | None = None
+    n_draws: int | None = None
+    remove_symmetries: bool | ModeWeights = True
+    network: str | nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    prior: GivenPrior = "auto"
+    standardize: bool | str = True
+    n_jobs: int | None = None
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
+
     _effort: ClassVar[SamplingEffort] = SamplingEffort()
 
     def _networks_at_once(self, n_weights: int) -> float:
@@ -193,14 +199,14 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         heteroscedastic noise and of counts 1, and ``4 / sqrt(n)`` for the weights of layers of
         ``n`` > 16 inputs. Learned scales leave outputs the tails of a Student-t distribution, whose
         exponentials have no mean: with them, or an unbounded activation, ask for quantiles there.
-    noise_std : "learn", HalfNormal, float or sequence of float, default="learn"
-        Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" estimates it under a half-normal prior of scale 1, in scaled target units;
-        `HalfNormal` has another, of whatever parameters the likelihood has.
     standardize : as in every regressor
     n_jobs : int or None, default=None
         Processes that share the work (joblib); the result does not depend on it.
     device, random_state, verbose : as in every estimator
+    noise_std : "learn", HalfNormal, float or sequence of float, default="learn"
+        Standard deviation of the observation noise in the units of ``y``; one number or one per
+        target. "learn" estimates it under a half-normal prior of scale 1, in scaled target units;
+        `HalfNormal` has another, of whatever parameters the likelihood has.
 
     Attributes
     ----------
@@ -293,22 +299,8 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
     ((3,), (8, 50, 7), True)
     """
 
-    hidden_layer_sizes: Any = (20,)
-    activation: str = "tanh"
     _: KW_ONLY
-    sampler: str | Chains | Kernel = "auto"
-    n_chains: int | str | None = None
-    n_draws: int | None = None
-    remove_symmetries: bool | ModeWeights = True
-    network: str | nn.Module | Network = "mlp"
-    likelihood: str | Likelihood = "auto"
-    prior: GivenPrior = "auto"
     noise_std: Any = "learn"
-    standardize: bool | str = True
-    n_jobs: int | None = None
-    device: str = "auto"
-    random_state: Any = None
-    verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,
@@ -392,22 +384,6 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     >>> clf.predict_proba(X[:3]).shape
     (3, 2)
     """
-
-    hidden_layer_sizes: Any = (20,)
-    activation: str = "tanh"
-    _: KW_ONLY
-    sampler: str | Chains | Kernel = "auto"
-    n_chains: int | str | None = None
-    n_draws: int | None = None
-    remove_symmetries: bool | ModeWeights = True
-    network: str | nn.Module | Network = "mlp"
-    likelihood: str | Likelihood = "auto"
-    prior: GivenPrior = "auto"
-    standardize: bool = True
-    n_jobs: int | None = None
-    device: str = "auto"
-    random_state: Any = None
-    verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {**CONSTRAINTS}
 
