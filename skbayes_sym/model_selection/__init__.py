@@ -11,10 +11,8 @@ from skbayes_sym.model_selection._entries import EntryKFold, RankingScorer, cros
 from skbayes_sym.model_selection._scorers import (
     NoSplit,
     QuantileOf,
-    as_quantile,
     evidence_scorer,
     get_scorer,
-    log_predictive_density_scorer,
 )
 
 __all__ = [
@@ -22,10 +20,8 @@ __all__ = [
     "NoSplit",
     "QuantileOf",
     "RankingScorer",
-    "as_quantile",
     "compare_models",
     "cross_validate_entries",
     "evidence_scorer",
     "get_scorer",
-    "log_predictive_density_scorer",
 ]

@@ -306,7 +306,3 @@ class QuantileOf(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self.estimator, "n_features_in_")
-
-
-as_quantile = QuantileOf
-log_predictive_density_scorer = get_scorer("log_density")

@@ -65,17 +65,27 @@ OWN_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class ChoosesOptimizer(LaplaceEstimator):
     """Gauss-Newton where the network is small and ordinary enough, Adam elsewhere."""
 
-    optimizer: str | Optimizer
+    hidden_layer_sizes: str | int | Sequence[int] = "auto"
+    activation: str = "tanh"
+    _: KW_ONLY
+    network: str | torch.nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    optimizer: str | Optimizer = "auto"
+    prior: GivenPrior = "learn"
+    max_iter: int | str = "auto"
+    standardize: bool | str = True
+    tol: float | str | None = "auto"
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
+
     _effort: ClassVar[ModesEffort] = ModesEffort()
     _adam_effort: ClassVar[AdamEffort] = AdamEffort()
-    _most_modes: int = _effort.most_modes  # of "auto"
-    max_iter: int | str
-    tol: float | str | None
-
-    optimizer_: str
+    _most_modes: ClassVar[int] = _effort.most_modes  # of "auto"
 
     def _modes(self, like: Tensor) -> LinearisedModes:
         """The networks linearised at the modes, on the device of ``like``, made once."""
@@ -217,7 +227,6 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         ``LayerScales()``, one per layer, or of ``ARD()``, one per column of ``X`` (`relevance_`),
         as cross-validation prefers; more than 1,000 distinct rows with little noise get ``ARD()``.
         Adam learns one scale a layer, from 3.0, or takes given normals.
-    noise_std : as in every regressor
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps. "auto" is 100, 50 of up to 500 rows and at least 50 where
         a step takes long, up to three times as many while the evidence rises steeply; 3000 by Adam.
@@ -227,6 +236,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         steps, three times in a row; "auto" is 5e-6. Adam stops when the log evidence gains less
         than this many from one tenth of ``max_iter`` to the next; "auto" is 1e-3. None never stops.
     device, random_state, verbose : as in every estimator
+    noise_std : as in every regressor
 
     Attributes
     ----------
@@ -291,20 +301,8 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     ((3,), True)
     """
 
-    hidden_layer_sizes: str | int | Sequence[int] = "auto"
-    activation: str = "tanh"
     _: KW_ONLY
-    network: str | torch.nn.Module | Network = "mlp"
-    likelihood: str | Likelihood = "auto"
-    optimizer: str | Optimizer = "auto"
-    prior: GivenPrior = "learn"
     noise_std: Any = "learn"
-    max_iter: int | str = "auto"
-    standardize: bool | str = True
-    tol: float | str | None = "auto"
-    device: str = "auto"
-    random_state: Any = None
-    verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **OWN_CONSTRAINTS,
@@ -371,13 +369,6 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         closely than in regression since on separated classes scales run away; or, where labels are
         noisy and its evidence is higher, ``LayerScales(8.0, 4.0)``. ``ARD(8.0, 64.0)`` learns one
         per column of ``X``: `relevance_`. By Adam one scale a layer, from 3.0, or given normals.
-    predictive : {"sampling", "probit", "plugin"} or int, default="sampling"
-        How probabilities are averaged over the linearised posterior: by draws of the logits (200 of
-        Adam's network; an int is another number), by the probit approximation, or not at all.
-    variance_scale : "loo" or float, default="loo"
-        Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3, 1 and
-        3 whose predictions of left-out rows are best, approximately. Adam's fits have no such
-        factor.
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps; "auto" is 60,
         30 beyond 1,000 weights, and 3000 by Adam.
@@ -388,6 +379,13 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         Adam stops when the log evidence gains less than this many from one tenth of ``max_iter``
         to the next; "auto" is 1e-3. None never stops.
     device, random_state, verbose : as in every estimator
+    predictive : {"sampling", "probit", "plugin"} or int, default="sampling"
+        How probabilities are averaged over the linearised posterior: by draws of the logits (200 of
+        Adam's network; an int is another number), by the probit approximation, or not at all.
+    variance_scale : "loo" or float, default="loo"
+        Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3, 1 and
+        3 whose predictions of left-out rows are best, approximately. Adam's fits have no such
+        factor.
 
     Attributes
     ----------
@@ -433,21 +431,9 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     ((2, 3), 'gauss-newton')
     """
 
-    hidden_layer_sizes: str | int | Sequence[int] = "auto"
-    activation: str = "tanh"
     _: KW_ONLY
-    network: str | torch.nn.Module | Network = "mlp"
-    likelihood: str | Likelihood = "auto"
-    optimizer: str | Optimizer = "auto"
-    prior: GivenPrior = "learn"
     predictive: str | int = "sampling"
     variance_scale: str | float = "loo"
-    max_iter: int | str = "auto"
-    standardize: bool = True
-    tol: float | str | None = "auto"
-    device: str = "auto"
-    random_state: Any = None
-    verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **OWN_CONSTRAINTS,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.building import GivenPrior
 from skbayes_sym.estimators._fit.compatibility import require_members
-from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, is_standardized
+from skbayes_sym.estimators._fit.rows import Rows, Scaling, is_standardized
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.laplace.common import (
@@ -37,7 +37,6 @@ from skbayes_sym.estimators.laplace.online import AdamEffort, Laplace
 from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Optimizer, Updates, as_adam
 from skbayes_sym.models.augmentations.augmentation import (
     OBJECTIVES,
-    Augmentation,
     ImageShape,
     TransformObjective,
 )
@@ -71,22 +70,25 @@ def given_objective(adam: EvidenceAdam) -> TransformObjective:
 EFFORT = AdamEffort(hyper_rate=0.1)
 
 
+@dataclass(eq=False, repr=False)
 class LILAEstimator(LaplaceEstimator):
     """A network averaged over transformations of its input, whose half-widths are learned."""
 
-    image_shape: Any
-    invariances: Any
-    max_iter: int
-    tol: float | None
-
-    augmentation_: Augmentation
-    eta_: Array
-    invariance_: dict[str, float]
-    invariance_curve_: dict[str, Array]
-    invariance_covariance_: Array
-    invariance_correlation_: Array
-    invariance_directions_: Array
-    invariance_direction_amplitudes_: Array
+    hidden_layer_sizes: Any = (50,)
+    activation: str = "tanh"
+    _: KW_ONLY
+    image_shape: Any = None
+    network: str | torch.nn.Module | Network = "mlp"
+    likelihood: str | Likelihood = "auto"
+    invariances: Any = "auto"
+    prior: GivenPrior = 3.0
+    max_iter: int = 1000
+    standardize: bool | str = True
+    optimizer: str | Optimizer = "adam"
+    tol: float | None = 1e-3
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
 
     def _scale_inputs(self, rows: Rows) -> Scaling:
         is_image = self.image_shape is not None and is_standardized(self.standardize, "X")
@@ -202,7 +204,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
         3.0: it ends narrower and underfits, which cost up to 0.26 nats per test row on 17 image
         sets of 18.
-    noise_std : as in every regressor
     max_iter : as in every network
     standardize : as in every regressor
         Images are divided by their largest pixel instead.
@@ -214,6 +215,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         evidence) gains less than this many nats per unit of sample weight from one tenth of
         ``max_iter`` to the next. None never stops.
     device, random_state, verbose : as in every estimator
+    noise_std : as in every regressor
 
     Attributes
     ----------
@@ -288,22 +290,8 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     True
     """
 
-    hidden_layer_sizes: Any = (50,)
-    activation: str = "tanh"
     _: KW_ONLY
-    image_shape: Any = None
-    network: str | torch.nn.Module | Network = "mlp"
-    likelihood: str | Likelihood = "auto"
-    invariances: Any = "auto"
-    prior: GivenPrior = 3.0
     noise_std: Any = "learn"
-    max_iter: int = 1000
-    standardize: bool | str = True
-    optimizer: str | Optimizer = "adam"
-    tol: float | None = 1e-3
-    device: str = "auto"
-    random_state: Any = None
-    verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_OWN_CONSTRAINTS,
@@ -332,15 +320,15 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     image_shape, network : as in LILARegressor
     likelihood : as in every classifier
     invariances, prior : as in LILARegressor
-    predictive : {"sampling", "probit", "plugin"} or int, default="plugin"
-        How probabilities are averaged over the linearised posterior: by 200 draws of the logits (an
-        int is another number), by the probit approximation, or not at all: the average of images
-        is too wide, and costs 0.2 to 0.8 nats per row on digits.
     max_iter : as in every network
     standardize : as in every classifier
         Images are divided by their largest pixel instead.
     optimizer, tol : as in LILARegressor
     device, random_state, verbose : as in every estimator
+    predictive : {"sampling", "probit", "plugin"} or int, default="plugin"
+        How probabilities are averaged over the linearised posterior: by 200 draws of the logits (an
+        int is another number), by the probit approximation, or not at all: the average of images
+        is too wide, and costs 0.2 to 0.8 nats per row on digits.
 
     Attributes
     ----------
@@ -372,22 +360,8 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
     True
     """
 
-    hidden_layer_sizes: Any = (50,)
-    activation: str = "tanh"
     _: KW_ONLY
-    image_shape: Any = None
-    network: str | torch.nn.Module | Network = "mlp"
-    likelihood: str | Likelihood = "auto"
-    invariances: Any = "auto"
-    prior: GivenPrior = 3.0
     predictive: str | int = "plugin"
-    max_iter: int = 1000
-    standardize: bool = True
-    optimizer: str | Optimizer = "adam"
-    tol: float | None = 1e-3
-    device: str = "auto"
-    random_state: Any = None
-    verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_OWN_CONSTRAINTS,

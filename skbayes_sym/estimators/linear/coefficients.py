@@ -1,5 +1,6 @@
 """Base of the two linear estimators: parameters, coefficients and outputs."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -17,7 +18,6 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.linear.site_inference import SiteInference
 from skbayes_sym.inference.linear.linear_predictor import LinearPredictor
-from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP
@@ -36,22 +36,24 @@ LINEAR_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class LinearEstimator(RowEstimator):
     """A linear model with a normal prior of its coefficients."""
 
-    likelihood: str | Likelihood
-    prior: GivenPrior
-    fit_intercept: bool
-    max_iter: int
-    tol: float | None
+    likelihood: str | Likelihood = "auto"
+    _: KW_ONLY
+    prior: GivenPrior = "learn"
+    fit_intercept: bool = True
+    max_iter: int = 500
+    tol: float | None = 1e-6
+    standardize: bool | str = True
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
+
     _closing = (
         "elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_", "_gap_std_error_"
     )  # fmt: skip
-
-    posterior_: LowRankGaussian
-    symmetry_gap_: float
-    _offset_: Array
-    _gap_std_error_: float
 
     def _model(self, data: Training) -> Model:
         likelihood = self._likelihood(data)

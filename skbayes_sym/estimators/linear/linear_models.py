@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import GivenPrior, gaussian_noise
+from skbayes_sym.estimators._fit.building import gaussian_noise
 from skbayes_sym.estimators._fit.compatibility import Fitted, refuse
 from skbayes_sym.estimators._fit.rows import (
     STANDARDIZE,
@@ -68,9 +68,6 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     prior : "learn", float or ndarray of shape (n_features,), default="learn"
         Prior standard deviation of the coefficients, in standardised units: one number, or one per
         feature. "learn" maximises the ELBO over one for all.
-    noise_std : "learn" or float, default="learn"
-        Standard deviation of the observation noise in the units of ``y`` (the scale of heavier
-        tails); "learn" estimates it. Refused where the likelihood has none.
     fit_intercept : bool, default=True
         Whether there is an intercept: a parameter without prior that maximises the ELBO. The
         columns of ``X`` are centred.
@@ -87,6 +84,9 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     random_state : as in every estimator
         Of these fits none has any.
     verbose : as in every estimator
+    noise_std : "learn" or float, default="learn"
+        Standard deviation of the observation noise in the units of ``y`` (the scale of heavier
+        tails); "learn" estimates it. Refused where the likelihood has none.
 
     Attributes
     ----------
@@ -166,15 +166,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
 
     likelihood: str | Likelihood = "gaussian"
     _: KW_ONLY
-    prior: GivenPrior = "learn"
     noise_std: str | float = "learn"
-    fit_intercept: bool = True
-    max_iter: int = 500
-    tol: float | None = 1e-6
-    standardize: bool | str = True
-    device: str = "auto"
-    random_state: Any = None
-    verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LINEAR_CONSTRAINTS,
@@ -247,10 +239,6 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         "multinomial" one output per class (softmax); "auto" takes "bernoulli" for two classes.
         ``Categorical(n_points=4096)`` is "multinomial" with as many quasi-Monte Carlo points.
     prior : as in BayesianLinearRegressor
-    variance_scale : "loo" or float, default="loo"
-        Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3, 1 and
-        3 whose predictions of left-out rows are best, approximately; 1 is the posterior's own, and
-        what "loo" is where ``likelihood`` is an object of one output.
     fit_intercept, max_iter, tol : as in BayesianLinearRegressor
     standardize : bool, default=True
         Whether to scale the columns of ``X`` to unit variance first.
@@ -258,6 +246,10 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     random_state : as in every estimator
         It draws the quasi-Monte Carlo points; "bernoulli" uses none.
     verbose : as in every estimator
+    variance_scale : "loo" or float, default="loo"
+        Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3, 1 and
+        3 whose predictions of left-out rows are best, approximately; 1 is the posterior's own, and
+        what "loo" is where ``likelihood`` is an object of one output.
 
     Attributes
     ----------
@@ -313,15 +305,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     likelihood: str | Likelihood = "auto"
     _: KW_ONLY
-    prior: GivenPrior = "learn"
     variance_scale: str | float = "loo"
-    fit_intercept: bool = True
-    max_iter: int = 500
-    tol: float | None = 1e-6
-    standardize: bool = True
-    device: str = "auto"
-    random_state: Any = None
-    verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LINEAR_CONSTRAINTS,

@@ -24,11 +24,9 @@ from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, Weight
 from skbayes_sym.estimators.mcmc.exploring import usual_scale
 from skbayes_sym.estimators.mcmc.sampling import Sampling
 from skbayes_sym.estimators.mcmc.setting import SamplingEffort
-from skbayes_sym.estimators.mcmc.weighing import Mode
 from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.samplers import Chains, Kernel, ModeWeights
 from skbayes_sym.inference.log_density import NetworkPosterior
-from skbayes_sym.inference.sampling.chains import Block
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
 from skbayes_sym.models.model import Data, Model
