@@ -67,6 +67,22 @@ class WeightedDraws(NetworkEstimator):
             warnings.filterwarnings("ignore", "Found chain dimension to be longer", UserWarning)
             return from_dict({"posterior": draws, "sample_stats": stats})
 
+    def log_likelihood_samples(self, X: Any, y: Any) -> Array:
+        """Log density or probability of observed targets given every draw: for PSIS-LOO.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+
+        Returns
+        -------
+        ndarray of shape (n_chains, n_draws, n_samples) or (n_members, n_samples)
+            Nats, of ``y`` as given, joint over the targets of a row; -inf for a class never seen.
+            The chains count as `chain_weights_` says.
+        """
+        raise NotImplementedError
+
     def _draw_weights(self) -> Array | None:
         """Weight of each of all draws, (S,); None where all count alike by definition."""
         n_draws = int(np.prod(self.samples_.shape[1:-1]))
@@ -106,19 +122,6 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
         return self.noise_std_samples_.reshape(-1, 1, self.noise_std_samples_.shape[-1])
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
-        """Log density of observed targets given every draw: what PSIS-LOO starts from.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-
-        Returns
-        -------
-        ndarray of shape (n_chains, n_draws, n_samples) or (n_members, n_samples)
-            Nats, of ``y`` as given; joint over the targets of a row. The chains count as
-            `chain_weights_` says.
-        """
         found = self._reduce(X, lambda p, y: [p.log_prob_of_draws(y).T], self._observed_targets(y))
         return found[0].T.reshape(*self.samples_.shape[:-1], -1)
 
@@ -136,18 +139,6 @@ class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
         return likelihood
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
-        """Log probability of observed classes given every draw: what PSIS-LOO starts from.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-
-        Returns
-        -------
-        ndarray of shape (n_chains, n_draws, n_samples) or (n_members, n_samples)
-            Nats; -inf for a class never seen. The chains count as `chain_weights_` says.
-        """
         codes, known = self._observed_codes(y, len(self._check_inputs(X)))
         (values,) = self._reduce(
             X, lambda law, y: [law.log_prob_of_draws(y).T], codes,

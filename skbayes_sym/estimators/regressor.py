@@ -283,22 +283,9 @@ class BayesianRegressorMixin(RegressorMixin):
         return self._of_functions(X, n_samples, seed, targets, "sample_y")
 
     def sample_f(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
-        """Draw functions from the posterior: expected targets, without observation noise.
+        """Draw functions from the posterior, as `sample_y` does, without observation noise.
 
-        One seed means the same functions, whatever rows are asked for; `sample_y` adds noise to
-        them.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples_X, n_features)
-        n_samples : int, default=1
-            Draws, at least one.
-        random_state : int, RandomState instance or None, default=0
-
-        Returns
-        -------
-        ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
-            Joint over rows and targets, in the units of ``y``.
+        One seed means the same functions, whatever rows are asked for.
         """
 
         def functions(x: Tensor, n: int, generator: torch.Generator) -> Tensor:

@@ -83,18 +83,15 @@ def sample_assignments(
     is exact, and :math:`E_\tau[\exp(\sum_i L_{i g(i)}) / \tau(g)]` is the permanent of
     :math:`\exp L`.
 
-    ``log_weights`` (*B, d, d): nats, finite or -inf. ``n``: draws for each matrix. ``generator``:
-    the only source of noise, on the device of ``log_weights``. ``n_iter``: Sinkhorn rounds; any
-    number gives a valid proposal. ``given`` (k, *B, d), int64: assignments put before the draws:
-    beside them their log probability costs next to nothing. Returns ``permutations``
-    (k + n, *B, d), int64, whose ``[m, ..., i]`` is the column assigned to row ``i``, and the exact
-    log probability of each under the proposal, (k + n, *B) nats. Raises ValueError if
-    ``log_weights`` is not a floating tensor of shape (*B, d, d).
+    ``log_weights`` (*B, d, d): nats, finite or -inf. ``n``: draws for each matrix. ``n_iter``:
+    Sinkhorn rounds; any number gives a valid proposal. ``given`` (k, *B, d), int64: assignments put
+    before the draws. Returns ``permutations`` (k + n, *B, d), int64, whose ``[m, ..., i]`` is the
+    column assigned to row ``i``, and their exact log probabilities, (k + n, *B) nats. Raises
+    ValueError if ``log_weights`` is not a floating tensor of shape (*B, d, d).
 
-    Permuting the rows permutes the law. A bonus for the diagonal, or a tie broken by row index,
-    would inflate a symmetrisation gap, because draws of a factorised posterior arrive in identity
-    order. A dead end (only zero weights left) is completed uniformly. Computed in float64, without
-    gradients. Cost O(n d^2) time and memory for each matrix.
+    Permuting the rows permutes the law: a tie broken by row index would inflate a symmetrisation
+    gap, since draws of a factorised posterior arrive in identity order. A dead end (only zero
+    weights left) is completed uniformly. In float64, without gradients. O(n d^2) a matrix.
     """
     require_square(log_weights)
     scores, columns = _visiting_order(log_weights.double(), n_iter)

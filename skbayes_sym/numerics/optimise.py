@@ -192,21 +192,18 @@ def minimise(
 ) -> OptimiseResult:
     """Minimise a stochastic loss with Adam (Kingma & Ba 2014, Algorithm 1).
 
-    ``objective``: loss and gradient; its ``params`` are the starting point. ``groups``: step size
-    and range of every stretch of them. ``block_size``: steps between two calls of ``on_step``; the
-    loss is looked at (and the device waited for) only then. ``on_step`` (step, info): told the
-    number of steps made and ``{"loss": mean loss of the block}``; True stops. ``schedule``: factor
-    of the step sizes as a function of progress in [0, 1).
+    ``objective``: its ``params`` are the starting point. ``groups``: step size and range of every
+    stretch of them. ``block_size``: steps between two calls of ``on_step`` (steps made, ``{"loss":
+    mean loss of the block}``), which stops by True; the device is waited for only then.
+    ``schedule``: factor of the step sizes as a function of progress in [0, 1).
 
     ``tol``: once the mean loss of the last tenth of ``max_iter`` is not lower by at least ``tol``
     than that of the tenth before, the schedule runs out within another tenth, and the loop stops.
     (Stopping dead leaves parameters as noisy as large steps make them.) ``is_cautious``: that is
-    asked in the second half of the steps only, and counts where the gain is below ``tol`` by three
-    standard errors: on a plateau a smaller difference is noise.
+    asked in the second half of the steps only, and of gains below ``tol`` by three standard errors.
 
-    Raises DivergenceError if the loss of a block is not finite. A `KeyboardInterrupt` ends the loop
-    between two steps and is reported as ``stopped="interrupted"``: the caller decides what to keep
-    and raises it again.
+    Raises DivergenceError if the loss of a block is not finite. A `KeyboardInterrupt` is reported
+    as ``stopped="interrupted"``: the caller decides what to keep and raises it again.
     """
     adam = FlatAdam(objective.params, objective.gradient, groups)
     total = objective.params.new_zeros(())

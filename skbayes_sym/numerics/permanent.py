@@ -45,14 +45,13 @@ def sinkhorn(log_weights: Tensor, n_iter: int = 10) -> Tensor:
     row softmax. Column-first would leave row levels of +-1000 (one weight vector far from every
     centre) unscaled for many rounds.
 
-    ``log_weights`` (*B, d, d): log weights in nats. -inf is a zero weight. ``n_iter``: column and
-    row rounds after the first row step. Returns (*B, d, d), log of the scaled matrix, finite: a
-    zero weight comes back as about -1e30. Rows of ``exp(B)`` sum to one; columns do so in the
-    limit.
+    ``log_weights`` (*B, d, d): nats, -inf a zero weight. ``n_iter``: column and row rounds after
+    the first row step. Returns (*B, d, d), log of the scaled matrix, a zero weight about -1e30.
+    Rows of ``exp(B)`` sum to one; columns do so in the limit.
 
-    Permuting the rows of `log_weights` permutes the rows of the result. Differentiable, cost
-    O(n_iter d^2). Convergence is geometric if every positive entry lies on a permutation of
-    positive entries, slow otherwise, absent where the permanent is 0 (Sinkhorn & Knopp 1967).
+    Differentiable, O(n_iter d^2). Convergence is geometric if every positive entry lies on a
+    permutation of positive entries, slow otherwise, absent where the permanent is 0 (Sinkhorn &
+    Knopp 1967).
     """
     require_square(log_weights)
     scaled = log_weights.clamp(min=_LOG_ZERO).log_softmax(-1)
@@ -84,11 +83,9 @@ def bethe_log_marginals(log_weights: Tensor, n_iter: int) -> Tensor:
         v_{ij} = -\log \sum_{k \ne i} e^{L_{kj} + u_{kj}}, \quad
         P_{ij} = \operatorname{sigmoid}(L_{ij} + u_{ij} + v_{ij}).
 
-    ``log_weights`` (*B, d, d): log weights in nats. -inf is a zero weight. ``n_iter``: rounds; the
-    fixed point is doubly stochastic and the maximum of the Bethe functional. Returns (*B, d, d),
-    log of P, at most 0.
-
-    Cost O(n_iter d^2). Source: Vontobel (2013), "The Bethe permanent of a nonnegative matrix".
+    ``log_weights`` (*B, d, d): nats, -inf a zero weight. Returns (*B, d, d), log of P; the fixed
+    point is doubly stochastic and the maximum of the Bethe functional. O(n_iter d^2). Source:
+    Vontobel (2013), "The Bethe permanent of a nonnegative matrix".
     """
     require_square(log_weights)
     finite = log_weights.clamp(min=_LOG_ZERO)
@@ -117,11 +114,8 @@ def round_to_doubly_stochastic(matrix: Tensor) -> Tensor:
     column mass :math:`f` are added as :math:`e f^\top / \|e\|_1`. The matrix moves by at most
     twice its violation in the L1 norm (Altschuler, Weed & Rigollet 2017, Algorithm 2, Lemma 7).
 
-    ``matrix`` (*B, d, d): non-negative entries (not logs), finite. Returns (*B, d, d), rows and
-    columns sum to one up to rounding.
-
-    Cost O(d^2). Missing mass that is only rounding error is left out: zero entries of a matrix
-    that needs no repair stay zero.
+    ``matrix`` (*B, d, d): non-negative. O(d^2). Missing mass that is only rounding error is left
+    out: zero entries of a matrix that needs no repair stay zero.
     """
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise ValueError(f"matrix must have shape (*B, d, d), got {tuple(matrix.shape)}.")
@@ -236,15 +230,13 @@ def log_permanent(log_weights: Tensor) -> Tensor:
 
     Layer by layer: ``f[S] = logsumexp_{j in S} (f[S - j] + L[|S| - 1, j])`` for column subsets S.
 
-    ``log_weights`` (*B, d, d): log weights in nats, d <= 20. -inf is a zero weight. Returns (*B,),
-    nats; 0 for d = 0 (one empty assignment), -inf where the permanent is zero. The gradient is the
-    doubly stochastic matrix of assignment marginals P(g(i) = j), or 0 where there are none. Raises
-    ValueError if `log_weights` is not a floating tensor of shape (*B, d, d), or if d > 20.
+    ``log_weights`` (*B, d, d): nats, d <= 20, -inf a zero weight. Returns (*B,), nats; 0 for d = 0
+    (one empty assignment), -inf where the permanent is zero. The gradient is the doubly stochastic
+    matrix of assignment marginals P(g(i) = j), or 0 where there are none; it carries no graph.
+    Raises ValueError if `log_weights` is not a floating tensor of shape (*B, d, d), or if d > 20.
 
-    Cost O(d 2^d) time for each matrix, with or without gradient. Memory 4 d 2^d bytes of cached
-    indices (4 MiB at d = 16, 80 MiB at 20) and blocks of bounded size over the batch. Rows are
-    shifted by their maxima first, so float32 errs relative to the spread within rows. The gradient
-    carries no graph: first derivatives only. Recursion of Bellman, Held and Karp (1962).
+    O(d 2^d) a matrix, with or without gradient; 4 d 2^d bytes of cached indices (80 MiB at d = 20).
+    Recursion of Bellman, Held and Karp (1962).
 
     Examples
     --------
@@ -304,12 +296,10 @@ def soules_bound(log_weights: Tensor, *, tighten: bool = False) -> Tensor:
     Bregman-Minc for real weights. Exact for the identity, for equal weights, and for blocks of
     these. An upper bound on the permanent is a *lower* bound on a symmetrisation gap.
 
-    ``log_weights`` (*B, d, d): log weights in nats. -inf is a zero weight. ``tighten``: true takes
-    the least of four such bounds: rows and columns of the matrix as given and of its Sinkhorn
-    scaling, whose scales are divided out again. Returns (*B,), nats, differentiable almost
-    everywhere (at a tie for the least bound, a subgradient).
-
-    Cost O(d^2 log d). Source: Soules (2003), Linear and Multilinear Algebra 51(4).
+    ``log_weights`` (*B, d, d): nats, -inf a zero weight. ``tighten``: true takes the least of four
+    such bounds: rows and columns of the matrix as given and of its Sinkhorn scaling. Returns (*B,),
+    nats, differentiable almost everywhere. O(d^2 log d). Source: Soules (2003), Linear and
+    Multilinear Algebra 51(4).
     """
     require_square(log_weights)
     if not tighten:
@@ -330,15 +320,13 @@ def bethe_bound(log_weights: Tensor, n_iter: int = BETHE_ITERATIONS) -> Tensor:
     holds for every doubly stochastic P (Schrijver 1998; Gurvits 2011, arXiv:1106.2844), and for
     those alone. The Bethe permanent is the largest such value; P here is `bethe_log_marginals`,
     rounded to be doubly stochastic, so the bound holds converged or not. A lower bound on the
-    permanent is an *upper* bound on a symmetrisation gap: report it, don't maximise it. For d = 2
-    it is the better of the two assignments.
+    permanent is an *upper* bound on a symmetrisation gap: report it, don't maximise it.
 
-    ``log_weights`` (*B, d, d): log weights in nats, d >= 1. -inf is a zero weight. ``n_iter``:
-    rounds of messages from rows to columns and back; more make the bound better. Returns (*B,),
-    nats; -inf if rounding had to put mass on a zero weight. The gradient is P, held fixed: exact
-    at the maximum.
+    ``log_weights`` (*B, d, d): nats, d >= 1, -inf a zero weight. ``n_iter``: rounds of messages;
+    more make the bound better. Returns (*B,), nats; -inf if rounding had to put mass on a zero
+    weight. The gradient is P, held fixed: exact at the maximum.
 
-    Cost O(n_iter d^2). Converged, at most (d/2) log 2 nats below the log permanent (Anari & Rezaei
+    O(n_iter d^2). Converged, at most (d/2) log 2 nats below the log permanent (Anari & Rezaei
     2019); slow where two assignments nearly tie. Source: Vontobel (2013).
     """
     require_square(log_weights)

@@ -265,20 +265,15 @@ def relabel(
     through the layers and compares only what is anchored: weights from the inputs or from layers
     already aligned, and to the outputs. (Reverse-first, as in Algorithm 4 of Wiese et al. 2023,
     compares weights whose other ends are still scrambled.) Sweeps over all entries follow, last
-    layer first, until none moves a draw; draws stuck between layers are then labelled anew by a
-    forward pass against the reference found, which is kept where it fits better. The start with the
-    smallest objective after a few sweeps is swept to the end.
+    layer first, until none moves a draw; draws stuck between layers are labelled anew by a forward
+    pass, which is kept where it fits better. The best start after a few sweeps is swept to the end.
 
-    ``theta`` (n, P), float64: finite; ``group``: a network's symmetry: one factor a hidden layer,
-    first layer first; ``generator``: chooses the starts. Returns: in canonical order
-    (`canonical_element`), which depends on the orbits alone: acting on the draws with any group
-    elements, one each, changes nothing (ties in rounding aside).
+    ``theta`` (n, P), float64; ``group``: one factor a hidden layer, first layer first. Returns: in
+    canonical order (`canonical_element`), which depends on the orbits alone.
 
-    A step costs O(n d^2 p) and solves assignments only for draws that an exchange of two units
-    improves; the last sweep solves all. The end is a local optimum of a problem that has many: for
-    overlapping units, as of wide layers, different starts end in different labels that are about
-    as good, and `label_margin` is small. Entries are compared in units of their coordinate orbit,
-    so scales of the inputs and outputs don't matter.
+    O(n d^2 p) a step, and assignments for draws that an exchange of two units improves; the last
+    sweep solves all. The end is a local optimum: for overlapping units, as of wide layers, starts
+    end in different labels that are about as good, and `label_margin` is small.
 
     Stephens (2000), "Dealing with label switching in mixture models", J. R. Stat. Soc. B 62.
     """

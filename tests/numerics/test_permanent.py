@@ -208,12 +208,6 @@ def test_bethe_is_exact_on_separated_weights_and_zero_weights():
     assert_close(bethe_bound(lower), float64(6.0))
 
 
-def test_bethe_of_equal_weights():
-    """P = 1/d: d log d + d (d - 1) log(1 - 1/d)."""
-    expected = float64(5 * math.log(5) + 20 * math.log(0.8))
-    assert_close(bethe_bound(torch.zeros(5, 5, dtype=torch.float64)), expected)
-
-
 def test_bethe_gradient_is_its_doubly_stochastic_matrix():
     log_weights = random_log_weights(4, 4)
     log_weights.requires_grad_()

@@ -121,11 +121,6 @@ class BlockDraws(NamedTuple):
     stopped: Stopped  # "max_iter" after all moves
 
 
-def figures_of(draws: BlockDraws) -> Mapping[str, float]:
-    """Figures for ``on_step``."""
-    return _named(_figures(draws.block.state, draws.sampling))
-
-
 def _figures(state: State, tally: Tally) -> Tensor:
     """Mean log density, mean acceptance, divergent moves, (3,)."""
     figures = (state.value.mean(), tally.mean_acceptance.mean(), tally.n_divergent.sum())
@@ -389,8 +384,8 @@ def sample_chains(
                 for index, part in gathered.loop.steps(finished):
                     gathered.add(index, part)
                     if on_step is not None:
-                        stops = on_step(gathered.n_moves, figures_of(part))
-                        gathered.loop.stop_if("callback", stops)
+                        figures = _named(_figures(part.block.state, part.sampling))
+                        gathered.loop.stop_if("callback", on_step(gathered.n_moves, figures))
     return gathered.result()
 
 

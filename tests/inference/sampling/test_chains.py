@@ -96,14 +96,6 @@ def test_warm_up_reaches_the_target_acceptance(n_dims):
     assert abs(float(result.sampling.mean_acceptance.mean()) - 0.8) < 0.1
 
 
-def test_log_density_belongs_to_the_draws():
-    sampler, blocks = small()
-    result = sample_chains(sampler, blocks, **SHORT)
-    at = torch.as_tensor(result.draws).flatten(0, 1)
-    expected = sampler.log_density.evaluate(at).value.reshape(7, 25)
-    assert_close(torch.as_tensor(result.log_density), expected, rtol=0, atol=1e-12)
-
-
 @pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.parametrize("backend", ["loky", "threading"])
@@ -139,15 +131,6 @@ def test_going_on_is_one_long_run(n_jobs):
     np.testing.assert_array_equal(np.concatenate([first.draws, rest.draws], 1), whole.draws)
     assert_close(first.sampling.n_gradients + rest.sampling.n_gradients, whole.sampling.n_gradients)
     assert int(rest.warmup.n_gradients.sum()) == 0
-
-
-@pytest.mark.long
-def test_thinning_keeps_every_third():
-    sampler, blocks = small()
-    every = sample_chains(sampler, blocks, n_warmup=30, n_draws=24)
-    third = sample_chains(sampler, blocks, n_warmup=30, n_draws=8, thin=3)
-    np.testing.assert_array_equal(third.draws, every.draws[:, 2::3])
-    assert_close(third.sampling.n_moves, torch.full((7,), 24))
 
 
 def test_counts():

@@ -68,15 +68,6 @@ def test_the_curvature_is_the_variance_of_the_score(case, generator):
     assert_close(torch.einsum("kno,knp->nop", root, root), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_natural_parameters_are_another_way_to_say_it(generator):
-    """f_1 = mu / sigma^2 and f_2 = -2 log sigma."""
-    f, y = drawn(LIKELIHOODS["heteroscedastic"], generator)
-    mean, log_std = Heteroscedastic().heads(f)
-    same = torch.cat([mean * (-2.0 * log_std).exp(), -2.0 * log_std], -1)
-    assert_close(NaturalHeteroscedastic().log_prob(same, y), Heteroscedastic().log_prob(f, y))
-    assert_close(NaturalHeteroscedastic().mean(same), mean)
-
-
 def test_natural_curvature_is_gauss_newton_through_the_exponential_family(generator):
     """J' H J of eta = (f_1, -exp(f_2) / 2), H the Hessian of its log normaliser, by autograd."""
     f = torch.randn(2, generator=generator, dtype=torch.float64)

@@ -75,15 +75,6 @@ def test_the_same_on_average_as_without_axes_and_less_random(k, generator):
     assert float(spread[0]) < 0.5 * float(spread[1])
 
 
-def test_no_means_no_slope():
-    """Q = 0: no axes, nothing added, no NaN."""
-    loc, variance = torch.zeros(5, 4, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
-    distance = Distance.of(loc, variance)
-    inner = distance.draws(torch.randn(6, 4, 4, dtype=torch.float64))
-    for part in isotropic_gradient(loc, variance, distance, inner):
-        torch.testing.assert_close(part, torch.zeros_like(part), rtol=0, atol=1e-12)
-
-
 @pytest.mark.long
 def test_gradient_of_isotropic_rows_in_expectation(generator):
     """Along one direction, against differences of the exact gap at common noise."""

@@ -176,22 +176,15 @@ def bridge_evidence(
 ) -> BridgeEstimate:
     """Log of the integral, with its standard error.
 
-    Draws are split in halves A and B. A mixture of Gaussians h is fitted to A, and the ratio of
-    the density to the proposal
+    A mixture of Gaussians h is fitted to one half of the draws; the ratio of the density to
+    ``q(x) = 1/|G| sum_g h(g x)`` is compared at draws of h and at the other half (`bridge_ratio`);
+    the halves change places, and the two estimates are averaged. Groups larger than ``max_order``
+    aren't summed over: then ``Z = |G| Z_F``, F the fundamental domain of the half, and draws of h
+    that miss F count as zeros.
 
-        q(x) = 1/|G| sum_g h(g x)
-
-    compared at draws of h and at the draws in B (`bridge_ratio`); then the halves change places,
-    and the two estimates are averaged. Larger groups than ``max_order`` are not summed over: then
-
-        Z = |G| Z_F,    F the fundamental domain (`FundamentalDomain`) of half A,
-
-    and h is compared with the density restricted to F, draws of h that miss F counting as zeros.
-
-    nan with fewer than 5 D draws. Only what the draws visited is in the estimate: as to the
-    whole space it is, up to its error, a lower bound. The error allows for correlated draws of
-    a chain, not for chains that haven't found the whole mode; where the two halves differ by
-    more than their errors, their difference is the error. Raises ValueError if the group is too
+    nan with fewer than 5 D draws. Of the whole space it is, up to its error, a lower bound: only
+    what the draws visited is in it. The error allows for correlated draws of a chain; where the
+    halves differ by more, their difference is the error. Raises ValueError if the group is too
     large to sum over and has no exact fundamental domain (several hidden layers).
 
     O(n D^2 |G|) where the group is summed over, and 4 n evaluations of the density. Meng and Wong

@@ -62,10 +62,6 @@ class Regions:
         regions = torch.stack(scores, dim=-1).nan_to_num(nan=-torch.inf).argmax(dim=-1)
         return regions.to(position.device)
 
-    def region(self, k: int) -> Region:
-        """Region ``k`` as a function (C, D) -> bool (C,)."""
-        return lambda position: self.assign(position) == k
-
 
 class DrawModes(NamedTuple):
     """Aligned draws by mode, the largest first."""
@@ -321,7 +317,8 @@ def _evidence(
     chosen = modes.labels == k
     draws = modes.regions.domains[k].enter(pool.draws[chosen])[0]
     if modes.regions.n_modes > 1:
-        integrand = replace(integrand, region=modes.regions.region(k))
+        assign = modes.regions.assign
+        integrand = replace(integrand, region=lambda position: assign(position) == k)
     (n, n_dims), group, max_order = draws.shape, integrand.group, MAX_ORDER
     if has_exact_domain(group) and len(group.factors) == 1:
         # One layer has a fundamental domain, as accurate as a sum over the group: chosen beyond
