@@ -181,7 +181,7 @@ FITS: dict[str, FitCase] = {
     ),
     "lila-images": FitCase(
         sk.LILAClassifier(**_IMAGES, invariances=Invariances(Affine(correlated=True), 2),
-                          predictive="probit"),
+                          predictive=20),
         IMAGES, LABELS,
     ),
     "lila-pixels": FitCase(

@@ -124,10 +124,7 @@ REGRESSOR_CONSTRAINTS: dict[str, list[Any]] = {
     "standardize": STANDARDIZE,
 }
 CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
-    "predictive": [
-        StrOptions({"sampling", "probit", "plugin"}),
-        Interval(Integral, 1, None, closed="left"),
-    ]
+    "predictive": [StrOptions({"sampling", "plugin"}), Interval(Integral, 1, None, closed="left")]
 }
 
 

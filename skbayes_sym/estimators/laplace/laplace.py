@@ -379,9 +379,9 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         Adam stops when the log evidence gains less than this many from one tenth of ``max_iter``
         to the next; "auto" is 1e-3. None never stops.
     device, random_state, verbose : as in every estimator
-    predictive : {"sampling", "probit", "plugin"} or int, default="sampling"
+    predictive : {"sampling", "plugin"} or int, default="sampling"
         How probabilities are averaged over the linearised posterior: by draws of the logits (200 of
-        Adam's network; an int is another number), by the probit approximation, or not at all.
+        Adam's network; an int is another number), or not at all.
     variance_scale : "loo" or float, default="loo"
         Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3, 1 and
         3 whose predictions of left-out rows are best, approximately. Adam's fits have no such

@@ -325,10 +325,10 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
         Images are divided by their largest pixel instead.
     optimizer, tol : as in LILARegressor
     device, random_state, verbose : as in every estimator
-    predictive : {"sampling", "probit", "plugin"} or int, default="plugin"
+    predictive : {"sampling", "plugin"} or int, default="plugin"
         How probabilities are averaged over the linearised posterior: by 200 draws of the logits (an
-        int is another number), by the probit approximation, or not at all: the average of images
-        is too wide, and costs 0.2 to 0.8 nats per row on digits.
+        int is another number), or not at all: the average of images is too wide, and costs 0.2 to
+        0.8 nats per row on digits.
 
     Attributes
     ----------

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import pi
 
 import torch
 from torch import Tensor
@@ -62,7 +61,7 @@ class LinearisedPredictor(BasePredictor):
 class LinearisedLabels(LinearisedPredictor):
     """Labels, by the network linearised at one mode."""
 
-    integral: str = "sampling"  # or "probit", "plugin"
+    integral: str = "sampling"  # or "plugin"
     variance_scale: float = 1.0  # of the logits
 
     def law(self, x: Tensor) -> Predictive:
@@ -70,8 +69,6 @@ class LinearisedLabels(LinearisedPredictor):
             return self.likelihood.predictive(self.network.mean(x).unsqueeze(0))
         outputs = self.network.outputs(x)
         outputs = outputs._replace(covariance=self.variance_scale * outputs.covariance)
-        if self.integral == "probit":
-            return self.likelihood.predictive(moderated(*outputs).unsqueeze(0))
         return self.likelihood.predictive(output_draws(outputs, self.n_draws, self.seed))
 
 
@@ -155,14 +152,11 @@ class LabelsPredictor(JointLabels):
         self.network, self.theta, factor, weight = modes
         self.covariances, self.shares = torch.cholesky_inverse(factor), weight / weight.sum()
         self.variance_scale = 0.0 if integral == "plugin" else variance_scale
-        self.is_moderated = integral == "probit"
 
     def terms(self, which: int, x: Tensor) -> LabelTerms:
         if not self.variance_scale:
             return LabelTerms(self.network.forward(self.theta[which], x))
         logits = linearised_logits(self.network, self.theta[which], self.covariances[which], x)
-        if self.is_moderated:
-            return LabelTerms(moderated(logits.mean, self.variance_scale * logits.covariance))
         return scaled_terms(logits, self.variance_scale)
 
     def logits(self, which: int, x: Tensor, noise: Tensor) -> Tensor:
@@ -195,8 +189,3 @@ def output_draws(law: LinearisedOutputs, n: int, seed: int) -> Tensor:
     # The symmetric root, which is unique: a Cholesky factor or eigenvectors alone would let
     # rounding decide between equal alternatives.
     return law.mean + torch.einsum("nok,sk->sno", symmetric_root(law.covariance), noise)
-
-
-def moderated(mean: Tensor, covariance: Tensor) -> Tensor:
-    """Logits shrunk by their variance (MacKay 1992, eq. 24, one class at a time), (N, O)."""
-    return mean / (1.0 + pi / 8.0 * covariance.diagonal(dim1=-2, dim2=-1)).sqrt()

@@ -121,13 +121,11 @@ def test_predictives_of_a_classifier():
         (5,), optimizer="adam", max_iter=300, tol=None, predictive=2000, random_state=0
     ).fit(A, b)
     sampled = clf.predict_proba(A)
-    probit = clf.set_params(predictive="probit").predict_proba(A)
     plugin = clf.set_params(predictive="plugin").predict_proba(A)
-    for p in (sampled, probit, plugin):
+    for p in (sampled, plugin):
         np.testing.assert_allclose(p.sum(1), 1.0)
-    # Averaging makes predictions less certain, and the two averages agree.
+    # Averaging makes predictions less certain.
     assert sampled.max(1).mean() < plugin.max(1).mean()
-    assert np.abs(sampled - probit).mean() < 0.05
     split = clf.set_params(predictive=2000).predict_uncertainty(A)
     assert (split.epistemic > 0).all()
 

@@ -432,14 +432,14 @@ def test_drawn_logits_count_towards_the_error(arcs):
     X, _, y = arcs
     clf = LILAClassifier(invariances=turned(0.7, 1), predictive=20, **SHORT).fit(X, y)
     assert clf.estimate_log_predictive_density(X, y).standard_error > 0.0
-    clf.set_params(predictive="probit")
+    clf.set_params(predictive="plugin")
     assert clf.estimate_log_predictive_density(X, y).standard_error == 0.0
 
 
 @pytest.mark.long
 def test_negligible_half_widths_take_one_pass(arcs):
     X, _, y = arcs
-    clf = LILAClassifier(invariances=turned(1e-3), predictive="probit", **SHORT).fit(X, y)
+    clf = LILAClassifier(invariances=turned(1e-3), **SHORT).fit(X, y)
     assert clf.n_predict_augmentations_ == 1
     plain = clf.predict_proba(X)
     clf.set_params(invariances=turned(1e-3, 32))

@@ -186,9 +186,8 @@ def test_class_probabilities_are_averaged_as_asked():
     assert clf.posterior_.n_modes == 2
     assert clf.score(A, b) > 0.9
     sampled = clf.predict_proba(A)
-    probit = clf.set_params(predictive="probit").predict_proba(A)
     plugin = clf.set_params(predictive="plugin").predict_proba(A)
-    for p in (sampled, probit, plugin):
+    for p in (sampled, plugin):
         np.testing.assert_allclose(p.sum(1), 1.0)
     assert sampled.max(1).mean() < plugin.max(1).mean()
     logits = clf.network_.forward(*map(torch.as_tensor, (
@@ -202,7 +201,4 @@ def test_two_classes_have_one_output_and_left_out_rows_choose_the_scale():
     assert clf.network_.n_outputs == 1
     assert clf.variance_scale_ in {0.0, 0.1, 0.3, 1.0, 3.0}
     full = clone(clf).set_params(variance_scale=1.0).fit(X, CLASSES)
-    sampled = full.predict_proba(X)
-    probit = full.set_params(predictive="probit").predict_proba(X)
-    assert np.abs(sampled - probit).max() < 0.02
-    assert (full.set_params(predictive="sampling").predict_uncertainty(X).epistemic > 0).all()
+    assert (full.predict_uncertainty(X).epistemic > 0).all()

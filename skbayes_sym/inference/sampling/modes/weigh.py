@@ -20,7 +20,6 @@ from skbayes_sym.inference.sampling.modes.bridge import (
     BridgeEstimate,
     GaussianMixture,
     Integrand,
-    Region,
     bridge_evidence,
     domain_of,
     fit_gaussian_mixture,

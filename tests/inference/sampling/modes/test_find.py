@@ -127,7 +127,6 @@ def test_regions_do_not_depend_on_the_copy(generator):
     assert len(label.unique()) == 3
     moved = UNITS.act(UNITS.sample((500,), generator=generator), x)
     assert torch.equal(modes.regions.assign(moved), label)
-    assert torch.equal(modes.regions.region(1)(x), label == 1)
 
 
 def test_the_error_of_the_whole_by_simulation(generator):
