@@ -492,7 +492,6 @@ def function_call(rng: Draw) -> Call:
             sk.metrics.expected_calibration_error, sk.model_selection.EntryKFold,
             sk.model_selection.cross_validate_entries,
             sk.model_selection.compare_models, sk.model_selection.get_scorer,
-            sk.datasets.load_dataset,
         ])  # fmt: skip
         given = _no_giants(_given(rng, function, "function"))
         if "n_jobs" in given:

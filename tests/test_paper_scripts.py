@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datasets.test_loading import write_images
+from papers.test_paper_data import write_images
 
 MNIST = Path(__file__).parents[1] / "examples/papers/reproduce_immer_mnist.py"
 TEXT = MNIST.read_text(encoding="utf-8")

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from papers import load_dataset
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.exceptions import ConvergenceWarning
@@ -32,7 +33,6 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from skbayes_sym import Chains, MCMCRegressor
-from skbayes_sym.datasets import load_dataset
 
 Array = NDArray[np.float64]
 

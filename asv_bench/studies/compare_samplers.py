@@ -34,6 +34,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from papers import load_dataset
 from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
@@ -41,7 +42,6 @@ from threadpoolctl import threadpool_limits
 from timing import cpu_seconds
 
 from skbayes_sym import Chains, MCMCRegressor, ModeWeights
-from skbayes_sym.datasets import load_dataset
 from skbayes_sym.inference.diagnostics import bulk_ess
 
 Array = NDArray[np.float64]

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import compare_classifiers
 import numpy as np
 import torch
+from papers import load_dataset
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
@@ -29,7 +30,6 @@ from threadpoolctl import threadpool_limits
 from timing import cpu_seconds, mean_and_error
 
 from skbayes_sym import DeepEnsembleClassifier, DeepEnsembleRegressor
-from skbayes_sym.datasets import load_dataset
 from skbayes_sym.models import ARD, LayerScales
 
 FIRST_SEED = 2000

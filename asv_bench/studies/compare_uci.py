@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from figures import keep
+from papers import load_dataset
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -36,7 +37,6 @@ from threadpoolctl import threadpool_limits
 from timing import mean_and_error
 
 import skbayes_sym as sk
-from skbayes_sym.datasets import load_dataset
 from skbayes_sym.models import Gaussian
 
 SETS = ("concrete", "energy", "yacht", "airfoil")

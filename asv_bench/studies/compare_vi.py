@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from compare_uci import splits
+from papers import load_dataset
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from threadpoolctl import threadpool_limits
 from timing import cpu_seconds, mean_and_error
 
 from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, predictive
-from skbayes_sym.datasets import load_dataset
 from skbayes_sym.models import ARD
 
 SETS = ("diabetes", "yacht", "energy", "concrete")

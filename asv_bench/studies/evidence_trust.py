@@ -14,12 +14,12 @@ from math import lgamma, log
 from typing import Any
 
 import numpy as np
+from papers import load_dataset
 from sklearn.datasets import load_diabetes, make_friedman1
 from threadpoolctl import threadpool_limits
 
 import skbayes_sym as sk
 from skbayes_sym import GaussNewton
-from skbayes_sym.datasets import load_dataset
 
 WIDTHS = (3, 10, 30)
 

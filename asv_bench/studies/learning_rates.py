@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from joblib import Parallel, delayed
+from papers import load_dataset
 from sklearn.model_selection import train_test_split
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor, VariationalAdam
-from skbayes_sym.datasets import load_dataset
 
 RATES = (1.0, 2.0, 5.0, 10.0, 20.0)
 DEFAULT = RATES.index(5.0)

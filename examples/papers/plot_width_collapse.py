@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
+from paper_data import load_dataset
 from sklearn.model_selection import train_test_split
 
 from skbayes_sym import BayesianLinearRegressor, LayerwiseVIRegressor, SymmetrizedVIRegressor
-from skbayes_sym.datasets import load_dataset
 
 # %%
 # What is fitted

@@ -47,10 +47,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from joblib import Parallel, delayed
+from paper_data import load_dataset
 from scipy.stats import binom
 
 from skbayes_sym import Adam, Symmetrized, SymmetrizedVIClassifier
-from skbayes_sym.datasets import load_dataset
 from skbayes_sym.numerics.optimise import last_tenth_gain
 from skbayes_sym.symmetry.gaps.unit_gap import InfoNCE
 

@@ -47,9 +47,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from joblib import Parallel, delayed
+from paper_data import load_dataset
 
 from skbayes_sym import Symmetrized, SymmetrizedVIRegressor
-from skbayes_sym.datasets import load_dataset
 from skbayes_sym.numerics.optimise import last_tenth_gain
 from skbayes_sym.symmetry.gaps.unit_gap import Exact, InfoNCE, UnitGap
 

@@ -15,7 +15,7 @@ paper's, and LILA with its prior learned (the paper's) and at 3.0.
    python examples/papers/reproduce_immer_mnist.py --network cnn --augmentations 4
 
 At the paper's size, for a GPU (``--device cuda``). The images come from the files that their
-authors publish, at ``SKBAYES_SYM_DATA`` (see `skbayes_sym.datasets.load_dataset`):
+authors publish, at ``SKBAYES_SYM_DATA`` (see `paper_data.load_dataset`):
 
 .. code-block:: shell
 
@@ -67,10 +67,10 @@ from functools import lru_cache
 from time import process_time
 
 import numpy as np
+from paper_data import load_dataset
 from scipy import ndimage
 
 from skbayes_sym import EvidenceAdam, LILAClassifier, Updates
-from skbayes_sym.datasets import load_dataset
 from skbayes_sym.models import Affine, Augerino, Invariances
 
 SHAPES = {"mnist": (1, 28, 28), "fashion_mnist": (1, 28, 28), "cifar10": (3, 32, 32)}

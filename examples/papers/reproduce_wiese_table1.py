@@ -44,6 +44,7 @@ import warnings
 from typing import NamedTuple
 
 import numpy as np
+from paper_data import load_dataset
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 
@@ -57,7 +58,6 @@ from skbayes_sym import (
     Updates,
     n_chains_required,
 )
-from skbayes_sym.datasets import load_dataset
 
 NETWORKS = {"f1": (3,), "f2": (16, 16, 16)}
 UNDERFLOW = -103.3  # nats: log of the smallest float32, below which the paper's code drops a row

@@ -4,12 +4,13 @@ from functools import cache
 
 import numpy as np
 import pytest
+from paper_data import load_dataset
 from scipy import stats
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
 from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor, invariance_gap
-from skbayes_sym.datasets import load_dataset, make_sinusoidal
+from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.models import ARD, LayerScales, Normal
 
 KINDS = {"normal": {}, "inducing": {"hidden_posterior": 20}}

@@ -5,11 +5,11 @@ import os
 import numpy as np
 import pytest
 import torch
+from paper_data import load_dataset
 from scipy import stats
 from sklearn.model_selection import train_test_split
 
 from skbayes_sym import Chains, MCMCRegressor
-from skbayes_sym.datasets import load_dataset
 
 pytestmark = [
     pytest.mark.skipif(

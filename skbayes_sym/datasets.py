@@ -8,6 +8,11 @@ from numpy.typing import NDArray
 
 from skbayes_sym.numerics.arguments import check_count, check_flag, check_number, check_random_state
 
+__all__ = [
+    "make_absolute_value", "make_low_rank", "make_regression2d",
+    "make_repeated_datum", "make_rings", "make_sinusoidal",
+]  # fmt: skip
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _LARGEST = 1e100  # of factors: beyond, their products leave the range of numbers

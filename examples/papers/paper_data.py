@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_diabetes, load_wine
 from sklearn.utils import Bunch
 
-from skbayes_sym.datasets._toy import Floats, Ints, make_regression2d, make_sinusoidal
-from skbayes_sym.numerics.arguments import check_flag
+from skbayes_sym.datasets import make_regression2d, make_sinusoidal
+
+Floats, Ints = NDArray[np.float64], NDArray[np.int64]
 
 # X, y, where they come from, and how many rows come first that are for training
 _Loaded = tuple[Floats, Floats | Ints, str, int]
@@ -103,9 +104,6 @@ def load_dataset(
     """
     if not isinstance(name, str) or name not in _INPUTS:
         raise ValueError(f"name must be one of {', '.join(_INPUTS)}; got {name!r}.")
-    if data_home is not None and not isinstance(data_home, str | os.PathLike):
-        raise TypeError(f"data_home must be a path or None, got {data_home!r}.")
-    check_flag("return_X_y", return_X_y)
     if part is not None and name not in _IMAGES:
         raise ValueError(f"part={part!r} does not apply to {name!r}: only images have parts.")
     if part not in (None, "all", "test"):

@@ -6,9 +6,7 @@ import os
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.datasets import load_diabetes
-
-from skbayes_sym.datasets import load_dataset
+from paper_data import load_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -86,29 +84,6 @@ def test_mnist_files(tmp_path):
     assert np.issubdtype(y.dtype, np.integer)
 
 
-@pytest.mark.parametrize("damage", ["cut", "type", "empty"])
-def test_damaged_mnist_file_is_named(tmp_path, damage):
-    write_mnist(tmp_path, np.zeros((2, 28, 28)), np.zeros(2))
-    path = tmp_path / "mnist10k" / "labels-idx1-ubyte.gz"
-    raw = bytearray(gzip.decompress(path.read_bytes()))
-    raw = {"cut": raw[:-1], "type": raw[:2] + b"\x0d" + raw[3:], "empty": raw[:3]}[damage]
-    path.write_bytes(gzip.compress(bytes(raw)))
-    with pytest.raises(ValueError, match=r"labels-idx1-ubyte\.gz is no complete IDX file"):
-        load_dataset("mnist", data_home=tmp_path)
-
-
-def test_izmailov_is_a_file_only(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"'izmailov' was found.*SKBAYES_SYM_DATA"):
-        load_dataset("izmailov", data_home=tmp_path)
-
-
-def test_diabetes_without_a_file_is_scikit_learns():
-    X, y = load_dataset("diabetes", return_X_y=True)
-    expected = load_diabetes(return_X_y=True)
-    assert_array_equal(X, expected[0])
-    assert_array_equal(y, expected[1])
-
-
 @pytest.mark.parametrize(("name", "shape"), [("sinusoidal", (150, 1)), ("regression2d", (256, 2))])
 def test_synthetic_sets_without_a_file_are_generated(name, shape):
     bunch = load_dataset(name)
@@ -149,28 +124,6 @@ def test_real_files(real_data, name):
     assert np.isfinite(bunch.data).all()
 
 
-def test_real_diabetes_is_scikit_learns_scaled_set(real_data):
-    X, y = load_dataset("diabetes", return_X_y=True)
-    expected = load_diabetes(return_X_y=True, scaled=True)
-    assert_array_equal(y, expected[1])
-    assert_allclose(X, expected[0], rtol=0, atol=1.3e-5)
-
-
-def test_real_forest_fire_is_encoded_as_documented(real_data):
-    X, y = load_dataset("forest_fire", return_X_y=True)
-    # UCI's counts: 184 fires in August, 172 in September; 95 on Sundays, 74 on Mondays
-    assert [np.sum(X[:, 2] == m) for m in (8, 9)] == [184, 172]
-    assert [np.sum(X[:, 3] == d) for d in (7, 1)] == [95, 74]
-    assert_allclose(np.expm1(y).max(), 1090.84)  # UCI's largest fire, in hectares
-
-
-def test_real_mnist_is_the_test_set(real_data):
-    X, y = load_dataset("mnist", return_X_y=True)
-    assert_array_equal(y[:5], [7, 2, 1, 0, 4])
-    assert_array_equal(np.bincount(y), [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009])
-    assert (X.min(), X.max()) == (0.0, 255.0)
-
-
 def write_images(home, name, n_train, n_test, seed=0):
     """A stand-in of the same shape: every class a pattern of its own, in noise."""
     rng = np.random.default_rng(seed)
@@ -208,18 +161,3 @@ def test_training_images_come_first(name, tmp_path):
     assert test.n_train == 0
     default = load_dataset(name, data_home=tmp_path)
     assert len(default.data) == (5 if name == "mnist" else 17)
-
-
-def test_a_cut_file_of_cifar10_is_named(tmp_path):
-    write_images(tmp_path, "cifar10", 12, 5)
-    path = tmp_path / "cifar-10-batches-bin" / "data_batch_3.bin"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"data_batch_3\.bin is no complete CIFAR-10 file"):
-        load_dataset("cifar10", data_home=tmp_path)
-
-
-def test_parts_are_of_images(tmp_path):
-    with pytest.raises(ValueError, match="part='all' does not apply to 'yacht'"):
-        load_dataset("yacht", part="all")
-    with pytest.raises(ValueError, match="part must be 'all' or 'test', got 'train'"):
-        load_dataset("mnist", part="train")
