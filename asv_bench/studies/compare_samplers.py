@@ -34,7 +34,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from papers import load_dataset
+from paper_tables import load_dataset
 from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import compare_classifiers
 import numpy as np
 import torch
-from papers import load_dataset
+from paper_tables import load_dataset
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split

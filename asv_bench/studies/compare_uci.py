@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from figures import keep
-from papers import load_dataset
+from paper_tables import load_dataset
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor

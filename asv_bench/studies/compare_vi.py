@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from compare_uci import splits
-from papers import load_dataset
+from paper_tables import load_dataset
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from threadpoolctl import threadpool_limits

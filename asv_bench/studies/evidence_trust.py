@@ -14,7 +14,7 @@ from math import lgamma, log
 from typing import Any
 
 import numpy as np
-from papers import load_dataset
+from paper_tables import load_dataset
 from sklearn.datasets import load_diabetes, make_friedman1
 from threadpoolctl import threadpool_limits
 

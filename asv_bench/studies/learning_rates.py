@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from joblib import Parallel, delayed
-from papers import load_dataset
+from paper_tables import load_dataset
 from sklearn.model_selection import train_test_split
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor, VariationalAdam
