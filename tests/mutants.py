@@ -316,6 +316,8 @@ MUTANTS = [
            "column[node]) > threshold", "estimators/stacking/test_stacks.py"),
     Mutant("inference/pooling.py", "kept + softmax, mixed +", "mixed + softmax, kept +",
            "inference/pooling/test_pool.py"),
+    Mutant("estimators/stacking/combining.py", "base.log_density(rows.rows.x, rows.targets)",
+           "part.law(rows.rows).log_prob(rows.y)", "estimators/stacking/test_stacks.py"),
     Mutant("estimators/stacking/combining.py", "p[near] = stacking_weights(density[near],",
            "p[:] = stacking_weights(density,", "estimators/stacking/test_stacks.py"),
     Mutant("estimators/stacking/combining.py", "if gap > task.effort.race", "if gap < 0.0",

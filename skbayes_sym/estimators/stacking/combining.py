@@ -193,11 +193,13 @@ def _by_folds(member: Member, task: StackTask, fit: Fit) -> NormalMixture | Tens
     places, answers = [], []
     for train, test in task.folds:
         rows = task.take(test)
-        part = StackPart(member.fit(task.take(train)).part, isinstance(member, Given))
+        base = member.fit(task.take(train)).part
+        part = StackPart(base, isinstance(member, Given))
         places.append(torch.as_tensor(test))
-        if fit.is_final:
-            law = part.law(rows.rows)
-            answers.append(law.log_prob(rows.y))
+        if fit.is_final and task.n_classes:  # codes of a fold that lacks a class are others
+            answers.append(base.log_density(rows.rows.x, rows.targets))
+        elif fit.is_final:
+            answers.append(part.law(rows.rows).log_prob(rows.y))
         else:
             answers.append(part.mean(rows.rows) if task.n_classes else part.law(rows.rows))
     order = torch.cat(places).argsort()

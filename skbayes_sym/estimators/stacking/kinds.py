@@ -355,9 +355,8 @@ class Networks:
             settings = {"n_modes": task.effort.n_probes, "n_members": 0}
             settings["hidden_layer_sizes"] = model.network_.hidden_layer_sizes
         refit = self._fitted(task.take(train), settings)
-        x, _, _ = task.take(test).arrays
         y = task.targets[test] if task.n_classes else task.y[test].numpy()
-        return test, refit.log_predictive_density(x, y)
+        return test, OfEstimator(refit).log_density(task.rows.x[test], y).numpy()
 
     def _fitted(self, task: StackTask, settings: dict[str, Any]) -> Any:
         kind: Any = BayesianMLPClassifier if task.n_classes else BayesianMLPRegressor

@@ -81,6 +81,9 @@ def of_components(law: NormalMixture, n: int, generator: torch.Generator) -> Nor
     return NormalMixture(loc, 0.0 * loc[:, :1], total[which])
 
 
+LEAST = -30.0  # log probability of a label that no training row has
+
+
 @dataclass(frozen=True, eq=False)
 class OfEstimator(BasePredictor):
     """A model of this package that was fitted to encoded rows and scaled targets."""
@@ -104,6 +107,11 @@ class OfEstimator(BasePredictor):
     def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
         x, inner = self._inner(x)
         return self._in_units(inner.drawn(x, n, generator=generator))
+
+    def log_density(self, x: Tensor, targets: Array) -> Tensor:
+        """Log density (N,) of numbers in scaled units, or of labels; unseen ones are unlikely."""
+        density = self.estimator.log_predictive_density(x.numpy(), targets)
+        return torch.as_tensor(np.where(np.isneginf(density), LEAST, density))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,10 +146,10 @@ class OfGiven(BasePredictor):
         """Expected targets (N, 1), or logarithms of probabilities (N, K), as scores."""
         if self.classes is None:
             return self.law(rows).mean()  # type: ignore[no-any-return]
-        law, least = predictive(self.estimator, rows), -30.0
-        scores = np.full((num_samples(rows), len(self.classes)), least)
+        law = predictive(self.estimator, rows)
+        scores = np.full((num_samples(rows), len(self.classes)), LEAST)
         with np.errstate(divide="ignore"):
-            log_probs = np.log(law.proba()).clip(least)
+            log_probs = np.log(law.proba()).clip(LEAST)
         scores[:, np.searchsorted(self.classes, law.classes)] = log_probs
         return torch.as_tensor(scores)
 
