@@ -410,8 +410,7 @@ ANYTHING = [
     (1, 2), np.zeros(0), {"a": 1}, ["a", "b"], lambda: 0, HUGE,
 ]  # fmt: skip
 DATASETS = [
-    sk.datasets.make_sinusoidal, sk.datasets.make_regression2d, sk.datasets.make_absolute_value,
-    sk.datasets.make_low_rank, sk.datasets.make_rings, sk.datasets.make_repeated_datum,
+    sk.datasets.make_sinusoidal, sk.datasets.make_absolute_value,
 ]  # fmt: skip
 DISPLAYS = [getattr(sk.inspection, name) for name in sk.inspection.__all__]
 DISPLAYS = [d for d in DISPLAYS if isinstance(d, type)]

@@ -1,17 +1,18 @@
-"""The sets that the papers benchmark on, images among them, from a folder."""
+"""The data of the papers: sets that they benchmark on, from a folder, and toys drawn anew."""
 
 import gzip
 import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_diabetes, load_wine
-from sklearn.utils import Bunch
+from sklearn.utils import Bunch, check_random_state
 
-from skbayes_sym.datasets import make_regression2d, make_sinusoidal
+from skbayes_sym.datasets import make_sinusoidal
 
 Floats, Ints = NDArray[np.float64], NDArray[np.int64]
 
@@ -192,3 +193,74 @@ def _cifar(paths: Sequence[Path]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]
         records.append(raw.reshape(-1, 3073))
     table = np.concatenate(records)
     return table[:, 1:], table[:, 0]
+
+
+def make_regression2d(
+    n_samples: int = 256,
+    *,
+    noise: float = 0.1,
+    formula: Literal["file", "paper"] = "file",
+    random_state: Any = None,
+) -> tuple[Floats, Floats]:
+    """Draw y = f(x) + noise * e with x ~ U(-2, 2)^2 and e ~ N(0, 1), not standardised.
+
+    Wiese et al. (2023), App. E.1 (D_R). Their print and their data file disagree:
+
+    - ``formula="file"``: f(x) = x1 (sin(x1) + cos(x2)), what the published file was made with;
+    - ``formula="paper"``: f(x) = x1 sin(x1) + cos(x2), as printed.
+
+    Returns
+    -------
+    X : (n_samples, 2), y : (n_samples,)
+    """
+    rng = check_random_state(random_state)
+    X = rng.uniform(-2.0, 2.0, size=(n_samples, 2))
+    factor = X[:, 0] if formula == "file" else 1.0
+    mean = X[:, 0] * np.sin(X[:, 0]) + factor * np.cos(X[:, 1])
+    return X, mean + rng.normal(scale=noise, size=n_samples)
+
+
+def make_rings(
+    n_samples: int = 200, *, angle: float = 120.0, noise: float = 0.06, random_state: Any = None
+) -> tuple[Floats, NDArray[np.int64]]:
+    """Draw two arcs and a blob, in two classes: partly invariant to rotation about the origin.
+
+    A point on the arc of radius r is (cos t (r + noise e1), sin t (r + noise e2)), with t
+    uniform over [0, angle] degrees and e1, e2 ~ N(0, 1) independent. Class 0: half of the
+    points, r = 0.5. Class 1: two thirds of the rest at r = 1, the others N(0, noise^2 I).
+
+    Immer, van der Ouderaa et al. (2022), App. J.1, print only "a soft +-60 degree rotational
+    invariance"; the numbers are their code's, whose arc is +-60 degrees about 60 degrees, not 0.
+
+    Returns
+    -------
+    X : (n_samples, 2), y : (n_samples,) in {0, 1}, shuffled.
+    """
+    rng = check_random_state(random_state)
+    n_zero = n_samples // 2
+    n_outer = int((n_samples - n_zero) / 1.5)
+    sizes = [n_zero, n_outer, n_samples - n_zero - n_outer]
+    radius = np.repeat([0.5, 1.0, 0.0], sizes)[:, None] + noise * rng.normal(size=(n_samples, 2))
+    t = rng.uniform(0.0, math.radians(angle), size=n_samples)
+    direction = np.column_stack([np.cos(t), np.sin(t)])
+    direction[n_zero + n_outer :] = 1.0  # the blob lies on no arc
+    order = rng.permutation(n_samples)
+    return (direction * radius)[order], np.repeat([0, 1, 1], sizes)[order]
+
+
+def make_repeated_datum(
+    n_samples: int = 1, *, n_features: int = 10, noise: float = 0.0, random_state: Any = None
+) -> tuple[Floats, Floats]:
+    """Repeat one input of a linear model with too many weights: X_nk = 1/K, y_n = 1 + noise e_n.
+
+    Kurle et al. (2022), section 4: y = 1'w / K + e, which K - 1 translations of w leave as it
+    is; the 1/K is a part of X here. Fig. 1: all y = 1 (``noise=0``), a model with noise variance
+    1 / (2 pi e) and prior N(0, K I), under which the variance of 1'w / K is 1 for every K.
+
+    Returns
+    -------
+    X : (n_samples, n_features), y : (n_samples,)
+    """
+    rng = check_random_state(random_state)
+    X = np.full((n_samples, n_features), 1.0 / n_features)
+    return X, 1.0 + rng.normal(scale=noise, size=n_samples)

@@ -23,6 +23,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import StrMethodFormatter
+from paper_data import make_repeated_datum
 from repeated_datum import (
     MeanFieldLikelihood,
     RankOneGaussian,
@@ -30,7 +31,6 @@ from repeated_datum import (
 )
 
 from skbayes_sym import BayesianLinearRegressor, invariance_gap
-from skbayes_sym.datasets import make_repeated_datum
 
 # %%
 # The model, and two posteriors made of the same parameters

@@ -28,10 +28,10 @@ import argparse
 
 import numpy as np
 import torch
+from paper_data import make_rings
 from torch import nn
 
 from skbayes_sym import EvidenceAdam, LILAClassifier, Updates
-from skbayes_sym.datasets import make_rings
 from skbayes_sym.models import Augerino, Invariances
 
 REWARDS = (0.01, 0.1, 1.0)

@@ -16,6 +16,7 @@ from inference.factorization.factorization_problems import (
     swept,
 )
 from inference.factorization.test_vi import LOG_EVIDENCE
+from paper_data import make_repeated_datum
 from predictive_convergence import consecutive_kl
 from printed_rotation_gap import printed_gap, printed_log_integral, printed_objective
 from repeated_datum import (
@@ -30,7 +31,6 @@ from svm_knn import relabel_svm_knn
 from symmetry.planted import CASES, Case, in_order, planted
 from torch.testing import assert_close
 
-from skbayes_sym.datasets import make_repeated_datum
 from skbayes_sym.inference.factorization.sides import CovarianceFamily, mean_field_elbo
 from skbayes_sym.inference.factorization.vi import GapStream
 from skbayes_sym.models.networks.mlp import MLP, RELU
