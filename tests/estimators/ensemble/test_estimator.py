@@ -70,52 +70,6 @@ def test_the_prior_of_the_noise_pulls():
     assert narrow.noise_std_samples_.max() < 0.8 * wide.noise_std_samples_.min()
 
 
-def test_predictions_are_the_equal_mixture():
-    X, y = DIABETES
-    fitted = quick(noise_std="learn").fit(X, y)
-    x = torch.as_tensor((X - X.mean(0)) / X.std(0))
-    outputs = fitted.network_.forward(torch.as_tensor(fitted.samples_), x).squeeze(-1).numpy()
-    outputs = outputs * y.std() + y.mean()
-    mean, std = fitted.predict(X, return_std=True)
-    np.testing.assert_allclose(mean, outputs.mean(0))
-    variance = outputs.var(0) + (fitted.noise_std_samples_**2).mean()
-    np.testing.assert_allclose(std, variance**0.5)
-    density = stats.norm.pdf(y, outputs, fitted.noise_std_samples_).mean(0)
-    np.testing.assert_allclose(fitted.log_predictive_density(X, y), np.log(density))
-    parts = fitted.predict_uncertainty(X)
-    np.testing.assert_allclose(parts.epistemic, outputs.var(0))
-    interval = fitted.predict_interval(X, 0.8)
-    inside = stats.norm.cdf(interval, outputs[..., None], fitted.noise_std_samples_[..., None])
-    np.testing.assert_allclose(inside.mean(0), np.tile([0.1, 0.9], (80, 1)), atol=1e-9)
-
-
-def test_draws_are_members_with_their_own_noise():
-    """Two members made to differ in nothing but noise: draws have one spread or the other."""
-    X, y = DIABETES
-    reg = quick(n_members=2).fit(X, y)
-    reg.samples_ = np.zeros_like(reg.samples_)
-    reg.noise_std_samples_ = np.array([[1.0], [1000.0]])
-    draws = reg.sample_y(X, 400, random_state=3) - y.mean()
-    spread = draws.std(axis=0)
-    quiet = spread < 30.0
-    # 80 rows: a standard deviation is known to 1 / sqrt(160), 8 %; that of a draw's noise itself
-    # scatters as a root of 52 degrees of freedom's share.
-    assert ((spread[quiet] > 0.5) & (spread[quiet] < 2.0)).all()
-    assert (np.abs(spread[~quiet] / 1000.0 - 1.0) < 0.5).all()
-    assert abs(quiet.mean() - 0.5) < 5 * 0.5 / 400**0.5
-    assert np.array_equal(draws + y.mean(), reg.sample_y(X, 400, random_state=3))
-
-
-@pytest.mark.long
-def test_members_find_the_function():
-    X, y = make_sinusoidal(random_state=0)
-    reg = quick(max_iter=1000, n_members=10).fit(X, y)
-    assert reg.score(X, y) > 0.8
-    assert reg.n_iter_ == 1000
-    assert reg.log_posterior_samples_.shape == (10,)
-    assert len({tuple(s) for s in reg.samples_.round(3)}) > 1  # copies, at least
-
-
 @pytest.mark.long
 def test_classifier():
     X, y = IRIS

@@ -48,13 +48,6 @@ def test_windows(n_warmup, lengths):
         assert [w.learns_scale for w in windows] == [False, *[True] * (len(lengths) - 2), False]
 
 
-def test_windows_add_up():
-    for n in range(500):
-        assert sum(w.n_moves for w in stan_windows(n)) == n
-        assert sum(w.n_moves for w in FixedPreconditioner().windows(n)) == n
-        assert not any(w.learns_scale for w in FixedPreconditioner().windows(n))
-
-
 def test_dual_averaging_finds_each_chain_its_own_step_size():
     """Acceptance exp(-(eps / s)^2) is 0.8 at s sqrt(-log 0.8), whatever the others' s."""
     s = torch.tensor([1e-3, 0.1, 1.0, 30.0], dtype=torch.float64)
