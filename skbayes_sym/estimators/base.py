@@ -64,13 +64,25 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Run with one thread, the log that ``verbose`` asks for, the old fit if this fails."""
+        """Run with one thread and the log that ``verbose`` asks for.
+
+        The previous fit is put back if anything ends this one before it has something to keep.
+        """
+        before = {k: v for k, v in vars(self).items() if is_fitted_name(k)}
         with (
-            warnings_name(self), _unchanged_on_error(self), one_thread(),
-            logging_to_stderr(self.verbose), memory_in_words(), decompositions_in_words(),
+            warnings_name(self), one_thread(), logging_to_stderr(self.verbose),
+            memory_in_words(), decompositions_in_words(),
         ):  # fmt: skip
-            self.__dict__.pop("_fitted_with_", None)
-            yield
+            try:
+                self.__dict__.pop("_fitted_with_", None)
+                yield
+            except BaseException as error:
+                is_new = vars(self).get("_cache") is not before.get("_cache")
+                if not (isinstance(error, KeyboardInterrupt) and is_new):
+                    for name in [k for k in vars(self) if is_fitted_name(k)]:
+                        delattr(self, name)
+                    self.__dict__.update(before)
+                raise
         if self.stop_reason_ == "interrupted":
             warn_user(
                 f"{type(self).__name__}: fit was interrupted after {self.n_iter_} steps: the model "
@@ -212,7 +224,7 @@ class RowEstimator(BayesianEstimator):
             data = data.on(
                 worthwhile(self.device, data.device, lambda: self._flops_a_step(data, model))
             )
-            run = Run(data.begin, lambda found: self._attributes(data, model, found))
+            run = Run(data.task, lambda found: self._attributes(data, model, found))
             method = self._method()
             with self._keeping(run):
                 method.needs.check(model)
@@ -325,19 +337,3 @@ def prediction() -> Iterator[None]:
 def is_fitted_name(name: str) -> bool:
     """Whether an attribute of this name is set by `fit`."""
     return (name.endswith("_") and not name.startswith("__")) or name == "_cache"
-
-
-@contextmanager
-def _unchanged_on_error(estimator: BaseEstimator) -> Iterator[None]:
-    """Put the previous fit back if anything ends this one before it has something to keep."""
-    before = {k: v for k, v in vars(estimator).items() if is_fitted_name(k)}
-    try:
-        yield
-    except BaseException as error:
-        is_new = vars(estimator).get("_cache") is not before.get("_cache")
-        if isinstance(error, KeyboardInterrupt) and is_new:
-            raise
-        for name in [k for k in vars(estimator) if is_fitted_name(k)]:
-            delattr(estimator, name)
-        vars(estimator).update(before)
-        raise

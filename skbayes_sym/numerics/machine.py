@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -37,39 +38,15 @@ def closing(results: Generator[Any, None, None]) -> Iterator[Generator[Any, None
             results.close()
 
 
-class _OneThread:
-    """Counts who is inside, so that overlapping fits in several threads restore the right value."""
+class _Inside(SimpleNamespace):
+    """Who runs in one thread, so that overlapping fits in several restore the right value.
 
-    def __init__(self) -> None:
-        self._lock, self._inside, self._before = threading.Lock(), 0, 1
-        self._main_inside, self._main_before = 0, 1
-
-    def enter(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._before = torch.get_num_threads()
-            if _in_main_thread() and self._main_inside == 0:
-                self._main_before = torch.get_num_threads()
-            self._inside += 1
-            self._main_inside += _in_main_thread()
-            torch.set_num_threads(1)
-
-    def leave(self) -> None:
-        with self._lock:
-            self._inside -= 1
-            self._main_inside -= _in_main_thread()
-            # The setting is partly a thread's own: the main thread always gets its own back.
-            if _in_main_thread() and self._main_inside == 0:
-                torch.set_num_threads(self._main_before)
-            elif self._inside == 0:
-                torch.set_num_threads(self._before)
+    ``n``, ``n_main``: fits inside, and those of them in the main thread; ``before``,
+    ``main_before``: the settings that they found.
+    """
 
 
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-_ONE_THREAD = _OneThread()
+_LOCK, _INSIDE = threading.Lock(), _Inside(n=0, before=1, n_main=0, main_before=1)
 
 
 @contextmanager
@@ -80,11 +57,26 @@ def one_thread() -> Iterator[None]:
     with one, it is the same alone and inside any ``n_jobs``. At the sizes of this package one
     thread is also as fast as several.
     """
-    _ONE_THREAD.enter()
+    is_main = threading.current_thread() is threading.main_thread()
+    with _LOCK:
+        if _INSIDE.n == 0:
+            _INSIDE.before = torch.get_num_threads()
+        if is_main and _INSIDE.n_main == 0:
+            _INSIDE.main_before = torch.get_num_threads()
+        _INSIDE.n += 1
+        _INSIDE.n_main += is_main
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        _ONE_THREAD.leave()
+        with _LOCK:
+            _INSIDE.n -= 1
+            _INSIDE.n_main -= is_main
+            # The setting is partly a thread's own: the main thread always gets its own back.
+            if is_main and _INSIDE.n_main == 0:
+                torch.set_num_threads(_INSIDE.main_before)
+            elif _INSIDE.n == 0:
+                torch.set_num_threads(_INSIDE.before)
 
 
 @lru_cache(256)

@@ -93,24 +93,18 @@ def require_memory(parts: Sequence[Part], device: torch.device, *, task: str = "
     ``device``: of the model, for parts that aren't ``on_host``; ``task``: what takes the memory,
     for the message.
     """
-    on_device = [part for part in parts if not part.on_host or device.type == "cpu"]
-    _require(on_device, device, task)
-    _require([part for part in parts if part not in on_device], _HOST, task)
-
-
-def _require(parts: Sequence[Part], device: torch.device, task: str) -> None:
-    needed = sum(part.n_bytes for part in parts)
-    if needed <= ALWAYS_THERE:
-        return
-    available = available_bytes(device)
-    if needed <= available:
-        return
-    largest = max(parts, key=lambda part: part.n_bytes)
-    needed = min(needed, 10**300)  # more are no floating-point number
-    raise MemoryError(
-        f"{task} takes at least {needed / 1e9:,.3g} GB, but {available / 1e9:,.3g} GB are free "
-        f"on {device}; {largest.n_bytes:,} bytes are for {largest.what}. {largest.remedy}"
-    )
+    there = [part for part in parts if not part.on_host or device.type == "cpu"]
+    here = [part for part in parts if part not in there]
+    for place, held in ((device, there), (_HOST, here)):
+        needed = sum(part.n_bytes for part in held)
+        if needed <= ALWAYS_THERE or needed <= (available := available_bytes(place)):
+            continue
+        largest = max(held, key=lambda part: part.n_bytes)
+        needed = min(needed, 10**300)  # more are no floating-point number
+        raise MemoryError(
+            f"{task} takes at least {needed / 1e9:,.3g} GB, but {available / 1e9:,.3g} GB are free "
+            f"on {place}; {largest.n_bytes:,} bytes are for {largest.what}. {largest.remedy}"
+        )
 
 
 def available_bytes(device: torch.device) -> float:

@@ -9,7 +9,6 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions, callback_context
 from skbayes_sym.estimators.optimizers import Adam, VariationalAdam
@@ -22,61 +21,6 @@ from skbayes_sym.numerics.optimise import (
 )
 
 logger = logging.getLogger("skbayes_sym")
-
-Reconstruct = Callable[[], Mapping[str, Any]]
-
-
-class FitTask:
-    """A fit as scikit-learn's callbacks see it: a task with one subtask a block of steps.
-
-    ``X``, ``y``, ``metadata``: training data as given to ``fit``, handed to the callbacks;
-    ``n_blocks``: most subtasks there can be.
-    """
-
-    def __init__(
-        self,
-        estimator: BaseEstimator,
-        X: Any,
-        y: Any,
-        metadata: Mapping[str, Any] | None,
-        n_blocks: int,
-    ) -> None:
-        self._given = {"estimator": estimator, "X": X, "y": y, "metadata": metadata}
-        self._n_blocks = self._left = n_blocks
-        self._start: float | None = perf_counter()  # None once the time has been told
-        self._context = callback_context(estimator, n_blocks)
-        self._context.call_on_fit_task_begin(**self._given)
-        self._block: Any = None
-        self._begin_block()
-
-    def _begin_block(self) -> None:
-        self._block = self._context.subcontext(task_name="block")
-        self._block.call_on_fit_task_begin(**self._given)
-        self._left -= 1
-
-    def end_block(self, reconstruct: Reconstruct | None) -> bool:
-        """Report a finished block; True if a callback asks to stop."""
-        stop = self._block.call_on_fit_task_end(
-            **self._given, reconstruction_attributes=reconstruct
-        )
-        self._block = None
-        if self._start is not None and self._n_blocks > 1:
-            # Log once, after the first block, how long the fit may take.
-            seconds, self._start = perf_counter() - self._start, None
-            first, whole = (
-                f"{t:.0f}" if t >= 10.0 else f"{t:.2g}" for t in (seconds, seconds * self._n_blocks)
-            )
-            what = "first of %d blocks: %s s, so up to %s s in all"
-            logger.info(what, self._n_blocks, first, whole)
-        if not stop and self._left > 0:
-            self._begin_block()
-        return bool(stop)
-
-    def end(self, reconstruct: Reconstruct | None) -> None:
-        """Report the end of the fit, first of a block that ended early if there is one."""
-        for context in filter(None, (self._block, self._context)):
-            context.call_on_fit_task_end(**self._given, reconstruction_attributes=reconstruct)
-
 
 STEP_CONSTRAINTS: dict[str, list[Any]] = {
     "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -143,26 +87,40 @@ class Schedule(NamedTuple):
 
 
 class Run:
-    """Reports of a method while it works.
+    """Reports of a method while it works: to scikit-learn's callbacks, a task with a subtask a
+    block of steps, and to the log.
 
-    ``begin``: opens the callbacks' task; ``attributes``: fitted attributes of what has been found,
-    for callbacks that ask for the model in the middle of a fit.
+    ``task``: what callbacks are handed: the estimator, training data as given to ``fit``, metadata;
+    ``attributes``: fitted attributes of what has been found, for callbacks that ask for the model
+    in the middle of a fit.
     """
 
     def __init__(
-        self, begin: Callable[[int], FitTask], attributes: Callable[[Any], Mapping[str, Any]]
+        self, task: Mapping[str, Any], attributes: Callable[[Any], Mapping[str, Any]]
     ) -> None:
-        self._open_task, self._attributes = begin, attributes
-        self._task: FitTask | None = None
+        self._task, self._attributes = task, attributes
+        self._context: Any = None  # of the task, and of its present block; none without callbacks
+        self._block: Any = None
         self._reconstruct: Callable[[], Mapping[str, Any]] | None = None
         self._phases_before, self._reported = 0.0, 0
         self._n_steps = 0
 
     def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
-        """Open the task; ``so_far`` gives what has been found whenever a callback asks."""
-        self._task = self._open_task(n_blocks)
+        """Open a task of at most ``n_blocks``; ``so_far`` gives what has been found, if asked."""
+        self._n_blocks = self._n_left = n_blocks
+        self._start: float | None = perf_counter()  # None once the time has been told
+        self._context = callback_context(self._task["estimator"], n_blocks)
+        if self._context is not None:
+            self._context.call_on_fit_task_begin(**self._task)
+        self._begin_block()
         if so_far is not None:
             self._reconstruct = lambda: self._attributes(so_far())
+
+    def _begin_block(self) -> None:
+        self._n_left -= 1
+        if self._context is not None:
+            self._block = self._context.subcontext(task_name="block")
+            self._block.call_on_fit_task_begin(**self._task)
 
     def keep(self, found: Callable[[], Any]) -> None:
         """Say what has been found, should an interrupt end here what follows the loops."""
@@ -179,16 +137,33 @@ class Run:
 
     def end_block(self) -> bool:
         """Report a finished block; True if a callback asks to stop."""
-        assert self._task is not None
         self._n_steps += 1
-        return self._task.end_block(self._reconstruct)
+        stop, block, self._block = False, self._block, None
+        if block is not None:
+            ended = {**self._task, "reconstruction_attributes": self._reconstruct}
+            stop = bool(block.call_on_fit_task_end(**ended))
+        if self._start is not None and self._n_blocks > 1:
+            # Log once, after the first block, how long the fit may take.
+            seconds, self._start = perf_counter() - self._start, None
+            first, whole = (
+                f"{t:.0f}" if t >= 10.0 else f"{t:.2g}" for t in (seconds, seconds * self._n_blocks)
+            )
+            what = "first of %d blocks: %s s, so up to %s s in all"
+            logger.info(what, self._n_blocks, first, whole)
+        if not stop and self._n_left > 0:
+            self._begin_block()
+        return stop
 
     def end(self, found: Any = None) -> None:
-        """Report the end of the method's loops, with what was ``found`` if it is ready."""
-        assert self._task is not None
+        """Report the end of the method's loops, with what was ``found`` if it is ready.
+
+        A block that ended early is reported first.
+        """
         if found is not None:
             self.keep(lambda: found)
-        self._task.end(self._reconstruct)
+        for context in filter(None, (self._block, self._context)):
+            ended = {**self._task, "reconstruction_attributes": self._reconstruct}
+            context.call_on_fit_task_end(**ended)
 
     def phase(self, share: float, n_steps: int) -> OnStep:
         """``on_step`` of the next stage, of ``n_steps`` steps, which is ``share`` of the fit.

@@ -30,24 +30,14 @@ def page_of_a_class() -> str:
     return "" if ".invalid" in site else f"{site}/api/generated/skbayes_sym.{{estimator_name}}.html"
 
 
-class _Unwatched:
-    """The context of a fit that has no one to tell."""
-
-    def subcontext(self, task_name: str) -> "_Unwatched":
-        return self
-
-    def call_on_fit_task_begin(self, **task: Any) -> None:
-        pass
-
-    def call_on_fit_task_end(self, **task: Any) -> bool:
-        return False
-
-
 def callback_context(estimator: BaseEstimator, n_blocks: int) -> Any:
-    """Context by which callbacks of an estimator, or of one around it, hear of a fit's blocks."""
+    """Context by which callbacks of an estimator, or of one around it, hear of a fit's blocks.
+
+    None where there is no one to tell.
+    """
     if {"_skl_callbacks", "_parent_callback_ctx"} & vars(estimator).keys():
         return estimator._init_callback_context(max_subtasks=n_blocks)
-    return _Unwatched()
+    return None
 
 
 __all__ = [

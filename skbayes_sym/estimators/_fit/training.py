@@ -1,6 +1,6 @@
 """Training data as every method takes them: checked, in canonical form, scaled, on the device."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from skbayes_sym.estimators._fit.rows import (
     column_scaling,
     numbers_due,
 )
-from skbayes_sym.estimators._fit.run import FitTask
 from skbayes_sym.estimators._fit.scikit_learn import check_sample_weight
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -62,7 +61,7 @@ class Training:
     seed: int  # the one source of randomness of a fit
     device: torch.device
     dtype: torch.dtype
-    begin: Callable[[int], FitTask]  # opens the callbacks' task
+    task: Mapping[str, Any]  # what callbacks are handed, see `Run`
     y_ndim: int = 2  # of the targets as given
     labels: Array | None = None  # (n_classes,); the classes, in the order of their codes
 
@@ -100,7 +99,7 @@ class Training:
             seed=int(random_state.randint(2**31 - 1)),
             device=device,
             dtype=dtype,
-            begin=lambda n_blocks: FitTask(estimator, X, y, metadata, n_blocks),
+            task={"estimator": estimator, "X": X, "y": y, "metadata": metadata},
             y_ndim=targets.ndim,
             labels=targets.classes,
         )

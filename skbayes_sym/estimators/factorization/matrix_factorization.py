@@ -347,7 +347,7 @@ class SymVIMatrixFactorization(PredictsEntries):
             labels = (np.unique(warm_from[0]), np.unique(warm_from[1]))
             warm = warm_state(self._predictor(), data, labels, unit)
         method = Factorization(self._solver(), self.max_iter, self.tol, warm)
-        run = Run(data.begin, lambda fitted: fitted.attributes(data, model))
+        run = Run(data.task, lambda fitted: fitted.attributes(data, model))
         with self._keeping(run):
             self._replace_fit(method.fit(data, model, run).attributes(data, model))
         return self

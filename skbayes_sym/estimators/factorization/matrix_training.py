@@ -1,6 +1,6 @@
 """A matrix as its factorisation takes it: checked, centred, scaled, on the device; and a stream."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import dtype_of, resolve_device, worthwhile
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import FitTask
 from skbayes_sym.estimators._fit.training import LARGEST
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import (
@@ -51,7 +50,7 @@ class MatrixTraining:
     seed: int  # the one source of randomness of a fit
     device: torch.device
     dtype: torch.dtype
-    begin: Callable[[int], FitTask]  # opens the callbacks' task
+    task: Mapping[str, Any]  # what callbacks are handed, see `Run`
     features: tuple[Coded | None, Coded | None] = (None, None)
     is_list: bool = False
     classes: Array | None = None  # distinct values in increasing order, of classes only
@@ -92,7 +91,7 @@ class MatrixTraining:
             ),
             dtype=dtype,
             # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
-            begin=lambda n_blocks: FitTask(estimator, X, X, None, n_blocks),
+            task={"estimator": estimator, "X": X, "y": X, "metadata": None},
             features=(codes[0], codes[1]), is_list=is_list,
         )  # fmt: skip
         if likelihood.scales_targets:

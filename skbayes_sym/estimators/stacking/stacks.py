@@ -90,7 +90,7 @@ class Stack(RowEstimator):
             n = min(data.n_rows, ProcessEffort().most_rows)
             process = Part(f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them.")
             require_memory([data.rows_part, process], data.device)
-            run = Run(data.begin, lambda stack: self._stacked(data, task, stack))
+            run = Run(data.task, lambda stack: self._stacked(data, task, stack))
             with self._keeping(run):
                 by_folds = self.cv is not None
                 stack = fit_stack(members, task, run, by_folds=by_folds, n_jobs=self.n_jobs)
