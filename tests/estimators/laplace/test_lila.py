@@ -240,7 +240,10 @@ def test_a_table_without_anything_to_learn_warns(kind, given):
         model.fit(X, y)
     assert model.invariance_ == {}
     for quiet in (updates(objective="map"), {"invariances": None}, {"invariances": []}):
-        clone(model).set_params(**quiet).fit(X, y)
+        plain = clone(model).set_params(**quiet).fit(X, y).set_params(max_iter="auto")
+        assert plain._method().max_iter == 3000
+    learned = plain.set_params(invariances=[Rotation2D()], **updates(n=2))
+    assert learned._method().max_iter == 1000
 
 
 @pytest.mark.parametrize(
@@ -268,13 +271,10 @@ def test_images_that_are_no_rows_are_told_of_image_shape(shape, message):
 def test_a_last_block_may_be_short(max_iter, n):
     """Its update hears the steps that it has."""
     X, y = make_arcs(0)
-    few = {"max_iter": max_iter, "tol": None}
     clf = LILAClassifier(
-        (3,),
-        invariances=[Rotation2D()],
-        **few,
+        (3,), invariances=[Rotation2D()], max_iter=max_iter, tol=None,
         optimizer=EvidenceAdam(batch_size=200, updates=Updates(n, burn_in=0.0)),
-    ).fit(X, y)
+    ).fit(X, y)  # fmt: skip
     assert clf.n_iter_ == max_iter
     assert len(clf.log_evidence_curve_) == -(-max_iter // max(1, max_iter // n))
 
