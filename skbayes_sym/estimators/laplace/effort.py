@@ -91,7 +91,7 @@ class ModesEffort:
     folds: int = 5
     fewest_rows: int = 10
     most_rows_asked: int = 20  # numbers to learn from a weight
-    rough_steps: int = 40  # enough to compare widths, and to go on from
+    rough_steps: int = 24  # wary ones; enough to compare widths, and to go on from
     rough_tol: float = 1e-3  # nats per unit of weight
 
     # Modes of labels: beyond 1,000 weights fewer steps do, and each costs much more; beyond four

@@ -344,7 +344,7 @@ class _Searches(NamedTuple):
         tol = how.tol
         if tol is not None:
             tol = max(effort.rough_tol, 0.0 if isinstance(tol, str) else tol)
-        how = EvidenceSearch(min(how.max_iter, effort.rough_steps), tol)
+        how = EvidenceSearch(min(how.max_iter, effort.rough_steps), tol, is_wary=True)
         generator = generator_from(self.seeds[2])
         fold = folds(self.data.n_rows, effort.folds, generator=generator).to(self.data.device)
         start, on_step = self._draw(problem, MODES_A_FOLD * effort.folds), self._on_step(problem)

@@ -196,6 +196,7 @@ class EvidenceSearch:
     max_iter: int = 100  # Gauss-Newton steps of a restart, at most
     tol: float | str | None = "auto"  # the problem's; None never stops
     max_more: int = 0  # further steps of restarts whose evidence still rises steeply
+    is_wary: bool = False  # see `gauss_newton.step`; searches of labels always are
 
     def search(
         self, problem: EvidenceProblem, theta: Tensor, doubted: Tensor | None = None,
@@ -246,7 +247,7 @@ class EvidenceSearch:
                     rows = now.expansion(part.here.theta)
                     damping = torch.where(doubted[alive], INITIAL_DAMPING, part.damping)
                     part = part._replace(damping=damping)
-                part, rows = _iterated(now, part, rows, i)
+                part, rows = _iterated(now, part, rows, i, is_wary=self.is_wary or how.is_wary)
                 state = mapped(lambda t, m: t.index_copy(0, alive, m), state, part)  # noqa: B023
                 if _has_update(problem, i):
                     values = torch.stack([state.here.score, state.here.log_evidence])
@@ -294,7 +295,7 @@ class EvidenceSearch:
 
 
 def _iterated(
-    problem: EvidenceProblem, state: _State, rows: SearchRows, i: int
+    problem: EvidenceProblem, state: _State, rows: SearchRows, i: int, *, is_wary: bool
 ) -> tuple[_State, SearchRows]:
     """Restarts after one step, and the update that follows it, with their passes over the rows."""
     theta, hyper = state.here[:2]
@@ -304,9 +305,8 @@ def _iterated(
 
     precision = hyper.log_precision.exp()[:, problem.prior.group]
     theta, damping, n_moved = step(
-        misfit, theta, rows.expansion(hyper), precision, state.damping,
-        is_wary=problem.schedule.is_wary,
-    )  # fmt: skip
+        misfit, theta, rows.expansion(hyper), precision, state.damping, is_wary=is_wary
+    )
     if n_moved:
         rows = problem.expansion(theta)
     here = state.here._replace(theta=theta)
