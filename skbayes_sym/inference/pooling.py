@@ -1,9 +1,9 @@
 r"""Several predictive distributions as one, by the rows that each of them leaves out.
 
 **Weights.** Stacking (Yao et al. 2018, eq. 8) maximises the log score of left-out rows, here with a
-Dirichlet prior of concentration c whose logarithm is added; concave in p:
+Dirichlet prior of concentrations :math:`1 + c_k` whose logarithm is added; concave in p:
 
-.. math:: \max_{p \in \Delta} \sum_n w_n \log \sum_k p_k e^{a_{kn}} + (c - 1) \sum_k \log p_k .
+.. math:: \max_{p \in \Delta} \sum_n w_n \log \sum_k p_k e^{a_{kn}} + \sum_k c_k \log p_k .
 
 **Left-out rows.** A model that is linear in its weights, with normal noise and prior, leaves rows
 out in closed form, with the residual :math:`r_n` and the leverage :math:`h_n = \beta\, j_n' C j_n`,
@@ -51,20 +51,21 @@ from skbayes_sym.numerics.random import generator_from
 Array = npt.NDArray[np.float64]
 
 
-def stacking_weights(log_density: Tensor, weight: Tensor, *, concentration: float = 1.0) -> Tensor:
+def stacking_weights(log_density: Tensor, weight: Tensor, *, prior: Tensor | None = None) -> Tensor:
     """Weights (K,) of the parts that maximise the log score of left-out rows.
 
     The two parts of steepest and least slope exchange their weight, exactly each time, until the
     largest slope promises no more; 0 and 1 are reached. Equal parts leave all to the last.
 
     ``log_density`` (K, N): of every row by the parts that leave it out, nats; ``weight`` (N,);
-    ``concentration``: at least 1, a flat prior.
+    ``prior`` (K,): rows c that each part is worth beforehand, 0 by default.
     """
     density = (log_density - log_density.amax(0)).clamp_min(-500.0).exp()
-    pull, p = concentration - 1.0, torch.zeros(len(density)).to(density)
+    p = torch.zeros(len(density)).to(density)
+    pull = torch.zeros_like(p) if prior is None else prior.to(density)
     p[-1] = 1.0
     for _ in range(100 * len(p)):
-        slopes = density @ (weight / (p @ density)) + (pull / p if pull else 0.0)
+        slopes = density @ (weight / (p @ density)) + torch.where(pull > 0.0, pull / p, 0.0)
         first = int(slopes.argmax())
         second = int(torch.where(p > 0.0, slopes, torch.inf).argmin())
         gain = slopes[first] - p @ slopes.nan_to_num(0.0, posinf=0.0)
@@ -72,24 +73,26 @@ def stacking_weights(log_density: Tensor, weight: Tensor, *, concentration: floa
             break
         both = float(p[first] + p[second])
         p[[first, second]] = 0.0
-        share = _exchanged(density[first], density[second], p @ density, both, weight, pull)
+        pulls = float(pull[first]), float(pull[second])
+        share = _exchanged(density[first], density[second], p @ density, both, weight, pulls)
         p[first], p[second] = share, both - share
     return p
 
 
 def _exchanged(
-    first: Tensor, second: Tensor, rest: Tensor, both: float, weight: Tensor, pull: float
-) -> float:
+    first: Tensor, second: Tensor, rest: Tensor, both: float, weight: Tensor,
+    pulls: tuple[float, float],
+) -> float:  # fmt: skip
     """Share of ``both`` that the first of two parts takes, where the score's slope changes sign."""
-    less = first - second
+    less, (up, down) = first - second, pulls
 
     def rises(share: float) -> bool:
         slope = float((weight * less / (rest + both * second + share * less)).sum())
-        return slope + (pull / share - pull / (both - share) if pull else 0.0) > 0.0
+        return slope + (up / share if up else 0.0) - (down / (both - share) if down else 0.0) > 0.0
 
-    if not pull and not rises(0.0):
+    if not up and not rises(0.0):
         return 0.0
-    if not pull and rises(both):
+    if not down and rises(both):
         return both
     low, high = 0.0, both
     for _ in range(60):

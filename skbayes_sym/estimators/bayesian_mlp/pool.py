@@ -500,7 +500,7 @@ class Labels(Pool):
         inner = dict.fromkeys(density, 1.0)
         if len(density) == 2:
             # A few rows leave each near a half.
-            p = stacking_weights(torch.stack([*density.values()]), weight, concentration=2)
+            p = stacking_weights(torch.stack([*density.values()]), weight, prior=torch.ones(2))
             inner = dict(zip(density, p.tolist(), strict=True))
         share = baseline_share(baseline, density, inner, weight)
         # The best mode without its copies: most units are pruned under this prior, so they overlap.

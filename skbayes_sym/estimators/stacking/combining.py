@@ -66,8 +66,8 @@ def weighed(members: Mapping[str, JudgedMember], task: StackTask) -> StackFit:
     known = ~density.isnan().any(0)
     density, weight = density[:, known], task.weight[known]
     score = density @ weight / weight.sum()
-    near, p = score >= score.max() - task.effort.most_behind, torch.zeros_like(score)
-    p[near] = stacking_weights(density[near], weight, concentration=task.effort.concentration)
+    prior = ((score - score.max()) / task.effort.forgiven).nan_to_num(0.0, neginf=-np.inf).exp()
+    p = stacking_weights(density, weight, prior=prior)
     p = torch.where(p < task.effort.least_weight, 0.0, p)
     return StackFit(members, dict(zip(members, (p / p.sum()).tolist(), strict=True)))
 

@@ -263,7 +263,10 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     log score of left-out rows under a Dirichlet prior (Yao, Vehtari, Simpson & Gelman 2018, eq. 8),
 
     .. math:: \max_{w \in \Delta} \sum_n \log \sum_k w_k\, p_k(y_n \mid x_n, y_{-n})
-              + \sum_k \log w_k .
+              + \sum_k e^{s_k - \max_j s_j} \log w_k ,
+
+    with a member's mean log score :math:`s_k`: one that is nats per row behind counts for nothing
+    beforehand.
 
     By default the models are a Bayesian linear model, extremely randomised trees, gradient
     boosting, a Gaussian process and `BayesianMLPRegressor`, on any table as it is read.

@@ -251,10 +251,14 @@ class Slow(Networks):
 
 
 def test_a_member_far_behind_has_no_weight():
-    behind = {"best": 0.0, "near": -3.9, "far": -4.1}
+    """All rows agree, so that slopes say what beginning with less than a row costs a member."""
+    behind = {"best": 0.0, "near": -1.0, "far": -7.0}
     members = {name: JudgedMember(None, gap + np.arange(8.0)) for name, gap in behind.items()}
-    weights = weighed(members, task_of(X[:8], Y[:8])).weights
-    assert weights["near"] > 0.0 == weights["far"]
+    p = weighed(members, task_of(X[:8], Y[:8])).weights
+    assert p["far"] == 0.0
+    ratio, mixed = np.exp(-1.0), p["best"] + np.exp(-1.0) * p["near"]
+    total = 8.0 + 1.0 + ratio + np.exp(-7.0)
+    assert 8.0 * ratio / mixed + ratio / p["near"] == pytest.approx(total, rel=0.01)
 
 
 @pytest.mark.parametrize(("score", "is_fitted"), [(-9.0, False), (9.0, True)])

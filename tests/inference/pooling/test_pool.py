@@ -45,20 +45,22 @@ def test_a_model_that_is_better_everywhere_takes_all(gain, share):
     assert share_of(second + gain, second, torch.ones(5, dtype=torch.float64)) == share
 
 
-@pytest.mark.parametrize("concentration", [1.0, 1.5])
-def test_no_other_weights_score_more(concentration, generator):
+@pytest.mark.parametrize("prior", [0.0, 0.5, [0.0, 1.0, 0.3, 2.0, 0.3]])
+def test_no_other_weights_score_more(prior, generator):
     """The slopes of all parts are equal where a weight isn't 0, and no larger elsewhere."""
     log_density = torch.randn(5, 60, generator=generator, dtype=torch.float64)
     log_density[2:4] -= 0.4
     weight = torch.rand(60, generator=generator, dtype=torch.float64)
-    p = stacking_weights(log_density, weight, concentration=concentration)
+    pull = torch.zeros(5).double() + torch.tensor(prior)
+    p = stacking_weights(log_density, weight, prior=pull)
     density = log_density.exp()
-    slopes = density @ (weight / (p @ density)) + (concentration - 1.0) / p.clamp_min(1e-300)
-    total = float(weight.sum()) + 5 * (concentration - 1.0)
+    slopes = density @ (weight / (p @ density)) + pull / p.clamp_min(1e-300)
+    total = float(weight.sum() + pull.sum())
     assert float(p.sum()) == pytest.approx(1.0)
     np.testing.assert_allclose(slopes[p > 0.0], total, rtol=1e-4)
     assert bool((density @ (weight / (p @ density)) <= total * (1.0 + 1e-9)).all())
-    assert bool((p == 0.0).any()) == (concentration == 1.0)
+    assert bool((p == 0.0).any()) == (prior == 0.0)
+    assert bool((p[pull > 0.0] > 0.0).all())
 
 
 def test_a_kind_that_gains_clearly_less_is_not_kept():
