@@ -361,29 +361,25 @@ def null_space(
     for e in [e for e in equations if foreign & set(e)]:
         equations = [*equations, *({v: Fraction(1)} for v in e)]
     columns = others + variables
+    order = {v: i for i, v in enumerate(columns)}
 
-    def reduced(x: Fraction) -> Fraction:
-        return x % 2 if kind == SIGN else x
+    def less(x: Exponents, factor: Fraction, y: Exponents) -> Exponents:
+        total = added(x, y, -factor)
+        return {v: p % 2 for v, p in total.items() if p % 2} if kind == SIGN else total
 
-    rows = [[reduced(Fraction(e.get(v, 0))) for v in columns] for e in equations]
-    pivots: list[int] = []
-    for c in range(len(columns)):
-        r = len(pivots)
-        hit = next((i for i in range(r, len(rows)) if rows[i][c]), None)
-        if hit is None:
-            continue
-        rows[r], rows[hit] = rows[hit], rows[r]
-        rows[r] = [x / rows[r][c] for x in rows[r]]
-        for i, row in enumerate(rows):
-            if i != r and row[c]:
-                factor = row[c]
-                rows[i] = [reduced(x - factor * y) for x, y in zip(row, rows[r], strict=True)]
-        pivots.append(c)
+    rows: dict[str, Exponents] = {}  # by their first variable, which no other row has
+    for e in equations:
+        row = less(e, Fraction(0), {})
+        for c in rows.keys() & row.keys():
+            row = less(row, row[c], rows[c])
+        if row:
+            c = min(row, key=order.__getitem__)
+            row = less({}, -1 / row[c], row)
+            rows = {p: less(x, x[c], row) if c in x else x for p, x in rows.items()} | {c: row}
     basis = []
-    for c in (c for c in range(len(columns)) if c not in pivots):
-        solution = {columns[c]: Fraction(1)}
-        solution |= {columns[p]: reduced(-rows[i][c]) for i, p in enumerate(pivots) if rows[i][c]}
-        solution = {v: x for v, x in solution.items() if x and v in variables}
+    for c in (c for c in columns if c not in rows):
+        solution = less({}, Fraction(1), {p: row[c] for p, row in rows.items() if c in row})
+        solution = {v: x for v, x in {c: Fraction(1), **solution}.items() if v in variables}
         if solution:
             basis.append(solution)
     return basis

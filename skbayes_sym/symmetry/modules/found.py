@@ -61,15 +61,16 @@ def largest_change(
     theta = torch.cat([tensors[name].detach().flatten().double().cpu() for name in layout.shapes])
     for _ in range(n):
         noise = torch.randn(theta.shape, generator=generator, dtype=torch.float64)
-        point = theta * (1.0 + 0.3 * noise) + 0.1 * noise.roll(1).abs()
+        point = noise.roll(1).abs_().mul_(0.1).add_(theta)
+        point += noise.mul_(theta).mul_(0.3)
         try:
-            before, again = function(point), function(point)
+            before = function(point)
             after = function(group.act(group.sample((), generator=generator), point))
+            change, scale = (float(t.abs().max()) for t in (after - before, before))
+            if change > worst * scale and torch.equal(before, function(point)):
+                worst = change / max(scale, 1e-30)
         except (RuntimeError, TypeError, ValueError):
             continue
-        scale = before.abs().max()
-        if torch.equal(before, again) and bool(scale.isfinite()):
-            worst = max(worst, float((after - before).abs().max() / scale.clamp_min(1e-30)))
     return worst
 
 

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import torch
@@ -38,14 +39,10 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
 
     Raises ValueError if its control flow depends on values, or it fails on the inputs.
     """
-    from torch._decomp import core_aten_decompositions, get_decompositions
     from torch.fx.experimental.proxy_tensor import make_fx
 
     module = without_dropout(module)
     params, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    known = (getattr(torch.ops.aten, name, None) for name in _COMPOSITE)  # older releases lack some
-    composite = get_decompositions([op for op in known if op is not None])
-    table = {**core_aten_decompositions(), **composite}
 
     def call(params: Any, buffers: Any, args: Any) -> Any:
         return torch.func.functional_call(module, (params, buffers), args)
@@ -53,11 +50,13 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
     traced: Any = call
     try:
         with _plain_kernels():
-            for _ in range(2):  # decompositions write in place; the second time nothing does
+            for _ in range(2):  # some decompositions write in place; the second time nothing does
                 traced = make_fx(
-                    torch.func.functionalize(traced), decomposition_table=table,
+                    torch.func.functionalize(traced), decomposition_table=_decompositions(),
                     tracing_mode="fake", _allow_non_fake_inputs=True,
                 )(params, buffers, inputs)  # fmt: skip
+                if not _writes(traced.graph):
+                    break
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
         raise ValueError(
@@ -66,6 +65,23 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
             "module(example_input) runs."
         ) from error
     return traced.graph
+
+
+@cache
+def _decompositions() -> dict[Any, Any]:
+    """Of operations into core ones; they take longer to list than most modules to trace."""
+    from torch._decomp import core_aten_decompositions, get_decompositions
+
+    known = (getattr(torch.ops.aten, name, None) for name in _COMPOSITE)  # older releases lack some
+    composite = get_decompositions([op for op in known if op is not None])
+    return {**core_aten_decompositions(), **composite}
+
+
+def _writes(graph: fx.Graph) -> bool:
+    """Whether an operation writes on what isn't an input; buffers are written when all is done."""
+    calls = (node for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload))
+    written = (node.args[0] for node in calls if node.target._schema.is_mutable)
+    return any(node.op != "placeholder" for node in written)
 
 
 def without_dropout(module: nn.Module) -> nn.Module:
