@@ -69,7 +69,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
 
 @cache
 def _decompositions() -> dict[Any, Any]:
-    """Of operations into core ones; they take longer to list than most modules to trace."""
+    """Operations written out in core ones; listing them takes longer than most traces."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     known = (getattr(torch.ops.aten, name, None) for name in _COMPOSITE)  # older releases lack some
