@@ -57,6 +57,9 @@ class StackEffort:
     learning_rate: float = 0.1
     leaves: int = 15
     rows_a_leaf: int = 10
+    # Bins of all columns, at most 255 each: on 128 columns boosting takes 11 CPU seconds for 41.
+    bins: int = 8192
+    fewest_bins: int = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,9 +277,10 @@ class Boosting:
 
         kind = HistGradientBoostingClassifier if task.n_classes else HistGradientBoostingRegressor
         effort = task.effort
+        bins = max(effort.fewest_bins, min(255, effort.bins // task.rows.x.shape[1]))
         return kind(
             max_iter=rounds, learning_rate=effort.learning_rate, max_leaf_nodes=effort.leaves,
-            min_samples_leaf=effort.rows_a_leaf, early_stopping=False,
+            min_samples_leaf=effort.rows_a_leaf, max_bins=bins, early_stopping=False,
             random_state=task.seed % 2**32,
         )  # fmt: skip
 
