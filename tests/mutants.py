@@ -351,6 +351,8 @@ MUTANTS = [
            "estimators/vi/test_objects.py"),
     Mutant("estimators/vi/mean_field_training.py", "round(warm_up * max_iter)", "round(warm_up)",
            "estimators/vi/test_objects.py"),
+    Mutant("estimators/_fit/warnings.py", '("fifth", 5, 10.0 * tol)', '("fifth", 10, 10.0 * tol)',
+           "estimators/test_convergence.py"),
     Mutant("estimators/vi/mean_field_training.py", "elbo >= highest - margin", "elbo >= highest",
            "estimators/vi/test_objects.py"),
     Mutant("inference/gaussian_vi/elbo.py", "self._next_check = step + self._period",

@@ -11,10 +11,11 @@ from thin import some
 
 import skbayes_sym as sk
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
+from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode, warn_unless_converged
 from skbayes_sym.estimators.factorization.fitting import Factorization
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
 from skbayes_sym.inference.solvers import Gibbs
+from skbayes_sym.numerics.optimise import OptimiseResult
 
 IRIS = load_iris(return_X_y=True)
 SHORT = {"hidden_layer_sizes": (5,), "max_iter": 20, "random_state": 0}
@@ -33,6 +34,17 @@ def test_twenty_steps_are_not_enough(name):
     """Accuracies from 0.5 to 0.9, which reach 0.97."""
     with pytest.warns(ConvergenceWarning, match="not converged"):
         UNFINISHED[name].fit(*IRIS)
+
+
+def test_short_last_steps_do_not_hide_a_bound_that_rises():
+    """A last tenth within its noise; the last fifth is 2 nats higher, of 100 rows at tol=.001."""
+    noise = np.where(np.arange(100) % 2, 0.3, -0.3)
+    rising = np.concatenate([np.zeros(80), np.full(20, 2.0)]) + noise
+    told = pytest.warns(ConvergenceWarning, match="last fifth of the 1000 steps.* by 0.02 nats")
+    for curve, words in ((rising, told), (0.5 * rising, nullcontext())):
+        with words:
+            result = OptimiseResult(torch.zeros(1), 1000, (-curve).tolist(), "max_iter")
+            warn_unless_converged(result, 1e-3, 100.0)
 
 
 @pytest.mark.long

@@ -127,7 +127,8 @@ class SymmetryGap:
         if self._own:
             return 128
         n_entries = max(table.n_scores for table in unit_tables(self.group))
-        return max(4 if self._widest > WIDE else 16, min(128, (1 << 17) // n_entries))
+        most = 1024 if self._widest <= EXACT_WIDTH else 128
+        return max(4 if self._widest > WIDE else 16, min(most, (1 << 17) // n_entries))
 
     @property
     def hold(self) -> int:

@@ -50,9 +50,9 @@ def test_the_bounds_fit_together(fitted):
     assert fitted.elbo_mean_field_ < fitted.elbo_ <= fitted.elbo_upper_
     assert 0.0 < fitted.symmetry_gap_ < order
     assert fitted.saturation_ == pytest.approx(fitted.symmetry_gap_ / order)
-    error = fitted.elbo_std_error_  # of 128 draws; a block of the curve has five
+    error = fitted.elbo_std_error_  # of 1024 draws; a block of the curve has five
     assert 0.0 < error < 1.5
-    assert fitted.elbo_curve_[-1] == pytest.approx(fitted.elbo_, abs=4 * (128 / 5) ** 0.5 * error)
+    assert fitted.elbo_curve_[-1] == pytest.approx(fitted.elbo_, abs=4 * (1024 / 5) ** 0.5 * error)
     assert fitted.elbo_curve_[-1] > fitted.elbo_curve_[0]
     assert (fitted.n_iter_, fitted.stop_reason_) == (500, "max_iter")
 
