@@ -17,7 +17,6 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import (
-    Adam,
     Chains,
     DeepEnsembleRegressor,
     LaplaceRegressor,
@@ -47,15 +46,14 @@ X = np.sort(rng.uniform(-3, 3, (300, 1)), axis=0)
 y = 10 + 5 * np.sin(2 * X[:, 0]) + sigma(X[:, 0]) * rng.standard_normal(300)
 grid = np.linspace(-3, 3, 200)[:, None]
 net = {"hidden_layer_sizes": (10,), "activation": "tanh", "random_state": 0}
-steps = {**net, "max_iter": 3000}
-two_heads = {"likelihood": "heteroscedastic"}
+two_heads = {**net, "likelihood": "heteroscedastic"}
 models = {
-    "VI": SymmetrizedVIRegressor(**steps, **two_heads, optimizer=Adam(learning_rate=0.03)),
-    "ensemble": DeepEnsembleRegressor(**steps, **two_heads),
-    "Laplace": LaplaceRegressor(**steps, **two_heads),
-    "Laplace, natural": LaplaceRegressor(**steps, likelihood=NaturalHeteroscedastic()),
+    "VI": SymmetrizedVIRegressor(**two_heads),
+    "ensemble": DeepEnsembleRegressor(**two_heads),
+    "Laplace": LaplaceRegressor(**two_heads),
+    "Laplace, natural": LaplaceRegressor(**net, likelihood=NaturalHeteroscedastic()),
     "MCMC": MCMCRegressor(
-        **net, **two_heads, n_chains=16, sampler=Chains(n_warmup=500), n_draws=50,
+        **two_heads, n_chains=16, sampler=Chains(n_warmup=500), n_draws=50,
         remove_symmetries=ModeWeights("uniform"),
     ),
     "one noise (Laplace)": LaplaceRegressor(**net),
@@ -77,7 +75,8 @@ truth = -np.log(sigma(X_test[:, 0])) - 0.5 * np.log(2 * np.pi) - 0.5
 print(f"{'the truth':20} {'':16}  log density {truth.mean():.3f}")
 
 # %%
-# Four of five find it to a tenth or a quarter. The same network in natural parameters (mean over
+# Four of five find it to a tenth or a quarter. VI needs more than its 1,000 steps, of which it
+# warns: 3,000 raise its density from -1.53 to -1.39. The same network in natural parameters (mean over
 # variance, and the precision) is the fifth; compare the evidences of the two Laplace fits.
 #
 # What is predicted follows: intervals are wide where the noise is, and the aleatoric part of
@@ -119,7 +118,7 @@ figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 support = np.arange(60)
 at = np.full((60, 1), 1.0)
 for name in ("poisson", "negative_binomial"):
-    reg = DeepEnsembleRegressor(**steps, likelihood=name).fit(X, counts)
+    reg = DeepEnsembleRegressor(**net, likelihood=name).fit(X, counts)
     low, high = reg.predict_interval(X, 0.9).T
     inside = np.mean((counts >= low) & (counts <= high))
     density = reg.log_predictive_density(X, counts).mean()

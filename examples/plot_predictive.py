@@ -62,6 +62,6 @@ PredictiveDisplay.from_estimator(
 
 iris = load_iris(as_frame=True)
 length, species = iris.data[["petal length (cm)"]], iris.target_names[iris.target]
-clf = SymmetrizedVIClassifier((5,), "tanh", max_iter=2000, random_state=0).fit(length, species)
+clf = SymmetrizedVIClassifier((5,), "tanh", random_state=0).fit(length, species)
 PredictiveDisplay.from_estimator(clf, length, species)
 plt.show()

@@ -56,13 +56,12 @@ from skbayes_sym.symmetry.gaps.unit_gap import Exact, InfoNCE, UnitGap
 TRAINING_ROWS = {"diabetes": 50, "energy": 100, "concrete": 100}
 FIRST_SEED = 1000  # of the splits
 GAP_DRAWS = 512
-INFONCE = {"symmetry": Symmetrized(gap=InfoNCE(20))}
 METHODS = {
     "mean-field": {"symmetry": None},
     "exact, exchanges and flips": {"symmetry": "auto"},
     "exact, exchanges": {"symmetry": "permutation"},
-    "InfoNCE K=20 (paper)": {"symmetry": "permutation", **INFONCE},
-    "InfoNCE K=20, and flips": {"symmetry": "auto", **INFONCE},
+    "InfoNCE K=20 (paper)": {"symmetry": Symmetrized("permutation", InfoNCE(20))},
+    "InfoNCE K=20, and flips": {"symmetry": Symmetrized("auto", InfoNCE(20))},
 }
 
 HEADINGS = (
