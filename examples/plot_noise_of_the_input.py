@@ -76,8 +76,8 @@ print(f"{'the truth':20} {'':16}  log density {truth.mean():.3f}")
 
 # %%
 # Four of five find it to a tenth or a quarter. VI needs more than its 1,000 steps, of which it
-# warns: 3,000 raise its density from -1.53 to -1.39. The same network in natural parameters (mean over
-# variance, and the precision) is the fifth; compare the evidences of the two Laplace fits.
+# warns: 3,000 raise its density from -1.53 to -1.39. The same network in natural parameters (mean
+# over variance, and the precision) is the fifth; compare the evidences of the two Laplace fits.
 #
 # What is predicted follows: intervals are wide where the noise is, and the aleatoric part of
 # `predict_uncertainty` is a function of the input.

@@ -57,11 +57,11 @@ def warn_unless_converged(
         return
     curve = [-loss for loss in result.loss_curve]
     for name, share, limit in (("tenth", 10, tol), ("fifth", 5, 10.0 * tol)):
-        found = gain(curve, max(1, len(curve) // share))
-        if found.exceeds(limit * total_weight):
+        rise = gain(curve, max(1, len(curve) // share))
+        if rise.exceeds(limit * total_weight):
             warn_user(
                 f"not converged: the last {name} of the {result.n_iter} steps still raised {what} "
-                f"by {found.value / total_weight:.2g} nats per row (tol={tol:g}). Raise "
+                f"by {rise.value / total_weight:.2g} nats per row (tol={tol:g}). Raise "
                 "max_iter or learning_rate."
             )
             return
