@@ -353,6 +353,8 @@ MUTANTS = [
            "estimators/vi/test_objects.py"),
     Mutant("estimators/_fit/warnings.py", '("fifth", 5, 10.0 * tol)', '("fifth", 10, 10.0 * tol)',
            "estimators/test_convergence.py"),
+    Mutant("estimators/vi/mean_field_training.py", "if share > 0.95:", "if share < 0.95:",
+           "estimators/vi/test_estimator.py"),
     Mutant("estimators/vi/mean_field_training.py", "elbo >= highest - margin", "elbo >= highest",
            "estimators/vi/test_objects.py"),
     Mutant("inference/gaussian_vi/elbo.py", "self._next_check = step + self._period",

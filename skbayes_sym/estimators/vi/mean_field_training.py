@@ -317,6 +317,7 @@ class MeanFieldVI:
         _report(fit, best.bounds, data.log_jacobian)
         warn_unless_converged(best.result, self.steps.tol, data.total_weight)
         self._warn_of_collapse(data, best, seeds.likelihood_bound)
+        _warn_of_small_scales(data, best)
         return fit
 
     def _inits(self, problem: _Problem) -> list[str]:
@@ -441,6 +442,26 @@ class MeanFieldVI:
             ParamGroup(slice(n, 2 * n), rate * self.steps.log_variance_rate, -30.0, 10.0),
             ParamGroup(slice(2 * n, None), rate, *data.param_range(model.likelihood)),
         ]
+
+
+def _warn_of_small_scales(data: Training, best: _Ascent) -> None:
+    """Say so where learned scales left a network that explains next to nothing.
+
+    One scale serves all outgoing weights, and those of a flat function are all small: its KL falls
+    with the scale, by some ten nats on thirty rows, while that of a fitted function stays.
+    """
+    likelihood, prior = best.model.likelihood, best.fit.prior
+    if prior is None or not (likelihood.n_params and likelihood.kind == "normal"):
+        return
+    learned = likelihood.at(torch.as_tensor(best.fit.likelihood_params).double())
+    share = float((learned.noise_scale.cpu().numpy() / data.target_spread).min())
+    if share > 0.95:
+        warn_user(
+            f"the learned noise is {share:.2f} times the spread of the targets: learned scales of "
+            "the prior make a flat function cheap. Compare with prior=1.0, or take "
+            "LayerwiseVIRegressor.",
+            UserWarning,
+        )
 
 
 def _bounds(problem: _Problem, params: Tensor) -> Bounds:

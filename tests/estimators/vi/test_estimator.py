@@ -292,6 +292,17 @@ def test_a_converged_fit_with_more_noise_than_residuals_says_so(monkeypatch):
     SymmetrizedVIRegressor((2,), noise_std=1.0, tol=1e9, max_iter=40, random_state=0).fit(X, Y)
 
 
+@pytest.mark.parametrize(("prior", "is_told"), [("learn", True), (1.0, False)])
+def test_scales_that_switch_a_network_off_are_told(prior, is_told):
+    """Targets that have nothing to do with X."""
+    y = np.random.default_rng(1).standard_normal(60)
+    reg = SymmetrizedVIRegressor((2,), "tanh", prior=prior, tol=None, max_iter=300, random_state=0)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert reg.fit(X, y).noise_std_ > 0.95 * y.std()
+    assert any("learned scales of the prior" in str(one.message) for one in told) == is_told
+
+
 @pytest.mark.parametrize("max_iter", [60, 100])
 def test_no_collapse_is_told_of_a_fit_on_its_way(max_iter):
     """Noise 1.5 times the residuals, neither converged nor surely not; 1.05 times at the end."""
