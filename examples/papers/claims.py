@@ -4,11 +4,13 @@
     python examples/papers/claims.py --run        # first every command behind them: a day on a CPU
     python examples/papers/claims.py --run --fast # by ``--fast`` where a script has it: minutes
 
-All of it is read from the pages in ``docs/reproduction``, the commands too. A table or figure of a
-paper has a counterpart if a command makes it and its figures stand there.
+Claims and commands are read from the pages in ``docs/reproduction``, cells of tables from
+``cells.json`` and ``immer_table1.json``. A table or figure of a paper has a counterpart if a
+command makes it and its figures stand there, a cell if it has a figure, at the size stored.
 """
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -36,6 +38,18 @@ def verdict(words: str) -> str:
     if "mostly" in words or len(kinds) > 1 or re.match(r"holds (if|for|on)\b", words):
         return "in part"
     return kinds[0] if kinds else "in part"
+
+
+def cells(paper: str) -> dict[str, tuple[int, int]]:
+    """Cells of each of a paper's tables of figures, and how many have a figure of ours."""
+    folder = Path(__file__).parent
+    stored = json.loads((folder / "cells.json").read_text(encoding="utf-8")).get(paper, {})
+    if paper == "immer":
+        accuracies = json.loads((folder / "immer_table1.json").read_text(encoding="utf-8"))["cells"]
+        for key, cell in accuracies.items():
+            name = "Table 2" if "wrn" in key else "Tables 1 and 4, accuracy"
+            stored.setdefault(name, {})[key] = {"here": cell["fits"]} if cell["fits"] else {}
+    return {name: (len(t), sum("here" in one for one in t.values())) for name, t in stored.items()}
 
 
 def commands(rows: list[list[str]]) -> list[str]:
@@ -78,8 +92,15 @@ def main() -> None:
         made = [row for row in papers if row[1] and row[3] not in {"", "not run"}]
         print(f"  {len(made)} of {len(papers)} tables and figures have a counterpart; not: "
               f"{', '.join(row[0] for row in papers if row not in made) or 'none'}")  # fmt: skip
+        counted = cells(paper)
+        for name, (n_cells, n_ours) in counted.items():
+            total.update(cells=n_cells, ours=n_ours)
+            print(f"  {name}: {n_ours} of {n_cells} cells")
+        if not counted:
+            print("  no table of figures")
     counts = ", ".join(f"{total[kind]} {kind}" for kind in VERDICTS)
-    print(f"\n{sum(total.values())} claims: {counts}")
+    print(f"\n{total['ours']} of {total['cells']} cells of tables have a figure")
+    print(f"{sum(total[kind] for kind in VERDICTS)} claims: {counts}")
 
 
 if __name__ == "__main__":

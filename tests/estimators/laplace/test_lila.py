@@ -335,13 +335,9 @@ def test_joint_scaling_is_found_as_such(seed):
         return Invariances(families, learning_rate=0.3)
 
     apart = LILAClassifier(
-        (100,),
-        image_shape=(8, 8),
-        optimizer=Adam(learning_rate=0.05),
-        tol=None,
-        invariances=fast(Affine("axis")),
-        random_state=seed,
-    ).fit(X, y)
+        (100,), image_shape=(8, 8), optimizer=Adam(learning_rate=0.05), tol=None,
+        invariances=fast(Affine("axis")), random_state=seed,
+    ).fit(X, y)  # fmt: skip
     correlated = (
         clone(apart).set_params(invariances=fast(Affine("axis", correlated=True))).fit(X, y)
     )
