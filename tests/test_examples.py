@@ -25,7 +25,7 @@ LONGER = {
     "reproduce_gelberg_two_weights.py", "reproduce_immer_augerino.py", "reproduce_immer_claims.py",
     "reproduce_immer_curvature.py", "reproduce_immer_mnist.py", "reproduce_immer_table1.py",
     "reproduce_moore_figures.py", "reproduce_ratings.py", "plot_image_augmentations.py",
-    "plot_predictive.py",
+    "plot_predictive.py", "plot_merged_networks.py",
 }  # fmt: skip
 MARKED = [
     pytest.param(script, marks=[pytest.mark.slow] if script.name in LONGER else [],
@@ -61,6 +61,9 @@ LESS = {
     "plot_loss_barrier.py": {
         "n_warmup=50": "n_warmup=10", "n_draws=50": "n_draws=4",
         "n_hot=1500, n_settle=375": "n_hot=30, n_settle=7",
+    },
+    "plot_merged_networks.py": {
+        "range(600)": "range(5)", "128)": "8)", "(128,": "(8,", "n_members=16": "n_members=4",
     },
     "plot_matrix_factorization.py": {
         "load_digits().data": "load_digits().data[:200]",

@@ -5,9 +5,11 @@ import re
 import runpy
 import sys
 import tomllib
+from math import exp, log
 from pathlib import Path
 
 import pytest
+from scipy.integrate import quad
 
 BENCH = Path(__file__).parents[1] / "asv_bench/studies"
 
@@ -78,6 +80,18 @@ ROOT = CHECK.parents[1]
 
 def problems(version):
     return runpy.run_path(str(CHECK))["problems"](version)
+
+
+@pytest.mark.parametrize(("a", "b", "m"), [(1.0, 1.0, 1), (0.3, 7.0, 5), (40.0, 2.0, -3)])
+def test_the_orbit_of_a_relu_unit_is_integrated_whole(bench, a, b, m):
+    """Beside quadrature over log s."""
+    orbit = importlib.import_module("evidence_and_symmetry").rescaling_orbit
+
+    def along(t):
+        return exp(m * t - 0.5 * (a * exp(2 * t) + b * exp(-2 * t)))
+
+    value = quad(along, -6.0, 6.0, epsabs=0.0, epsrel=1e-10, limit=200)[0]
+    assert orbit(a, b, m) == pytest.approx(log(value), abs=1e-8)
 
 
 def test_placeholders_can_not_be_released():

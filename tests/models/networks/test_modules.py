@@ -177,8 +177,9 @@ class Twice(nn.Module):
         (nn.Sequential(nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect")), "reflect"),
         (nn.Sequential(nn.Linear(2, 2), nn.PReLU(2)), r"PReLU with parameters \['weight'\]"),
         (nn.GRUCell(2, 2), "GRUCell"),
+        (nn.Sequential(nn.Linear(2, 2), nn.MultiheadAttention(2, 1)), "1 is MultiheadAttention"),
     ],
-    ids=["batchnorm", "dropout", "groups", "reflect", "prelu", "gru"],
+    ids=["batchnorm", "dropout", "groups", "reflect", "prelu", "gru", "attention"],
 )
 def test_unsupported_layers_are_named_with_the_reason(module, message):
     with pytest.raises(UnsupportedModuleError, match=message):
