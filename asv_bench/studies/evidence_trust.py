@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from paper_tables import load_dataset
+from scipy.stats import norm
 from sklearn.datasets import load_diabetes, make_friedman1
 from threadpoolctl import threadpool_limits
 
@@ -66,19 +67,11 @@ def fits(X: Any, y: Any, train: Any, test: Any) -> dict[str, Any]:
 
 def restarts(model: Any, X: Any, y: Any) -> list[tuple[float, float]]:
     """Of every mode by itself."""
-    import torch
-
-    from skbayes_sym.models.predictive_mixtures import NormalMixture
-
-    x = torch.as_tensor((X - model.x_mean_) / model.x_scale_)
-    mean, variance = model._modes(x).outputs(x)
-    target = torch.as_tensor((y - model.y_mean_[0]) / model.y_scale_[0])[:, None]
-    found = []
-    for r, evidence in enumerate(model.log_evidence_modes_):
-        noise = torch.as_tensor((model.noise_std_modes_[r] / model.y_scale_) ** 2)
-        law = NormalMixture(mean[r : r + 1], variance[r : r + 1], noise)
-        found.append((float(evidence), float(law.log_prob(target).mean())))
-    return found
+    evidence = model.log_evidence_modes_
+    _, loc, scale = sk.predictive(model, X).components()
+    loc, scale = (np.asarray(t).reshape(len(evidence), -1) for t in (loc, scale))
+    density = norm.logpdf(y, loc, scale).mean(1)
+    return list(zip(evidence.tolist(), density.tolist(), strict=True))
 
 
 def compare(found: list[list[tuple[float, float]]]) -> str:
