@@ -31,6 +31,7 @@ import compare_linear
 import compare_peers
 import compare_updates
 import costs
+import default_costs
 import scaling
 import torch
 from ratios import Ratio, Round, Source
@@ -40,7 +41,7 @@ from timing import cpu_seconds
 SOURCES: tuple[Source, ...] = (
     *compare_linear.SOURCES, *compare_peers.SOURCES, *compare_fits.SOURCES,
     *closing_bounds.SOURCES, *compare_evidence.SOURCES, *compare_updates.SOURCES, *costs.SOURCES,
-    *scaling.SOURCES,
+    *default_costs.SOURCES, *scaling.SOURCES,
 )  # fmt: skip
 
 ROUNDS = Path(__file__).with_name("rounds.json")

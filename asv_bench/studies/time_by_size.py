@@ -1,13 +1,15 @@
 """CPU seconds of a default fit by the size of the table.
 
     python asv_bench/studies/time_by_size.py [--models NAME ...] [--sizes 1000x10 ...] [--limit 240]
-                                             [--keep]
+                                             [--keep] [--draw PICTURE]
 
 A smooth function of the first five columns with noise, for numbers, and its sign for classes. Every
 estimator at its defaults, in one thread; the fit and the prediction of 1,000 rows are counted
 together. A fit that takes more than ``--limit`` CPU seconds is ended by its callback and shown as
 what its share of the steps says, with a tilde; one that has no steps to count is shown as
 "> limit". Sizes beyond one that took longer than the limit are left out ("-").
+``--draw`` makes a picture of the time by rows, and prints the largest jump of every model: how much
+the time between two sizes grows beyond their rows, or shrinks.
 """
 
 import argparse
@@ -89,6 +91,26 @@ def fit(name, size, limit, share, seconds):
         seconds.value = time.process_time() - start
 
 
+def draw(seconds, path):
+    """A line a model on logarithmic axes; prints jumps."""
+    import matplotlib.pyplot as plt
+
+    for name, by_rows in seconds.items():
+        rows, taken = np.array(sorted(by_rows.items())).T
+        plt.loglog(rows, taken, "o-", label=name)
+        if len(rows) > 1:
+            growth = taken[1:] / taken[:-1]
+            up, down = growth / (rows[1:] / rows[:-1]), 1.0 / growth
+            most, least = int(up.argmax()), int(down.argmax())
+            print(f"{name}: at most {up[most]:.2f} times the growth of the rows, up to "
+                  f"{rows[most + 1]:,.0f}; at most {max(down[least], 1.0):.2f} times less for more "
+                  f"rows, at {rows[least + 1]:,.0f}")  # fmt: skip
+    plt.xlabel("rows")
+    plt.ylabel("CPU seconds of a default fit")
+    plt.legend()
+    plt.savefig(path, dpi=150)
+
+
 def measured(name, size, limit):
     """What the table shows, and whether the fit came to its end."""
     share, seconds = multiprocessing.Value("d", 0.0), multiprocessing.Value("d", 0.0)
@@ -108,7 +130,9 @@ if __name__ == "__main__":
     parser.add_argument("--sizes", nargs="+", default=list(SIZES))
     parser.add_argument("--limit", type=float, default=240.0, help="CPU seconds per fit")
     parser.add_argument("--keep", action="store_true", help="for the guide")
+    parser.add_argument("--draw", help="file of a picture of the time by rows")
     options = parser.parse_args()
+    seconds = {}
     print(f"{'CPU seconds':26}" + "".join(f"{size:>12}" for size in options.sizes))
     for name in options.models:
         print(f"{name:26}", end="", flush=True)
@@ -116,6 +140,10 @@ if __name__ == "__main__":
         for size in options.sizes:
             shown, ended = measured(name, size, options.limit) if ended else ("-", False)
             print(f"{shown:>12}", end="", flush=True)
+            if ended:
+                seconds.setdefault(name, {})[int(size.split("x")[0])] = float(shown)
             if options.keep and re.fullmatch(r"~?[\d.]+", shown):
                 keep("seconds", size, {name: [float(shown.lstrip("~"))]})
         print()
+    if options.draw:
+        draw(seconds, options.draw)
