@@ -184,7 +184,9 @@ class LinearisedModes(NamedTuple):
         """
         means, covariances = [], []
         per_mode = len(x) * self.network.n_outputs * self.loc.shape[1]
-        for which in torch.arange(len(self.loc)).split(rows_within(1 << 22, per_mode)):
+        size = rows_within(1 << 22, per_mode)
+        # By slices, which copy no covariance.
+        for which in (slice(start, start + size) for start in range(0, len(self.loc), size)):
             outputs, factors = outputs_and_factors(self.network, self.loc[which], x.double())
             means.append(outputs)
             if packed is not None:
