@@ -39,8 +39,8 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
 
     .. math:: \min_\phi\; E_x\, KL[\,p(y \mid x) \,\|\, q_\phi(y \mid x)\,],
 
-    where the expectation over y is a Gauss-Hermite sum over the teacher's quantiles. It needs no
-    targets.
+    where the expectation over y is a sum over the teacher's quantiles at levels drawn anew for each
+    step. It needs no targets.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     arrays, rows, n_held = _rows_to_learn(X, size.n_rows, np.random.default_rng(seed))
     law = predictive(model, rows)
     learn = _of_labels if is_classifier(inner) else _of_numbers
-    start, loss, more = learn(law, n_held)
+    start, loss, more = learn(law, n_held, seed)
     arrays |= more
     x = torch.as_tensor(Student(arrays).encode(rows))[n_held:]
     held, students = safe_indexing(rows, np.arange(n_held)), []
@@ -171,26 +171,32 @@ def _rows_to_learn(
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def _of_numbers(law: Any, n_held: int) -> tuple[Tensor, Loss, dict[str, Array]]:
-    """Learn three normals, from Gauss-Hermite nodes of every row's law."""
-    nodes, weight = np.polynomial.hermite.hermgauss(7)
-    y = law.quantile(ndtr(2.0**0.5 * nodes))
+def _of_numbers(law: Any, n_held: int, seed: int) -> tuple[Tensor, Loss, dict[str, Array]]:
+    """Learn three normals, from quantiles of every row's law at levels that move every step.
+
+    Of levels that stay normals would become spikes.
+    """
+    levels, generator = np.linspace(-4.0, 4.0, 17), generator_from(seed)
+    y = law.quantile(ndtr(levels))
     if y.ndim > 2:
         raise ValueError("distill takes regressors of one target: distil one model for each.")
     mean, scale = y.mean(), y.std() or 1.0
-    weights = torch.as_tensor(weight / weight.sum()).float()
-    scaled = torch.as_tensor((y[n_held:] - mean) / scale).float()
+    scaled, below = (torch.as_tensor(a).float() for a in ((y[n_held:] - mean) / scale, levels[:-1]))
 
     def loss(outputs: Tensor, rows: Tensor) -> Tensor:
         logits, loc, log_scale = outputs.unsqueeze(1).chunk(3, dim=2)
-        z = (scaled[rows].unsqueeze(2) - loc) * (-log_scale).exp()
+        share = torch.rand(1, generator=generator)
+        weights = (-0.5 * (below + 0.5 * share).square()).softmax(0)
+        target = scaled[rows]
+        target = target[:, :-1] + share * target.diff(dim=1)
+        z = (target.unsqueeze(2) - loc) * (-log_scale).exp()
         return -(logits.log_softmax(2) - 0.5 * z.square() - log_scale).logsumexp(2) @ weights
 
     start = torch.tensor([0.0, 0.0, 0.0, -0.1, 0.0, 0.1, -1.0, -1.0, -1.0])
     return start, loss, {"y_mean": np.array(mean), "y_scale": np.array(scale)}
 
 
-def _of_labels(law: Any, n_held: int) -> tuple[Tensor, Loss, dict[str, Array]]:
+def _of_labels(law: Any, n_held: int, seed: int) -> tuple[Tensor, Loss, dict[str, Array]]:
     """Learn class probabilities."""
     proba = torch.as_tensor(law.proba()[n_held:]).float()
 

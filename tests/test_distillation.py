@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from fits import LABELS, NUMBERS, TABLE, X, fitted
 from scipy import integrate
 from sklearn.linear_model import LogisticRegression
@@ -20,6 +21,7 @@ from skbayes_sym import (
     distillation,
 )
 from skbayes_sym.distillation import Schooling
+from skbayes_sym.estimators.distributions import NormalPredictive
 from skbayes_sym.student import Student
 
 
@@ -51,6 +53,23 @@ def test_a_student_of_a_line_has_its_law(monkeypatch):
     off = 0.5 * ((mean - exact) / exact_std) ** 2 + np.log(std / exact_std) ** 2
     assert off.mean() < 0.01
     assert abs(student.lost_) < 0.01
+
+
+def test_what_it_learns_is_the_cross_entropy_and_spikes_gain_nothing():
+    """Of a standard normal .5 nats; narrow normals would fit levels that never move."""
+    law = NormalPredictive(np.zeros(50), np.ones(50))
+    _, loss, _ = distillation._of_numbers(law, 0, 0)
+    scale = float(np.sqrt((np.linspace(-4, 4, 17) ** 2).mean()))  # of all the quantiles
+
+    def mean_of(loc, std, share):
+        logits, widths = np.log([share, 1.0 - share, 1e-9]), np.log([std, 1, 1]) - np.log(scale)
+        parts = np.concatenate([logits, [loc / scale, 0.0, 0.0], widths])
+        outputs = torch.tensor(parts).float().expand(50, 9)
+        return float(np.mean([loss(outputs, torch.arange(50)).mean() for _ in range(300)]))
+
+    plain = mean_of(0.0, 1.0, 0.5)
+    assert plain == pytest.approx(0.5 - np.log(scale), abs=0.01)
+    assert all(mean_of(loc, 1e-4, 0.1) > plain + 0.05 for loc in (0.0, 0.25, 0.5))
 
 
 def test_its_answers_are_of_one_law(numbers):
