@@ -157,6 +157,8 @@ MUTANTS = [
     Mutant("models/predictive_mixtures.py", "(1.0 - law.cdf(x)).square(), y, high)",
            "law.cdf(x).square(), y, high)", "models/test_crps.py"),
     Mutant("models/predictive_mixtures.py", "roots().real", "roots() + 0j", "models/test_crps.py"),
+    Mutant("models/predictive_mixtures.py", "topk(1 + step // 8, dim=0)", "topk(1, dim=0)",
+           "models/test_crps.py"),
     # Draws of functions.
     Mutant("inference/laplace/labels_predictive.py", "(noise @ left * shrunk) @ left.mT +",
            "(noise @ left * shrunk) @ left.mT -", "estimators/test_predictive.py"),

@@ -8,7 +8,12 @@ import torch
 from scipy import stats
 
 from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.predictive_mixtures import NormalMixture, TargetMixture, crps
+from skbayes_sym.models.predictive_mixtures import (
+    NormalMixture,
+    TargetMixture,
+    _of_normals,
+    crps,
+)
 
 
 def mixture(loc, sd, log_weights=None):
@@ -61,3 +66,13 @@ def test_of_counts_it_is_a_sum():
     k = np.arange(200)
     expected = np.sum((stats.poisson.cdf(k, rate) - (k >= y)) ** 2)
     np.testing.assert_allclose(found.item(), expected, rtol=1e-6)
+
+
+@pytest.mark.long
+def test_widths_that_differ_by_seven_powers_of_ten():
+    """The integral over 201 normals against their closed form."""
+    rng = np.random.default_rng(1)
+    loc, sd = rng.standard_normal((201, 6, 1)), 10.0 ** rng.uniform(-3.5, 3.5, (201, 6, 1))
+    law = NormalMixture(*map(torch.as_tensor, (loc, np.zeros((6, 1)), sd**2)))
+    y = torch.as_tensor(rng.standard_normal((6, 1)))
+    torch.testing.assert_close(crps(law, y), _of_normals(law, y), rtol=1e-6, atol=0.0)
