@@ -184,6 +184,8 @@ class Gibbs(_Settings):
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
         """Draws, aligned; their moments stand for them where one Gaussian is needed."""
+        if problem.data.by_row.context is not None:
+            raise ValueError("solver='gibbs' knows no context of entries: use solver='vi'.")
         # What a learned prior knows of a variance: with less than one, chains sit for hundreds of
         # sweeps with components that are all but switched off.
         prior = problem.model.prior._replace(scatter=1.0)

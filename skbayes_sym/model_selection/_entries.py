@@ -205,11 +205,13 @@ def cross_validate_entries(
         if given is not None and not isinstance(given, Mapping):
             raise TypeError(f"{name} must be a dict, got {shown(given)}.")
     columns = vars(estimator).get("columns", "auto")
-    X = X if is_listed(X, columns) else _checked(X)
+    is_list = is_listed(X, columns)
+    X = X if is_list else _checked(X)
     *parts, place = _entries_of(X, columns)
     runs = Parallel(n_jobs=n_jobs)(
         delayed(_fit_and_score)(
             clone(estimator), _part(X, columns, train), [a[np.isin(place, test)] for a in parts],
+            _part(X, columns, np.intersect1d(test, place)) if is_list else None,
             dict(scoring or {}), dict(params or {}),
         )
         for train, test in splitter.split(X)
@@ -226,6 +228,7 @@ def _fit_and_score(
     estimator: BaseEstimator,
     training: Any,
     test: Sequence[Array],
+    asked: Any,
     scoring: dict[str, Callable[..., float]],
     params: dict[str, Any],
 ) -> dict[str, Any]:
@@ -233,7 +236,11 @@ def _fit_and_score(
     estimator.fit(training, **params)
     fitted = time.perf_counter()
     rows, columns, values = test
-    mean, std = estimator.predict_entries(rows, columns, return_std=True)
+    if isinstance(estimator, PredictsEntries):
+        law = estimator._predictive((rows, columns) if asked is None else asked)
+        mean, std = law.moments()
+    else:
+        mean, std = estimator.predict_entries(rows, columns, return_std=True)
     with np.errstate(all="ignore"):
         off = (values - mean) / std
         density = -0.5 * (off**2 + np.log(2.0 * np.pi * std**2))
@@ -241,7 +248,7 @@ def _fit_and_score(
     if not np.isfinite(rmse):
         raise ValueError("the squares of X's entries are beyond the range of numbers: rescale X.")
     if isinstance(estimator, PredictsEntries):
-        density = estimator._predictive((rows, columns)).log_prob(values)
+        density = law.log_prob(values)
     return {
         "test_rmse": rmse,
         "test_log_density": float(np.mean(density)),

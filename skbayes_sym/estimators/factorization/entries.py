@@ -24,6 +24,8 @@ class Observed(NamedTuple):
     weights: Array | None = None  # (N,)
     row_labels: Array | None = None  # (n,); None: their positions
     column_labels: Array | None = None  # (m,)
+    place: Array | None = None  # (N,), of each entry in its list
+    context: Array | None = None  # (N, c), coded
 
     def part(self, kept: Array) -> "Observed":
         """Entries chosen by a mask; rows and columns stay."""
@@ -32,6 +34,8 @@ class Observed(NamedTuple):
             columns=self.columns[kept],
             values=self.values[kept],
             weights=None if self.weights is None else self.weights[kept],
+            place=None if self.place is None else self.place[kept],
+            context=None if self.context is None else self.context[kept],
         )
 
     @property
@@ -63,9 +67,11 @@ class Observed(NamedTuple):
         """On the device, grouped by row and by column."""
         rows, columns = (torch.as_tensor(a, device=device) for a in (self.rows, self.columns))
         values = torch.as_tensor(self.values, device=device).to(dtype)
-        weights = self.weights
-        tensor = None if weights is None else torch.as_tensor(weights, device=device).to(dtype)
-        return entries(rows, columns, values, self.shape, tensor)
+        tensors = (
+            None if part is None else torch.as_tensor(part, device=device).to(dtype)
+            for part in (self.weights, self.context)
+        )  # fmt: skip
+        return entries(rows, columns, values, self.shape, *tensors)
 
 
 def frame_labels(X: Any) -> tuple[Array | None, Array | None]:
@@ -191,6 +197,21 @@ def list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> list[
     return [name for name in by_role[:most] if name is not None]
 
 
+def context_columns(X: Any, context: Any, columns: Any) -> Any:
+    """Columns of a frame that are the context of its entries, by name.
+
+    Raises ValueError if X isn't a frame that has them besides rows, columns and values.
+    """
+    names = [context] if isinstance(context, str) else list(context)
+    taken = list_columns(X, columns)
+    others = [] if taken is None else [name for name in X.columns if name not in taken]
+    missing = [name for name in names if name not in others]
+    if missing:
+        had = f"X has {others} besides" if others else "X is no frame with more than"
+        raise ValueError(f"{context=} names {missing}, but {had} rows, columns and values.")
+    return X[names]
+
+
 def is_listed(X: Any, columns: Any = "auto") -> bool:
     """Whether X is a list of entries: a tuple, or a frame whose columns say so."""
     return isinstance(X, tuple) or list_columns(X, columns) is not None
@@ -308,7 +329,7 @@ def listed_entries(X: Any, columns: Any = "auto") -> Observed:
         )
     return Observed(
         i[order], j[order], values[order], (len(row_labels), len(column_labels)),
-        None if weights is None else weights[order], row_labels, column_labels,
+        None if weights is None else weights[order], row_labels, column_labels, order,
     )  # fmt: skip
 
 

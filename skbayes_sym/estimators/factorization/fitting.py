@@ -14,6 +14,7 @@ from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import warn_of_empty
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
 from skbayes_sym.inference.diagnostics import rank_rhat
+from skbayes_sym.inference.factorization.context import ContextLaw
 from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor, law_cov
 from skbayes_sym.inference.factorization.factor_model import (
     FactorModel,
@@ -81,9 +82,10 @@ class FactorFit:
             _anyone(prior, law, side)
             for prior, law, side in zip(priors, laws, model.network.sides, strict=True)
         )
+        context = None if state.context is None else ContextLaw.of(*state.context[:2])
         predictor = FactorPredictor(
             rows, columns, model.network, (laws[0], laws[1]), state.likelihood, model.shift, draws,
-            (first, second),
+            (first, second), context,
         )  # fmt: skip
         scales = [torch.linalg.inv(law.precision).diagonal()[:k].sqrt() for law in laws]
         attributes = {
@@ -101,6 +103,9 @@ class FactorFit:
             attributes["noise_std_"] = likelihood.noise_std
         elif likelihood.scales_targets and len(likelihood.noise_scale):
             attributes["noise_std_"] = float(likelihood.noise_scale[0]) * data.scale
+        if context is not None:
+            attributes["context_coef_"] = context.mean.numpy() * data.scale
+            attributes["context_coef_cov_"] = context.cov.numpy() * data.scale**2
         if self.factors.bounds is not None:
             mean_field, gap = self.factors.bounds
             attributes["elbo_mean_field_"] = mean_field + data.log_jacobian

@@ -99,6 +99,10 @@ class SymVIMatrixFactorization(PredictsEntries):
     columns : "auto" or tuple of str, default="auto"
         Columns of a frame that hold a list of entries: of rows, of columns, of values, and maybe of
         weights. "auto" knows them by names such as "userId", "movie_id" and "rating".
+    context : str or tuple of str, optional
+        Further columns of such a frame that say when, where or how an entry was made, such as
+        ("hour", "device"). They have linear effects, whose scale is learned; words and missing
+        values are encoded. Entries without context are predicted in the average one.
     standardize : bool or {"center", "scale"}, default=True
         Whether to subtract the mean of the observed entries and to divide by their standard
         deviation; a word is one of the two. Counts and classes are taken as they are.
@@ -140,6 +144,9 @@ class SymVIMatrixFactorization(PredictsEntries):
         Entries that were observed.
     classes_ : ndarray of shape (n_classes,)
         Class labels, of likelihoods of classes.
+    context_coef_, context_coef_cov_ : ndarray of shape (n_effects,) and (n_effects, n_effects)
+        Posterior mean and covariance of the effects of the context, in the units of ``X`` (latent
+        of counts) per standard deviation of a column as it was encoded.
     cut_points_ : ndarray of shape (n_classes - 1,)
         Latent cut points between the labels; of "ordinal" only.
     elbo_ : float
@@ -208,6 +215,7 @@ class SymVIMatrixFactorization(PredictsEntries):
     prior: str | float = "learn"
     implicit: bool | str = False
     columns: Any = "auto"
+    context: Any = None
     standardize: bool | str = True
     max_iter: int = 300
     tol: float | None = 1e-4
@@ -228,6 +236,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         "prior": [StrOptions({"learn", "ard"}), Interval(Real, 0, None, closed="neither")],
         "implicit": ["boolean", StrOptions({"rows", "columns"})],
         "columns": [StrOptions({"auto"}), tuple, list],
+        "context": [str, tuple, list, None],
         "standardize": ["boolean", StrOptions({"center", "scale"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left"), None],
@@ -310,6 +319,7 @@ class SymVIMatrixFactorization(PredictsEntries):
             If the fit before was by `fit`, which keeps no entries: this begins anew.
         """
         self._validate_params()
+        refuse(self, ["context"], "a stream keeps no context of entries", "fit")
         stream: Listed | None = vars(self).get("_stream_")
         if self.__sklearn_is_fitted__() and stream is None:
             warn_user("fit keeps no entries to add to: partial_fit begins anew.", UserWarning)

@@ -17,6 +17,7 @@ from skbayes_sym.estimators._fit.training import LARGEST
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import (
     Observed,
+    context_columns,
     frame_labels,
     is_listed,
     listed_entries,
@@ -40,7 +41,8 @@ class MatrixTraining:
 
     ``mean``, ``scale``: what the entries as given were centred and divided by; of counts and two
     classes ``mean`` is the best constant output. ``device``, ``dtype``: where and in which
-    precision it computes. ``features``: of the rows and of the columns.
+    precision it computes. ``features``: of the rows and of the columns; ``context``: how that of
+    entries became numbers.
     """
 
     observed: Observed  # its entries, centred and scaled; of classes their positions in ``classes``
@@ -52,6 +54,7 @@ class MatrixTraining:
     dtype: torch.dtype
     task: Mapping[str, Any]  # what callbacks are handed, see `Run`
     features: tuple[Coded | None, Coded | None] = (None, None)
+    context: FeatureCode | None = None
     is_list: bool = False
     classes: Array | None = None  # distinct values in increasing order, of classes only
 
@@ -67,6 +70,13 @@ class MatrixTraining:
         for side, features in enumerate(described):
             if is_list and features is not None and features.labels is not None:
                 observed = with_labels(observed, side, features.labels)
+        context = None
+        if estimator.context:
+            table = context_columns(X, estimator.context, estimator.columns)
+            weights = np.ones(len(table)) if observed.weights is None else observed.weights
+            told = Described("context", table.iloc[observed.place], None)
+            context = FeatureCode.of_context(told, weights)
+            observed = observed._replace(context=context.encoded(told))
         labels = observed.row_labels, observed.column_labels
         codes = [
             FeatureCode.learned(
@@ -92,7 +102,7 @@ class MatrixTraining:
             dtype=dtype,
             # Its target is the matrix itself: scikit-learn's monitor scores nothing without one.
             task={"estimator": estimator, "X": X, "y": X, "metadata": None},
-            features=(codes[0], codes[1]), is_list=is_list,
+            features=(codes[0], codes[1]), context=context, is_list=is_list,
         )  # fmt: skip
         if likelihood.scales_targets:
             data = data._standardized(estimator.standardize)
@@ -154,6 +164,9 @@ class MatrixTraining:
         if by_row.weight is not None:
             weight = torch.as_tensor(self.weights, device=self.device).double()
             by_row = by_row._replace(weight=weight)
+        if by_row.context is not None:
+            context = torch.as_tensor(self.observed.context, device=self.device)
+            by_row = by_row._replace(context=context)
         by_row = by_row._replace(value=values.to(self.device, torch.float64))
         return self.entries._replace(by_row=by_row)
 
@@ -169,6 +182,7 @@ class MatrixTraining:
 
     def attributes(self) -> dict[str, Any]:
         """Fitted attributes that depend on the matrix alone."""
+        codes = (None if side is None else side[0] for side in self.features)
         named = {
             "row_labels_": self.observed.row_labels,
             "column_labels_": self.observed.column_labels,
@@ -181,7 +195,7 @@ class MatrixTraining:
             "device_": str(self.device),
             "dtype_": str(self.dtype).removeprefix("torch."),
             "_was_list_": self.is_list,
-            "_feature_codes_": tuple(None if side is None else side[0] for side in self.features),
+            "_feature_codes_": (*codes, self.context),
             **{name: value for name, value in named.items() if value is not None},
         }
 

@@ -26,7 +26,11 @@ from skbayes_sym.estimators.factorization.entries import (
 )
 from skbayes_sym.estimators.factorization.entry_law import EntryPredictive
 from skbayes_sym.estimators.factorization.fitting import stated
-from skbayes_sym.estimators.factorization.side_features import FeatureCode, of_new_rows
+from skbayes_sym.estimators.factorization.side_features import (
+    Described,
+    FeatureCode,
+    of_new_rows,
+)
 from skbayes_sym.inference.factorization.entry_predictor import (
     EntryRows,
     FactorPredictor,
@@ -36,7 +40,7 @@ from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.arguments import check_arrays, check_count, seed_of, shown
+from skbayes_sym.numerics.arguments import check_arrays, check_count, is_frame, seed_of, shown
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -73,7 +77,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     _predictor_: dict[str, Any]
     _was_list_: bool
     _seen_: tuple[Array, ...]  # rows and columns of the entries
-    _feature_codes_: tuple[FeatureCode | None, FeatureCode | None]
+    _feature_codes_: tuple[FeatureCode | None, FeatureCode | None, FeatureCode | None]
 
     def _fitted_likelihood(self) -> Likelihood:
         """The likelihood of the entries, at any parameters."""
@@ -255,7 +259,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         check_is_fitted(self)
         if is_listed(X, self.columns):
             listed = listed_entries(X, self.columns)
-            of_entries = self._law(*self._asked(*listed.labelled)).log_prob(listed.values)
+            context = self._context_of(X, listed.place)
+            law = self._law(*self._asked(*listed.labelled, context))
+            of_entries = law.log_prob(listed.values)
             is_empty = len(of_entries) == 0
             return 0.0 if is_empty else float(np.average(of_entries, weights=listed.weights))
         data, labels = self._entries_of(X)
@@ -389,12 +395,22 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         ends = np.quantile(cosines, [0.05, 0.95], axis=0)
         return Similar(order if labels is None else labels[order], mean[order], ends[:, order].T)
 
-    def _asked(self, rows: Any, columns: Any) -> tuple[FactorPredictor, Tensor]:
-        """Places of entries, (E, 2), and a predictor that has them, unknown ones at the end."""
+    def _context_of(self, X: Any, place: Array | None) -> Array | None:
+        """Context of entries of a frame in this order, coded, (E, c); None where there is none."""
+        code = self._feature_codes_[2]
+        if code is None or not is_frame(X):
+            return None
+        return code.encoded(Described("context", X if place is None else X.iloc[place], None))
+
+    def _asked(
+        self, rows: Any, columns: Any, context: Array | None = None
+    ) -> tuple[FactorPredictor, Tensor]:
+        """Places and context of entries, and a predictor that has unknown ones at the end."""
         check_is_fitted(self)
         if columns is None:
             named = list_columns(rows, self.columns, valued=False)
             if named is not None:
+                context = self._context_of(rows, None)
                 rows, columns = (rows[name] for name in named)
             elif isinstance(rows, tuple) and len(rows) >= 2:
                 rows, columns = rows[:2]
@@ -413,7 +429,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         predictor = self._predictor()
         if n_rows or n_columns:
             predictor = predictor.with_unknown(n_rows, n_columns)
-        return predictor, torch.as_tensor(np.stack([i, j], axis=1))
+        x = np.stack([i, j], axis=1)
+        x = x if context is None else np.column_stack([x, context])
+        return predictor, torch.as_tensor(x)
 
     def _entries_of(self, X: Any, side: int = 0) -> tuple[Incidence, Array | None]:
         """Entries of new rows, or columns, as the model has them, by row, and their labels."""
@@ -436,6 +454,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             observed = observed_entries(self._check_matrix(X, reset=False))
             labels = frame_labels(X)[0]
         observed = observed._replace(values=self._as_fitted(observed.values))
+        if observed.place is not None:
+            observed = observed._replace(context=self._context_of(X, observed.place))
         return observed.tensors(torch.device("cpu"), torch.float64).by_row, labels
 
     def _new_rows(

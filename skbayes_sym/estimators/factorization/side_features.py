@@ -1,6 +1,6 @@
 """Features of rows or columns: in the order of labels, as numbers; and what they rated at all."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -77,13 +77,15 @@ class Described(NamedTuple):
 class FeatureCode:
     """How features become numbers.
 
-    ``scaling`` (h,): what columns are divided by; None: none were given. ``directions`` (m, r): of
-    which entries there are.
+    ``scaling`` (h,): what columns are divided by, less ``centre``; None: none were given.
+    ``directions`` (m, r): of which entries there are. ``names``: columns of a frame.
     """
 
     columns: Columns | None = None
     scaling: Array | None = None
     directions: Array | None = None
+    centre: Array | float = 0.0
+    names: tuple[str, ...] = ()
 
     @classmethod
     def learned(
@@ -94,9 +96,11 @@ class FeatureCode:
         ``rated`` (n, m): ones where there are entries.
         """
         columns = scaling = directions = None
+        names: tuple[str, ...] = ()
         if described is not None:
             table = None if sp.issparse(described.table) else table_of(described.table)
             columns = None if table is None else Columns.learned(table)
+            names = tuple(map(str, described.table.columns)) if is_frame(described.table) else ()
             values = cls(columns, np.ones(1))._given(described)
             if values.shape[1] > MOST_FEATURES:
                 raise ValueError(
@@ -110,10 +114,21 @@ class FeatureCode:
             directions = svds(_shares(rated), k=n_kept, v0=start)[2].T
             size = np.sqrt(np.mean((_shares(rated) @ directions) ** 2, axis=0)).max()
             directions = directions / size
-        code = cls(columns, scaling, directions)
+        code = cls(columns, scaling, directions, 0.0, names)
         return None if scaling is directions is None else (code, code.encoded(described, rated))
 
-    def encoded(self, described: Described | None, rated: sp.csr_array | None) -> Array:
+    @classmethod
+    def of_context(cls, described: Described, weights: Array) -> "FeatureCode":
+        """The code of entries' context: every column has mean 0 and variance 1 by ``weights``."""
+        learned = cls.learned(described, None, 0)
+        assert learned is not None
+        code, values = learned
+        mean = np.average(values, axis=0, weights=weights)
+        spread = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
+        spread[spread < 1e-13] = 1.0  # rounding of a constant
+        return replace(code, centre=mean * code.scaling, scaling=spread * code.scaling)
+
+    def encoded(self, described: Described | None, rated: sp.csr_array | None = None) -> Array:
         """Features of any rows, and which columns they rated, in this code, (n, h + r)."""
         parts = [] if self.scaling is None or described is None else [self._given(described)]
         if self.directions is not None:
@@ -124,17 +139,21 @@ class FeatureCode:
     def _given(self, described: Described) -> Array:
         """Features in this code, (n, h); words and gaps by columns of their own."""
         name, raw = described.name, described.table
+        if is_frame(raw) and self.names:
+            by_name = {str(column): column for column in raw.columns}
+            if not set(self.names) <= set(by_name):
+                raise ValueError(f"{name} must have the columns {list(self.names)}, as in fit.")
+            raw = raw[[by_name[column] for column in self.names]]
         if self.columns is None:
             with numbers_due(name, ENCODE):
                 array = check_array(raw, accept_sparse=True, dtype=np.float64, input_name=name)
             values = np.asarray(array.toarray() if sp.issparse(array) else array)
         else:
             names = [column.name for column in self.columns.columns]
-            if not is_frame(raw):
-                parts = list(check_array(raw, dtype=None, ensure_all_finite=False).T)
+            if is_frame(raw):
+                parts = [np.asarray(raw[column]) for column in raw.columns]
             else:
-                by_name = {str(column): np.asarray(raw[column]) for column in raw.columns}
-                parts = [by_name[column] for column in names if column in by_name]
+                parts = list(check_array(raw, dtype=None, ensure_all_finite=False).T)
             if len(parts) != len(names):
                 raise ValueError(f"{name} must have the columns {names}, as in fit.")
             values = self.columns.encoded(Table(names, parts))
@@ -142,7 +161,7 @@ class FeatureCode:
         if len(self.scaling) not in (1, values.shape[1]):
             n = len(self.scaling)
             raise ValueError(f"{name} must have {n} columns, got {values.shape[1]}.")
-        return np.asarray(values / self.scaling)
+        return np.asarray((values - self.centre) / self.scaling)
 
 
 def _shares(rated: sp.csr_array) -> sp.csr_array:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.factorization.context import ContextLaw
 from skbayes_sym.inference.factorization.entry_sites import (
     SeenEntries,
     expected,
@@ -52,7 +53,10 @@ class EntryRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FactorPredictor(BasePredictor):
-    """A `Predictor` whose inputs are places (E, 2) of entries; scaled units, on the host."""
+    """A `Predictor` whose inputs are places (E, 2) of entries; scaled units, on the host.
+
+    With context they are (E, 2 + c), and without it entries are in the average one.
+    """
 
     rows: EntryRows
     columns: EntryRows
@@ -62,6 +66,7 @@ class FactorPredictor(BasePredictor):
     shift: float = 0.0  # output where factors and offsets are zero
     draws: Tensor | None = None  # (S, n + m, D); of Gibbs sampling, in place of the Gaussians
     unknown: tuple[EntryRows, EntryRows] | None = None  # a row and a column nothing is known of
+    context: ContextLaw | None = None
 
     def law(self, x: Tensor) -> Predictive:
         """Distribution of new observations of the entries."""
@@ -83,9 +88,9 @@ class FactorPredictor(BasePredictor):
         """Expected entries, without the cost of variances where noise is added, (E, 1)."""
         if self.draws is not None or not self.likelihood.scales_targets:
             return self.law(x).mean()
-        i, j = x.T
+        i, j = x[:, :2].long().T
         means = entry_means(self.rows.mean, self.columns.mean, i, j, self.network.n_components)
-        return means.unsqueeze(-1) + self.shift
+        return (means + self._of_context(x)[0]).unsqueeze(-1) + self.shift
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         return self.likelihood.predictive(self.outputs(x, n, generator=generator))
@@ -95,7 +100,7 @@ class FactorPredictor(BasePredictor):
 
         Rows and columns are drawn once a draw, so entries that share one are dependent.
         """
-        rng, (i, j) = numpy_generator(generator), (t.numpy() for t in x.T)
+        rng, (i, j) = numpy_generator(generator), x[:, :2].long().T.numpy()
         if self.draws is not None:
             n_rows, draws = len(self.rows.mean), self.draws.numpy()
             chosen = rng.integers(len(draws), size=n)
@@ -105,7 +110,10 @@ class FactorPredictor(BasePredictor):
             pairs = ((u(rng), v(rng)) for _ in range(n))
         root_k = sqrt(self.network.n_components)
         products = np.array([np.sum(one * other, axis=1) / root_k for one, other in pairs])
-        return torch.as_tensor(products).unsqueeze(-1) + self.shift
+        outputs = torch.as_tensor(products) + self.shift
+        if self.context is not None and x.shape[1] > 2:
+            outputs = outputs + self.context.drawn(x[:, 2:], n, rng)
+        return outputs.unsqueeze(-1)
 
     def log_density(self, x: Tensor, y: Tensor) -> Tensor:
         """Log densities of new observations of the entries, (E,) nats."""
@@ -123,13 +131,20 @@ class FactorPredictor(BasePredictor):
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances of the outputs, (E,) each, float64."""
-        (i, j), k = x.T, self.network.n_components
+        (i, j), k = x[:, :2].long().T, self.network.n_components
         if self.draws is not None:
             mean, variance = draw_moments(self.draws, len(self.rows.mean), i, j, k)
         else:
             mean = entry_means(self.rows.mean, self.columns.mean, i, j, k)
             variance = entry_variances(self.rows, self.columns, i, j, k)
-        return mean.double() + self.shift, variance.double()
+        known, more = self._of_context(x)
+        return mean.double() + self.shift + known, variance.double() + more
+
+    def _of_context(self, x: Tensor) -> tuple[Tensor | float, Tensor | float]:
+        """Mean and variance of what the context adds to the outputs, (E,) each."""
+        if self.context is None or x.shape[1] == 2:
+            return 0.0, 0.0
+        return self.context.moments(x[:, 2:])
 
     def prior_means(self, features: Tensor) -> Tensor:
         """Prior means of rows with these features (n, h), behind the constant if any: (n, d)."""
@@ -193,12 +208,13 @@ class FactorPredictor(BasePredictor):
         for begin, end in matrix_blocks(data.n_rows, self.columns.mean.shape[1]):
             block, means = data.block(begin, end), prior_means[begin:end]
             rows = EntryRows(*with_pinned(means, prior_cov.repeat(end - begin, 1, 1), side))
-            gaussian = block
+            known = self._of_context(block.asked)[0]
+            gaussian = block._replace(value=block.value - known)
             for update in range(1 if is_normal(self.likelihood) else 10):
                 if not is_normal(self.likelihood):
                     seen = self._seen(block, rows)
                     value, weight = sites(seen, expected(self.likelihood, seen), update)
-                    gaussian = block._replace(value=value - self.shift, weight=weight)
+                    gaussian = block._replace(value=value - self.shift - known, weight=weight)
                 sums, _ = given_pinned(packed_sums(gaussian, packed, self.columns.mean), side)
                 factor, _, target = row_conditionals(sums, law, means, noise)
                 best = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
@@ -261,10 +277,8 @@ class FactorPredictor(BasePredictor):
         return self.network.sides[0]
 
     def _seen(self, data: Incidence, rows: EntryRows) -> SeenEntries:
-        x = torch.stack([data.row, data.other.long()], dim=1)
-        return SeenEntries(
-            data.value, data.weight, *replace(self, rows=rows, draws=None).moments(x)
-        )
+        moments = replace(self, rows=rows, draws=None).moments(data.asked)
+        return SeenEntries(data.value, data.weight, *moments)
 
     def arrays(self) -> dict[str, Any]:
         """Fitted state as NumPy arrays and plain numbers, without the likelihood's kind."""
@@ -277,6 +291,7 @@ class FactorPredictor(BasePredictor):
             "unknown": None
             if self.unknown is None
             else tuple(tuple(t.numpy() for t in side) for side in self.unknown),
+            "context": None if self.context is None else tuple(t.numpy() for t in self.context[:2]),
             "params": self.likelihood.params.numpy(),
             "shift": self.shift,
             "draws": None if self.draws is None else self.draws.numpy(),
@@ -289,13 +304,14 @@ class FactorPredictor(BasePredictor):
             EntryRows(*(torch.as_tensor(a).double() for a in side))
             for side in (arrays["rows"], arrays["columns"], *(arrays["unknown"] or ()))
         )
-        draws = arrays["draws"]
+        draws, context = arrays["draws"], arrays["context"]
         first, second = (RowLaw(torch.as_tensor(a), torch.as_tensor(b)) for a, b in arrays["laws"])
         return cls(
             rows, columns, Coordinates(arrays["n_components"], *arrays["offsets"]),
             (first, second), likelihood.at(torch.as_tensor(arrays["params"])), arrays["shift"],
             None if draws is None else torch.as_tensor(draws),
             (unknown[0], unknown[1]) if unknown else None,
+            None if context is None else ContextLaw.of(*context),
         )  # fmt: skip
 
 

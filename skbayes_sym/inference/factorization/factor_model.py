@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.factorization.context import ContextLaw
 from skbayes_sym.inference.factorization.entry_sites import noise_variance
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior, RowLaw, SidePrior
 from skbayes_sym.inference.factorization.incidence import Coordinates, Entries
@@ -27,8 +28,8 @@ MOST_PERMUTED = 14  # components whose signed permutations are summed exactly
 class FactorModel(NamedTuple):
     """The four nouns of `skbayes_sym.models.model.Model`, of a matrix; scaled units.
 
-    An entry is ``likelihood(shift + a_i + b_j + u_i . v_j / sqrt(k))``. The transformations of the
-    rows of U and V in ``group`` change neither that nor the prior.
+    An entry is ``likelihood(shift + a_i + b_j + u_i . v_j / sqrt(k) + c . w)`` with a context c.
+    The transformations of the rows of U and V in ``group`` change neither that nor the prior.
     """
 
     network: Coordinates
@@ -60,6 +61,7 @@ class FactorState(NamedTuple):
     cov: Tensor  # (n + m, D, D)
     likelihood: Likelihood  # at the parameters learned so far
     laws: tuple[RowLaw, RowLaw] | None = None  # of the rows and of the columns
+    context: ContextLaw | None = None
 
     def to(self, dtype: torch.dtype) -> "FactorState":
         """Moments in another precision."""
@@ -156,7 +158,9 @@ class FactorProblem:
         for rows, side in zip(self.data.sides, network.sides, strict=True):
             pinned = positions(side.pinned, cov)
             cov[rows.own, pinned, pinned] = 0.0
-        return FactorState(mean, cov, model.likelihood, self._held_laws())
+        context = self.data.by_row.context
+        effects = None if context is None else ContextLaw.narrow(context)
+        return FactorState(mean, cov, model.likelihood, self._held_laws(), effects)
 
     def laws(self, state: FactorState) -> tuple[RowLaw, RowLaw]:
         """Laws of the rows and the columns; as held at first of a state that knows none."""

@@ -28,6 +28,7 @@ class Incidence(NamedTuple):
     other: Tensor  # (N,) int32, the column of each
     value: Tensor  # (N,)
     weight: Tensor | None = None  # (N,), how often each counts; None: all once
+    context: Tensor | None = None  # (N, c), what else is known of each
 
     @property
     def n_rows(self) -> int:
@@ -40,14 +41,22 @@ class Incidence(NamedTuple):
             return self
         begin, end = int(self.start[first]), int(self.start[last])
         start = self.start[first : last + 1] - begin
-        weight = None if self.weight is None else self.weight[begin:end]
-        return Incidence(start, self.other[begin:end], self.value[begin:end], weight)
+        weight, context = (
+            None if part is None else part[begin:end] for part in (self.weight, self.context)
+        )
+        return Incidence(start, self.other[begin:end], self.value[begin:end], weight, context)
 
     @property
     def row(self) -> Tensor:
         """The row of each entry, (N,) int64."""
         rows = torch.arange(self.n_rows, device=self.start.device)
         return torch.repeat_interleave(rows, self.start.diff())
+
+    @property
+    def asked(self) -> Tensor:
+        """Place of each entry and its context, (N, 2 + c)."""
+        places = torch.stack([self.row, self.other.long()], dim=1)
+        return places if self.context is None else torch.cat([places, self.context], dim=1)
 
     @property
     def total_weight(self) -> float:
@@ -112,19 +121,20 @@ def entries(
     values: Tensor,
     shape: tuple[int, int],
     weights: Tensor | None = None,
+    context: Tensor | None = None,
 ) -> Entries:
     """Both groupings of the entries ``R[rows[e], columns[e]] = values[e]``.
 
     Within a row, and within a column, the order given is kept. Entries that come row by row are
     not copied.
 
-    ``rows``, ``columns``: N below 2^31; ``values`` (N,); ``weights`` (N,).
+    ``rows``, ``columns``: N below 2^31; ``values`` (N,); ``weights`` (N,); ``context`` (N, c).
     """
     rows, columns = rows.int(), columns.int()
     if bool((rows[1:] < rows[:-1]).any()):
         order = torch.argsort(rows, stable=True)
         rows, columns, values = rows[order], columns[order], values[order]
-        weights = None if weights is None else weights[order]
+        weights, context = (None if part is None else part[order] for part in (weights, context))
     turn = torch.argsort(columns, stable=True).int()
     turned = None if weights is None else weights[turn]
     starts = []
@@ -132,7 +142,7 @@ def entries(
         counts = torch.bincount(places, minlength=n)
         starts.append(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
     return Entries(
-        Incidence(starts[0], columns, values, weights),
+        Incidence(starts[0], columns, values, weights, context),
         Incidence(starts[1], rows[turn], values[turn], turned),
         turn,
     )

@@ -117,17 +117,25 @@ def seen_entries(data: Entries, posterior: FactorState, model: FactorModel) -> S
         centre[where] = products(mean[rows], mean[n:], block) / root_k
         square = products(second, packed, block) / root_k**2
         variance[where] = (square - centre[where].square()).clamp(min=0.0)
+    if posterior.context is not None and data.by_row.context is not None:
+        known, more = posterior.context.moments(data.by_row.context)
+        centre, variance = centre + known, variance + more
     return SeenEntries(value, data.by_row.weight, centre + model.shift, variance)
 
 
 def expected_squares(data: Incidence, posterior: FactorState, model: FactorModel) -> float:
-    """Weighted sum over entries of ``E_q (r - u . v / sqrt(k))^2``; ``data`` are those by row.
+    """Weighted sum of ``E_q (r - c . w - u . v / sqrt(k))^2``; ``data`` are entries by row.
 
     By sums over the entries of each row: no number is kept for an entry.
     """
     n, (mean, cov), k = data.n_rows, posterior[:2], model.n_components
     packed, others = packed_second_moments(mean[n:], cov[n:]), mean[n:].contiguous()
-    multiplicity, total = packed_multiplicity(mean), data.squares
+    multiplicity, spread = packed_multiplicity(mean), 0.0
+    if posterior.context is not None and data.context is not None:
+        known, variance = posterior.context.moments(data.context)
+        spread = float((variance if data.weight is None else variance * data.weight).sum())
+        data = data._replace(value=data.value - known)
+    total = data.squares + spread
     for begin, end in matrix_blocks(n, mean.shape[1]):
         rows = slice(begin, end)
         sums = packed_sums(data.block(begin, end), packed, others)
@@ -156,8 +164,8 @@ def side_moments(problem: FactorProblem, posterior: FactorState, index: int) -> 
 def mean_field_elbo(data: Entries, posterior: FactorState, model: FactorModel) -> float:
     """ELBO of q itself, a lower bound on log p(R), nats; O(N k^2).
 
-    What was learned of the noise and of the shrinkage of features is taken as given. Of ``data``
-    only the entries by row are looked at.
+    What was learned of the noise, of the shrinkage of features and of effects is taken as given. Of
+    ``data`` only the entries by row are looked at.
     """
     problem = FactorProblem(data, data, model)
     if is_normal(posterior.likelihood):
@@ -166,6 +174,7 @@ def mean_field_elbo(data: Entries, posterior: FactorState, model: FactorModel) -
     else:
         seen = seen_entries(data, posterior, model)
         total = seen.total(expected(posterior.likelihood, seen).value)
+    total -= 0.0 if posterior.context is None else posterior.context.kl()
     laws, sides = problem.laws(posterior), zip(data.sides, model.network.sides, strict=True)
     for index, (rows, side) in enumerate(sides):
         moments = side_moments(problem, posterior, index)

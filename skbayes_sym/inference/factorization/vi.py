@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import torch
 
+from skbayes_sym.inference.factorization.context import less_context
 from skbayes_sym.inference.factorization.entry_sites import expected, is_normal, learned, sites
 from skbayes_sym.inference.factorization.factor_model import (
     FIXED_NOISE_SWEEPS,
@@ -27,7 +28,7 @@ from skbayes_sym.inference.factorization.factor_model import (
     FactorState,
     OnSweep,
 )
-from skbayes_sym.inference.factorization.incidence import Entries
+from skbayes_sym.inference.factorization.incidence import Entries, products
 from skbayes_sym.inference.factorization.sides import (
     CovarianceFamily,
     learn_prior,
@@ -148,20 +149,27 @@ def _sweep(
         update = update_side(problem, data.sides[index], index, posterior, covariance, added)
         posterior, fit, part = learn_prior(problem, index, posterior, update, number)
         rest += part
+    squares, n = data.by_row.squares + fit, data.by_row.total_weight
+    if posterior.context is not None:
+        rows, columns = posterior.mean.split(problem.shape)
+        fitted = products(rows, columns, data.by_row) / problem.model.n_components**0.5
+        law, more = posterior.context.regressed(
+            data.by_row, data.by_row.value - fitted, posterior.noise_variance
+        )
+        posterior, squares, rest = posterior._replace(context=law), squares + more, rest - law.kl()
     learns = number >= problem.n_fixed
     if not is_normal(posterior.likelihood):
         # A step in its parameters costs as much as all else: in every fourth sweep, but at first.
         learns &= number < 8 or number % 4 == 0
         posterior, data, log_likelihood = _with_sites(problem, posterior, number, learns=learns)
         return posterior, data, log_likelihood + rest
-    squares, n = data.by_row.squares + fit, data.by_row.total_weight
     if learns:
         low, high = problem.model.noise_range
         log_noise = 0.5 * log(min(max(squares / max(n, 1), low), high))
         best = posterior.likelihood.at(torch.tensor([log_noise], dtype=torch.float64))
         posterior = posterior._replace(likelihood=best)
     log_likelihood = normal_log_density(squares, n, posterior.noise_variance)
-    return posterior, data, log_likelihood + rest
+    return posterior, less_context(problem.data, posterior.context), log_likelihood + rest
 
 
 def _with_sites(
@@ -169,7 +177,7 @@ def _with_sites(
 ) -> tuple[FactorState, Entries, float]:
     """A step in the noise, Gaussian entries that stand for the likelihood then, and its part."""
     if is_normal(posterior.likelihood):
-        return posterior, problem.data, 0.0
+        return posterior, less_context(problem.data, posterior.context), 0.0
     seen = seen_entries(problem.data, posterior, problem.model)
     likelihood, terms = posterior.likelihood, expected(posterior.likelihood, seen)
     if learns:
@@ -177,6 +185,7 @@ def _with_sites(
     value, weight = sites(seen, terms, number)
     like = problem.data.by_row.value
     data = problem.data.with_values((value - problem.model.shift).to(like), weight.to(like))
+    data = less_context(data, posterior.context)
     return posterior._replace(likelihood=likelihood), data, seen.total(terms.value)
 
 

@@ -10,8 +10,9 @@ import torch
 from scipy.stats import norm
 from sklearn.base import clone
 
-from skbayes_sym import SymVIMatrixFactorization, invariance_gap, predictive
+from skbayes_sym import SymVIMatrixFactorization, invariance_gap, load, predictive, save
 from skbayes_sym.inference.solvers import VI
+from skbayes_sym.model_selection import cross_validate_entries
 from skbayes_sym.models import Heteroscedastic, NegativeBinomial, StudentT, TargetLikelihood
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
@@ -738,3 +739,48 @@ def test_a_scale_that_is_given_stays():
     assert model.noise_std_ == pytest.approx(0.4)
     _, std = model.predict_entries([0], [0], return_std=True)
     assert std[0] > 0.4 * 2**0.5  # four degrees of freedom
+
+
+@pytest.mark.long
+def test_the_context_of_entries_has_effects(tmp_path):
+    """Known ones are found; words are encoded; predictions, scores, folds and files take it."""
+    rng = np.random.default_rng(0)
+    hour, device = rng.uniform(0.0, 24.0, len(CSV)), rng.choice(["tv", "web", "app"], len(CSV))
+    effect = 0.1 * hour + (device == "tv")
+    frame = CSV.assign(rating=CSV.rating + effect, hour=hour, device=device)
+    model = clone(MODEL).set_params(context=("hour", "device")).fit(frame)
+    assert model.context_coef_[0] == pytest.approx(0.1 * hour.std(), abs=0.05)
+    later, tv = frame.assign(hour=hour + 2.0), frame.assign(device="tv")
+    np.testing.assert_allclose(model.predict(later) - model.predict(frame), 0.2, atol=0.02)
+    gain = model.predict(tv) - model.predict(frame.assign(device="web"))
+    np.testing.assert_allclose(gain, 1.0, atol=0.15)
+    plain = clone(MODEL).fit(frame)
+    assert model.elbo_ > plain.elbo_ + 100.0
+    folds = [cross_validate_entries(m, frame, cv=2)["test_rmse"].mean() for m in (model, plain)]
+    assert folds[0] < 0.75 * folds[1]
+    law = predictive(model, frame[:5])
+    assert model.score(frame[:5]) == pytest.approx(law.log_prob(frame.rating[:5]).mean())
+    draws = law.functions(4000)
+    np.testing.assert_allclose(draws.std(1), law.uncertainty().epistemic ** 0.5, rtol=0.1)
+    save(model, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(frame[::-1]), model.predict(frame)[::-1])
+    average = model.predict_entries(frame.userId, frame.movieId)  # without context
+    assert np.corrcoef(model.predict(frame) - average, effect)[0, 1] > 0.999
+    new = frame[frame.userId == 1].assign(userId=99)
+    found = model.with_new_rows(new).predict(new) - model.predict(new.assign(userId=1))
+    assert np.abs(found).max() < 0.3
+    with pytest.raises(ValueError, match=r"context must have the columns \['hour', 'device'\]"):
+        model.predict(CSV)
+
+
+def test_contexts_that_are_none():
+    model = clone(MODEL).set_params(context="hour")
+    for given in (CSV, (ROWS, COLUMNS, X[ROWS, COLUMNS])):
+        with pytest.raises(ValueError, match=r"context='hour' names \['hour'\], but X "):
+            model.fit(given)
+    for settings in ({"context": "rating"}, {"context": "movie_title", "solver": "gibbs"}):
+        with pytest.raises(ValueError, match=r"names \['rating'\]|knows no context"):
+            clone(model).set_params(**settings).fit(CSV)
+    with pytest.raises(ValueError, match="context='hour' does not apply: a stream keeps"):
+        model.partial_fit(CSV)
