@@ -44,7 +44,8 @@ SEVERAL_DEFAULTS = {
 # Of frames, labels, objects and learned scales, which no case of a class may have.
 OF_SOME_FITS = {
     "feature_names_in_", "row_labels_", "column_labels_", "likelihood_", "prior_scale_",
-    "prior_groups_", "relevance_", "feature_importances_", "widths_", "width_scores_",
+    "prior_groups_", "context_coef_", "context_coef_cov_", "relevance_", "feature_importances_",
+    "widths_", "width_scores_",
 }  # fmt: skip
 
 # Too few steps to converge on purpose.
