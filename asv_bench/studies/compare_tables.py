@@ -145,6 +145,12 @@ def judge(model: Any, X: Any, y: Any, train: Any, test: Any) -> dict[str, float]
     return dict(zip(NUMBERS, map(float, values), strict=True))
 
 
+def _ahead(stack: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """How far the stack is ahead in the splits that both have, nats per row."""
+    gains = [fit["log density"] - other[s]["log density"] for s, fit in stack.items() if s in other]
+    return float(np.mean(gains))
+
+
 def summary(title: str, found: Mapping[str, Mapping[str, Any]], *, store: bool) -> None:
     """Print how far the stack is ahead of every model over tables; the half that judges is kept."""
     means = {
@@ -158,7 +164,7 @@ def summary(title: str, found: Mapping[str, Mapping[str, Any]], *, store: bool) 
         tables = [t for t in means if model in means[t] and "stack" in means[t]]
         if not tables:
             continue
-        ahead = np.array([means[t]["stack"] - means[t][model] for t in tables])
+        ahead = np.array([_ahead(found[t]["stack"], found[t][model]) for t in tables])
         seconds = [f["CPU s"] for t in tables for f in found[t][model].values()]
         if store and "judging" in title:
             kind = "classes" if "classification" in title else "numbers"
