@@ -88,7 +88,12 @@ def _exchanged(
 
     def rises(share: float) -> bool:
         slope = float((weight * less / (rest + both * second + share * less)).sum())
-        return slope + (up / share if up else 0.0) - (down / (both - share) if down else 0.0) > 0.0
+        return (
+            slope
+            + (up / max(share, 1e-300) if up else 0.0)
+            - (down / max(both - share, 1e-300) if down else 0.0)
+            > 0.0
+        )
 
     if not up and not rises(0.0):
         return 0.0
