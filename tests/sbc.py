@@ -59,7 +59,7 @@ def mcmc(init: str, seed: int) -> Ranks:
     pairs = {
         "f(0.7)": (network.forward(draws, at)[:, 0, 0], network.forward(theta, at)[0, 0, 0]),
         "noise": (torch.as_tensor(reg.noise_std_samples_).flatten(), sigma),
-        "|W1|^2": (bound.squares(draws)[:, 0], bound.squares(theta)[0, 0]),
+        "|W1|^2": (bound.sums(draws.square())[:, 0], bound.sums(theta.square())[0, 0]),
     }
     return {name: float(weight @ (d < truth).numpy()) for name, (d, truth) in pairs.items()}
 

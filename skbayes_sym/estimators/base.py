@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -35,8 +37,7 @@ from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.arguments import shown
-from skbayes_sym.numerics.linalg import decompositions_in_words
-from skbayes_sym.numerics.memory import memory_in_words
+from skbayes_sym.numerics.machine import errors_in_words
 
 Made = TypeVar("Made")
 
@@ -70,8 +71,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         """
         before = {k: v for k, v in vars(self).items() if is_fitted_name(k)}
         with (
-            warnings_name(self), one_thread(), logging_to_stderr(self.verbose),
-            memory_in_words(), decompositions_in_words(),
+            warnings_name(self), one_thread(), logging_to_stderr(self.verbose), errors_in_words()
         ):  # fmt: skip
             try:
                 self.__dict__.pop("_fitted_with_", None)
@@ -221,9 +221,8 @@ class RowEstimator(BayesianEstimator):
         with self._fitting():
             data = Training.open(self, X, y, sample_weight)
             model = self._model(data)
-            data = data.on(
-                worthwhile(self.device, data.device, lambda: self._flops_a_step(data, model))
-            )
+            flops = partial(self._flops_a_step, data, model)
+            data = replace(data, device=worthwhile(self.device, data.device, flops))
             run = Run(data.task, lambda found: self._attributes(data, model, found))
             method = self._method()
             with self._keeping(run):
@@ -330,7 +329,7 @@ def numbers(columns: list[Array]) -> list[Array]:
 @contextmanager
 def prediction() -> Iterator[None]:
     """Run with one thread, no gradients, and errors of memory and of decompositions in words."""
-    with one_thread(), torch.no_grad(), memory_in_words(), decompositions_in_words():
+    with one_thread(), torch.no_grad(), errors_in_words():
         yield
 
 

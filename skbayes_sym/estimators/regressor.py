@@ -77,7 +77,7 @@ class BayesianRegressorMixin(RegressorMixin):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
-        tags.target_tags.positive_only = self._is_of_counts()
+        tags.target_tags.positive_only = self._chosen_likelihood.is_discrete
         return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
@@ -88,13 +88,9 @@ class BayesianRegressorMixin(RegressorMixin):
             if issparse(y):
                 raise TypeError("Sparse data was passed for y: give y.toarray().")
             y = y.astype(np.float64)
-        if self._is_of_counts():
+        if self._chosen_likelihood.is_discrete:
             check_counts(y, self.likelihood)
         return X, y
-
-    def _is_of_counts(self) -> bool:
-        """Whether the likelihood's targets are whole numbers."""
-        return self._chosen_likelihood.is_discrete
 
     @property
     def likelihood_(self) -> Likelihood:
@@ -131,7 +127,7 @@ class BayesianRegressorMixin(RegressorMixin):
     def _encode_targets(self, y: Array) -> Targets:
         columns = y.reshape(len(y), -1)
         constant = (columns == columns[0]).all(axis=0)
-        if len(columns) > 1 and constant.any() and not self._is_of_counts():
+        if len(columns) > 1 and constant.any() and not self._chosen_likelihood.is_discrete:
             place = int(constant.argmax())
             which = "y" if columns.shape[1] == 1 else f"column {place} of y"
             warn_user(

@@ -48,7 +48,8 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.models.networks.network import Network, RecordingNetwork
 from skbayes_sym.models.priors import ScalesByGroup
-from skbayes_sym.numerics.linalg import cholesky, decompositions_in_words
+from skbayes_sym.numerics.linalg import cholesky
+from skbayes_sym.numerics.machine import errors_in_words
 from skbayes_sym.numerics.memory import rows_within
 
 
@@ -388,7 +389,7 @@ def leverages_of(
 def _one_target(rows: Tensor) -> Callable[[Tensor], Tensor]:
     """Leverages of one target, whose noise scales all of the curvature: O(n m) in its axes."""
     n, p = rows.shape
-    with decompositions_in_words():
+    with errors_in_words():
         values, axes = torch.linalg.eigh(rows.mT @ rows if p < n else rows @ rows.mT)
     values = values.clamp_min(0.0)
     squares = (rows @ axes).square() if p < n else axes.square() * values

@@ -261,10 +261,6 @@ class ScalesByGroup(Prior):
         """The normal prior at log precisions (*B, G)."""
         return GaussianPrior((-0.5 * hyper).exp()[..., self.group])
 
-    def squares(self, theta: Tensor) -> Tensor:
-        """Sum of squares in every group, (*B, P) -> (*B, G)."""
-        return self.sums(theta.square())
-
     def sums(self, values: Tensor) -> Tensor:
         """Sum over every group, (*B, P) -> (*B, G)."""
         total = values.new_zeros(*values.shape[:-1], self.n_groups)
@@ -317,7 +313,7 @@ class ScalesByGroup(Prior):
         determined = self.sizes.to(theta) - hyper.exp() * self.sums(variance)
         a = self.shape
         rate = 2.0 * a * self.reference_variance.to(theta)
-        target = (determined.clamp_min(0.0) + 2.0 * a) / (self.squares(theta) + rate)
+        target = (determined.clamp_min(0.0) + 2.0 * a) / (self.sums(theta.square()) + rate)
         return torch.lerp(hyper, target.log(), damping)
 
     def collapsed(self) -> "CollapsedScales":
@@ -369,7 +365,7 @@ class CollapsedScales(Prior):
         :math:`\psi(\text{shape}) - \log \text{rate}`.
         """
         s, a = self.scales, self.scales.shape
-        rate = a * s.reference_variance.to(theta) + 0.5 * s.squares(theta)
+        rate = a * s.reference_variance.to(theta) + 0.5 * s.sums(theta.square())
         return 0.5 * (rate.log() - torch.digamma(a + 0.5 * s.sizes.to(theta)))
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:

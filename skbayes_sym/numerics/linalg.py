@@ -1,7 +1,6 @@
 """Linear algebra: Cholesky factors with a remedy, layers, ridge regression, many ridge systems."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,19 +14,6 @@ from skbayes_sym.numerics.random import normal_like
 
 class NotPositiveDefiniteError(ArithmeticError):
     """A matrix that must be positive definite isn't, in the arithmetic at hand."""
-
-
-@contextmanager
-def decompositions_in_words() -> Iterator[None]:
-    """Say what to do where torch's own decompositions fail."""
-    try:
-        yield
-    except torch.linalg.LinAlgError as error:
-        raise NotPositiveDefiniteError(
-            "a matrix has no decomposition in this arithmetic: data or hyperparameters are "
-            "extreme. Standardise X and y, give X as float64, or give scales, noise and "
-            f"learning rates ordinary values. ({str(error).splitlines()[0]})"
-        ) from error
 
 
 def cholesky(matrix: Tensor, *, what: str, remedy: str) -> Tensor:

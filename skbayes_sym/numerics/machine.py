@@ -1,4 +1,4 @@
-"""The machine: one wait for several tensors, constants of a device, threads, jobs."""
+"""The machine: one wait for several tensors, constants of a device, threads, jobs, errors."""
 
 import threading
 import warnings
@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -36,6 +38,10 @@ def closing(results: Generator[Any, None, None]) -> Iterator[Generator[Any, None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\d+ tasks (which|have)", UserWarning)
             results.close()
+
+
+# What allocators say, of a host and of a GPU.
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 class _Inside(SimpleNamespace):
@@ -77,6 +83,27 @@ def one_thread() -> Iterator[None]:
                 torch.set_num_threads(_INSIDE.main_before)
             elif _INSIDE.n == 0:
                 torch.set_num_threads(_INSIDE.before)
+
+
+@contextmanager
+def errors_in_words() -> Iterator[None]:
+    """Say what to do where torch finds no memory, or no decomposition of a matrix."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        if isinstance(error, torch.linalg.LinAlgError):
+            raise NotPositiveDefiniteError(
+                "a matrix has no decomposition in this arithmetic: data or hyperparameters are "
+                "extreme. Standardise X and y, give X as float64, or give scales, noise and "
+                f"learning rates ordinary values. ({reason})"
+            ) from error
+        if not any(words in str(error) for words in _OUT_OF_MEMORY):
+            raise
+        raise MemoryError(
+            f"out of memory: {reason} Use fewer rows, draws, members or weights at once, or give "
+            "X as float32."
+        ) from error
 
 
 @lru_cache(256)

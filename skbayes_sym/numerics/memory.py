@@ -1,8 +1,7 @@
 """Whether arrays will fit, before the first of them is made."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -26,9 +25,6 @@ _HOST = torch.device("cpu")
 
 # So few bytes are there wherever Python runs; asking takes a fifth of a millisecond.
 ALWAYS_THERE = 1 << 20
-
-# What torch's allocators say, of a host and of a GPU.
-_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 def rows_within(most_numbers: int, numbers_per_row: int) -> int:
@@ -71,20 +67,6 @@ def covariance_part(n_rows: int, n_targets: int) -> Part:
         16 * n_rows**2 * n_targets,
         "Ask for fewer rows, or use return_std=True.",
     )
-
-
-@contextmanager
-def memory_in_words() -> Iterator[None]:
-    """Turn what torch's allocators raise into a `MemoryError` that says what to do."""
-    try:
-        yield
-    except RuntimeError as error:  # torch.OutOfMemoryError of a GPU is one, too
-        if not any(words in str(error) for words in _OUT_OF_MEMORY):
-            raise
-        raise MemoryError(
-            f"out of memory: {str(error).splitlines()[0]} Use fewer rows, draws, members or "
-            "weights at once, or give X as float32."
-        ) from error
 
 
 def require_memory(parts: Sequence[Part], device: torch.device, *, task: str = "this fit") -> None:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from skbayes_sym.numerics import memory
+from skbayes_sym.numerics.machine import errors_in_words
 from skbayes_sym.numerics.memory import (
     Part,
     available_bytes,
-    memory_in_words,
     require_memory,
     rows_within,
 )
@@ -101,7 +101,7 @@ def test_the_limit_of_an_address_space_counts():
         assert 0.5 * (1 << 30) < available_bytes(CPU) <= 1 << 30
         with (
             pytest.raises(MemoryError, match=r"out of memory: .*Use fewer rows"),
-            memory_in_words(),
+            errors_in_words(),
         ):
             torch.empty(1 << 32)
     finally:
@@ -109,7 +109,7 @@ def test_the_limit_of_an_address_space_counts():
 
 
 def test_other_errors_stay_what_they_are():
-    with pytest.raises(RuntimeError, match="shapes"), memory_in_words():
+    with pytest.raises(RuntimeError, match="shapes"), errors_in_words():
         raise RuntimeError("shapes differ")
 
 

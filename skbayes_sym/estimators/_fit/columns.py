@@ -54,11 +54,11 @@ def table_of(X: Any) -> Table | None:
         if not isinstance(array, np.ndarray) or array.ndim != 2 or not array.size:
             return None
         names, columns = [f"{i}" for i in range(array.shape[1])], list(array.T)
-    table = Table(names, columns)
-    plain = all(c.dtype.kind in "fiubc" and not _missing(c).any() for c in columns)
+    gaps = [bool(_missing(c).any()) for c in columns]
+    if not any(gaps) and all(c.dtype.kind in "fiubc" for c in columns):
+        return None
     words = [_is_words(c, name) for name, c in zip(names, columns, strict=True)]
-    has_gaps = any(_missing(c).any() for c in columns)
-    return table if not plain and (any(words) or has_gaps) else None
+    return Table(names, columns) if any(words + gaps) else None
 
 
 def _missing(values: Array) -> Array:

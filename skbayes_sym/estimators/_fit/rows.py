@@ -53,10 +53,6 @@ class Scaling(NamedTuple):
             scaled /= self.scale
             return scaled
 
-    def largest(self, ends: Array) -> Array:
-        """Largest absolute scaled values, column by column: one of two `column_ends`."""
-        return np.asarray(np.abs(self.apply(ends)).max(axis=0))
-
 
 def canonical_rows(X: Array, y: Array, weight: Array) -> tuple[Rows, Array]:
     """Merge equal (x, y) rows and sort the rest; weights must be positive.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions, callback_context
+from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators.optimizers import Adam, VariationalAdam
 from skbayes_sym.numerics.optimise import (
     BufferedLoss,
@@ -109,8 +109,10 @@ class Run:
         """Open a task of at most ``n_blocks``; ``so_far`` gives what has been found, if asked."""
         self._n_blocks = self._n_left = n_blocks
         self._start: float | None = perf_counter()  # None once the time has been told
-        self._context = callback_context(self._task["estimator"], n_blocks)
-        if self._context is not None:
+        estimator = self._task["estimator"]
+        # Callbacks are its own, or of an estimator around it.
+        if {"_skl_callbacks", "_parent_callback_ctx"} & vars(estimator).keys():
+            self._context = estimator._init_callback_context(max_subtasks=n_blocks)
             self._context.call_on_fit_task_begin(**self._task)
         self._begin_block()
         if so_far is not None:

@@ -1,9 +1,7 @@
 """All that is taken from scikit-learn and isn't public there, and what its versions differ in."""
 
 from importlib.metadata import PackageNotFoundError, metadata
-from typing import Any
 
-from sklearn.base import BaseEstimator
 from sklearn.base import _fit_context as fit_context
 from sklearn.metrics._scorer import _BaseScorer as BaseScorer
 from sklearn.utils import _safe_indexing as safe_indexing
@@ -30,23 +28,12 @@ def page_of_a_class() -> str:
     return "" if ".invalid" in site else f"{site}/api/generated/skbayes_sym.{{estimator_name}}.html"
 
 
-def callback_context(estimator: BaseEstimator, n_blocks: int) -> Any:
-    """Context by which callbacks of an estimator, or of one around it, hear of a fit's blocks.
-
-    None where there is no one to tell.
-    """
-    if {"_skl_callbacks", "_parent_callback_ctx"} & vars(estimator).keys():
-        return estimator._init_callback_context(max_subtasks=n_blocks)
-    return None
-
-
 __all__ = [
     "BaseScorer",
     "CallbackSupportMixin",
     "HasMethods",
     "Interval",
     "StrOptions",
-    "callback_context",
     "check_sample_weight",
     "fit_context",
     "num_samples",

@@ -1,7 +1,7 @@
 """Training data as every method takes them: checked, in canonical form, scaled, on the device."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -106,10 +106,6 @@ class Training:
         data._require_range()
         return data
 
-    def on(self, device: torch.device) -> "Training":
-        """The same there."""
-        return self if device == self.device else replace(self, device=device)
-
     @property
     def n_rows(self) -> int:
         """Number of distinct rows."""
@@ -196,7 +192,7 @@ class Training:
                 f"from {1.0 / largest:g} to {largest:g} are in this arithmetic's range. Rescale "
                 "the weights, or give X as float64."
             )
-        wide = self.x_scaling.largest(self.rows.x_ends)
+        wide = np.abs(self.x_scaling.apply(self.rows.x_ends)).max(axis=0)
         remedy = "rescale it, or give X as float64."
         if wide.max() > largest:
             place = int(wide.argmax())
@@ -206,7 +202,8 @@ class Training:
             )
         if self.y_scaling is None:
             return
-        spread, wide = self.target_spread, self.y_scaling.largest(self.rows.y_ends)
+        wide = np.abs(self.y_scaling.apply(self.rows.y_ends)).max(axis=0)
+        spread = self.target_spread
         wrong = (wide > largest) | (spread < 1.0 / largest)
         if wrong.any():
             place = int(wrong.argmax())

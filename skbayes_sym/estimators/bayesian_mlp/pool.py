@@ -206,11 +206,6 @@ def _renamed(attributes: Mapping[str, Any], names: Mapping[str, str]) -> dict[st
     return {new: attributes[name] for name, new in names.items() if name in attributes}
 
 
-def linear_network(n_inputs: int, n_outputs: int) -> MLP:
-    """A network without a hidden layer."""
-    return MLP(n_inputs, (), n_outputs, IDENTITY)
-
-
 @dataclass(frozen=True, eq=False)
 class Pool:
     """Modes, members and a linear model: base of pools of numbers and of labels."""
@@ -226,13 +221,17 @@ class Pool:
         network, effort = fully_connected(model.network), self.effort
         n_columns = network.n_outputs if data.y_scaling is not None else max(2, network.n_outputs)
         members = effort.members_model(network.n_inputs, n_columns, model.likelihood)
-        linear = linear_network(network.n_inputs, network.n_outputs)
+        linear = MLP(network.n_inputs, (), network.n_outputs, IDENTITY)
         line = Model(linear, model.likelihood, LayerScales().bind(linear.layout), Trivial())
         run.begin()
         parts, blocks = Parts(), 1.0 - effort.linear_blocks
 
         def pooled(parts: Parts) -> PoolFit:
-            return PoolFit(parts, self.without_left_out(parts), members)
+            """Networks that count alike, of labels the two kinds; the linear model doesn't."""
+            counts = {"modes": parts.n_modes, "members": parts.n_members}
+            if self.kinds_are_alike:
+                counts = {kind: min(1, n) for kind, n in counts.items()}
+            return PoolFit(parts, Weights.of(0.0, counts), members)
 
         def fitted(name: str, method: Method | None, of: Model, blocks: float) -> Parts:
             if method is None or parts.were_stopped:
@@ -263,13 +262,6 @@ class Pool:
 
     def linear(self, data: Training, model: Model, parts: Parts) -> Any:
         raise NotImplementedError
-
-    def without_left_out(self, parts: Parts) -> Weights:
-        """Networks count alike, of labels the two kinds; the linear model doesn't."""
-        counts = {"modes": parts.n_modes, "members": parts.n_members}
-        if self.kinds_are_alike:
-            counts = {kind: min(1, n) for kind, n in counts.items()}
-        return Weights.of(0.0, counts)
 
     def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
         """Parts with the weights, and the noise, that left-out rows give."""

@@ -24,7 +24,7 @@ from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
-from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Numbers, linear_network
+from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Numbers
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.laplace.common import REGRESSOR_CONSTRAINTS
 from skbayes_sym.estimators.laplace.effort import ModesEffort
@@ -44,7 +44,7 @@ from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Model
-from skbayes_sym.models.networks.mlp import MLP, TANH
+from skbayes_sym.models.networks.mlp import IDENTITY, MLP, TANH
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import LayerScales, UnboundPrior
 from skbayes_sym.symmetry.group import Trivial
@@ -78,16 +78,14 @@ class PoolOfNetworks(NetworkEstimator):
         """All modes, and a gradient a weight for the curvature; else one member after another."""
         return float(max(1, self.n_modes * n_weights))
 
-    def _refuse_network(self) -> None:
-        if self.n_modes == 0:
-            why = "n_modes=0 leaves the members, which have a width and a prior of their own"
-            refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
-
     def _units(self, data: Training, n_outputs: int) -> int:
         """Hidden units of "auto"."""
         raise NotImplementedError
 
     def _model(self, data: Training) -> Model:
+        if self.n_modes == 0:
+            why = "n_modes=0 leaves the members, which have a width and a prior of their own"
+            refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
         likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
         widths = self.hidden_layer_sizes
         if isinstance(widths, str):
@@ -103,7 +101,7 @@ class PoolOfNetworks(NetworkEstimator):
         """The networks at the modes, or the linear model."""
         network = self.network_
         if name == "linear":
-            network = linear_network(network.n_inputs, network.n_outputs)
+            network = MLP(network.n_inputs, (), network.n_outputs, IDENTITY)
         posterior = self.linear_posterior_ if name == "linear" else self.posterior_
         return LinearisedModes(network, *(t.to(like.device) for t in posterior.tensors))
 
@@ -255,7 +253,6 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         return ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
 
     def _method(self) -> Numbers:
-        self._refuse_network()
         widens = isinstance(self.hidden_layer_sizes, str)
         is_free = self._has_default_noise and isinstance(self.noise_std, str)
         prior = prior_object(self.prior)
@@ -397,7 +394,6 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
         )  # fmt: skip
 
     def _method(self) -> Labels:
-        self._refuse_network()
         alternative = FLAT if isinstance(self.prior, str) else None
         return Labels(self.n_modes, self.n_members, alternative)
 

@@ -152,12 +152,6 @@ class ModesFit:
             warn_of_moving_mode(curve, stopped, tol, data.total_weight)
 
 
-def _starts(problem: EvidenceProblem, n: int, seed: int) -> Tensor:
-    """Starting points (n, P) on the problem's device."""
-    drawn = starting_points(problem.network, n, generator=generator_from(seed))
-    return drawn.to(problem.data.x.device)
-
-
 def some_rows(problem: Problem, most: int) -> Problem:
     """The problem of at most ``most`` rows, spread evenly."""
     rows = chosen_rows(len(problem.data.x), most)
@@ -369,7 +363,8 @@ class _Searches(NamedTuple):
         return ModesFit(search, problem.network, problem.prior, self.seeds[1])
 
     def _draw(self, problem: NumbersEvidence, n: int) -> Tensor:
-        return _starts(problem, n, self.seeds[0])
+        drawn = starting_points(problem.network, n, generator=generator_from(self.seeds[0]))
+        return drawn.to(self.data.device)
 
     def _on_step(self, problem: NumbersEvidence) -> OnSearch:
         """Ends a block after every step, and keeps what has been found by then."""
@@ -417,8 +412,8 @@ class EvidenceLaplaceLabels:
 
         run.begin()
         with torch.no_grad():
-            start = _starts(problem, n_restarts, start_seed)
-            problem, search = self._search(problem, start, run, unrefined)
+            start = starting_points(network, n_restarts, generator=generator_from(start_seed))
+            problem, search = self._search(problem, start.to(data.device), run, unrefined)
             fit = unrefined(problem, search)
             run.keep(lambda: fit)
             modes = fit.search.modes

@@ -205,7 +205,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
 
     def _likelihood(self, data: Training) -> Likelihood:
         likelihood = self._chosen_likelihood
-        if self._is_of_counts() and self.fit_intercept and not data.rows.y.any():
+        if likelihood.is_discrete and self.fit_intercept and not data.rows.y.any():
             raise ValueError(
                 f"likelihood={self.likelihood!r} needs at least one positive count in y: without "
                 "any, the best intercept is minus infinity. Use fit_intercept=False."

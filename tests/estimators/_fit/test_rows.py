@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from skbayes_sym import BayesianMLPRegressor, PredictiveStackingRegressor, load, save
 from skbayes_sym.estimators._fit.columns import Columns, table_of
-from skbayes_sym.estimators._fit.rows import Scaling, canonical_rows, column_ends, column_scaling
+from skbayes_sym.estimators._fit.rows import canonical_rows, column_ends, column_scaling
 
 
 @pytest.fixture
@@ -116,14 +116,6 @@ def test_ends_of_columns_are_the_smallest_and_the_largest(shape):
         values[place] *= 10.0
         found = column_ends(values)
         np.testing.assert_array_equal(found, [values.min(axis=0), values.max(axis=0)])
-
-
-def test_the_largest_scaled_value_is_that_of_all():
-    rng = np.random.default_rng(0)
-    values, scaling = rng.normal(size=(99, 4)), Scaling(rng.normal(size=4), np.arange(1.0, 5.0))
-    np.testing.assert_array_equal(
-        scaling.largest(column_ends(values)), np.abs(scaling.apply(values)).max(axis=0)
-    )
 
 
 FRAME = pd.DataFrame({

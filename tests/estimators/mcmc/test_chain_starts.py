@@ -82,7 +82,7 @@ def test_scales_and_relevances(prior):
     bound = prior.bind(reg.network_.layout)
     assert tuple(reg.prior_groups_) == bound.names
     theta = torch.as_tensor(reg.samples_)
-    rate = bound.shape * bound.reference_variance + 0.5 * bound.squares(theta)
+    rate = bound.shape * bound.reference_variance + 0.5 * bound.sums(theta.square())
     law = stats.gamma(bound.shape + 0.5 * bound.sizes.numpy(), scale=1 / rate.numpy())
     scale = law.rvs((400, *rate.shape), random_state=0) ** -0.5
     np.testing.assert_allclose(np.log(reg.prior_scale_), np.log(scale).mean((0, 1, 2)), atol=0.05)

@@ -46,36 +46,13 @@ def search_numbers(
 ) -> Search:  # fmt: skip
     """``n`` modes or fewer from points that ``draw(n)`` (n, P) gives, begun in both ways.
 
-    ``begun``: modes of parts of the rows, begun in both ways, to go on from instead.
+    Those of too low an evidence use n more points: up to one and a half times the cost of ``n``
+    modes. Told to end, it gives the first ``n`` as they are. ``begun``: modes of parts of the rows,
+    begun in both ways, to go on from instead.
     """
     if not begins_both_ways(problem):
         return how.search(problem, draw(n), on_step=on_step)
-    return search_both_ways(how, problem, draw(2 * n), on_step, begun)
-
-
-def alternating(n: int, like: Tensor) -> Tensor:
-    """Every second of ``n`` restarts, bool (n,)."""
-    return torch.arange(n, device=like.device) % 2 == 1
-
-
-def noise_share(modes: Modes, y: Tensor) -> float:
-    """Share of the variance of targets (N, T) that the mode of the highest evidence calls noise."""
-    best = modes.score.argmax()
-    spread = y.var(0, correction=0)
-    variance = modes.noise_precision[best].reciprocal().to(y)
-    return float((variance / torch.where(spread > 0.0, spread, 1.0)).mean())
-
-
-def search_both_ways(
-    how: EvidenceSearch, problem: NumbersEvidence, theta: Tensor,
-    on_step: OnSearch | None = None, begun: Modes | None = None,
-) -> Search:  # fmt: skip
-    """R modes from starting points (2R, P), of which those of too low an evidence use the second R.
-
-    Up to one and a half times the cost of R modes. Told to end, it gives the first R as they are.
-    """
-    n = len(theta) // 2
-    n_first = max(n, 2)  # a single mode is the better of two
+    theta, n_first = draw(2 * n), max(n, 2)  # a single mode is the better of two
     doubted = alternating(n_first, theta)
     if begun is not None and len(begun.theta) >= n_first:
         first = how.resumed(problem, mapped(lambda t: t[:n_first], begun), on_step)
@@ -95,6 +72,19 @@ def search_both_ways(
     if second.has_ended:
         return as_found.ended_by(second.stop_reason)
     return joined([first.of(kept), second])
+
+
+def alternating(n: int, like: Tensor) -> Tensor:
+    """Every second of ``n`` restarts, bool (n,)."""
+    return torch.arange(n, device=like.device) % 2 == 1
+
+
+def noise_share(modes: Modes, y: Tensor) -> float:
+    """Share of the variance of targets (N, T) that the mode of the highest evidence calls noise."""
+    best = modes.score.argmax()
+    spread = y.var(0, correction=0)
+    variance = modes.noise_precision[best].reciprocal().to(y)
+    return float((variance / torch.where(spread > 0.0, spread, 1.0)).mean())
 
 
 def _kept(score: Tensor, doubted: Tensor, n: int) -> Tensor:

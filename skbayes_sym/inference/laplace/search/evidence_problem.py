@@ -153,26 +153,16 @@ class EvidenceProblem:
         require_factor(system, self.remedy)
         return system
 
-    def log_evidence(
-        self, theta: Tensor, misfit: Tensor, hyper: SearchHyper, system: System
-    ) -> Tensor:
-        """Laplace's estimate at modes (R, P) of misfits (R,), none of their copies: (R,) nats."""
-        prior, log_precision = self.prior, hyper.log_precision
-        n, squares = prior.sizes.to(theta), prior.squares(theta)
-        log_prior = 0.5 * (n * log_precision - log_precision.exp() * squares).sum(1)
-        return self.log_normaliser(hyper) - misfit + log_prior - 0.5 * system.log_det
-
     def evaluated(
         self, theta: Tensor, rows: "SearchRows", hyper: SearchHyper
     ) -> tuple[Tensor, System]:
-        """Log evidences (R,) and the posterior's precisions at ``theta`` (R, P)."""
-        expansion = rows.expansion(hyper)
+        """Laplace's estimates (R,) at ``theta`` (R, P), of no copies, and precisions A."""
+        prior, log_precision, expansion = self.prior, hyper.log_precision, rows.expansion(hyper)
         system = self.system(expansion.curvature, hyper)
-        return self.log_evidence(theta, expansion.value, hyper, system), system
-
-    def log_hyperprior(self, hyper: SearchHyper) -> Tensor:
-        """Log density of the log precisions, (R,) nats."""
-        return self.prior.log_hyperprior(hyper.log_precision)
+        n, squares = prior.sizes.to(theta), prior.sums(theta.square())
+        log_prior = 0.5 * (n * log_precision - log_precision.exp() * squares).sum(1)
+        log_likelihood = self.log_normaliser(hyper) - expansion.value
+        return log_likelihood + log_prior - 0.5 * system.log_det, system
 
     def update(
         self, theta: Tensor, rows: "SearchRows", hyper: SearchHyper, system: System
@@ -236,13 +226,8 @@ class NumbersEvidence(EvidenceProblem):
     noise_precision: Tensor | None = None  # (T,), of a noise that isn't learned
 
     @property
-    def is_outnumbered(self) -> bool:
-        """Whether there are more weights than numbers to learn from."""
-        return self.data.y.numel() < self.network.layout.n_params
-
-    @property
     def keeps_best(self) -> bool:
-        return self.prior.is_learned and self.is_outnumbered
+        return self.prior.is_learned and self.data.y.numel() < self.network.layout.n_params
 
     def begin(self, doubted: Tensor) -> tuple[Self, SearchHyper]:
         y, n = self.data.y, len(doubted)

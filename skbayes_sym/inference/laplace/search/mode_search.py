@@ -299,14 +299,11 @@ def _iterated(
 ) -> tuple[_State, SearchRows]:
     """Restarts after one step, and the update that follows it, with their passes over the rows."""
     theta, hyper = state.here[:2]
-
-    def misfit(theta: Tensor, which: Tensor) -> Tensor:
-        return problem.of(which).misfit(theta, hyper.of(which))
-
     precision = hyper.log_precision.exp()[:, problem.prior.group]
     theta, damping, n_moved = step(
-        misfit, theta, rows.expansion(hyper), precision, state.damping, is_wary=is_wary
-    )
+        lambda theta, which: problem.of(which).misfit(theta, hyper.of(which)),
+        theta, rows.expansion(hyper), precision, state.damping, is_wary=is_wary,
+    )  # fmt: skip
     if n_moved:
         rows = problem.expansion(theta)
     here = state.here._replace(theta=theta)
@@ -314,7 +311,8 @@ def _iterated(
     if not _has_update(problem, i):
         return state, rows
     value, system = problem.evaluated(theta, rows, hyper)
-    here = _Place(theta, hyper, value, value + problem.log_hyperprior(hyper))
+    score = value + problem.prior.log_hyperprior(hyper.log_precision)
+    here = _Place(theta, hyper, value, score)
     if i >= problem.schedule.best_start and problem.keeps_best:
         higher = here.score > state.best.score
         state = state._replace(
@@ -362,7 +360,7 @@ def _found(
     """Modes where restarts are, or were best; those of sources in the places of their copies."""
     theta, hyper, *_ = _where(state.best.score > -inf, state.best, state.here)
     value, system = problem.evaluated(theta, problem.expansion(theta), hyper)
-    log_hyperprior = problem.log_hyperprior(hyper)
+    log_hyperprior = problem.prior.log_hyperprior(hyper.log_precision)
     n_restarts = torch.ones_like(state.n_iter)
     factor = system.cholesky()
     modes = Modes(theta, *hyper, factor, value, log_hyperprior, state.n_iter, n_restarts)

@@ -16,8 +16,8 @@ from skbayes_sym.inference.laplace.search.beginnings import (
     cross_validated,
     folds,
     is_better,
-    search_both_ways,
     search_labels,
+    search_numbers,
     unexplained,
     unexplained_share,
 )
@@ -64,7 +64,7 @@ def evidence(problem, theta, doubted):
 )
 def test_every_mode_is_of_the_better_beginning(problem, right):
     theta = starts(problem, 8)
-    found = search_both_ways(HOW, problem, theta).modes.log_evidence
+    found = search_numbers(HOW, problem, lambda n: theta[:n], 4).modes.log_evidence
     assert found.shape == (4,)
     assert found.median() > evidence(problem, theta[:4], not right).max() + 5.0
     assert found.median() > evidence(problem, theta[:4], right).min() - 5.0
@@ -75,7 +75,7 @@ def test_where_both_beginnings_lead_alike_nothing_is_sought_anew():
     problem = a_bend()
     problem.data.y[:] = problem.data.x[:, :1]  # a line without noise
     theta = starts(problem, 8)
-    search = search_both_ways(HOW, problem, theta)
+    search = search_numbers(HOW, problem, lambda n: theta[:n], 4)
     once = HOW.search(problem, theta[:4], alternating(4, theta))
     torch.testing.assert_close(search.modes.theta, once.modes.theta)
 
@@ -84,7 +84,7 @@ def test_where_both_beginnings_lead_alike_nothing_is_sought_anew():
 def test_one_mode_is_the_better_of_two():
     problem = a_line_in_noise()
     theta = starts(problem, 2)
-    found = search_both_ways(HOW, problem, theta).modes.log_evidence
+    found = search_numbers(HOW, problem, lambda n: theta[:n], 1).modes.log_evidence
     both = [evidence(problem, theta[i : i + 1], b) for i, b in enumerate((False, True))]
     torch.testing.assert_close(found, torch.cat(both).max().unsqueeze(0))
 
@@ -99,7 +99,8 @@ def test_stopped_it_gives_the_first_restarts(last):
         assert len(so_far().modes.theta) == 4 or step < 60
         return step == last
 
-    search = search_both_ways(EvidenceSearch(60, tol=None), problem, starts(problem, 8), stop)
+    how = EvidenceSearch(60, tol=None)
+    search = search_numbers(how, problem, lambda n: starts(problem, n), 4, stop)
     assert told == list(range(1, last + 1))
     assert search.stopped == ["callback"] * 4
     assert len(search.modes.theta) == len(search.curves) == 4

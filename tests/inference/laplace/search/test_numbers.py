@@ -308,7 +308,7 @@ def test_of_a_linear_model_the_evidence_is_exact_and_at_its_maximum_in_the_scale
             moved = hyper.log_precision.clone()
             moved[0, group] += shift
             at = hyper._replace(log_precision=moved)
-            log_hyperprior = float(problem.log_hyperprior(at)[0])
+            log_hyperprior = float(problem.prior.log_hyperprior(moved)[0])
             slopes.append(exact_log_evidence(problem, at) + log_hyperprior)
         assert abs(slopes[0] - slopes[1]) / 2e-4 < 1e-4
 
@@ -446,8 +446,8 @@ def test_of_more_weights_than_rows_the_best_is_kept():
     x = rng.standard_normal((40, 40))
     y = x[:, :3].sum(1, keepdims=True) + rng.standard_normal((40, 1))
     problem = problem_of(table(x, y / y.std()), widths=(10,))
-    assert problem.is_outnumbered
-    assert not problem_of(linear_data()).is_outnumbered
+    assert problem.keeps_best
+    assert not problem_of(linear_data()).keeps_best
     start = problem.network.init(2, generator=torch.Generator().manual_seed(0))
     search = EvidenceSearch(100, tol=1e-9).search(problem, start)
     first = problem.schedule.best_start - 8  # updates before

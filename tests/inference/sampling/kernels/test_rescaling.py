@@ -31,7 +31,9 @@ def moved(position, n_moves, generator, domain=None):
 
 def check_norms(state):
     """|theta_g|^2 / (n_g s_g^2) is F(n_g, 2a)."""
-    ratio = SCALES.squares(state.position[:, :-1]) / (SCALES.sizes * SCALES.reference_variance)
+    ratio = SCALES.sums(state.position[:, :-1].square()) / (
+        SCALES.sizes * SCALES.reference_variance
+    )
     for g, size in enumerate(SCALES.sizes.tolist()):
         assert stats.kstest(ratio[:, g].numpy(), stats.f(size, 1.0).cdf).pvalue > 1e-4
     torch.testing.assert_close(state.value, PRIOR(state.position))
