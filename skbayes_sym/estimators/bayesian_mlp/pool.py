@@ -180,10 +180,12 @@ class PoolFit:
         if modes is not None:
             attributes |= modes.attributes(data, model)
         if members is not None:
-            attributes |= _renamed(members.attributes(data, self.members_model), _MEMBERS)
+            found = members.attributes(data, self.members_model)
+            attributes |= {new: found[name] for name, new in _MEMBERS.items() if name in found}
             attributes["member_network_"] = self.members_model.network
         if linear is not None and self.weights.linear:
-            attributes |= _renamed(linear.attributes(data, model), _LINEAR)
+            found = linear.attributes(data, model)
+            attributes |= {new: found[name] for name, new in _LINEAR.items() if name in found}
         if self.noise is not None:
             attributes["noise_shape_"] = self.noise
         if data.y_scaling is not None:
@@ -200,10 +202,6 @@ class PoolFit:
             noise_std = unit * np.sqrt(variance)
             attributes["noise_std_"] = float(noise_std[0]) if len(noise_std) == 1 else noise_std
         return attributes
-
-
-def _renamed(attributes: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    return {new: attributes[name] for name, new in names.items() if name in attributes}
 
 
 @dataclass(frozen=True, eq=False)

@@ -461,17 +461,15 @@ class MLP:
                 f"sign flips are no symmetry of {self.activation.name!r} units: they need an odd "
                 "activation (tanh, identity). Use symmetry='permutation' or 'auto'."
             )
-        groups = tuple(Units(self._units(i), flip=signed) for i in range(1, self.n_layers))
-        return Product(groups) if groups else Trivial()
+        where, groups = self.layout.positions, []
+        for i in range(1, self.n_layers):
+            bias = where(f"b{i}").unsqueeze(1)
+            entries = torch.cat([where(f"W{i}"), bias, where(f"W{i + 1}").T], dim=1)
+            groups.append(Units(entries, flip=signed))
+        return Product(tuple(groups)) if groups else Trivial()
 
     def chain_likelihood(
         self, likelihood: Likelihood, x: Tensor, y: Tensor, weight: Tensor
     ) -> MLPChainLikelihood:
         """The log likelihood of many weight vectors at once, by hand-written passes."""
         return MLPChainLikelihood(self, likelihood, x, y, weight)
-
-    def _units(self, layer: int) -> Tensor:
-        """Positions of the incoming weights, bias and outgoing weights of each hidden unit."""
-        where = self.layout.positions
-        incoming, bias = where(f"W{layer}"), where(f"b{layer}").unsqueeze(1)
-        return torch.cat([incoming, bias, where(f"W{layer + 1}").T], dim=1)

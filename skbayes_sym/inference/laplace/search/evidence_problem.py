@@ -117,12 +117,6 @@ class EvidenceProblem:
         return self.weight.sum(1)
 
     @property
-    def has_few_rows(self) -> bool:
-        """Whether systems are solved in the space of the rows."""
-        n_derivatives = len(self.data.x) * self.network.n_outputs
-        return are_few(n_derivatives, self.network.layout.n_params)
-
-    @property
     def keeps_best(self) -> bool:
         """Whether scales may run away while the evidence falls: the last iterate isn't the one."""
         return self.prior.is_learned
@@ -264,7 +258,7 @@ class NumbersEvidence(EvidenceProblem):
         n_targets = y.shape[1]
         squares = theta.new_zeros(n_restarts, n_targets)
         slope = theta.new_zeros(n_restarts, n_targets, p)
-        few, packed = self.has_few_rows, theta.new_zeros(1, 1, 1)
+        few, packed = are_few(y.numel(), p), theta.new_zeros(1, 1, 1)
         size = len(x) if few else rows_per_block(self.network, n_restarts)
         for rows in torch.arange(len(x), device=x.device).split(size):
             outputs, jacobian = outputs_and_factors(self.network, theta, x[rows])
@@ -458,7 +452,7 @@ class LabelsEvidence(EvidenceProblem):
 
     def expansion(self, theta: Tensor) -> Expansion:
         """The negative log likelihood to second order; O(R N P^2), or O(R N K P) of few rows."""
-        few, parts = self.has_few_rows, []
+        few, parts = are_few(len(self.data.x) * self.network.n_outputs, theta.shape[1]), []
         for r, one in enumerate(theta):
             value, gradient = one.new_zeros(()), one.new_zeros(len(one))
             packed, roots = one.new_zeros(1, 1), []
