@@ -180,12 +180,12 @@ class PoolFit:
         if modes is not None:
             attributes |= modes.attributes(data, model)
         if members is not None:
-            found = members.attributes(data, self.members_model)
-            attributes |= {new: found[name] for name, new in _MEMBERS.items() if name in found}
+            trained = members.attributes(data, self.members_model)
+            attributes |= {new: trained[name] for name, new in _MEMBERS.items() if name in trained}
             attributes["member_network_"] = self.members_model.network
         if linear is not None and self.weights.linear:
-            found = linear.attributes(data, model)
-            attributes |= {new: found[name] for name, new in _LINEAR.items() if name in found}
+            line = linear.attributes(data, model)
+            attributes |= {new: line[name] for name, new in _LINEAR.items() if name in line}
         if self.noise is not None:
             attributes["noise_shape_"] = self.noise
         if data.y_scaling is not None:
