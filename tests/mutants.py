@@ -310,6 +310,8 @@ MUTANTS = [
            "models/test_learned_scales.py"),
     Mutant("inference/pooling.py", "p[first], p[second] = share, both - share",
            "p[first], p[second] = both - share, share", "inference/pooling/test_pool.py"),
+    Mutant("inference/pooling.py", "up / max(share, 1e-300)", "up / share",
+           "inference/pooling/test_pool.py"),
     Mutant("inference/pooling.py", "(law.noise_variance * factor.square())",
            "(law.noise_variance / factor.square())", "inference/pooling/test_pool.py"),
     Mutant("inference/gaussian_process.py", "loc = y - variance * solved",

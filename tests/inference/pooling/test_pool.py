@@ -63,6 +63,14 @@ def test_no_other_weights_score_more(prior, generator):
     assert bool((p[pull > 0.0] > 0.0).all())
 
 
+def test_parts_far_behind_share_next_to_nothing():
+    log_density = torch.tensor([[0.0], [-5.0], [-50.0]], dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    p = stacking_weights(log_density, one, prior=log_density[:, 0].exp())
+    assert float(p[0]) > 0.99
+    assert bool((p > 0.0).all())
+
+
 def test_a_kind_that_gains_clearly_less_is_not_kept():
     def kept(modes, members):
         kinds = {"modes": modes * ROWS, "members": members * ROWS}
