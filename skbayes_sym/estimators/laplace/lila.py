@@ -108,7 +108,7 @@ class LILAEstimator(LaplaceEstimator):
         if adam.layers != "all":
             raise ValueError("LILA's posterior covers all layers: leave layers='all'.")
         given, objective = given_invariances(self.invariances), given_objective(adam)
-        is_auto = given is not None and isinstance(given.families, str)
+        is_auto = given is not None and given.families == "auto"
         if is_auto and objective.transforms and self.image_shape is None:
             warn_of_nothing_to_learn()
         invariances = Families.of(given, self._image_shape(self.n_features_in_))
