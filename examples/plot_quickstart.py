@@ -2,8 +2,7 @@
 Quick start
 ===========
 
-What a network loses that doesn't know its own symmetries, in one picture; then the same model in a
-scikit-learn pipeline, with a grid search that decides whether they help on a table.
+What a network loses that doesn't know its own symmetries, in one picture.
 """
 
 # %%
@@ -87,44 +86,3 @@ for axis, (symmetry, fit) in zip(axes, fits.items(), strict=True):
     axis.set_xlabel("x (dashed: the truth)")
 axes[1].set_ylabel("")
 plt.show()
-
-# %%
-# A table of numbers
-# ------------------
-# Any scikit-learn tool works as usual: here a split, and a grid search over the same parameter.
-
-from sklearn.datasets import load_diabetes
-from sklearn.model_selection import GridSearchCV, train_test_split
-
-from skbayes_sym import predictive
-
-X, y = load_diabetes(return_X_y=True)
-X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, random_state=0)
-
-model = SymmetrizedVIRegressor(hidden_layer_sizes=(10,), activation="tanh", random_state=0)
-search = GridSearchCV(model, {"symmetry": ["auto", None]}).fit(X_train, y_train)
-
-# %%
-# `predictive` takes the search as it would take a pipeline, and gives the distribution of every
-# target: mean and standard deviation (observation noise included), quantiles, intervals, densities,
-# and how much of its uncertainty more data could remove.
-
-future = predictive(search, X_test)
-low, high = future.interval(0.9).T
-covered = np.mean((low < y_test) & (y_test < high))
-uncertainty = future.uncertainty()
-best = search.best_estimator_
-
-print("diabetes, 5-fold R2 of symmetry =", end=" ")
-for params, score in zip(
-    search.cv_results_["params"], search.cv_results_["mean_test_score"], strict=True
-):
-    print(f"{params['symmetry']}: {score:.3f}", end="   ")
-print(f"""
-test R2                       {search.score(X_test, y_test):.3f}
-test log predictive density   {future.log_prob(y_test).mean():.3f} nats per row
-90 % intervals cover          {covered:.0%} of the test set
-std of a prediction           {future.std().mean():.1f}, of which noise {best.noise_std_:.1f}
-share of epistemic variance   {np.mean(uncertainty.epistemic / uncertainty.total):.1%}
-evidence lower bound          {best.elbo_:.1f} nats ({best.symmetry_gap_:.1f} from symmetry)
-""")

@@ -80,7 +80,6 @@ LESS = {
     },
     "plot_quickstart.py": {
         "symmetry=symmetry, ": "symmetry=symmetry, max_iter=20, ",
-        '"tanh", random_state=0': '"tanh", random_state=0, max_iter=20',
     },
     "plot_symmetry_removal.py": {"n_warmup=400": "n_warmup=10", "n_warmup=100": "n_warmup=2"},
     "plot_two_weight_network.py": {"n_nodes: int = 40": "n_nodes: int = 10"},
