@@ -232,15 +232,13 @@ for alpha, (coarse_evidence, *coarse_gaps) in COARSE_RULE.items():
     )
 
 # %%
-# At :math:`\alpha = 0.1` mean-field loses 0.28 nats and exact symmetrisation 0.01. Two draws of the
-# group recover most of that, but not all: half of them are wasted on the identity. From
+# At :math:`\alpha = 0.1` mean-field loses 0.28 nats and exact symmetrisation 0.01. From
 # :math:`\alpha = 0.2` on the modes are so far apart that mean-field settles on one of them and
-# symmetrising afterwards does as well: what is left is the shape of one mode, which no mean-field
-# Gaussian fits.
+# symmetrising afterwards does as well.
 #
-# The curves show the whole way. Mean-field keeps its mean in the middle until the modes are about
-# 0.4 apart, nearly four of their standard deviations, and then moves out quickly. Its gap peaks
-# just before. ``plot_mode_seeking.py`` derives the number for round modes: 3.74.
+# Mean-field keeps its mean in the middle until the modes are about 0.4 apart, nearly four of their
+# standard deviations, and then moves out quickly. ``plot_mode_seeking.py`` derives the number for
+# round modes: 3.74.
 
 curve_alphas = (0.03, 0.04, 0.05, 0.07, 0.1, 0.12, 0.14, 0.144, 0.15, 0.157, 0.17, 0.19, 0.25, 0.3)
 curves: dict[str, list[Fit]] = {name: [] for name in PAID_BACK}
@@ -325,8 +323,7 @@ figure.colorbar(shades, ax=panels, label="posterior density", shrink=0.7)
 # --------------------------------
 #
 # The paper also compares test errors (its Table 2). Here they are against the noiseless
-# :math:`\alpha|x|`, beside the distance to what is best under this prior and this noise: the mean
-# function of the true posterior.
+# :math:`\alpha|x|`, beside the distance to the mean function of the true posterior.
 
 
 def mean_function(log_density: Tensor, x: Tensor) -> np.ndarray:
