@@ -132,11 +132,10 @@ def compare_models(
     ``predict(X, return_std=True)`` as a normal distribution. An impossible observation makes a log
     density of -inf, and so its mean.
 
-    A row that several folds test counts once, with its mean. That rows of a fold share one fit, and
-    folds share training rows, adds variance of which no unbiased estimate exists (Bengio &
-    Grandvalet 2004); the standard errors leave it out. So two standard errors are a hint and not
-    yet proof. Keep rows that depend on each other (of one patient, one day) together: give ``cv``
-    the pairs of a group splitter, and expect larger errors than stated.
+    A row that several folds test counts once, with its mean. Folds share training rows, which adds
+    variance of which no unbiased estimate exists (Bengio & Grandvalet 2004); the standard errors
+    leave it out. Keep rows that depend on each other (of one patient, one day) together: give
+    ``cv`` the pairs of a group splitter.
 
     Evidences compare between models of the same ``y``. Laplace's estimates of networks are wrong by
     tens of nats, so they don't settle a width, an activation or a method (:ref:`comparing_models`).
