@@ -88,9 +88,8 @@ right.legend(frameon=False)
 # ---------------------
 # Labels cost more than pictures. An ensemble learns from twenty, then asks for ten at a time: at
 # random, those whose label tells most about the model by itself (BALD), or the ten that tell most
-# together. Ten rows that are each the most informative are much alike; a batch isn't. Beside them a
-# Gaussian process chooses the ten whose two likeliest labels are the closest; the ensemble learns
-# from these, too. It learned more from them than from rows of its own choice.
+# together. Beside them a Gaussian process chooses the ten whose two likeliest labels are the
+# closest; the ensemble learned more from these than from rows of its own choice.
 
 X, y = load_digits(return_X_y=True)
 N_BATCHES = 9

@@ -272,9 +272,8 @@ figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center"
 # It is the ratio that counts
 # ---------------------------
 #
-# The paper's Figure 5 repeats this with four widths of the modes. KL doesn't change if target and
-# approximation are stretched alike, so distance over width is all that matters: against
-# :math:`\alpha / \sigma` the four curves are one.
+# The paper's Figure 5 repeats this with four widths of the modes: against :math:`\alpha / \sigma`
+# the four curves are one.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.0), sharey=True, layout="constrained")
 shades = plt.cm.viridis([0.0, 0.33, 0.6, 0.85])

@@ -126,8 +126,7 @@ def remove_symmetries(
     -----
     **When labels mean nothing.** Where units overlap, as in wide layers whose units mostly follow
     the prior, the alignment isn't identified. Functions stay right; means, variances and plots of
-    single weights don't. Look at ``margin``. It is measured against Gaussians fitted to the labels
-    themselves, so it is optimistic for overlapping units.
+    single weights don't. Look at ``margin``, which is optimistic for overlapping units.
 
     The method is Stephens' relabelling with a diagonal Gaussian for every unit and exact
     assignments. It takes O(n d^2 p) a sweep and layer of d units with p weights, and a few
