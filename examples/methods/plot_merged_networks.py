@@ -6,8 +6,6 @@ Networks trained from different starts have hidden units in different orders, so
 their weights is of no use. `symmetry_of` reads from a module which units can be exchanged;
 `~skbayes_sym.symmetry.aligned` brings any number of networks to one order, and
 `~skbayes_sym.symmetry.merge` averages them (Ainsworth et al. 2023). No layer is described by hand.
-
-This takes about fifteen seconds of one core.
 """
 
 import matplotlib.pyplot as plt

@@ -13,8 +13,7 @@ posterior :math:`q_G(w_1, w_2) = \frac12 [q(w_1, w_2) + q(w_2, w_1)]` need not c
 
 Two weights leave nothing to chance: every expectation below is an integral over the plane, done to
 eight digits, so that what differs between the methods is the method. The model is written with the
-package's nouns (a layout, a forward pass, a declared group), the way any other model of your own
-would be.
+package's nouns: a layout, a forward pass, a declared group.
 """
 
 from collections.abc import Callable, Iterable, Sequence
