@@ -96,8 +96,9 @@ def test_gradients_by_draws_are_those_by_moments(generator):
 
 @pytest.mark.parametrize(("symmetry", "n"), [("auto", 48), ("permutation", 6), ("sign_flip", 8)])
 def test_a_fit_reports_the_gap_of_its_whole_group(symmetry, n):
+    torch.manual_seed(0)  # of the module's own scales
     reg = quick(Filters(), symmetry=symmetry).fit(X, Y)
-    group, draws = reg.symmetry_, 2000
+    group, draws = reg.symmetry_, 20_000  # rare draws have most of the variance
     assert group.log_order == pytest.approx(np.log(n))
     noise = torch.randn(draws, len(reg.posterior_.loc), generator=torch.Generator().manual_seed(1))
     posterior = MeanFieldGaussian(*(a.astype(float) for a in vars(reg.posterior_).values()))
