@@ -310,7 +310,7 @@ MUTANTS = [
            "models/test_learned_scales.py"),
     Mutant("inference/pooling.py", "p[first], p[second] = share, both - share",
            "p[first], p[second] = both - share, share", "inference/pooling/test_pool.py"),
-    Mutant("inference/pooling.py", "up / max(share, 1e-300)", "up / share",
+    Mutant("inference/pooling.py", "down / max(both - share, 1e-300)", "down / (both - share)",
            "inference/pooling/test_pool.py"),
     Mutant("inference/pooling.py", "(law.noise_variance * factor.square())",
            "(law.noise_variance / factor.square())", "inference/pooling/test_pool.py"),

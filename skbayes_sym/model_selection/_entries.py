@@ -236,6 +236,7 @@ def _fit_and_score(
     estimator.fit(training, **params)
     fitted = time.perf_counter()
     rows, columns, values = test
+    law = None
     if isinstance(estimator, PredictsEntries):
         law = estimator._predictive((rows, columns) if asked is None else asked)
         mean, std = law.moments()
@@ -247,7 +248,7 @@ def _fit_and_score(
         rmse = float(np.sqrt(np.mean((values - mean) ** 2)))
     if not np.isfinite(rmse):
         raise ValueError("the squares of X's entries are beyond the range of numbers: rescale X.")
-    if isinstance(estimator, PredictsEntries):
+    if law is not None:
         density = law.log_prob(values)
     return {
         "test_rmse": rmse,

@@ -381,3 +381,22 @@ def test_draws_of_anyone_and_any_module(axes):
         SymmetryDisplay.from_draws(draws[0], removed)
     with pytest.raises(TypeError, match="removed must be what remove_symmetries returned"):
         SymmetryDisplay.from_draws(draws, removed.draws)
+
+
+def test_random_state_is_private():
+    _, draws = make_draws(noise=0.8)
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
+    first = remove_symmetries(draws, **SMALL)
+    remove_symmetries(draws, **{**SMALL, "random_state": None})
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    np.testing.assert_array_equal(np.random.get_state()[1], numpy_state[1])  # noqa: NPY002
+    for seed in (0, np.random.RandomState(0)):
+        again = remove_symmetries(draws, **{**SMALL, "random_state": seed})
+        np.testing.assert_array_equal(again.draws, first.draws)
+
+
+def test_two_equal_draws():
+    draws = np.tile(np.arange(10.0), (2, 1))
+    found = remove_symmetries(draws, **SMALL)
+    np.testing.assert_array_equal(found.draws[0], found.draws[1])
+    assert np.isfinite(found.margin).all()

@@ -220,3 +220,9 @@ def test_bethe_gradient_is_its_doubly_stochastic_matrix():
         up, down = bethe_bound(log_weights + step, 600), bethe_bound(log_weights - step, 600)
     # Central difference: relative error about step^2.
     assert_close((up - down) / 2, (gradient * step).sum(), rtol=1e-5, atol=1e-10)
+
+
+def test_bethe_of_equal_weights():
+    """P = 1/d: d log d + d (d - 1) log(1 - 1/d)."""
+    expected = float64(5 * math.log(5) + 20 * math.log(0.8))
+    assert_close(bethe_bound(torch.zeros(5, 5, dtype=torch.float64)), expected)

@@ -78,3 +78,12 @@ def test_rounding_leaves_doubly_stochastic_matrices_alone():
     assert_close(round_to_doubly_stochastic(swap), swap, rtol=0, atol=0)
     with pytest.raises(ValueError, match="matrix must have shape"):
         round_to_doubly_stochastic(torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("d", [1, 2, 6])
+def test_bethe_marginals_of_equal_and_of_separated_weights(d):
+    equal = bethe_log_marginals(torch.zeros(d, d, dtype=torch.float64), 50).exp()
+    if d != 2:  # at d = 2 every doubly stochastic matrix is an optimum
+        assert_close(equal, torch.full((d, d), 1 / d, dtype=torch.float64))
+    identity = torch.eye(d, dtype=torch.float64)
+    assert_close(bethe_log_marginals(1e4 * identity, 50).exp(), identity)

@@ -89,3 +89,19 @@ def test_gradient_of_the_reverse_kl(mode_seeking, dim):
             for sign in (1.0, -1.0)
         ]
         assert_close((values[0] - values[1]) / (2 * h), float(gradient[i]), rtol=1e-6, atol=1e-7)
+
+
+def test_thresholds_of_mode_seeking(mode_seeking):
+    """Note section 9.8, printed to 1e-3 (5.600 here: an adaptive quad of q log q/p agrees)."""
+    oracle = {1: 5.599, 2: 3.742, 3: 3.346, 5: 3.137, 10: 3.019, 100: 2.931}
+    for dim, threshold in oracle.items():
+        assert_close(mode_seeking["thresholds"][dim], threshold, rtol=0.0, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "oracle"), [(2, 0.51), (4, 0.24), (6, 0.13), (8, 0.083), (12, 0.040)]
+)
+def test_the_midpoint_stays_a_strict_local_minimum(mode_seeking, alpha, oracle):
+    curvature = mode_seeking["curvature"](alpha)
+    assert_close(curvature, oracle, rtol=0.0, atol=0.005 if alpha < 8 else 0.0005)
+    assert_close(curvature, 1.0 / mode_seeking["middle"](alpha).v, rtol=1e-9, atol=0.0)

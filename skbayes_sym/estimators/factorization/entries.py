@@ -324,7 +324,7 @@ def listed_entries(X: Any, columns: Any = "auto") -> Observed:
         warn_user(
             f"{np.count_nonzero(again)} entries are listed again with another value, such as "
             f"({rows[first]!s}, {places[first]!s}): each counts as an observation of its own. "
-            "frame.drop_duplicates([rows, columns], keep='last') keeps the last.",
+            "If it is none, frame.drop_duplicates([rows, columns], keep='last') keeps the last.",
             UserWarning,
         )
     return Observed(

@@ -1,5 +1,6 @@
 """MCMCRegressor and MCMCClassifier: what a fit holds and predicts; chains that stop and go on."""
 
+import pickle
 import warnings
 from contextlib import nullcontext
 
@@ -444,3 +445,16 @@ def test_data_that_say_little(case, weights, monkeypatch):
     assert (std > 0).all()
     if case == "constant-target":
         np.testing.assert_allclose(mean, 3.0, atol=1.0)
+
+
+def test_chains_that_weigh_more_are_drawn_more_often(fitted):
+    reg = pickle.loads(pickle.dumps(fitted))
+    reg.samples_ = np.zeros_like(reg.samples_)
+    reg.noise_std_samples_ = np.ones_like(reg.noise_std_samples_)
+    reg.noise_std_samples_[0] = 1e4
+    reg.chain_weights_ = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
+    X, _ = DIABETES
+    draws = reg.sample_y(X, 400, random_state=3)
+    loud = draws.std(axis=0) > 100.0
+    assert abs(loud.mean() - 0.5) < 5 * 0.5 / 400**0.5
+    assert np.array_equal(draws, reg.sample_y(X, 400, random_state=3))

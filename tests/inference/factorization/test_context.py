@@ -18,36 +18,28 @@ def problem_with_context(prior, copies=None):
     context = torch.randn(len(rows), 3, generator=g).double()
     noise = 0.5 * torch.randn(len(rows), generator=g).double()
     values = (u[rows] * v[columns]).sum(-1) + context @ torch.tensor([0.7, -0.3, 0.0]).double()
-    parts, weight = (
-        (rows, columns, values + noise, context),
-        1.0 + (torch.arange(len(rows)) % 3 < 1),
-    )
+    parts = rows, columns, values + noise, context
+    weight = 1.0 + (torch.arange(len(rows)) % 3 < 1).double()
     if copies == "list":
         parts = (part.repeat_interleave(weight.long(), dim=0) for part in parts)
-    rows, columns, values, context = parts
-    data = entries(
-        rows, columns, values, (12, 9), weight.double() if copies == "weight" else None, context
-    )
+    *triples, context = parts
+    data = entries(*triples, (12, 9), weight if copies == "weight" else None, context)
     model = model_of(2, prior, 0.25, (1e-6, 1e6))
     return FactorProblem(data, data, model, max_iter=100, tol=1e-9)
 
 
 def test_without_factors_it_is_bayesian_linear_regression():
     problem = problem_with_context(1e-6)
-    fit, (C, y) = (
-        swept(problem, FAMILIES["full"]),
-        (problem.data.by_row.context, problem.data.by_row.value),
-    )
+    fit = swept(problem, FAMILIES["full"])
+    C, y = problem.data.by_row.context, problem.data.by_row.value
     law, noise = fit.posterior.context, fit.posterior.noise_variance
     precision = C.mT @ C / noise + law.precision * torch.eye(3)
     torch.testing.assert_close(law.mean, torch.linalg.solve(precision, C.mT @ y / noise))
     torch.testing.assert_close(law.cov, torch.linalg.inv(precision), rtol=1e-4, atol=0.0)
     squares = law.mean.square().sum() + law.cov.trace()
     assert law.precision == pytest.approx(3.0 / float(squares))
-    evidence = multivariate_normal(cov=C @ C.mT / law.precision + noise * torch.eye(len(y))).logpdf(
-        y
-    )
-    assert fit.curve[-1] == pytest.approx(evidence, abs=1e-3)
+    marginal = multivariate_normal(cov=C @ C.mT / law.precision + noise * torch.eye(len(y)))
+    assert fit.curve[-1] == pytest.approx(marginal.logpdf(y), abs=1e-3)
 
 
 @pytest.mark.parametrize("prior", [1.0, "learn"])

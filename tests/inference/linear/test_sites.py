@@ -409,3 +409,8 @@ def test_no_finite_start_is_an_error():
         fit_sites(
             data, likelihood, sites, 0.0, Learning(None, WIDE), Until(1e-6, 5, lambda state: False)
         )
+
+
+def test_outliers_have_negative_sites():
+    state = fit(heavy_data(), STUDENT, 1.5)
+    assert bool((state.sites.precision[::6].flatten() < 0).any())

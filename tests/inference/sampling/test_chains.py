@@ -374,3 +374,20 @@ def test_each_round_aims_at_half_the_rejections(monkeypatch):
     monkeypatch.setattr("skbayes_sym.inference.sampling.chains.sample_chains", spy)
     retuned(sampler, found, least_acceptance=1.1, n_warmup=4)  # never enough
     np.testing.assert_allclose(aims, [0.9, 0.95, 0.975])
+
+
+def test_log_density_belongs_to_the_draws():
+    sampler, blocks = small()
+    result = sample_chains(sampler, blocks, **SHORT)
+    at = torch.as_tensor(result.draws).flatten(0, 1)
+    expected = sampler.log_density.evaluate(at).value.reshape(7, 25)
+    assert_close(torch.as_tensor(result.log_density), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.long
+def test_thinning_keeps_every_third():
+    sampler, blocks = small()
+    every = sample_chains(sampler, blocks, n_warmup=30, n_draws=24)
+    third = sample_chains(sampler, blocks, n_warmup=30, n_draws=8, thin=3)
+    np.testing.assert_array_equal(third.draws, every.draws[:, 2::3])
+    assert_close(third.sampling.n_moves, torch.full((7,), 24))

@@ -200,3 +200,10 @@ def test_fixed_preconditioner_is_fixed():
     before = DiagonalPreconditioner(torch.ones(1, 2))
     moments = RunningMoments.empty(torch.ones(1, 2))
     assert FixedPreconditioner().fit(before, moments, position=torch.ones(1)) is before
+
+
+def test_windows_add_up():
+    for n in range(500):
+        assert sum(w.n_moves for w in stan_windows(n)) == n
+        assert sum(w.n_moves for w in FixedPreconditioner().windows(n)) == n
+        assert not any(w.learns_scale for w in FixedPreconditioner().windows(n))

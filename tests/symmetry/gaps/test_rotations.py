@@ -104,3 +104,12 @@ def test_gradient_of_isotropic_rows_in_expectation(generator):
 @pytest.mark.parametrize(("k", "side"), [(1, "exact"), (3, "exact"), (4, "lower")])
 def test_side_of_isotropic_rows(k, side):
     assert IsotropicRotationGap(Orthogonal(torch.arange(2 * k).view(2, k))).side == side
+
+
+def test_no_means_no_slope():
+    """Q = 0: no axes, nothing added, no NaN."""
+    loc, variance = torch.zeros(5, 4, dtype=torch.float64), torch.ones(5, dtype=torch.float64)
+    distance = Distance.of(loc, variance)
+    inner = distance.draws(torch.randn(6, 4, 4, dtype=torch.float64))
+    for part in isotropic_gradient(loc, variance, distance, inner):
+        torch.testing.assert_close(part, torch.zeros_like(part), rtol=0, atol=1e-12)

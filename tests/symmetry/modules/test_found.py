@@ -1,6 +1,7 @@
 """Groups found: of the order counted by hand, and no element changes the module's function."""
 
 import time
+from math import exp
 
 import pytest
 import torch
@@ -193,6 +194,20 @@ def test_rescalings_leave_the_function_unchanged():
     parts["2.weight"][:, 2] /= 3.0
     function = module_function(module, layout, (x,))
     assert_close(function(scaled), function(theta), rtol=1e-12, atol=1e-12)
+
+
+def test_products_of_other_signs_and_scales_are_not_counted(generator):
+    """Exchanges and signs of 2 x 2 units: 2 of the halves, 4^2 and 2^2 inside; as images are."""
+    module = nn.Sequential(
+        nn.Linear(1, 4), nn.Tanh(), nn.Unflatten(1, (2, 2)),
+        nn.Linear(2, 2, bias=False), nn.Flatten(), nn.Linear(4, 1),
+    )  # fmt: skip
+    group = symmetry_of(module, torch.linspace(-1, 1, 4).reshape(4, 1))
+    theta = torch.randn(group.layout.n_params, generator=generator, dtype=torch.float64)
+    images = group.act(group.sample((5000,), generator=generator), theta.expand(5000, -1))
+    assert len(images.unique(dim=0)) == round(exp(group.log_order)) == 128
+    scales = symmetry_of(CASES["group norm"].make(), CASES["group norm"].x).rescalings
+    assert sorted(scale.n for scale in scales) == [4, 8]
 
 
 LARGE = {
