@@ -292,6 +292,8 @@ MUTANTS = [
            "inference/laplace/search/test_numbers.py"),
     Mutant("inference/laplace/search/evidence_problem.py", "replace(self, share=self.share[which])",
            "self", "inference/laplace/search/test_numbers.py"),
+    Mutant("estimators/laplace/evidence_method.py", "doubtful = width == usual and chosen == few",
+           "doubtful = False", "estimators/laplace/test_effort.py"),
     Mutant("estimators/laplace/evidence_method.py", "<= effort.most_unexplained",
            ">= effort.most_unexplained", "estimators/laplace/test_effort.py"),
     Mutant("estimators/laplace/effort.py", "if n_tried and n_rows >= n_params:",

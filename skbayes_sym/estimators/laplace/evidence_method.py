@@ -194,7 +194,9 @@ def choose_width(
     (few, some, _), usual, prior = effort.widths, effort.usual_width, priors[0]
     chosen, of_chosen, best, begun, is_enough = few, prior, None, None, False
     for width in effort.widths:
-        if is_enough or not effort.validates(network_of(network, width), y.numel()):
+        doubtful = width == usual and chosen == few
+        this = network_of(network, width)
+        if is_enough or not effort.validates(this, y.numel(), doubtful=doubtful):
             break
         rivals = {}
         for rival in priors if width == some else (prior,):
@@ -338,7 +340,9 @@ class _Searches(NamedTuple):
         tol = how.tol
         if tol is not None:
             tol = max(effort.rough_tol, 0.0 if isinstance(tol, str) else tol)
-        how = EvidenceSearch(min(how.max_iter, effort.rough_steps), tol, is_wary=True)
+        steps = min(how.max_iter, effort.rough_steps)
+        more = min(how.max_iter + how.max_more - steps, effort.rough_more)
+        how = EvidenceSearch(steps, tol, more, is_wary=True)
         generator = generator_from(self.seeds[2])
         fold = folds(self.data.n_rows, effort.folds, generator=generator).to(self.data.device)
         start, on_step = self._draw(problem, MODES_A_FOLD * effort.folds), self._on_step(problem)

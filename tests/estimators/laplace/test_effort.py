@@ -213,7 +213,7 @@ def test_restarts_of_classes_by_rows(monkeypatch):
 NETWORK = MLP(5, (20,), 1, TANH)
 
 
-def told(nats, unexplained, priors=("layers",)):
+def told(nats, unexplained, priors=("layers",), network=NETWORK):
     """What validations say: mean log densities by width, and how far off predictions are.
 
     A number of nats is any prior's, two are those of ``priors``.
@@ -232,7 +232,7 @@ def told(nats, unexplained, priors=("layers",)):
         return prior, HeldOutFold(value + (width == 8) * 0.1 * noise, mean)
 
     weight = torch.ones(101).double()
-    return choose_width(validate, priors, NETWORK, y, weight, EFFORT), asked
+    return choose_width(validate, priors, network, y, weight, EFFORT), asked
 
 
 @pytest.mark.parametrize(
@@ -286,6 +286,23 @@ def test_only_tables_of_some_rows_are_asked():
     assert not EFFORT.asks_width(2_900, NETWORK)
     assert not EFFORT.asks_width(2_000, MLP(200, (20,), 1, TANH))  # it would take long
     assert not EFFORT.asks_width(200, MLP(5, (10,), 1, TANH))
+
+
+@pytest.mark.parametrize(("of_eight", "chosen"), [(-1.2, 3), (-0.9, 20)])
+def test_where_twenty_units_take_long_they_are_asked_if_eight_are_better_than_three(
+    of_eight, chosen
+):
+    widths, asked = told({3: -1.0, 8: of_eight, 20: -0.5}, 0.5, network=MLP(30, (20,), 1, TANH))
+    assert (widths.chosen, asked) == (chosen, [3, 8, 20][: 2 + (chosen == 20)])
+
+
+@pytest.mark.long
+def test_folds_go_on_while_the_evidence_rises_steeply():
+    X = np.random.default_rng(1).normal(size=(900, 12))
+    y = np.sin(3.0 * X[:, 0]) * X[:, 1]
+    model = LaplaceRegressor(random_state=0).fit(X[:600], y[:600])
+    assert model.width_scores_[-1] > 0.0  # -.8 after 24 steps
+    assert np.std(model.predict(X[600:]) - y[600:]) < 0.2 * y.std()
 
 
 @pytest.mark.long
