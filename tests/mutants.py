@@ -292,6 +292,8 @@ MUTANTS = [
            "inference/laplace/search/test_numbers.py"),
     Mutant("inference/laplace/search/evidence_problem.py", "replace(self, share=self.share[which])",
            "self", "inference/laplace/search/test_numbers.py"),
+    Mutant("estimators/laplace/evidence_method.py", "self._how(problem, is_clear=is_clear)",
+           "self._how(problem)", "estimators/laplace/test_effort.py"),
     Mutant("estimators/laplace/evidence_method.py", "doubtful = width == usual and chosen == few",
            "doubtful = False", "estimators/laplace/test_effort.py"),
     Mutant("estimators/laplace/evidence_method.py", "<= effort.most_unexplained",

@@ -176,6 +176,7 @@ class Widths(NamedTuple):
     scores: dict[int, float]  # nats per unit of weight, by number of units; the better prior's
     ended: ModesFit | None = None  # what there was when it was stopped
     begun: ModesFit | None = None  # modes of the chosen one, each without a fold
+    is_clear: bool = False  # whether some units leave hardly anything unexplained
 
 
 def choose_width(
@@ -192,7 +193,7 @@ def choose_width(
     """
     scores: dict[int, float] = {}
     (few, some, _), usual, prior = effort.widths, effort.usual_width, priors[0]
-    chosen, of_chosen, best, begun, is_enough = few, prior, None, None, False
+    chosen, of_chosen, best, begun, is_enough, left = few, prior, None, None, False, 1.0
     for width in effort.widths:
         doubtful = width == usual and chosen == few
         this = network_of(network, width)
@@ -210,12 +211,11 @@ def choose_width(
         fit, rows = rivals[prior]
         scores[width] = float(weight @ rows.log_density / weight.sum())
         if best is None or is_better(rows.log_density, best.log_density, weight):
-            is_enough = best is not None and (
-                unexplained_share(rows.mean, y, weight) <= effort.most_unexplained
-            )
+            left = unexplained_share(rows.mean, y, weight)
+            is_enough = best is not None and left <= effort.most_unexplained
             chosen, of_chosen, best, begun = width, prior, rows, fit
     if is_enough:
-        return Widths(usual, prior, scores)
+        return Widths(usual, prior, scores, is_clear=left <= effort.hardly)
     return Widths(chosen, of_chosen, scores, begun=begun)
 
 
@@ -283,7 +283,8 @@ class EvidenceLaplace:
                 elif noise_share(pilot.modes, data.double_data.y.cpu()) <= effort.most_noise:
                     prior = self.wide_prior or ARD()
                     problem, begun = _resized(problem, wide.hidden_layer_sizes[0], prior), None
-            fit = fit or searches.search(problem, begun)
+            is_clear = widths is not None and widths.is_clear
+            fit = fit or searches.search(problem, begun, is_clear=is_clear)
             if widths is not None:
                 unit = data.log_jacobian / data.total_weight
                 scores = {width: score + unit for width, score in widths.scores.items()}
@@ -315,12 +316,14 @@ class _Searches(NamedTuple):
         how, on_step = replace(self._how(problem), max_more=0), self._on_step(problem)
         return self._fit(problem, how.search(some, theta, alternating(2, theta), on_step))
 
-    def search(self, problem: NumbersEvidence, begun: ModesFit | None = None) -> ModesFit:
+    def search(
+        self, problem: NumbersEvidence, begun: ModesFit | None = None, *, is_clear: bool = False
+    ) -> ModesFit:
         """All modes; ``begun``: those that leave out a fold each, to go on from."""
         n, draw, effort = (
             self.n_restarts(problem.network), partial(self._draw, problem), self.method.effort
         )  # fmt: skip
-        how, on_step = self._how(problem), self._on_step(problem)
+        how, on_step = self._how(problem, is_clear=is_clear), self._on_step(problem)
         modes = None if begun is None else begun.search.modes
         search = search_numbers(how, problem, draw, n, on_step, modes)
         fit = self._fit(problem, distinct(problem, search))
@@ -356,10 +359,10 @@ class _Searches(NamedTuple):
         _require_memory(self.data, network, n, 5 * (network.n_outputs + 1))
         return n
 
-    def _how(self, problem: NumbersEvidence) -> EvidenceSearch:
+    def _how(self, problem: NumbersEvidence, *, is_clear: bool = False) -> EvidenceSearch:
         max_iter, more, effort = self.method.max_iter, 0, self.method.effort
         if isinstance(max_iter, str):
-            max_iter = effort.steps_of_mode(self.data.n_rows, problem.network)
+            max_iter = effort.steps_of_mode(self.data.n_rows, problem.network, is_clear=is_clear)
             more = effort.more * max_iter
         return EvidenceSearch(max_iter, self.method.tol, more)
 

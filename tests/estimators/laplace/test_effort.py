@@ -77,6 +77,10 @@ def test_few_rows_cost_what_their_own_space_costs():
 
 def test_few_rows_and_large_systems_make_fewer_steps():
     assert [EFFORT.steps_of_mode(n, MLP(8, (3,), 1, TANH)) for n in (500, 501)] == [50, 100]
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, (250, 2))
+    y = np.sin(2.0 * X[:, 0]) + X[:, 1] ** 2 + 0.05 * rng.standard_normal(250)
+    assert LaplaceRegressor(random_state=0).fit(X, y).n_iter_ == 100  # little is left unexplained
     network = MLP(8, (20,), 1, TANH)
     made = [EFFORT.steps_of_mode(n, network) for n in (900, 5000, 7000, 9000, 30_000)]
     assert made == sorted(made, reverse=True)
@@ -257,7 +261,8 @@ def test_more_units_only_where_rows_held_out_say_so(nats, unexplained, chosen, a
     ("nats", "unexplained", "chosen", "prior"),
     [
         ({3: -1.0, 8: (-0.9, -0.5), 20: -0.9}, 0.5, 8, "columns"),
-        ({3: -1.0, 8: (-0.9, -0.5)}, 0.05, 20, "columns"),  # hardly any noise
+        ({3: -1.0, 8: (-0.9, -0.5)}, 0.05, 20, "columns"),  # not much noise
+        ({3: -1.0, 8: (-0.9, -0.5)}, 0.005, 20, "columns"),  # hardly any
         ({3: -1.0, 8: (-0.5, -0.9), 20: -0.9}, 0.5, 8, "layers"),
         ({3: -1.0, 8: (-1.2, -1.1), 20: -1.1}, 0.5, 3, "layers"),  # few units are the better still
         ({3: -1.0, 8: (-1.2, -1.1), 20: -0.9}, 0.5, 20, "columns"),
@@ -267,6 +272,7 @@ def test_some_units_decide_between_a_scale_a_layer_and_a_scale_a_column(
     nats, unexplained, chosen, prior
 ):
     widths, asked = told(nats, unexplained, ("layers", "columns"))
+    assert widths.is_clear == (unexplained < 0.01)
     assert (widths.chosen, widths.prior) == (chosen, prior)
     assert asked == [3, 8, 8, 20][: len(nats) + 1]
     assert widths.scores[8] == pytest.approx(max(nats[8]))
