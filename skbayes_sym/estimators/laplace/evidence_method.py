@@ -193,7 +193,7 @@ def choose_width(
     """
     scores: dict[int, float] = {}
     (few, some, _), usual, prior = effort.widths, effort.usual_width, priors[0]
-    chosen, of_chosen, best, begun, is_enough, left = few, prior, None, None, False, 1.0
+    chosen, of_chosen, best, begun, is_enough, share = few, prior, None, None, False, 1.0
     for width in effort.widths:
         doubtful = width == usual and chosen == few
         this = network_of(network, width)
@@ -211,11 +211,11 @@ def choose_width(
         fit, rows = rivals[prior]
         scores[width] = float(weight @ rows.log_density / weight.sum())
         if best is None or is_better(rows.log_density, best.log_density, weight):
-            left = unexplained_share(rows.mean, y, weight)
-            is_enough = best is not None and left <= effort.most_unexplained
+            share = unexplained_share(rows.mean, y, weight)
+            is_enough = best is not None and share <= effort.most_unexplained
             chosen, of_chosen, best, begun = width, prior, rows, fit
     if is_enough:
-        return Widths(usual, prior, scores, is_clear=left <= effort.hardly)
+        return Widths(usual, prior, scores, is_clear=share <= effort.hardly)
     return Widths(chosen, of_chosen, scores, begun=begun)
 
 
