@@ -28,9 +28,11 @@ NAMES = (
     "airfoil", "concrete", "diabetes", "energy", "forest_fire", "yacht", "bodyfat", "elevators",
     "pwLinear", "servo",
 )  # fmt: skip
+N_TIMED = 2000
 
 
 def read(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of a table."""
     path = Path(os.environ["SKBAYES_SYM_DATA"]) / f"tables/regression/{name}.csv.gz"
     if name == "diabetes":
         return load_diabetes(return_X_y=True)
@@ -41,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=NAMES)
     warnings.simplefilter("ignore")
-    print(f"{'':12s}{'teacher':>9}{'lost':>8}{'us/row':>9}{'':>9}{'ratio':>7}{'kB':>6}")
+    print(f"{'':12s}{'teacher':>9}{'lost':>8}{'its us':>9}{'us':>9}{'ratio':>7}{'kB':>6}")
     for name in parser.parse_args().names:
         X, y = read(name)
         n = min(500, len(y) // 2)
@@ -49,9 +51,9 @@ def main() -> None:
         model = BayesianMLPRegressor(random_state=0).fit(X, y)
         student = distill(model, X)
         density = [float(np.mean(m.log_predictive_density(new, y_new))) for m in (model, student)]
-        many = new[np.arange(2000) % len(new)]
+        many = new[np.arange(N_TIMED) % len(new)]
         per_row = [
-            500.0 * cpu_seconds(partial(m.predict, many, return_std=True))[1]
+            1e6 / N_TIMED * cpu_seconds(partial(m.predict, many, return_std=True))[1]
             for m in (model, student)
         ]
         file = io.BytesIO()

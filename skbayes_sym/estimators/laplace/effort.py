@@ -94,9 +94,10 @@ class ModesEffort:
     folds: int = 5
     fewest_rows: int = 10
     most_rows_asked: int = 20  # numbers to learn from a weight
-    rough_steps: int = 24  # wary ones; enough to compare widths, and to go on from,
-    # but where the evidence still rises steeply (parkinsons: there 24 steps prefer eight units and
-    # a scale a layer, 50 twenty and a scale a column: RMSE 2.8 and 1.1).
+    # Wary steps, enough to compare widths and to go on from; and more while the evidence rises
+    # steeply (parkinsons: 24 steps prefer eight units and a scale a layer, more of them twenty and
+    # a scale a column: RMSE 2.8 and 1.2).
+    rough_steps: int = 24
     rough_more: int = 76
     rough_tol: float = 1e-3  # nats per unit of weight
 
@@ -183,9 +184,9 @@ class ModesEffort:
 
     def validates(self, network: MLP, n_numbers: int, *, doubtful: bool = False) -> bool:
         """Whether folds of a network, two modes each, are found in time."""
-        n_restarts, most = MODES_A_FOLD * self.folds, self.validation_work
-        needed = work(n_restarts, self.rough_steps, n_numbers, network.layout.n_params)
-        return needed <= (self.doubtful_work if doubtful else most)
+        n_restarts, n_params = MODES_A_FOLD * self.folds, network.layout.n_params
+        needed = work(n_restarts, self.rough_steps, n_numbers, n_params)
+        return needed <= (self.doubtful_work if doubtful else self.validation_work)
 
     def asks_width(self, n_rows: int, network: MLP) -> bool:
         """Whether rows are held out to choose the width of "auto"."""

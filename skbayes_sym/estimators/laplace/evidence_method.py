@@ -189,7 +189,7 @@ def choose_width(
     (None if stopped).
 
     The usual number is taken unasked where some units are better than few and leave little of the
-    targets (N, T) unexplained.
+    targets (N, T) unexplained; where they are no better, it is asked only if that is quick.
     """
     scores: dict[int, float] = {}
     (few, some, _), usual, prior = effort.widths, effort.usual_width, priors[0]
