@@ -278,7 +278,8 @@ def fit_call(rng: Draw) -> Call:
         return model, model.predict(X)
 
     must = "one distinct row" if x_name == "one row" else ""
-    if y_name == "constant" and not labels:
+    counts = str(given.get("likelihood")).lower().startswith(("poisson", "negative"))
+    if y_name == "constant" and not labels and not counts:
         must = must or "constant"
     return Call(f"{name}({words}).fit({x_name}, {y_name}, {w_name})", run_rows, must)
 

@@ -363,7 +363,7 @@ def _column_of(feature: int | str, names: list[str]) -> int:
 def _grid_of(grid: Any, values: Array) -> Array:
     """Values of a feature: those given, or so many over the range seen and a little beyond it."""
     if np.ndim(grid):
-        return np.asarray(grid, dtype=float)
+        return check_arrays("PredictiveDisplay", {"grid": "n"}, grid=grid)["grid"]
     low, high = np.nanmin(values), np.nanmax(values)
     if not np.isfinite(0.5 * high - 0.5 * low) or max(abs(low), abs(high)) > 1e300:
         raise ValueError(

@@ -147,6 +147,8 @@ def test_mistakes(linear, table):
         PredictiveDisplay.from_estimator(linear, X, feature=3)
     with pytest.raises(ValueError, match="feature must be one of"):
         PredictiveDisplay.from_estimator(linear, X, feature="d")
+    with pytest.raises(ValueError, match=r"grid must be numbers of shape \(n,\), got \['a'\]"):
+        PredictiveDisplay.from_estimator(linear, X, y, feature=0, grid=["a"])
     with pytest.raises(ValueError, match="coverages must lie strictly between 0 and 1"):
         PredictiveDisplay.from_estimator(linear, X, y, coverages=(1.0,))
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):

@@ -224,7 +224,8 @@ def _require_labels(classes: Array, most: int = 100) -> None:
         )
     with np.errstate(over="ignore"):
         steps = np.diff(classes)
-    if len(steps) > 2 and steps.max() > 20.0 * np.median(steps):
+        is_far = len(steps) > 2 and steps.max() / 20.0 > np.median(steps)
+    if is_far:
         far = classes[-1] if steps[-1] == steps.max() else classes[0]
         raise ValueError(
             f"likelihood='ordinal' has {far:g}, which lies {steps.max():g} from others in steps of "

@@ -218,9 +218,10 @@ def test_ordinal_labels_that_are_none():
                                                            [1, 2, 3, 4, 5, 500]))  # fmt: skip
     with pytest.raises(ValueError, match=r"at most 100 labels, got \d+"):
         clone(MODEL).set_params(likelihood="ordinal").fit(X)
-    ends = 1.7e308 * np.array([1.0, -1.0, 1.0, -1.0])  # their distance has no number
     ordinal = clone(MODEL).set_params(likelihood="ordinal", max_iter=1, tol=None)
-    assert ordinal.fit(([0, 0, 1, 1], [0, 1, 0, 1], ends)).n_observed_ == 4
+    for labels in ([1.0, -1.0, 1.0, -1.0], [1.0, -1.0, 0.3, -0.3]):
+        huge = 1.7e308 * np.array(labels)  # distances, or twenty of them, have no number
+        assert ordinal.fit(([0, 0, 1, 1], [0, 1, 0, 1], huge)).n_observed_ == 4
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # few draws
