@@ -296,3 +296,5 @@ def test_networks_of_more_weights_than_rows_are_judged_by_a_refit():
     test, refit = Networks()._refit(task, model)
     assert len(test) == 12
     assert refit.shape == (12,)
+    members = Networks()._fitted(task, {"n_modes": 0, "n_members": 2})  # without modes
+    assert Networks()._refit(task, members)[1].shape == (12,)
