@@ -325,7 +325,16 @@ class _Searches(NamedTuple):
         )  # fmt: skip
         how, on_step = self._how(problem, is_clear=is_clear), self._on_step(problem)
         modes = None if begun is None else begun.search.modes
-        search = search_numbers(how, problem, draw, n, on_step, modes)
+        last = effort.last_steps_of_mode(self.data.n_rows, problem.network)
+        if last and isinstance(self.method.max_iter, str):
+            some = some_rows(problem, effort.searched_rows)
+            rough = search_numbers(how, some, draw, n, on_step)
+            if rough.has_ended:
+                return self._fit(some, distinct(some, rough))
+            steps = problem.schedule.best_start + last
+            search = replace(how, max_iter=steps, max_more=0).resumed(problem, rough.modes, on_step)
+        else:
+            search = search_numbers(how, problem, draw, n, on_step, modes)
         fit = self._fit(problem, distinct(problem, search))
         modes = fit.search.modes
         if search.has_ended or len(modes.theta) == 1:

@@ -38,7 +38,8 @@ EFFORT = ModesEffort()
         (16, 2883, 20),
         (16, 2884, 40),
         (16, 12_000, 20),  # would take a minute and more
-        (5, 10**6, None),
+        (5, 10**6, 20),
+        (5, 10**8, None),
         (28, 1201, None),  # 601 weights: fewer than two rows each, no scale a column
         (28, 1202, 20),
     ],
@@ -82,18 +83,19 @@ def test_few_rows_and_large_systems_make_fewer_steps():
     y = np.sin(2.0 * X[:, 0]) + X[:, 1] ** 2 + 0.05 * rng.standard_normal(250)
     assert LaplaceRegressor(random_state=0).fit(X, y).n_iter_ == 100  # little is left unexplained
     network = MLP(8, (20,), 1, TANH)
-    made = [EFFORT.steps_of_mode(n, network) for n in (900, 5000, 7000, 9000, 30_000)]
+    made = [EFFORT.steps_of_mode(n, network) for n in (900, 5000, 7000, 9000, 10_000, 30_000)]
     assert made == sorted(made, reverse=True)
-    assert (made[0], made[-1]) == (100, 50)
+    assert (made[0], made[-1]) == (100, made[-2])  # others than 10,000 come in at the end
+    assert EFFORT.steps_of_mode(9000, MLP(20, (20,), 1, TANH)) == 50
     a_step = work(3, 1, 9000, network.layout.n_params)
     assert made[3] * a_step <= EFFORT.usual_work < (made[3] + 1) * a_step
 
 
-@pytest.mark.parametrize("n_rows", [100, 3000, 30_000, 10**6])
+@pytest.mark.parametrize("n_rows", [100, 3000, 30_000, 10**6, 10**8])
 def test_modes_take_seconds_or_are_left_out(n_rows):
     network = MLP(5, (20,), 1, TANH)
     n_modes = EFFORT.affordable_modes(10, n_rows, network)
-    each = work(1, EFFORT.steps_of_mode(n_rows, network), n_rows, network.layout.n_params)
+    each = EFFORT.work_of_mode(n_rows, network)
     if n_modes == 0:
         assert 3 * each > EFFORT.most_work
     else:
@@ -157,6 +159,18 @@ def test_the_noise_is_judged_by_some_of_the_rows(monkeypatch):
     monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(pilot_rows=500))
     clone(AUTO).set_params(max_iter=2).fit(*rows(1700))
     assert seen == [500, 1700]
+
+
+def test_many_rows_are_searched_by_some_and_all_come_in_at_the_end(monkeypatch):
+    reg, (X, y) = LaplaceRegressor((3,), random_state=0), rows(600)
+    whole = clone(reg).fit(X, y)
+    monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(searched_rows=200))
+    found = clone(reg).fit(X, y)
+    assert found.n_iter_ == 8 < whole.n_iter_
+    assert abs(found.log_evidence_ - whole.log_evidence_) < 0.6  # .001 a row
+    early = clone(reg).set_callbacks(Watch(2)).fit(X, y)
+    assert early.stop_reason_ == "callback"
+    assert np.isfinite(early.predict(X)).all()
 
 
 def test_an_end_during_the_pilot_leaves_its_modes():
