@@ -52,9 +52,9 @@ class ModesEffort:
     few_rows: int = 500
     hardly: float = 0.01
     more: int = 2
-    # Beyond so many rows these say where a search leads, and a few steps go on from there with all:
-    # within .0005 nats per row of the evidence that thirty reach, at a quarter of the work (40,000
-    # rows x 20 columns). From a few hundred thousand rows on there is time for one step.
+    # Beyond so many rows these are searched, and a few steps go on with all: within .0005 nats per
+    # row of the evidence that thirty reach, at a quarter of the work (40,000 rows x 20 columns).
+    # From a few hundred thousand rows on there is time for one step.
     searched_rows: int = 10_000
     last_steps: int = 8
     last_work: float = 5e11
