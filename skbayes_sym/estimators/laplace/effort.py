@@ -74,6 +74,7 @@ class ModesEffort:
     most_noise: float = 0.2
     pilot_rows: int = 2000  # that two modes judge the noise by, at most
     rows_a_weight: int = 4
+    plenty_a_weight: int = 20  # whatever the noise, beyond `searched_rows`
     other_work: float = 4e11
 
     # Where many columns make even three modes of twenty units take too long, fewer units found by
@@ -192,11 +193,18 @@ class ModesEffort:
         if n_rows <= self.many_rows or network.hidden_layer_sizes != (self.usual_width,):
             return None
         has_rows = n_numbers >= self.rows_a_weight * wide.layout.n_params
-        if has_rows and self.fewest_modes * self.work_of_mode(n_rows, wide) <= self.other_work:
+        searched = self.work_of_mode(min(n_rows, self.searched_rows), wide)
+        in_time = self.fewest_modes * searched <= self.other_work
+        if has_rows and in_time and self.affordable_modes(self.fewest_modes, n_rows, wide):
             return wide
         has_rows = n_numbers >= self.rows_a_column_weight * network.layout.n_params
-        in_time = self.fewest_modes * self.work_of_mode(n_rows, network) <= self.most_work
+        in_time = self.affordable_modes(self.fewest_modes, n_rows, network) > 0
         return network if has_rows and in_time else None
+
+    def has_plenty(self, n_rows: int, network: MLP) -> bool:
+        """Whether rows are so many that noise can't be followed."""
+        enough = self.plenty_a_weight * network.layout.n_params
+        return n_rows > self.searched_rows and n_rows * network.n_outputs >= enough
 
     def validates(self, network: MLP, n_numbers: int, *, doubtful: bool = False) -> bool:
         """Whether folds of a network, two modes each, are found in time."""

@@ -277,10 +277,14 @@ class EvidenceLaplace:
                 if len(priors) > 1:
                     problem = chosen
             if fit is None and wide is not None:
-                pilot = searches.pilot(problem)
-                if pilot.search.has_ended:
-                    fit = pilot
-                elif noise_share(pilot.modes, data.double_data.y.cpu()) <= effort.most_noise:
+                is_due = effort.has_plenty(data.n_rows, wide)
+                if not is_due:
+                    pilot = searches.pilot(problem)
+                    if pilot.search.has_ended:
+                        fit = pilot
+                    share = noise_share(pilot.modes, data.double_data.y.cpu())
+                    is_due = share <= effort.most_noise
+                if fit is None and is_due:
                     prior = self.wide_prior or ARD()
                     problem, begun = _resized(problem, wide.hidden_layer_sizes[0], prior), None
             is_clear = widths is not None and widths.is_clear
@@ -291,8 +295,8 @@ class EvidenceLaplace:
                 fit = replace(fit, width_scores=scores)
             run.end(fit)
         # The steps of "auto" end where scales only drift.
-        is_due = self.says_unconverged and not isinstance(self.max_iter, str)
-        fit.report(data, self.tol, warns=is_due)
+        warns = self.says_unconverged and not isinstance(self.max_iter, str)
+        fit.report(data, self.tol, warns=warns)
         return fit
 
 

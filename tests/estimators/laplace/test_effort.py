@@ -31,40 +31,25 @@ EFFORT = ModesEffort()
 
 @pytest.mark.parametrize(
     ("n_inputs", "n_rows", "units"),
-    [
-        (5, 1000, None),
-        (5, 1001, 20),  # 281 weights of forty units
-        (5, 1124, 40),
-        (16, 2883, 20),
-        (16, 2884, 40),
-        (16, 12_000, 20),  # would take a minute and more
-        (5, 10**6, 20),
-        (5, 10**8, None),
-        (28, 1201, None),  # 601 weights: fewer than two rows each, no scale a column
-        (28, 1202, 20),
-    ],
-)
+    [(5, 1000, None), (5, 1001, 20), (5, 1124, 40),  # 281 weights of forty units
+     (16, 2883, 20), (16, 2884, 40), (16, 12_000, 20),  # forty would take a minute and more
+     (5, 10**6, 40), (5, 10**8, None),
+     (28, 1201, None), (28, 1202, 20)],  # 601 weights: a scale a column asks two rows each
+)  # fmt: skip
 def test_what_many_rows_are_given(n_inputs, n_rows, units):
     found = EFFORT.richer(n_rows, MLP(n_inputs, (20,), 1, TANH))
     assert (found and found.hidden_layer_sizes) == (units and (units,))
+    plenty = n_rows > 10_000 and n_inputs < 16  # whatever the noise, twenty rows a weight
+    assert EFFORT.has_plenty(n_rows, MLP(n_inputs, (40,), 1, TANH)) == plenty
 
 
 @pytest.mark.parametrize(
     ("n_rows", "n_inputs", "width"),
-    [
-        (927, 8, 20),
-        (1600, 100, 5),
-        (1200, 90, 10),
-        (200, 200, 10),
-        (800, 200, 5),
-        (4000, 60, 10),
-        (90, 100, 20),  # few rows: their own space is small
-        (90, 400, 5),
-        (90, 3000, 20),  # not even five in time: Adam's
-        (20_000, 80, 20),  # too many rows for five units
-        (10**6, 5, 20),
-    ],
-)
+    [(927, 8, 20), (1600, 100, 5), (1200, 90, 10), (200, 200, 10), (800, 200, 5), (4000, 60, 10),
+     (90, 100, 20),  # few rows: their own space is small
+     (90, 400, 5), (90, 3000, 20),  # not even five in time: Adam's
+     (20_000, 80, 20), (10**6, 5, 20)],  # too many rows for five units
+)  # fmt: skip
 def test_where_columns_are_many_units_are_fewer(n_rows, n_inputs, width):
     assert EFFORT.units_of_numbers(n_rows, n_inputs, 1) == width
 
