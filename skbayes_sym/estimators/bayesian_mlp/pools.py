@@ -56,6 +56,7 @@ class PoolOfNetworks(NetworkEstimator):
     n_modes: int
     network_: MLP
     posterior_: ModeMixture
+    multiplicity_modes_: Array | None = None
     samples_: Array
     member_network_: MLP
     linear_posterior_: ModeMixture

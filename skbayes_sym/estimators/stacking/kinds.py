@@ -355,9 +355,9 @@ class Networks:
     def _refit(self, task: StackTask, model: Any) -> tuple[Array, Array]:
         """Places of a fold, and log densities of its rows by networks that were fitted without."""
         train, test = task.folds[0]
-        settings, found = {}, getattr(model, "multiplicity_modes_", None)
-        if found is not None:  # the refit looks for no more modes than there was time for
-            settings = {"n_modes": min(task.effort.n_probes, int(found.sum())), "n_members": 0}
+        settings, n_restarts = {}, model.multiplicity_modes_
+        if n_restarts is not None:  # the refit looks for no more modes than there was time for
+            settings = {"n_modes": min(task.effort.n_probes, int(n_restarts.sum())), "n_members": 0}
             settings["hidden_layer_sizes"] = model.network_.hidden_layer_sizes
         refit = self._fitted(task.take(train), settings)
         y = task.targets[test] if task.n_classes else task.y[test].numpy()
