@@ -229,7 +229,8 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         Adam learns one scale a layer, from 3.0, or takes given normals.
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps. "auto" is 100, 50 of up to 500 rows and at least 50 where
-        a step takes long, up to three times as many while the evidence rises steeply; 3000 by Adam.
+        a step takes long, up to three times as many while the evidence rises steeply; beyond 10,000
+        rows these make such a search, and at most 8 steps go on with all. 3000 by Adam.
     standardize : as in every regressor
     tol : "auto", float or None, default="auto"
         A restart ends when its log evidence moves by less than this many nats per row over three
