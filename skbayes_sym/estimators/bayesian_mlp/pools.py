@@ -134,13 +134,13 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers of the modes' network; ``()`` is a linear model. "auto"
         chooses 3, 8 or 20 units by five-fold cross-validation (`width_scores_`). Many rows get 20;
-        more than 1,000 distinct rows with little noise get 40, if there are at least four rows per
-        weight; very many columns get 10 or 5.
+        beyond 1,000 distinct rows with little noise, or 10,000 with any, 40 given four rows per
+        weight, or twenty; very many columns get 10 or 5.
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" is ``LayerScales()``, one learned scale
         per layer, or ``ARD()``, one per column of ``X`` (`relevance_`), as cross-validation
-        prefers; more than 1,000 distinct rows with little noise get ``ARD()``.
+        prefers; more than 1,000 rows with little noise, or 10,000, get ``ARD()``.
     n_modes : int, default=10
         Restarts of the small network; fewer, or none, where they would take long. Modes whose
         evidence and left-out rows are behind the best by a quarter of a nat per row are left out.

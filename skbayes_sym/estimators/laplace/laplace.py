@@ -210,9 +210,9 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     ----------
     hidden_layer_sizes : "auto", int or sequence of int, default="auto"
         Widths of the hidden layers; ``()`` is a linear model. "auto" chooses 3, 8 or 20 units by
-        five-fold cross-validation (`width_scores_`). Many rows get 20; more than 1,000 distinct
-        rows with little noise get 40, if there are at least four rows per weight; very many columns
-        get 10 or 5.
+        five-fold cross-validation (`width_scores_`). Many rows get 20; beyond 1,000 distinct rows
+        with little noise, or 10,000 with any, 40 given four rows per weight, or twenty; very many
+        columns get 10 or 5.
     activation, network : as in every network
     likelihood : as in every regressor
     optimizer : {"auto", "gauss-newton", "adam"}, GaussNewton or Adam, default="auto"
@@ -225,7 +225,8 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer; or an object. "learn" maximises the evidence over the scales of
         ``LayerScales()``, one per layer, or of ``ARD()``, one per column of ``X`` (`relevance_`),
-        as cross-validation prefers; more than 1,000 distinct rows with little noise get ``ARD()``.
+        as cross-validation prefers; more than 1,000 rows with little noise, or 10,000, get
+        ``ARD()``.
         Adam learns one scale a layer, from 3.0, or takes given normals.
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps. "auto" is 100, 50 of up to 500 rows and at least 50 where
