@@ -118,7 +118,7 @@ def measured(name, size, limit):
     process.start()
     process.join()
     if seconds.value and share.value == 1.0:
-        return f"{seconds.value:.2g}", True
+        return f"{float(f'{seconds.value:.2g}'):g}", True
     if share.value > 0.0:
         return f"~{(seconds.value or 1.6 * limit) / share.value:.0f}", False
     return f"> {1.6 * limit:.0f}", False
