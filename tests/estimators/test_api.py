@@ -30,7 +30,7 @@ SEVERAL_DEFAULTS = {
     "hidden_layer_sizes": {"auto", (50,), (20,)},  # 20 where curvatures or chains are to be had
     "likelihood": {"auto", "gaussian"},  # of labels, of numbers
     # Steps of either optimiser, of Adam, of a finetuned one, updates, sweeps.
-    "max_iter": {"auto", 2000, 1000, 500, 300},
+    "max_iter": {"auto", 2000, 500, 300},
     "n_modes": {10, 4},
     "noise_std": {"learn", "effective"},  # of members whose weights take freedoms from it
     # Learned where there is an evidence; "auto" of chains; wide, and at the mode, with invariances.
@@ -213,13 +213,13 @@ OF_ALL = OF_NETWORKS | {
 OF_TYPES = {
     "hidden_layer_sizes": "'auto' where nothing has to be chosen",
     "likelihood": "linear models have likelihoods by name",
-    "max_iter": "'auto' where there are two optimisers",
+    "max_iter": "'auto' where the method or the rows choose",
     "network": "images have networks by name",
     "noise_std": "one target, or several",
     "optimizer": "Gauss-Newton where it can be",
     "prior": "'learn' where the evidence is known",
     "standardize": "'X' or 'y' where targets are numbers, one of two steps of a matrix",
-    "tol": "'auto' where there are two optimisers",
+    "tol": "'auto' where the method or the rows choose",
 }
 
 

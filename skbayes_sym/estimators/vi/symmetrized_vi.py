@@ -42,6 +42,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
     **NETWORK_CONSTRAINTS,
     **STEP_CONSTRAINTS,
     **OBJECT_CONSTRAINTS,
+    "max_iter": [StrOptions({"auto"}), *STEP_CONSTRAINTS["max_iter"]],
     "symmetry": [
         StrOptions({"auto", "permutation", "signed_permutation", "sign_flip"}),
         HasMethods(["act", "generators"]),
@@ -56,7 +57,7 @@ class _SymmetrizedVI(NetworkEstimator):
 
     symmetry: str | SymmetryGroup | Symmetrized | None
     optimizer: str | Optimizer
-    max_iter: int
+    max_iter: int | str
     n_predict_samples: int
     tol: float | None
     _closing = (
@@ -90,9 +91,13 @@ class _SymmetrizedVI(NetworkEstimator):
 
     def _method(self) -> MeanFieldVI:
         adam = as_adam(self.optimizer, VariationalAdam)
-        steps = Steps.of(adam, self.max_iter, self.tol, n_draws=self._auto_draws)
+        max_iter = 1000 if isinstance(self.max_iter, str) else self.max_iter
+        steps = Steps.of(adam, max_iter, self.tol, n_draws=self._auto_draws)
         start = self.posterior_ if self._goes_on else None
-        return MeanFieldVI(symmetrized(self.symmetry).gap, steps, adam.init, adam.n_starts, start)
+        return MeanFieldVI(
+            symmetrized(self.symmetry).gap, steps, adam.init, adam.n_starts, start,
+            shares_steps=isinstance(self.max_iter, str),
+        )  # fmt: skip
 
     def _predictor(self, like: Tensor) -> Predictor:
         n = self.n_predict_samples
@@ -151,8 +156,9 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         learned scale per layer's weights and per layer's biases; ``ARD()`` learns one per column
         of ``X`` besides: `relevance_`.
     noise_std : as in every regressor
-    max_iter : int, default=1000
-        Largest number of optimiser steps of a start.
+    max_iter : int or "auto", default="auto"
+        Largest number of optimiser steps of a start; "auto" is 1000, or where steps take some of
+        the rows those of all starts in one.
     standardize : as in every regressor
     optimizer : "adam" or Adam, default="adam"
         `~skbayes_sym.estimators.optimizers.VariationalAdam` says the step size, rows and draws per
@@ -239,7 +245,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     likelihood: str | Likelihood = "auto"
     prior: GivenPrior = 1.0
     noise_std: str | float | Sequence[float] = "learn"
-    max_iter: int = 1000
+    max_iter: int | str = "auto"
     standardize: bool | str = True
     optimizer: str | Optimizer = "adam"
     n_predict_samples: int = 200
@@ -320,7 +326,7 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     symmetry: str | SymmetryGroup | Symmetrized | None = "auto"
     likelihood: str | Likelihood = "auto"
     prior: GivenPrior = 1.0
-    max_iter: int = 1000
+    max_iter: int | str = "auto"
     standardize: bool = True
     optimizer: str | Optimizer = "adam"
     n_predict_samples: int = 200

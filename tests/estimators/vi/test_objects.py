@@ -242,8 +242,7 @@ def test_starts_warm_up_by_their_kind_and_ties_go_to_the_least_noise(monkeypatch
         return SymmetrizedElbo(*args, gap=gap, warm_up=warm_up, **kwargs)
 
     monkeypatch.setattr(method, "SymmetrizedElbo", objective)
-    monkeypatch.setattr(MeanFieldVI, "_climb", lambda *args: ascents.append(climb(*args)) or
-                        ascents[-1])  # fmt: skip
+    monkeypatch.setattr(MeanFieldVI, "_climb", lambda *a: ascents.append(climb(*a)) or ascents[-1])
     regressor(max_iter=50, optimizer=VariationalAdam(n_starts=3)).fit(X, Y)
     assert made == [(1, 5), (20, 5), (1, 5)]
     annealed, laplace = ascents[1:]
@@ -251,6 +250,8 @@ def test_starts_warm_up_by_their_kind_and_ties_go_to_the_least_noise(monkeypatch
     assert annealed.bounds.elbo < laplace.bounds.elbo
     assert MeanFieldVI._best([quiet, laplace], 0.0) is laplace
     assert MeanFieldVI._best([quiet, laplace], 1e9) is quiet
+    auto, nine = (regressor(max_iter=n)._method()._starts for n in ("auto", 9))
+    assert (auto(quiet.model, is_long=True)[1], nine(quiet.model, is_long=True)[1]) == (3000, 9)
 
 
 def test_a_warm_start_goes_on_from_the_fit(rows):
