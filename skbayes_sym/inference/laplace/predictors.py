@@ -18,7 +18,7 @@ from skbayes_sym.inference.laplace.search.evidence_problem import (
 from skbayes_sym.inference.predictor import BasePredictor, of_draws
 from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian, pack, packing
+from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian, pack
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import gauss_hermite
 from skbayes_sym.numerics.random import generator_from
@@ -82,8 +82,8 @@ class ModesPredictor(BasePredictor):
     @cached_property
     def packed(self) -> Tensor:
         """Covariances of the weights, as `pack` has them."""
-        network, loc, factor, _ = self.modes
-        return pack(torch.cholesky_inverse(factor), packing(network.sizes, loc.device))
+        network, _, factor, _ = self.modes
+        return pack(torch.cholesky_inverse(factor), network.sizes)
 
     def law(self, x: Tensor) -> Predictive:
         mean, covariance = (t.to(x) for t in self.modes.outputs(x, self.packed))

@@ -118,7 +118,7 @@ def test_products_are_those_of_the_dense_matrix(widths, n_outputs):
     torch.testing.assert_close(jacobian.gauss_newton(packed), last)
     matrix = symmetric(2, theta.shape[1])
     expected = torch.einsum("rnkp,rpq,rnlq->rnkl", dense, matrix, dense)
-    packed = pack(matrix, jacobian.places)
+    packed = pack(matrix, network.sizes)
     torch.testing.assert_close(jacobian.covariance(packed), expected)
     few = outputs_and_factors(network, theta, x[:3])[1].covariance(packed)
     torch.testing.assert_close(few, expected[:, :3])

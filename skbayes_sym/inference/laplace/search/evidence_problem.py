@@ -47,7 +47,6 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import (
     outputs_and_factors,
     pack,
-    packing,
     rows_per_block,
 )
 from skbayes_sym.models.priors import ScalesByGroup
@@ -403,7 +402,7 @@ def linearised_logits(
 
     O(N P^2 / 4) however many classes there are.
     """
-    parts, packed = [], pack(covariance.unsqueeze(0), packing(network.sizes, x.device))
+    parts, packed = [], pack(covariance.unsqueeze(0), network.sizes)
     for rows in x.split(rows_per_block(network)):
         outputs, jacobian = outputs_and_factors(network, theta.unsqueeze(0), rows)
         parts.append((outputs[0], jacobian.covariance(packed)[0]))
