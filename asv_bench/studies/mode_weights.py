@@ -1,19 +1,20 @@
 """Do weights by evidence beat equal weights of the modes of Laplace's approximation?
 
-    SKBAYES_SYM_DATA=FOLDER python asv_bench/studies/mode_weights.py [--tables NAME ...]
-                                                                     [--splits 2]
+    SKBAYES_SYM_DATA=FOLDER python asv_bench/studies/mode_weights.py [--kind regression]
+        [--tables NAME ...] [--splits 2]
 
-`LaplaceRegressor((20,), "tanh")` at its defaults on ``FOLDER/tables/regression``: words are
-one-hot, gaps the column's median, at most 1,000 rows to train, 500 others to test. Its modes are
-mixed with equal weights, as `predict` has them; with weights in proportion to their evidences; to
-the evidences' powers of 1 / sqrt(n), for a wrong model; and the best alone. Printed are nats per
-row against equal weights, a table's mean over splits, for the half of the tables that sets
-constants and the half that doesn't.
+`LaplaceRegressor((20,), "tanh")`, or `LaplaceClassifier` of four restarts, at their defaults on
+``FOLDER/tables/KIND``: words are one-hot, gaps the column's median, at most 1,000 rows to train,
+500 others to test. Their modes are mixed with equal weights; with weights in proportion to their
+evidences; to the evidences' powers of 1 / sqrt(n), for a wrong model; and the best alone. Printed
+are nats per row against equal weights, a table's mean over splits, for the half of the tables that
+sets constants and the half that doesn't.
 """
 
 import argparse
 import os
 import warnings
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ import skbayes_sym as sk
 
 MOST_COLUMNS, MOST_ROWS, MOST_NEW = 60, 1000, 500
 WAYS = "evidence", "tempered", "best"
+Densities = tuple[np.ndarray, np.ndarray]  # of R modes (R,), and of rows (R, N), nats
 
 
 def table(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -34,21 +36,35 @@ def table(path: Path) -> tuple[np.ndarray, np.ndarray]:
     rows = rows[rows.iloc[:, -1].notna()]
     X = pd.get_dummies(rows.iloc[:, :-1], dtype=float)
     X = X.fillna(X.median()).to_numpy(float)
-    return X[:, X.std(0) > 0], rows.iloc[:, -1].to_numpy(float)
+    return X[:, X.std(0) > 0], rows.iloc[:, -1].to_numpy()
+
+
+def densities(X: np.ndarray, y: np.ndarray, new: np.ndarray, y_new: np.ndarray) -> Densities:
+    """Log evidences of the modes of a fit, and each one's log densities of new rows."""
+    if y.dtype.kind == "f":
+        reg = sk.LaplaceRegressor((20,), "tanh", random_state=0).fit(X, y)
+        _, loc, scale = sk.predictive(reg, new).components()
+        loc, scale = (np.asarray(t).reshape(reg.n_modes_, -1) for t in (loc, scale))
+        return reg.log_evidence_modes_, norm.logpdf(y_new, loc, scale)
+    four = sk.GaussNewton(n_restarts=4)
+    clf = sk.LaplaceClassifier((20,), "tanh", optimizer=four, random_state=0).fit(X, y)
+    hit, by_mode = y_new[:, None] == clf.classes_, []
+    for i in range(clf.n_modes_):
+        one = copy(clf)
+        parts = (t[i : i + 1] for t in (clf.posterior_.loc, clf.posterior_.factor))
+        one.posterior_ = type(clf.posterior_)(*parts, np.ones(1))
+        vars(one)["_cache"] = {}
+        by_mode.append(np.log((one.predict_proba(new) * hit).sum(1).clip(1e-15)))
+    return clf.log_evidence_modes_, np.array(by_mode)
 
 
 def gains(X: np.ndarray, y: np.ndarray, split: int) -> list[float] | None:
     """Mean log densities less those of equal weights; None of one mode alone."""
     n = min(MOST_ROWS, int(0.8 * len(y)))
     known, new, y_known, y_new = train_test_split(X, y, random_state=split, train_size=n)
-    new, y_new = new[:MOST_NEW], y_new[:MOST_NEW]
-    model = sk.LaplaceRegressor((20,), "tanh", random_state=0).fit(known, y_known)
-    evidence = model.log_evidence_modes_
+    evidence, by_mode = densities(known, y_known, new[:MOST_NEW], y_new[:MOST_NEW])
     if len(evidence) < 2:
         return None
-    _, loc, scale = sk.predictive(model, new).components()
-    loc, scale = (np.asarray(t).reshape(len(evidence), -1) for t in (loc, scale))
-    by_mode = norm.logpdf(y_new, loc, scale)
     alone = np.where(np.arange(len(evidence)) == evidence.argmax(), 0.0, -np.inf)
     weights = [np.zeros(len(evidence)), evidence, evidence / np.sqrt(n), alone]
     equal, *others = (
@@ -59,15 +75,17 @@ def gains(X: np.ndarray, y: np.ndarray, split: int) -> list[float] | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kind", choices=("regression", "classification"), default="regression")
     parser.add_argument("--tables", nargs="+")
     parser.add_argument("--splits", type=int, default=2)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     found: dict[str, list[np.ndarray]] = {"settling": [], "judging": []}
-    folder = Path(os.environ["SKBAYES_SYM_DATA"]) / "tables/regression"
+    folder = Path(os.environ["SKBAYES_SYM_DATA"]) / "tables" / chosen.kind
     for i, path in enumerate(sorted(folder.glob("*.csv.gz"))):
         name = path.name.removesuffix(".csv.gz")
         X, y = table(path)
+        y = y.astype(float if chosen.kind == "regression" else str)
         if (chosen.tables and name not in chosen.tables) or X.shape[1] > MOST_COLUMNS:
             continue
         of_splits = [g for s in range(chosen.splits) if (g := gains(X, y, s)) is not None]
