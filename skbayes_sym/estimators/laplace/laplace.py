@@ -203,8 +203,8 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
               - \tfrac12 \log \left| \tfrac{1}{2\pi} (H + \Delta) \right|
 
     over the prior's scales and the noise while training. Predictions are those of the networks
-    linearised at their modes, all counted alike. Small fully connected networks are trained by
-    Gauss-Newton steps; others by Adam, from one start.
+    linearised at their modes, every restart counted alike. Small fully connected networks are
+    trained by Gauss-Newton steps; others by Adam, from one start.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     deterministic network's, and at most half as much again where it gathers an online update; an
     exact update costs one look at the data, and two more where there is noise to learn.
 
-    Modes count alike: their evidences differ mostly by the error of the approximation.
+    Restarts count alike: evidences differ mostly by the error of the approximation.
 
     References
     ----------
@@ -352,8 +352,8 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     :math:`H` the generalised Gauss-Newton matrix, and approximates the posterior at each by a
     normal distribution: that of a few variational steps of the network linearised at the mode,
     since where classes are separated the curvature at the mode itself says next to nothing.
-    Predictions are those of the linearised networks, all counted alike. Small fully connected
-    networks are trained by Gauss-Newton steps; others by Adam, from one start and without the
+    Predictions are those of the linearised networks, every restart counted alike. Small fully
+    connected networks are trained by Gauss-Newton steps; others by Adam, from one start and without the
     variational steps.
 
     Parameters
@@ -411,7 +411,7 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     gathers an online update; an exact one costs about as much as C looks at the data for C classes,
     and the predictive covariance O(C D^2 + C G^2) a row and layer of D inputs and G units.
 
-    Modes count alike: their evidences differ mostly by the approximation's own error.
+    Restarts count alike: evidences differ mostly by the approximation's own error.
 
     Two classes have one output after Gauss-Newton steps, and two after Adam's.
 
