@@ -353,8 +353,8 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     normal distribution: that of a few variational steps of the network linearised at the mode,
     since where classes are separated the curvature at the mode itself says next to nothing.
     Predictions are those of the linearised networks, every restart counted alike. Small fully
-    connected networks are trained by Gauss-Newton steps; others by Adam, from one start and without the
-    variational steps.
+    connected networks are trained by Gauss-Newton steps; others by Adam, from one start and
+    without the variational steps.
 
     Parameters
     ----------
