@@ -219,7 +219,7 @@ OF_TYPES = {
     "optimizer": "Gauss-Newton where it can be",
     "prior": "'learn' where the evidence is known",
     "standardize": "'X' or 'y' where targets are numbers, one of two steps of a matrix",
-    "tol": "'auto' where the method or the rows choose",
+    "tol": "'auto' where there are two optimisers",
 }
 
 
