@@ -111,11 +111,9 @@ class AxisUnits(SignedPermutations):
         entries = (replace(e, flips=tuple(e.flips[k] for k in signs)) for e in self.entries)
         return replace(self, entries=tuple(entries), n_signs=len(signs), permute=permute)
 
-    def act(self, g: SignedPermutation, theta: Tensor) -> Tensor:
-        batch = np.broadcast_shapes(self.batch(g), theta.shape[:-1])
+    def act_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
+        batch = theta.shape[:-1]
         g = self.expand(SignedPermutation(*(part.to(theta.device) for part in g)), batch)
-        theta = theta.expand(*batch, theta.shape[-1])
-        moved = theta.clone(memory_format=torch.contiguous_format)
         for e in self.entries:
             values = e.of(theta)
             for axis in range(1 + e.is_pair):
@@ -126,12 +124,8 @@ class AxisUnits(SignedPermutations):
                     sign = g.sign[..., which].prod(dim=-1).to(theta)
                     n_rest = values.ndim - sign.ndim - axis
                     values = values * sign.view(*sign.shape[:-1], *[1] * axis, -1, *[1] * n_rest)
-            e.of(moved).copy_(values)
-        return moved
-
-    def batch(self, g: SignedPermutation) -> tuple[int, ...]:
-        """Batch shape of an element."""
-        return tuple(g.permutation.shape[: -1 - len(self.places)])
+            e.of(theta).copy_(values)
+        return theta
 
     def expand(self, g: SignedPermutation, batch: Sequence[int]) -> SignedPermutation:
         """Element with the batch shape ``batch``."""
@@ -298,16 +292,26 @@ class Wreath(SimpleGroup):
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> Element:
         return tuple(part.sample(shape, generator=generator) for part in self.parts)
 
+    def batch(self, g: Element) -> tuple[int, ...]:
+        """Batch shape of an element."""
+        return self.parts[0].batch(g[0])
+
     def act(self, g: Element, theta: Tensor) -> Tensor:
         return Product(self.parts).act(g, theta)
 
+    def act_(self, g: Element, theta: Tensor) -> Tensor:
+        """`act` that overwrites ``theta``, which has all batch axes of the element."""
+        for part, h in zip(self.parts, g, strict=True):
+            part.act_(h, theta)
+        return theta
+
     def compose(self, g: Element, h: Element) -> Element:
-        batch = np.broadcast_shapes(*(self.parts[0].batch(x[0]) for x in (g, h)))
+        batch = np.broadcast_shapes(self.batch(g), self.batch(h))
         carried = (self._carried(k, x, g, batch) for k, x in enumerate(h))
         return tuple(p.compose(a, b) for p, a, b in zip(self.parts, g, carried, strict=True))
 
     def inverse(self, g: Element) -> Element:
-        batch, back = self.parts[0].batch(g[0]), list[SignedPermutation]()
+        batch, back = self.batch(g), list[SignedPermutation]()
         for k, part in enumerate(self.parts):
             back.append(part.inverse(self._carried(k, g[k], back, batch)))
         return tuple(back)

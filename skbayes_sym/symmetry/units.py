@@ -78,6 +78,19 @@ class SignedPermutations(SimpleGroup):
         coin = torch.rand((*permutation.shape, self.n_signs), generator=generator, device=device)
         return SignedPermutation(permutation, torch.where(coin < 0.5, -1, 1).to(torch.int8))
 
+    def batch(self, g: SignedPermutation) -> tuple[int, ...]:
+        """Batch shape of an element."""
+        return tuple(g.permutation.shape[: -1 - len(self.places)])
+
+    def act(self, g: SignedPermutation, theta: Tensor) -> Tensor:
+        batch = np.broadcast_shapes(self.batch(g), theta.shape[:-1])
+        theta = theta.expand(*batch, theta.shape[-1])
+        return self.act_(g, theta.clone(memory_format=torch.contiguous_format))
+
+    def act_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
+        """`act` that overwrites ``theta``, which has all batch axes of the element."""
+        raise NotImplementedError
+
     def generators(self) -> list[tuple[str, SignedPermutation]]:
         """An exchange, a rotation and flips of the first unit (or of each), at every place."""
         d, named = self.n_units, []
@@ -191,15 +204,14 @@ class Units(SignedPermutations):
         none = torch.ones_like(permutation, dtype=torch.int8)
         return SignedPermutation(permutation, signs.squeeze(-1) if self.flip else none)
 
-    def act(self, g: SignedPermutation, theta: Tensor) -> Tensor:
-        units = units_of(theta, self.index)
+    def act_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
+        units, batch = units_of(theta, self.index), theta.shape[:-1]
         if self.permute:
-            batch = np.broadcast_shapes(units.shape[:-2], g.permutation.shape[:-1])
-            permutation = g.permutation.to(theta.device).expand(*batch, -1)
-            units = take(units.expand(*batch, *units.shape[-2:]), permutation, len(batch))
+            units = take(units, g.permutation.to(theta.device).expand(*batch, -1), len(batch))
         if self.flip:
             units = units * g.sign.to(theta).unsqueeze(-1)
-        return put_units(theta, self.index, units)
+        theta[..., self.index.flatten()] = units.flatten(-2)
+        return theta
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, SignedPermutation]:
         """Nearest orbit point in Euclidean distance, by one assignment problem a draw."""

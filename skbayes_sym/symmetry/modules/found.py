@@ -7,6 +7,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -29,8 +30,10 @@ def module_function(
 
     ``layout`` names parameters, and buffers where they belong to ``theta``.
     """
-    module = without_dropout(module).double()
-    buffers = dict(module.named_buffers())
+    module = without_dropout(module)
+    buffers = {
+        name: b.double() if b.is_floating_point() else b for name, b in module.named_buffers()
+    }
     inputs = tuple(x.double() if x.is_floating_point() else x for x in inputs)
 
     def outputs(theta: Tensor) -> Tensor:
@@ -58,16 +61,18 @@ def largest_change(
     generator = torch.Generator().manual_seed(0)
     function, worst = module_function(module, layout, inputs), 0.0
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-    theta = torch.cat([tensors[name].detach().flatten().double().cpu() for name in layout.shapes])
+    theta = torch.cat([tensors[name].detach().flatten().float().cpu() for name in layout.shapes])
     for _ in range(n):
-        noise = torch.randn(theta.shape, generator=generator, dtype=torch.float64)
-        point = noise.roll(1).abs_().mul_(0.1).add_(theta)
-        point += noise.mul_(theta).mul_(0.3)
+        noise = torch.randn(theta.shape, generator=generator)
+        point = noise.roll(1).abs_().mul_(0.1).add_(theta).addcmul_(noise, theta, value=0.3).double()
         try:
             before = function(point)
             after = function(group.act(group.sample((), generator=generator), point))
             change, scale = (float(t.abs().max()) for t in (after - before, before))
-            if change > worst * scale and torch.equal(before, function(point)):
+            if change <= worst * scale:
+                continue
+            # No random function changes as little as rounding does.
+            if change <= ROUNDING * scale or torch.equal(before, function(point)):
                 worst = change / max(scale, 1e-30)
         except (RuntimeError, TypeError, ValueError):
             continue
@@ -101,6 +106,15 @@ class ModuleSymmetry(Product):
     words: tuple[str, ...] = ()
     rescalings: tuple[Rescaling, ...] = ()
     refused: tuple[str, ...] = ()
+
+    def act(self, g: tuple[Any, ...], theta: Tensor) -> Tensor:
+        """One copy of ``theta``, which every factor overwrites."""
+        parts: Any = list(zip(self.factors, g, strict=True))
+        batch = np.broadcast_shapes(theta.shape[:-1], *(f.batch(h) for f, h in parts))
+        moved = theta.expand(*batch, theta.shape[-1]).clone(memory_format=torch.contiguous_format)
+        for factor, h in parts:
+            factor.act_(h, moved)
+        return moved
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
         """Nearer of two local optima: sweeps from ``theta``, and from factors aligned one by one.

@@ -85,8 +85,9 @@ def _writes(graph: fx.Graph) -> bool:
 
 
 def without_dropout(module: nn.Module) -> nn.Module:
-    """A copy in which dropout does nothing."""
-    module = copy.deepcopy(module)
+    """A copy, with the same tensors, in which dropout does nothing."""
+    tensors = [*module.parameters(), *module.buffers()]
+    module = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
     for layer in module.modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd):
             layer.eval()
