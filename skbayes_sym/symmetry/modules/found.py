@@ -64,7 +64,8 @@ def largest_change(
     theta = torch.cat([tensors[name].detach().flatten().float().cpu() for name in layout.shapes])
     for _ in range(n):
         noise = torch.randn(theta.shape, generator=generator)
-        point = noise.roll(1).abs_().mul_(0.1).add_(theta).addcmul_(noise, theta, value=0.3).double()
+        point = noise.roll(1).abs_().mul_(0.1).add_(theta)
+        point = point.addcmul_(noise, theta, value=0.3).double()
         try:
             before = function(point)
             after = function(group.act(group.sample((), generator=generator), point))
