@@ -300,7 +300,7 @@ class Wreath(SimpleGroup):
         return Product(self.parts).act(g, theta)
 
     def act_(self, g: Element, theta: Tensor) -> Tensor:
-        """`act` that overwrites ``theta``, which has all batch axes of the element."""
+        """Act on ``theta`` itself, which has all batch axes of the element."""
         for part, h in zip(self.parts, g, strict=True):
             part.act_(h, theta)
         return theta

@@ -88,7 +88,7 @@ class SignedPermutations(SimpleGroup):
         return self.act_(g, theta.clone(memory_format=torch.contiguous_format))
 
     def act_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
-        """`act` that overwrites ``theta``, which has all batch axes of the element."""
+        """Act on ``theta`` itself, which has all batch axes of the element."""
         raise NotImplementedError
 
     def generators(self) -> list[tuple[str, SignedPermutation]]:

@@ -109,7 +109,7 @@ class ModuleSymmetry(Product):
     refused: tuple[str, ...] = ()
 
     def act(self, g: tuple[Any, ...], theta: Tensor) -> Tensor:
-        """One copy of ``theta``, which every factor overwrites."""
+        """Move one copy of ``theta`` by one factor after the other."""
         parts: Any = list(zip(self.factors, g, strict=True))
         batch = np.broadcast_shapes(theta.shape[:-1], *(f.batch(h) for f, h in parts))
         moved = theta.expand(*batch, theta.shape[-1]).clone(memory_format=torch.contiguous_format)

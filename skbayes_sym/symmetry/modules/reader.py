@@ -39,6 +39,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
 
     Raises ValueError if its control flow depends on values, or it fails on the inputs.
     """
+    from torch._dispatch.python import enable_python_dispatcher
     from torch.fx.experimental.proxy_tensor import make_fx
 
     module = without_dropout(module)
@@ -49,7 +50,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
 
     traced: Any = call
     try:
-        with _plain_kernels():
+        with _plain_kernels(), enable_python_dispatcher():
             for _ in range(2):  # some decompositions write in place; the second time nothing does
                 traced = make_fx(
                     torch.func.functionalize(traced), decomposition_table=_decompositions(),

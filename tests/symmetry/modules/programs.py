@@ -56,7 +56,7 @@ def layer_of(r, operation, a, b):
         "slice": lambda: nn.Linear(7, 12),
         "cat": lambda: nn.Linear(24, 12),
         "view_linear": lambda: nn.Linear(b, b, bias=False),
-        "gru": lambda: nn.GRU(4, 4, batch_first=True),
+        "gru": lambda: nn.GRU(6, 6, batch_first=True),
         "conv": lambda: nn.Conv1d(a, a, 1, groups=r.choice([1, a])),
     }
     return makers.get(operation, nn.Identity)()
@@ -85,7 +85,7 @@ def apply(operation, layer, x, y, v, j):
         "slice": lambda: layer(x[:, j % 6 : j % 6 + 7]),
         "cat": lambda: layer(torch.cat([x, y], 1)),
         "view_linear": lambda: layer(v).flatten(1),
-        "gru": lambda: layer(x.unflatten(1, (3, 4)))[0].flatten(1),
+        "gru": lambda: layer(x.unflatten(1, (2, 6)))[0].flatten(1),
         "conv": lambda: layer(v).flatten(1),
     }  # fmt: skip
     return cases.get(operation, lambda: layer(x))()

@@ -52,18 +52,15 @@ def check_program(seed):
     x = torch.randn(4, 3, generator=generator)
     group = claimed_symmetry(module, (x,))
     assert largest_change(module, group.layout, (x,), group, n=3) < ROUNDING, module.plan
-    assert_laws(group, generator, n=2)
+    if seed % 5 == 0:
+        assert_laws(group, generator, n=2)
     return group.log_order > 0
 
 
-def test_random_programs():
+@pytest.mark.parametrize("first", range(0, 500, 100))
+def test_random_programs(first):
     """No false symmetry; most of them have some."""
-    assert sum(check_program(seed) for seed in range(60)) > 45
-
-
-@pytest.mark.long
-def test_more_random_programs():
-    assert sum(check_program(seed) for seed in range(60, 500)) > 330
+    assert sum(check_program(seed) for seed in range(first, first + 100)) > 75
 
 
 @pytest.mark.slow
