@@ -2,9 +2,11 @@
 Ratings: offsets, learned scales, five stars, new users
 =======================================================
 
-With files of MovieLens in ``data_home`` (``u.data`` with its folds ``u1.base``
-and ``u1.test`` if they are there, ``ratings.dat`` or ``ratings.csv``; they are
-not shipped) those are read. Otherwise ratings are simulated as
+With files of MovieLens in ``data_home`` (``u1.base`` and ``u1.test`` to
+``u5.base`` and ``u5.test``, ``u.data``, ``ratings.dat`` or ``ratings.csv``;
+they are not shipped) those are read; ``u.user`` and ``u.item`` are the features
+of 100k. ``--fold`` takes one of the five folds, random ones where the files
+have none. Otherwise ratings are simulated as
 MovieLens-100k has them: offsets of users and films, factors, very unequal
 counts, five stars; the figures that generated them are printed beside the
 recovered ones.
@@ -17,8 +19,8 @@ least squares, and where they are installed the biased SVD of Surprise and of
 cornac, and myFM. (implicit ranks what was clicked: it predicts no stars.)
 Last come the CPU seconds that a fit takes to where cornac's ends, for both.
 
-Run ``python reproduce_ratings.py [--data-home FOLDER] [--fast]``; with
-``--fast`` files are read only from a folder that is given. ``--models`` names
+Run ``python reproduce_ratings.py [--data-home FOLDER] [--fold K] [--fast]``;
+with ``--fast`` files are read only from a folder that is given. ``--models`` names
 the lines that are wanted.
 """
 
@@ -32,6 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import sparse
 from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
@@ -114,19 +117,20 @@ def features_of(folder: Path) -> dict[str, pd.DataFrame]:
     return dict(zip(("row_features", "column_features"), named, strict=True))
 
 
-def read(folder: Path) -> Ratings | None:
-    """MovieLens files, if there are any."""
-    fold = [folder / "u1.base", folder / "u1.test"]
-    if all(path.exists() for path in fold):
-        base, test = (read_table(path, *FORMATS["u.data"]) for path in fold)
+def read(folder: Path, fold: int = 1) -> Ratings | None:
+    """MovieLens files, if there are any; a fifth is held out."""
+    files = [folder / f"u{fold}.base", folder / f"u{fold}.test"]
+    if all(path.exists() for path in files):
+        base, test = (read_table(path, *FORMATS["u.data"]) for path in files)
         table = (np.concatenate(pair) for pair in zip(base, test, strict=True))
         is_test = np.arange(len(base[0]) + len(test[0])) >= len(base[0])
-        return Ratings("MovieLens-100k, fold u1", *table, is_test, {}, features_of(folder))
+        return Ratings(f"MovieLens-100k, fold {fold}", *table, is_test, {}, features_of(folder))
     for name, layout in FORMATS.items():
         if (folder / name).exists():
             table = read_table(folder / name, *layout)
-            is_test = np.random.default_rng(0).random(len(table[0])) < 0.2
-            return Ratings(name, *table, is_test, {}, features_of(folder))
+            part = np.random.default_rng(0).permutation(len(table[0])) % 5
+            name += f", random fold {fold}"
+            return Ratings(name, *table, part == fold - 1, {}, features_of(folder))
     return None
 
 
@@ -204,16 +208,47 @@ def cornac_mf(data: Ratings, n_epochs: int = 20) -> Answer:
     return Answer(mean + (model.u_factors[i] * model.i_factors[j]).sum(axis=1))
 
 
-def my_fm(data: Ratings) -> Answer:
+def my_fm(data: Ratings, *, told: bool = False, implicit: bool = False) -> Answer:
     """Gibbs sampling of a factorisation machine, rank 10 (its authors' setting)."""
     import myfm
-    from sklearn.preprocessing import OneHotEncoder
 
     users, films, stars = data.part(~data.is_test)
-    encoder = OneHotEncoder(handle_unknown="ignore").fit(np.c_[users, films])
+    names = [np.unique(data.users), np.unique(data.films)]
+    seen = [np.searchsorted(labels, ids) for labels, ids in zip(names, (users, films), strict=True)]
+    new = [np.searchsorted(labels, data.test[k]) for k, labels in enumerate(names)]
+    features = list(data.features.values()) if told else [None, None]
+    parts = [
+        columns_of(names[k], features[k], (seen[k], seen[1 - k]) if implicit else None)
+        for k in range(2)
+    ]
+    sizes = [part.shape[1] for columns in parts for part in columns]
+    tables = [sparse.hstack(columns).tocsr().astype(float) for columns in parts]
+    train, test = (
+        [myfm.RelationBlock(list(where[k]), tables[k]) for k in range(2)] for where in (seen, new)
+    )
     model = myfm.MyFMRegressor(rank=10, random_seed=0)
-    model.fit(encoder.transform(np.c_[users, films]), stars, n_iter=512, grouping=None)
-    return Answer(model.predict(encoder.transform(np.c_[data.test[0], data.test[1]])))
+    model.fit(None, stars, train, n_iter=512, group_shapes=sizes)
+    return Answer(model.predict(None, test))
+
+
+def columns_of(
+    labels: np.ndarray, features: pd.DataFrame | None, rated: tuple[np.ndarray, ...] | None
+) -> list[sparse.csr_matrix]:
+    """What a factorisation machine is told of users (or films): groups of columns, a row each."""
+    columns = [sparse.identity(len(labels), format="csr")]
+    if features is not None:
+        table = features.reindex(labels)
+        for name in table:
+            is_flag = set(table[name].unique()) <= {0, 1}
+            shown = table[[name]] if is_flag else pd.get_dummies(table[name].astype(str))
+            columns.append(sparse.csr_matrix(shown.to_numpy(float)))
+    if rated is not None:
+        ours, theirs = rated
+        shape = (len(labels), theirs.max() + 1)
+        flags = sparse.csr_matrix((np.ones(len(ours)), (ours, theirs)), shape)
+        size = np.sqrt(np.maximum(np.asarray(flags.sum(axis=1)).ravel(), 1))
+        columns.append(sparse.diags(1 / size) @ flags)
+    return columns
 
 
 def the_mean(data: Ratings) -> Answer:
@@ -239,10 +274,12 @@ MODELS = {
     "Surprise": surprise_svd,
     "cornac": cornac_mf,
     "myFM": my_fm,
+    "myFM with features": lambda data: my_fm(data, told=True),
+    "myFM with both": lambda data: my_fm(data, told=True, implicit=True),
 }
 
 
-SLOW = ("biased SVD", "Gibbs", "ordinal", "Surprise", "cornac", "myFM")
+SLOW = ("biased SVD", "Gibbs", "ordinal", "Surprise", "cornac")
 
 
 def rmse(answer: Answer, data: Ratings) -> float:
@@ -330,17 +367,18 @@ def show_new_user(data: Ratings) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Ratings, against what others do.")
     parser.add_argument("--data-home", help="folder of the files; SKBAYES_SYM_DATA by default")
+    parser.add_argument("--fold", type=int, choices=range(1, 6), default=1)
     parser.add_argument("--fast", action="store_true", help="a smoke run on few ratings")
     parser.add_argument("--models", nargs="*", choices=list(MODELS), help="all by default")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     home = args.data_home or (None if args.fast else os.environ.get("SKBAYES_SYM_DATA", "."))
-    data = None if home is None else read(Path(home))
+    data = None if home is None else read(Path(home), args.fold)
     if data is None:
         data = simulated(120, 150, 4_000) if args.fast else simulated(943, 1682, 100_000)
     names = list(MODELS) if args.models is None else args.models
     if args.fast:
-        names = [name for name in names if name not in SLOW]
+        names = [name for name in names if name not in SLOW and "myFM" not in name]
     n_users, n_films = len(np.unique(data.users)), len(np.unique(data.films))
     print(f"{data.name}: {len(data.stars)} ratings of {n_films} films by {n_users} users")
     print(f"{data.is_test.sum()} held out, {len(data.test[2])} of them of known users and films")

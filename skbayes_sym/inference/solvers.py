@@ -186,10 +186,6 @@ class Gibbs(_Settings):
         """Draws, aligned; their moments stand for them where one Gaussian is needed."""
         if problem.data.by_row.context is not None:
             raise ValueError("solver='gibbs' knows no context of entries: use solver='vi'.")
-        # What a learned prior knows of a variance: with less than one, chains sit for hundreds of
-        # sweeps with components that are all but switched off.
-        prior = problem.model.prior._replace(scatter=1.0)
-        problem = replace(problem, model=problem.model._replace(prior=prior))
         draws, noises, n_sweeps, stopped = sample_factors(
             problem,
             problem.start,
