@@ -85,7 +85,7 @@ def written(folder, name, n=400):
 def test_what_was_written_is_read(name, tmp_path):
     users, films, stars = written(tmp_path, name)
     data = runpy.run_path(str(RATINGS))["read"](tmp_path)
-    assert data.name == name
+    assert data.name == f"{name}, random fold 1"
     np.testing.assert_array_equal(data.users, users)
     np.testing.assert_array_equal(data.films, films)
     np.testing.assert_array_equal(data.stars, stars)
@@ -103,7 +103,7 @@ def test_the_predefined_fold_is_kept(tmp_path):
         written(tmp_path, "u.data", n)
         (tmp_path / "u.data").rename(tmp_path / f"u1.{part}")
     data = runpy.run_path(str(RATINGS))["read"](tmp_path)
-    assert data.name == "MovieLens-100k, fold u1"
+    assert data.name == "MovieLens-100k, fold 1"
     assert (len(data.stars), int(data.is_test.sum())) == (360, 60)
     assert data.is_test[300:].all()
 

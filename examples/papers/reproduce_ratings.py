@@ -5,8 +5,8 @@ Ratings: offsets, learned scales, five stars, new users
 With files of MovieLens in ``data_home`` (``u1.base`` and ``u1.test`` to
 ``u5.base`` and ``u5.test``, ``u.data``, ``ratings.dat`` or ``ratings.csv``;
 they are not shipped) those are read; ``u.user`` and ``u.item`` are the features
-of 100k. ``--fold`` takes one of the five folds, random ones where the files
-have none. Otherwise ratings are simulated as
+of 100k. ``--folds`` takes some of the five folds (random ones where the files have
+none) and prints means. Otherwise ratings are simulated as
 MovieLens-100k has them: offsets of users and films, factors, very unequal
 counts, five stars; the figures that generated them are printed beside the
 recovered ones.
@@ -19,7 +19,7 @@ least squares, and where they are installed the biased SVD of Surprise and of
 cornac, and myFM. (implicit ranks what was clicked: it predicts no stars.)
 Last come the CPU seconds that a fit takes to where cornac's ends, for both.
 
-Run ``python reproduce_ratings.py [--data-home FOLDER] [--fold K] [--fast]``;
+Run ``python reproduce_ratings.py [--data-home FOLDER] [--folds K ...] [--fast]``;
 with ``--fast`` files are read only from a folder that is given. ``--models`` names
 the lines that are wanted.
 """
@@ -311,27 +311,30 @@ def show_time(data: Ratings) -> None:
     print(f"\nto RMSE {target:.4f}: learned (default) {own}; cornac {sgd}")
 
 
-def show(data: Ratings, names: Sequence[str]) -> None:
-    """A line per model."""
-    *_, stars = data.test
+def show(folds: Sequence[Ratings], names: Sequence[str]) -> None:
+    """A line per model: means over the folds."""
     print(f"{'':<27}{'RMSE':>7}{'log density':>13}{'90 % cover':>12}{'CPU s':>8}")
     for name in names:
-        model = MODELS[name]
-        begin = time.process_time()
         try:
-            mean, std, density = model(data)
+            means = np.mean([figures(MODELS[name], data) for data in folds], axis=0)
         except ImportError:
             print(f"{name:<27}  not installed")
             continue
-        seconds, line = time.process_time() - begin, f"{np.sqrt(np.mean((mean - stars) ** 2)):7.4f}"
-        if std is not None:
-            if density is None:
-                density = nearest_star(mean, std, stars, np.unique(data.stars))
-            covered = np.mean(np.abs(stars - mean) < 1.645 * std)
-            line += f"{density.mean():13.4f}{covered:12.3f}"
-        else:
-            line += " " * 25
-        print(f"{name:<27}{line}{seconds:8.1f}", flush=True)
+        told = "" if np.isnan(means[1]) else f"{means[1]:13.4f}{means[2]:12.3f}"
+        print(f"{name:<27}{means[0]:7.4f}{told:25}{means[3]:8.1f}", flush=True)
+
+
+def figures(model: Callable[[Ratings], Answer], data: Ratings) -> tuple[float, ...]:
+    """RMSE, mean log density and coverage (NaN of models that have none), CPU seconds."""
+    begin, stars = time.process_time(), data.test[2]
+    answer = model(data)
+    seconds, (mean, std, density) = time.process_time() - begin, answer
+    if std is None:
+        return rmse(answer, data), np.nan, np.nan, seconds
+    if density is None:
+        density = nearest_star(mean, std, stars, np.unique(data.stars))
+    covered = np.mean(np.abs(stars - mean) < 1.645 * std)
+    return rmse(answer, data), density.mean(), covered, seconds
 
 
 def show_recovered(data: Ratings) -> None:
@@ -367,22 +370,24 @@ def show_new_user(data: Ratings) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Ratings, against what others do.")
     parser.add_argument("--data-home", help="folder of the files; SKBAYES_SYM_DATA by default")
-    parser.add_argument("--fold", type=int, choices=range(1, 6), default=1)
+    parser.add_argument("--folds", type=int, nargs="+", choices=range(1, 6), default=[1])
     parser.add_argument("--fast", action="store_true", help="a smoke run on few ratings")
     parser.add_argument("--models", nargs="*", choices=list(MODELS), help="all by default")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     home = args.data_home or (None if args.fast else os.environ.get("SKBAYES_SYM_DATA", "."))
-    data = None if home is None else read(Path(home), args.fold)
-    if data is None:
-        data = simulated(120, 150, 4_000) if args.fast else simulated(943, 1682, 100_000)
-    names = list(MODELS) if args.models is None else args.models
+    folds = [] if home is None else [data for k in args.folds if (data := read(Path(home), k))]
+    if not folds:
+        folds = [simulated(120, 150, 4_000) if args.fast else simulated(943, 1682, 100_000)]
+    names, data = list(MODELS) if args.models is None else args.models, folds[0]
     if args.fast:
         names = [name for name in names if name not in SLOW and "myFM" not in name]
     n_users, n_films = len(np.unique(data.users)), len(np.unique(data.films))
-    print(f"{data.name}: {len(data.stars)} ratings of {n_films} films by {n_users} users")
-    print(f"{data.is_test.sum()} held out, {len(data.test[2])} of them of known users and films")
-    show(data, names)
+    for data in folds:
+        print(f"{data.name}: {len(data.stars)} ratings of {n_films} films by {n_users} users")
+        n_known = len(data.test[2])
+        print(f"{data.is_test.sum()} held out, {n_known} of them of known users and films")
+    show(folds, names)
     if args.models is not None:
         return
     show_time(data)
