@@ -311,26 +311,35 @@ def listed_entries(X: Any, columns: Any = "auto") -> Observed:
     """Entries of a list, row by row.
 
     Rows and columns are any labels; they are sorted. NaN is a missing value; its row and column
-    are there. An entry listed twice was observed twice; warns if with another value.
+    are there. An entry listed twice was observed twice.
     """
     rows, places, values, weights = listed_parts(X, columns)
     (row_labels, i), (column_labels, j) = _coded(rows), _coded(places)
     kept = ~np.isnan(values) if weights is None else ~np.isnan(values) & (weights > 0.0)
     order = np.flatnonzero(kept)[np.lexsort((j[kept], i[kept]))]
-    first, second = values[order][:-1], values[order][1:]
-    again = (np.diff(i[order]) == 0) & (np.diff(j[order]) == 0) & (first != second)
-    if again.any():
-        first = order[np.flatnonzero(again)[0]]
-        warn_user(
-            f"{np.count_nonzero(again)} entries are listed again with another value, such as "
-            f"({rows[first]!s}, {places[first]!s}): each counts as an observation of its own. "
-            "If it is none, frame.drop_duplicates([rows, columns], keep='last') keeps the last.",
-            UserWarning,
-        )
     return Observed(
         i[order], j[order], values[order], (len(row_labels), len(column_labels)),
         None if weights is None else weights[order], row_labels, column_labels, order,
     )  # fmt: skip
+
+
+def warn_of_other_values(observed: Observed) -> None:
+    """Say that entries are listed again, in the same context, with another value."""
+    rows, places = observed.labelled
+    codes = [
+        observed.rows,
+        observed.columns,
+        *([] if observed.context is None else observed.context.T),
+    ]
+    is_same = np.all([np.diff(code) == 0 for code in codes], axis=0)
+    again = np.flatnonzero(is_same & (np.diff(observed.values) != 0.0))
+    for e in again[:1]:
+        warn_user(
+            f"{again.size} entries are listed again with another value, such as "
+            f"({rows[e]!s}, {places[e]!s}): each counts as an observation of its own. "
+            "If it is none, frame.drop_duplicates([rows, columns], keep='last') keeps the last.",
+            UserWarning,
+        )
 
 
 def as_labels(raw: Any, name: Hashable) -> Array:

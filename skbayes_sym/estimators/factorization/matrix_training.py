@@ -23,6 +23,7 @@ from skbayes_sym.estimators.factorization.entries import (
     listed_entries,
     observed_entries,
     scaling,
+    warn_of_other_values,
     with_labels,
 )
 from skbayes_sym.estimators.factorization.side_features import Described, FeatureCode
@@ -77,6 +78,8 @@ class MatrixTraining:
             told = Described("context", table.iloc[observed.place], None)
             context = FeatureCode.of_context(told, weights)
             observed = observed._replace(context=context.encoded(told))
+        if is_list:
+            warn_of_other_values(observed)
         labels = observed.row_labels, observed.column_labels
         codes = [
             FeatureCode.learned(

@@ -23,6 +23,7 @@ from skbayes_sym.estimators.factorization.entries import (
     list_columns,
     listed_entries,
     observed_entries,
+    warn_of_other_values,
 )
 from skbayes_sym.estimators.factorization.entry_law import EntryPredictive
 from skbayes_sym.estimators.factorization.fitting import stated
@@ -438,6 +439,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         check_is_fitted(self)
         if is_listed(X, self.columns):
             observed, other = listed_entries(X, self.columns), ("column", "row")[side]
+            warn_of_other_values(observed)
             observed = observed.transposed if side else observed
             n_other, labels = len(self.posterior_[1 - side].mean), observed.row_labels
             assert observed.column_labels is not None

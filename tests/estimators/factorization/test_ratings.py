@@ -210,6 +210,8 @@ def test_columns_that_are_not_there_and_entries_listed_again():
     with pytest.warns(UserWarning, match=r"3 entries are listed again.*keep='last'"):
         model = clone(MODEL).set_params(max_iter=1, tol=None).fit(again)
     assert model.n_observed_ == len(CSV) + 7
+    elsewhere = again.assign(hour=np.arange(len(again)))  # no warning
+    model.set_params(context="hour").fit(elsewhere)
 
 
 def test_ordinal_labels_that_are_none():
