@@ -331,8 +331,8 @@ def warn_of_other_values(observed: Observed) -> None:
         observed.columns,
         *([] if observed.context is None else observed.context.T),
     ]
-    is_same = np.all([np.diff(code) == 0 for code in codes], axis=0)
-    again = np.flatnonzero(is_same & (np.diff(observed.values) != 0.0))
+    is_same = np.all([code[1:] == code[:-1] for code in codes], axis=0)
+    again = np.flatnonzero(is_same & (observed.values[1:] != observed.values[:-1]))
     for e in again[:1]:
         warn_user(
             f"{again.size} entries are listed again with another value, such as "
