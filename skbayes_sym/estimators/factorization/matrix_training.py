@@ -81,11 +81,12 @@ class MatrixTraining:
         if is_list:
             warn_of_other_values(observed)
         labels = observed.row_labels, observed.column_labels
+        n_directions = estimator._effort.n_directions(len(observed.values))
         codes = [
             FeatureCode.learned(
                 None if each is None else each.ordered(names, n),
                 entries.rated if estimator.implicit in (True, side) else None,
-                estimator._effort.directions,
+                n_directions,
             )
             for each, names, n, entries, side in zip(
                 described, labels, observed.shape, (observed, observed.transposed),
