@@ -3,7 +3,7 @@
 import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -39,7 +39,6 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
 
     Raises ValueError if its control flow depends on values, or it fails on the inputs.
     """
-    from torch._dispatch.python import enable_python_dispatcher
     from torch.fx.experimental.proxy_tensor import make_fx
 
     module = without_dropout(module)
@@ -50,7 +49,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
 
     traced: Any = call
     try:
-        with _plain_kernels(), enable_python_dispatcher():
+        with _plain_kernels(), _definitions_of_recurrence(module):
             for _ in range(2):  # some decompositions write in place; the second time nothing does
                 traced = make_fx(
                     torch.func.functionalize(traced), decomposition_table=_decompositions(),
@@ -111,6 +110,17 @@ def _plain_kernels() -> Iterator[None]:
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         torch._C._set_mkldnn_enabled(onednn)
+
+
+def _definitions_of_recurrence(module: nn.Module) -> AbstractContextManager[Any]:
+    """Recurrent layers by definitions in Python: those in C++ write in place, which costs a pass.
+
+    Others keep theirs, which older releases of torch decompose further.
+    """
+    from torch._dispatch.python import enable_python_dispatcher
+
+    is_recurrent = any(isinstance(layer, nn.RNNBase) for layer in module.modules())
+    return enable_python_dispatcher() if is_recurrent else nullcontext()
 
 
 SAME, SUM, TRIVIAL = "same", "sum", "trivial"  # how characters of several tensors meet
