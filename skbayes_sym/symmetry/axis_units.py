@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment
-from skbayes_sym.symmetry.group import Product, SimpleGroup, SymmetryGroup, Trivial
+from skbayes_sym.symmetry.group import ActsInPlace, Product, SimpleGroup, SymmetryGroup, Trivial
 from skbayes_sym.symmetry.units import SignedPermutation, SignedPermutations, Units, take
 
 Tables = dict[tuple[bool, ...], Tensor]  # scores by the set of signs that negate what is compared
@@ -252,7 +252,7 @@ Element = tuple[SignedPermutation, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Wreath(SimpleGroup):
+class Wreath(ActsInPlace, SimpleGroup):
     """Semidirect product of units and of the units at each of their places.
 
     Part ``k`` moves independently at every place of the parts above it. An element is a tuple with
@@ -293,14 +293,9 @@ class Wreath(SimpleGroup):
         return tuple(part.sample(shape, generator=generator) for part in self.parts)
 
     def batch(self, g: Element) -> tuple[int, ...]:
-        """Batch shape of an element."""
         return self.parts[0].batch(g[0])
 
-    def act(self, g: Element, theta: Tensor) -> Tensor:
-        return Product(self.parts).act(g, theta)
-
     def act_(self, g: Element, theta: Tensor) -> Tensor:
-        """Act on ``theta`` itself, which has all batch axes of the element."""
         for part, h in zip(self.parts, g, strict=True):
             part.act_(h, theta)
         return theta

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,6 +59,24 @@ class SymmetryGroup(Protocol):
         within orbits commutes with the linear part of the action, so such scales single out no
         copy of a mode.
         """
+
+
+class ActsInPlace:
+    """Base of groups that can move the entries of a ``theta`` without a copy."""
+
+    def batch(self, g: Any) -> tuple[int, ...]:
+        """Batch shape of an element."""
+        raise NotImplementedError
+
+    def act_(self, g: Any, theta: Tensor) -> Tensor:
+        """Act on ``theta`` itself, which has all batch axes of the element."""
+        raise NotImplementedError
+
+    def act(self, g: Any, theta: Tensor) -> Tensor:
+        """Act on one copy."""
+        batch = np.broadcast_shapes(self.batch(g), theta.shape[:-1])
+        theta = theta.expand(*batch, theta.shape[-1])
+        return self.act_(g, theta.clone(memory_format=torch.contiguous_format))
 
 
 class SimpleGroup:

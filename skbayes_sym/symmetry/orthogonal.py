@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.random import random_orthogonal
 from skbayes_sym.symmetry.group import SimpleGroup
-from skbayes_sym.symmetry.units import put_units, units_of
+from skbayes_sym.symmetry.units import units_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +44,10 @@ class Orthogonal(SimpleGroup):
         return random_orthogonal(shape, self.n_components, generator=generator)
 
     def act(self, g: Tensor, theta: Tensor) -> Tensor:
-        rows = units_of(theta, self.index)
-        return put_units(theta, self.index, rows @ g.to(theta).mT)
+        rows = units_of(theta, self.index) @ g.to(theta).mT
+        moved = theta.expand(*rows.shape[:-2], theta.shape[-1]).clone()
+        moved[..., self.index.flatten()] = rows.flatten(-2)
+        return moved
 
     def inverse(self, g: Tensor) -> Tensor:
         return g.mT

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment
 from skbayes_sym.numerics.random import random_permutations
-from skbayes_sym.symmetry.group import Product, SimpleGroup, SymmetryGroup, Trivial
+from skbayes_sym.symmetry.group import ActsInPlace, Product, SimpleGroup, SymmetryGroup, Trivial
 
 
 class SignedPermutation(NamedTuple):
@@ -52,7 +52,7 @@ class UnitGroup(SymmetryGroup, Protocol):
         """Group acting on other entries, int64 (d, p'): of some of its columns, say."""
 
 
-class SignedPermutations(SimpleGroup):
+class SignedPermutations(ActsInPlace, SimpleGroup):
     """Base of groups that exchange units and flip their signs, apart at each of some places."""
 
     n_units: int
@@ -79,17 +79,7 @@ class SignedPermutations(SimpleGroup):
         return SignedPermutation(permutation, torch.where(coin < 0.5, -1, 1).to(torch.int8))
 
     def batch(self, g: SignedPermutation) -> tuple[int, ...]:
-        """Batch shape of an element."""
         return tuple(g.permutation.shape[: -1 - len(self.places)])
-
-    def act(self, g: SignedPermutation, theta: Tensor) -> Tensor:
-        batch = np.broadcast_shapes(self.batch(g), theta.shape[:-1])
-        theta = theta.expand(*batch, theta.shape[-1])
-        return self.act_(g, theta.clone(memory_format=torch.contiguous_format))
-
-    def act_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
-        """Act on ``theta`` itself, which has all batch axes of the element."""
-        raise NotImplementedError
 
     def generators(self) -> list[tuple[str, SignedPermutation]]:
         """An exchange, a rotation and flips of the first unit (or of each), at every place."""
@@ -298,10 +288,3 @@ def take(values: Tensor, permutation: Tensor, axis: int) -> Tensor:
     between, rest = [1] * (axis + 1 - permutation.ndim), [1] * (values.ndim - axis - 1)
     index = permutation.reshape(*permutation.shape[:-1], *between, -1, *rest)
     return values.gather(axis, index.expand(values.shape))
-
-
-def put_units(theta: Tensor, index: Tensor, units: Tensor) -> Tensor:
-    """Copy of ``theta`` with the entries of the units replaced; batch axes broadcast."""
-    moved = theta.expand(*units.shape[:-2], theta.shape[-1]).clone()
-    moved[..., index.flatten()] = units.flatten(-2)
-    return moved

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries, Wreath, is_nearer
-from skbayes_sym.symmetry.group import Product, SymmetryGroup
+from skbayes_sym.symmetry.group import ActsInPlace, Product, SymmetryGroup
 from skbayes_sym.symmetry.modules.atoms import SCALE, SIGN, null_space
 from skbayes_sym.symmetry.modules.reader import Reader, trace, without_dropout
 from skbayes_sym.symmetry.modules.rules import RULES
@@ -88,7 +88,7 @@ class Rescaling(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ModuleSymmetry(Product):
+class ModuleSymmetry(ActsInPlace, Product):
     """Symmetry group of a module's parameters, as `symmetry_of` finds it.
 
     Attributes
@@ -108,14 +108,15 @@ class ModuleSymmetry(Product):
     rescalings: tuple[Rescaling, ...] = ()
     refused: tuple[str, ...] = ()
 
-    def act(self, g: tuple[Any, ...], theta: Tensor) -> Tensor:
-        """Move one copy of ``theta`` by one factor after the other."""
-        parts: Any = list(zip(self.factors, g, strict=True))
-        batch = np.broadcast_shapes(theta.shape[:-1], *(f.batch(h) for f, h in parts))
-        moved = theta.expand(*batch, theta.shape[-1]).clone(memory_format=torch.contiguous_format)
-        for factor, h in parts:
-            factor.act_(h, moved)
-        return moved
+    def batch(self, g: tuple[Any, ...]) -> tuple[int, ...]:
+        factors: Any = self.factors
+        return np.broadcast_shapes(*(f.batch(h) for f, h in zip(factors, g, strict=True)))
+
+    def act_(self, g: tuple[Any, ...], theta: Tensor) -> Tensor:
+        factors: Any = self.factors
+        for factor, h in zip(factors, g, strict=True):
+            factor.act_(h, theta)
+        return theta
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
         """Nearer of two local optima: sweeps from ``theta``, and from factors aligned one by one.

@@ -52,8 +52,7 @@ def check_program(seed):
     x = torch.randn(4, 3, generator=generator)
     group = claimed_symmetry(module, (x,))
     assert largest_change(module, group.layout, (x,), group, n=3) < ROUNDING, module.plan
-    if seed % 5 == 0:
-        assert_laws(group, generator, n=2)
+    assert_laws(group, generator, n=2)
     return group.log_order > 0
 
 
