@@ -29,6 +29,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +40,7 @@ from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization, predictive
-from skbayes_sym.inference.solvers import VI
+from skbayes_sym.inference.solvers import VI, Gibbs
 
 
 class Ratings(NamedTuple):
@@ -152,15 +153,28 @@ def nearest_star(
     return np.log(np.maximum(mass, 1e-300))
 
 
-def ours(data: Ratings, *, told: bool = False, **settings: object) -> Answer:
+def ours(
+    data: Ratings,
+    estimator: type[SymVIMatrixFactorization] = SymVIMatrixFactorization,
+    *,
+    told: bool = False,
+    **settings: object,
+) -> Answer:
     """Fit on the rest, answer about the held-out entries; ``told``: with features."""
-    model = SymVIMatrixFactorization(random_state=0, **settings)
+    model = estimator(random_state=0, **settings)
     model.fit(data.part(~data.is_test), **(data.features if told else {}))
     users, films, stars = data.test
     mean, std = model.predict_entries(users, films, return_std=True)
     is_ordinal = settings.get("likelihood") == "ordinal"
     density = predictive(model, (users, films)).log_prob(stars) if is_ordinal else None
     return Answer(mean, std, density)
+
+
+def by_directions(data: Ratings, n: int) -> Answer:
+    """What was rated described by so many singular vectors, and the features."""
+    effort = replace(SymVIMatrixFactorization._effort, directions=n)
+    model = type("OtherDirections", (SymVIMatrixFactorization,), {"_effort": effort})
+    return ours(data, model, told=True, implicit=True)
 
 
 def biased_svd(data: Ratings, k: int = 20, n_epochs: int = 20) -> Answer:
@@ -267,8 +281,11 @@ MODELS = {
     "with features": lambda data: ours(data, told=True),
     "with what was rated": lambda data: ours(data, implicit=True),
     "with both": lambda data: ours(data, told=True, implicit=True),
+    "both, 10 directions": lambda data: by_directions(data, 10),
+    "both, 40 directions": lambda data: by_directions(data, 40),
     "ordinal": lambda data: ours(data, likelihood="ordinal"),
     "Gibbs": lambda data: ours(data, solver="gibbs", max_iter=300),
+    "Gibbs, 1000 sweeps": lambda data: ours(data, solver=Gibbs(500), max_iter=1000),
     "alternating least squares": lambda data: ours(data, solver="map"),
     "biased SVD": biased_svd,
     "Surprise": surprise_svd,
@@ -279,7 +296,10 @@ MODELS = {
 }
 
 
-SLOW = ("biased SVD", "Gibbs", "ordinal", "Surprise", "cornac")
+SLOW = (
+    "biased SVD", "Gibbs", "Gibbs, 1000 sweeps", "ordinal", "Surprise", "cornac",
+    "myFM", "myFM with features", "myFM with both",
+)  # fmt: skip
 
 
 def rmse(answer: Answer, data: Ratings) -> float:
@@ -379,17 +399,18 @@ def main() -> None:
     folds = [] if home is None else [data for k in args.folds if (data := read(Path(home), k))]
     if not folds:
         folds = [simulated(120, 150, 4_000) if args.fast else simulated(943, 1682, 100_000)]
-    names, data = list(MODELS) if args.models is None else args.models, folds[0]
+    names = list(MODELS) if args.models is None else args.models
     if args.fast:
-        names = [name for name in names if name not in SLOW and "myFM" not in name]
-    n_users, n_films = len(np.unique(data.users)), len(np.unique(data.films))
+        names = [name for name in names if name not in SLOW]
     for data in folds:
+        n_users, n_films = len(np.unique(data.users)), len(np.unique(data.films))
         print(f"{data.name}: {len(data.stars)} ratings of {n_films} films by {n_users} users")
         n_known = len(data.test[2])
         print(f"{data.is_test.sum()} held out, {n_known} of them of known users and films")
     show(folds, names)
     if args.models is not None:
         return
+    data = folds[0]
     show_time(data)
     if data.truth:
         show_recovered(data)

@@ -325,19 +325,20 @@ def listed_entries(X: Any, columns: Any = "auto") -> Observed:
 
 def warn_of_other_values(observed: Observed) -> None:
     """Say that entries are listed again, in the same context, with another value."""
-    rows, places = observed.labelled
-    codes = [
-        observed.rows,
-        observed.columns,
-        *([] if observed.context is None else observed.context.T),
-    ]
-    is_same = np.all([code[1:] == code[:-1] for code in codes], axis=0)
-    again = np.flatnonzero(is_same & (observed.values[1:] != observed.values[:-1]))
-    for e in again[:1]:
+    values, (rows, places), keys = observed.values, observed.labelled, "[rows, columns]"
+    codes = [observed.rows, observed.columns]
+    order = np.arange(len(values))  # already by row and column
+    if observed.context is not None:
+        keys, codes = "[rows, columns, *context]", [*codes, *observed.context.T]
+        order = np.lexsort(codes[::-1])
+    first, second = order[:-1], order[1:]
+    is_same = np.all([code[first] == code[second] for code in codes], axis=0)
+    again = first[is_same & (values[first] != values[second])]
+    if again.size:
         warn_user(
             f"{again.size} entries are listed again with another value, such as "
-            f"({rows[e]!s}, {places[e]!s}): each counts as an observation of its own. "
-            "If it is none, frame.drop_duplicates([rows, columns], keep='last') keeps the last.",
+            f"({rows[again[0]]!s}, {places[again[0]]!s}): each counts as an observation of its "
+            f"own. If it is none, frame.drop_duplicates({keys}, keep='last') keeps the last.",
             UserWarning,
         )
 

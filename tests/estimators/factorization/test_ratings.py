@@ -210,8 +210,10 @@ def test_columns_that_are_not_there_and_entries_listed_again():
     with pytest.warns(UserWarning, match=r"3 entries are listed again.*keep='last'"):
         model = clone(MODEL).set_params(max_iter=1, tol=None).fit(again)
     assert model.n_observed_ == len(CSV) + 7
-    elsewhere = again.assign(hour=np.arange(len(again)))  # no warning
-    model.set_params(context="hour").fit(elsewhere)
+    elsewhere = again.assign(hour=np.arange(len(again)))
+    model.set_params(context="hour").fit(elsewhere)  # no warning
+    with pytest.warns(UserWarning, match=r"1 entries are .*columns, \*context\]"):
+        model.fit(pd.concat([elsewhere, elsewhere[:1].assign(rating=8.0)]))
 
 
 def test_ordinal_labels_that_are_none():
