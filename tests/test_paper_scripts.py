@@ -129,7 +129,7 @@ def test_through_to_the_table(asked, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [str(RATINGS), *given])
     runpy.run_path(str(RATINGS), run_name="__main__")
     first, second, header, *lines = capsys.readouterr().out.splitlines()
-    assert first == "ratings.csv: 400 ratings of 25 films by 20 users"
+    assert first == "ratings.csv, random fold 1: 400 ratings of 25 films by 20 users"
     assert second.endswith("of known users and films")
     assert header.split() == ["RMSE", "log", "density", "90", "%", "cover", "CPU", "s"]
     table = {line[:27].strip(): line[27:].split() for line in lines[:9]}
