@@ -256,9 +256,9 @@ def _train(
             assert middle.grad is not None
             speed.mul_(0.95).add_(middle.grad)
             middle -= 1.6e-4 * h * pace * _orthogonal(middle.grad + 0.95 * speed)
-    found = {name: weight.detach() for name, weight in weights.items()}
-    found |= {name: whiten @ found[name] for name in ("weight0", "weight3")}  # of inputs as given
-    return {name: weight.numpy() for name, weight in found.items()}
+    learned = {name: weight.detach() for name, weight in weights.items()}
+    learned |= {name: whiten @ learned[name] for name in ("weight0", "weight3")}
+    return {name: weight.numpy() for name, weight in learned.items()}
 
 
 def _orthogonal(matrix: Tensor) -> Tensor:
