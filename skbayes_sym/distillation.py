@@ -66,7 +66,8 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
 
     Notes
     -----
-    Five to twenty seconds of one core. Rows unlike all of ``X`` get an answer, and no wider one.
+    A quarter of a minute to a minute of one core. Rows unlike all of ``X`` get an answer, and no
+    wider one.
 
     References
     ----------
