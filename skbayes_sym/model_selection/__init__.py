@@ -8,12 +8,7 @@ In: estimators, fitted or not, through their public interface. Out: scores in na
 
 from skbayes_sym.model_selection._compare import compare_models
 from skbayes_sym.model_selection._entries import EntryKFold, RankingScorer, cross_validate_entries
-from skbayes_sym.model_selection._scorers import (
-    NoSplit,
-    QuantileOf,
-    evidence_scorer,
-    get_scorer,
-)
+from skbayes_sym.model_selection._scorers import NoSplit, QuantileOf, evidence_scorer, get_scorer
 
 __all__ = [
     "EntryKFold",

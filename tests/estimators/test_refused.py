@@ -9,14 +9,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from torch import nn
 
 import skbayes_sym as sk
-from skbayes_sym import (
-    Adam,
-    EvidenceAdam,
-    GaussNewton,
-    Symmetrized,
-    Updates,
-    VariationalAdam,
-)
+from skbayes_sym import Adam, EvidenceAdam, GaussNewton, Symmetrized, Updates, VariationalAdam
 from skbayes_sym.inference.solvers import VI, Gibbs
 from skbayes_sym.models import (
     ARD,

@@ -8,12 +8,7 @@ import torch
 from scipy import stats
 
 from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.predictive_mixtures import (
-    NormalMixture,
-    TargetMixture,
-    _of_normals,
-    crps,
-)
+from skbayes_sym.models.predictive_mixtures import NormalMixture, TargetMixture, _of_normals, crps
 
 
 def mixture(loc, sd, log_weights=None):

@@ -7,12 +7,7 @@ import torch
 
 from skbayes_sym.numerics import memory
 from skbayes_sym.numerics.machine import errors_in_words
-from skbayes_sym.numerics.memory import (
-    Part,
-    available_bytes,
-    require_memory,
-    rows_within,
-)
+from skbayes_sym.numerics.memory import Part, available_bytes, require_memory, rows_within
 
 CPU = torch.device("cpu")
 

@@ -10,9 +10,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.symmetry.gaps.unit_gap import Exact, InfoNCE, unit_gap
-from skbayes_sym.symmetry.gaps.unit_tables import unit_tables
-
 plt = pytest.importorskip("matplotlib.pyplot")
 
 # A script's plt.show() has nowhere to show anything.
@@ -63,20 +60,6 @@ def test_gaps_of_the_example(two_weights, alpha):
     gaps = [two_weights["fits"][alpha, name].gap for name in two_weights["PAID_BACK"]]
     # At a flat optimum the gap of another objective varies to first order in the optimiser's error.
     assert_close(torch.tensor(gaps), torch.tensor(GAPS[alpha]), rtol=0.0, atol=1e-4)
-
-
-def test_infonce_of_two_iid_elements_pays_back_half_the_gap(two_weights):
-    """What the example states of the paper's estimator, by the package's own."""
-    loc, scale = torch.tensor([[0.1, -0.1], [0.1, 0.12]], dtype=torch.float64)
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(2000, 2, generator=generator, dtype=torch.float64)
-    (unit,) = unit_tables(two_weights["GROUP"])
-    exact = unit_gap(unit, loc, scale, noise, Exact(), generator=generator)
-    draws = [unit_gap(unit, loc, scale, noise, InfoNCE(2), generator=generator) for _ in range(400)]
-    # A call draws one element for all rows: identity (0) or exchange (the gap itself).
-    used = torch.stack(draws).mean(-1)
-    share = (used / exact.mean()).mean()
-    assert_close(share, torch.tensor(0.5, dtype=torch.float64), rtol=0.0, atol=4 * 0.5 / 20.0)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 10])

@@ -163,7 +163,8 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         Laplace approximations of the modes: ``.loc`` (n_modes, P), ``.sample(n, generator=...)``,
         ``.log_prob(theta)``. Only where modes were fitted.
     log_evidence_ : float
-        Laplace approximation of log p(y | X) of the best mode, nats: an estimate, no bound.
+        Laplace approximation of log p(y | X), nats: an estimate, no bound. It sums over the modes
+        and their copies by symmetry, as far as these don't overlap.
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
     feature_importances_ : ndarray of shape (n_features,)

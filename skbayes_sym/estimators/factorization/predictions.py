@@ -27,16 +27,8 @@ from skbayes_sym.estimators.factorization.entries import (
 )
 from skbayes_sym.estimators.factorization.entry_law import EntryPredictive
 from skbayes_sym.estimators.factorization.fitting import stated
-from skbayes_sym.estimators.factorization.side_features import (
-    Described,
-    FeatureCode,
-    of_new_rows,
-)
-from skbayes_sym.inference.factorization.entry_predictor import (
-    EntryRows,
-    FactorPredictor,
-    law_cov,
-)
+from skbayes_sym.estimators.factorization.side_features import Described, FeatureCode, of_new_rows
+from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor, law_cov
 from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.inference.posteriors import MatrixPosterior

@@ -30,10 +30,7 @@ from skbayes_sym.inference.laplace.laplace_posterior import (
     ModeMixture,
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
-from skbayes_sym.inference.laplace.predictors import (
-    LinearisedLabels,
-    LinearisedPredictor,
-)
+from skbayes_sym.inference.laplace.predictors import LinearisedLabels, LinearisedPredictor
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.augmentations.augmentation import Identity, ImageShape
 from skbayes_sym.models.likelihoods.categorical import Categorical

@@ -63,6 +63,8 @@ from skbayes_sym.models.priors import ARD, LayerScales, ScalesByGroup, UnboundPr
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.symmetry.gaps.drawn_gap import DrawnGap
+from skbayes_sym.symmetry.group import invariant_subgroup
 
 # The default priors of labels: on separated classes the evidence is higher under the first by tens
 # of nats, where labels are noisy under the second.
@@ -109,7 +111,7 @@ class ModesFit:
             "n_modes_": len(theta),
             "multiplicity_modes_": modes.n_restarts.numpy(),
             "log_evidence_modes_": evidence,
-            "log_evidence_": float(evidence[best]),
+            "log_evidence_": self.with_copies(evidence),
             "log_evidence_curve_": self.search.curves[best].numpy() + data.log_jacobian,
             "_predict_seed_": self.predict_seed,
         }
@@ -128,6 +130,21 @@ class ModesFit:
             attributes["widths_"] = np.array(list(self.width_scores))
             attributes["width_scores_"] = np.array(list(self.width_scores.values()))
         return attributes
+
+    def with_copies(self, evidence: np.ndarray) -> float:
+        r"""Log evidence of all modes and of their copies under the network's symmetry, nats.
+
+        :math:`\log \sum_r \exp(\log Z_r + \mathrm{gap}_r)` for modes of log evidence (R,), in
+        whose gap copies count as far as they don't overlap.
+        """
+        network, total = self.network, -np.inf
+        group = invariant_subgroup(network.symmetry(), self.prior.log_prob, network.layout)
+        gap = DrawnGap(group, network.layout.n_params)
+        generator = generator_from(self.predict_seed)
+        for alone, theta, factor in zip(evidence, self.modes.theta, self.modes.factor, strict=True):
+            normal = ModeMixture(theta.numpy()[None], factor.numpy()[None])
+            total = np.logaddexp(total, alone + gap.estimate(normal, generator=generator).value)
+        return float(total)
 
     def without_each(self, x: Tensor, y: Tensor) -> NormalMixture:
         """Distributions of targets (N, T) by all other rows, a draw a mode."""

@@ -243,9 +243,10 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     Attributes
     ----------
     log_evidence_ : float
-        Laplace approximation of log p(y | X) of the best mode, nats: an estimate, no bound. It is
-        expanded where the search ended, which few rows end early: where the weights went on to
-        converge it was 0 to 46 nats lower (442 rows of diabetes: 27 to 46).
+        Laplace approximation of log p(y | X), nats: an estimate, no bound. Gauss-Newton's sums over
+        the modes and their copies by symmetry, as far as these don't overlap; Adam's is of its one
+        mode. It is expanded where the search ended, which few rows end early: where the weights
+        went on to converge it was 0 to 46 nats lower (442 rows of diabetes: 27 to 46).
     feature_importances_ : ndarray of shape (n_features,)
         Means of `relevance_`, as shares of 1.
     prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)

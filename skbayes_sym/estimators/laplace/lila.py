@@ -35,11 +35,7 @@ from skbayes_sym.estimators.laplace.families import (
 )
 from skbayes_sym.estimators.laplace.online import AdamEffort, Laplace
 from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Optimizer, Updates, as_adam
-from skbayes_sym.models.augmentations.augmentation import (
-    OBJECTIVES,
-    ImageShape,
-    TransformObjective,
-)
+from skbayes_sym.models.augmentations.augmentation import OBJECTIVES, ImageShape, TransformObjective
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.numerics.random import Estimate, spawn_seeds

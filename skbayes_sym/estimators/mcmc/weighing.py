@@ -257,10 +257,7 @@ def allocate_chains(setting: SamplingSetting, explored: Explored) -> Allocation:
 
 
 def _weigh(
-    setting: SamplingSetting,
-    explored: Explored,
-    generator: torch.Generator,
-    allowance: Allowance,
+    setting: SamplingSetting, explored: Explored, generator: torch.Generator, allowance: Allowance
 ) -> Weighing:
     """Modes and their evidence, with more draws from modes that have too few."""
     reference, group, effort = setting.reference, setting.model.group, setting.effort

@@ -156,9 +156,12 @@ class ModeMixture:
         """``n`` draws, (n, P)."""
         loc, factor, weight = self.tensors
         mode = weight.multinomial(n, replacement=True, generator=generator)
-        noise = torch.randn((n, loc.shape[1], 1), generator=generator, dtype=torch.float64)
-        moved = torch.linalg.solve_triangular(factor[mode].mT, noise, upper=True)
-        return loc[mode] + moved.squeeze(2)
+        noise = torch.randn((n, loc.shape[1]), generator=generator, dtype=torch.float64)
+        drawn = loc[mode]
+        for r in mode.unique().tolist():
+            moved = torch.linalg.solve_triangular(factor[r].mT, noise[mode == r].mT, upper=True)
+            drawn[mode == r] += moved.mT
+        return drawn
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log density in nats, (*B, P) -> (*B,)."""

@@ -11,14 +11,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from torch import nn
 
-from skbayes_sym import (
-    GaussNewton,
-    LaplaceClassifier,
-    LaplaceRegressor,
-)
+from skbayes_sym import GaussNewton, LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.estimators.laplace import evidence_method
 from skbayes_sym.estimators.laplace.effort import ModesEffort
+from skbayes_sym.inference.laplace.laplace_posterior import ModeMixture
 from skbayes_sym.models.priors import ARD
+from skbayes_sym.symmetry.gaps.drawn_gap import DrawnGap
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
@@ -107,8 +105,15 @@ def test_the_joint_covariance_is_that_of_the_mixtures_draws():
 
 def test_evidences_are_reported_and_dont_weigh():
     reg = clone(SMALL).fit(X, np.sin(2.0 * Y))
-    assert reg.log_evidence_ == reg.log_evidence_modes_.max()
-    assert reg.log_evidence_ == pytest.approx(reg.log_evidence_curve_[-1], abs=1.0)
+    assert reg.log_evidence_modes_.max() == pytest.approx(reg.log_evidence_curve_[-1], abs=1.0)
+    gap = DrawnGap(reg.symmetry_, reg.posterior_.loc.shape[1])
+    normals = [ModeMixture(*(t[None] for t in mode)) for mode in
+               zip(reg.posterior_.loc, reg.posterior_.factor, strict=True)]  # fmt: skip
+    gaps = [gap.estimate(q, generator=torch.Generator().manual_seed(5)) for q in normals]
+    each = reg.log_evidence_modes_ + [g.value for g in gaps]
+    error = 5.0 * max(g.standard_error for g in gaps)
+    assert abs(reg.log_evidence_ - np.logaddexp.reduce(each)) < 2.0 * error + 1e-9
+    assert min(g.value for g in gaps) > 1.0
     each = reg._modes(torch.zeros(0)).outputs(torch.as_tensor((X - reg.x_mean_) / reg.x_scale_))[0]
     mean = each.mean(0)[:, 0].numpy() * reg.y_scale_ + reg.y_mean_
     np.testing.assert_allclose(reg.predict(X), mean)

@@ -10,12 +10,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from torch import nn
 
-from skbayes_sym import (
-    SymmetrizedVIClassifier,
-    SymmetrizedVIRegressor,
-    invariance_gap,
-    save,
-)
+from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor, invariance_gap, save
 from skbayes_sym.inference.gaussian_vi.elbo import DrawTerm, Moments, MomentTerm
 from skbayes_sym.inference.gaussian_vi.mean_field import (
     drawn_log_likelihood,

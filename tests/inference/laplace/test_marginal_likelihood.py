@@ -308,8 +308,7 @@ AT_ONE_POINT = {"plane": problem("numbers", rotate=False), "images": image_probl
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [*product(AT_ONE_POINT, STRUCTURES), ("averaged", "full")],
+    ("name", "kind"), [*product(AT_ONE_POINT, STRUCTURES), ("averaged", "full")]
 )
 def test_outputs_of_the_linearised_network(name, kind):
     """Without averaging, J is exact in every structure."""

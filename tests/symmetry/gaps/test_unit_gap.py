@@ -13,7 +13,6 @@ from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.symmetry.gaps.unit_gap import (
     Exact,
-    ExactUpTo,
     Importance,
     InfoNCE,
     Soules,
@@ -91,17 +90,6 @@ def assert_not_above(smaller, larger):
     difference = larger - smaller
     error = 3 * float(difference.std()) / len(difference) ** 0.5
     assert float(difference.mean()) > -error - 1e-9
-
-
-def test_two_heteroscedastic_units_by_quadrature():
-    """The same number without Monte Carlo: the draws are the nodes."""
-    nodes, weights = torch.linspace(-9, 9, 401, dtype=torch.float64), None
-    weights = torch.exp(-0.5 * nodes**2)
-    grid, w = torch.cartesian_prod(nodes, nodes), torch.outer(weights, weights).flatten()
-    loc, scale = torch.tensor([[0.3, -0.5], [0.4, 0.9]], dtype=torch.float64)
-    table, generator = UnitTable.of(Units(units(2))), torch.Generator()
-    values = unit_gap(table, loc, scale, grid, Exact(), generator=generator)
-    assert_close(float((values * w).sum() / w.sum()), 0.36236889, rtol=0, atol=2e-8)
 
 
 def enumerate_log_density_ratio(group, elements, loc, scale, noise):
@@ -226,13 +214,6 @@ def test_equal_weights_leave_nothing_to_estimate(n_permutations, generator):
     for estimate in (Importance, InfoNCE):
         found = estimate(n_permutations)(weights, generator=generator)
         assert_close(found, expected, atol=1e-6, rtol=0.0)
-
-
-def test_exact_up_to_switches_by_width(generator):
-    estimate = ExactUpTo(3, Soules())
-    narrow, wide = (torch.randn(7, d, d, generator=generator) for d in (3, 4))
-    assert torch.equal(estimate(narrow, generator=generator), Exact()(narrow, generator=generator))
-    assert torch.equal(estimate(wide, generator=generator), Soules()(wide, generator=generator))
 
 
 def test_sides_are_kept_apart():

@@ -44,11 +44,7 @@ from skbayes_sym.inference.laplace.search.gauss_newton import (
 )
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.networks.mlp_passes import (
-    outputs_and_factors,
-    pack,
-    rows_per_block,
-)
+from skbayes_sym.models.networks.mlp_passes import outputs_and_factors, pack, rows_per_block
 from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.gaussian import gauss_hermite, sobol_normal
 
