@@ -385,15 +385,8 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
         return STEEP if fully_connected(network).hidden_layer_sizes else LayerScales()
 
     def _units(self, data: Training, n_outputs: int) -> int:
-        """Units whose modes, two at most, are found in time.
-
-        Ten or fifty predict as well as twenty (iris, wine, moons: within .006 nats per row).
-        """
-        n, effort = min(self.n_modes, 2), ModesEffort()
-        return effort.units(
-            data.n_rows, data.n_features, n_outputs,
-            lambda network: effort.affordable_labels(n, data.n_rows, network)[0] == n,
-        )  # fmt: skip
+        n_rows, n_inputs = data.n_rows, data.n_features
+        return ModesEffort().units_of_labels(n_rows, n_inputs, n_outputs, self.n_modes)
 
     def _method(self) -> Labels:
         alternative = FLAT if isinstance(self.prior, str) else None

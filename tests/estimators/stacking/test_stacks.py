@@ -27,7 +27,7 @@ from skbayes_sym import (
 )
 from skbayes_sym.estimators.stacking import kinds
 from skbayes_sym.estimators.stacking.combining import JudgedMember, judge, resolution, weighed
-from skbayes_sym.estimators.stacking.kinds import KINDS, Fit, Networks, StackEffort, StackTask
+from skbayes_sym.estimators.stacking.kinds import KINDS, Networks, StackEffort, StackTask
 from skbayes_sym.estimators.stacking.parts import RowBlock
 
 X, Y = (a[:120] for a in load_diabetes(return_X_y=True))
@@ -250,10 +250,12 @@ class Slow(Networks):
     def probe(self, task, enough):
         return self.score
 
+    def begin(self, task):
+        return (test := task.folds[0][1]), np.full(len(test), self.score)
+
     def fit(self, task):
         self.is_fitted = True
-        fit = KINDS["linear"]().fit(task)
-        return Fit(fit.part, fit.left_out)
+        return KINDS["linear"]().fit(task)
 
 
 def test_a_member_far_behind_has_no_weight():
@@ -267,12 +269,15 @@ def test_a_member_far_behind_has_no_weight():
     assert 8.0 * ratio / mixed + ratio / p["near"] == pytest.approx(total, rel=0.01)
 
 
+@pytest.mark.parametrize("kind", [PredictiveStackingRegressor, PredictiveStackingClassifier])
 @pytest.mark.parametrize(("score", "is_fitted"), [(-9.0, False), (9.0, True)])
-def test_networks_that_begin_far_behind_are_not_finished(score, is_fitted, monkeypatch):
+def test_networks_that_begin_far_behind_are_not_finished(score, is_fitted, kind, monkeypatch):
+    """By left-out rows of two modes, or of labels by a refit."""
     slow = Slow(score)
     monkeypatch.setitem(kinds.KINDS, "networks", lambda: slow)
     members = [("trees", "forest"), ("networks", "networks")]
-    stack = PredictiveStackingRegressor(members, random_state=0).fit(X, Y)
+    rows = (X, Y) if kind is PredictiveStackingRegressor else (FLOWERS, SPECIES)
+    stack = kind(members, random_state=0).fit(*rows)
     assert slow.is_fitted is is_fitted
     assert ("networks" in stack.weights_) is is_fitted
     assert ("weren't finished" in stack.choice_) is not is_fitted
@@ -293,8 +298,8 @@ def test_networks_of_more_weights_than_rows_are_judged_by_a_refit():
     task = task_of(x, y)
     model = Networks()._fitted(task, {"hidden_layer_sizes": 8, "n_modes": 2, "n_members": 0})
     assert model.network_.layout.n_params > 60
-    test, refit = Networks()._refit(task, model)
+    test, refit = Networks()._refit(task, Networks()._found(task, model))
     assert len(test) == 12
     assert refit.shape == (12,)
     members = Networks()._fitted(task, {"n_modes": 0, "n_members": 2})  # without modes
-    assert Networks()._refit(task, members)[1].shape == (12,)
+    assert Networks()._refit(task, Networks()._found(task, members))[1].shape == (12,)
