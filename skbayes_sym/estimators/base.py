@@ -223,12 +223,12 @@ class RowEstimator(BayesianEstimator):
             model = self._model(data)
             flops = partial(self._flops_a_step, data, model)
             data = replace(data, device=worthwhile(self.device, data.device, flops))
-            run = Run(data.task, lambda found: self._attributes(data, model, found))
+            run = Run(data.task, lambda current_fit: self._attributes(data, model, current_fit))
             method = self._method()
             with self._keeping(run):
                 method.needs.check(model)
-                found = method.fit(data, model, run)
-                self._replace_fit(self._attributes(data, model, found))
+                fitted = method.fit(data, model, run)
+                self._replace_fit(self._attributes(data, model, fitted))
         return self
 
     def _model(self, data: Training) -> Model:
@@ -241,8 +241,8 @@ class RowEstimator(BayesianEstimator):
 
     def _flops_a_step(self, data: Training, model: Model) -> float:
         """Floating-point operations of a step, about: what ``device="auto"`` judges by."""
-        given, n = self.optimizer, data.n_rows
-        asked = given.batch_size if isinstance(given, Adam) else "auto"
+        optimizer, n = self.optimizer, data.n_rows
+        asked = optimizer.batch_size if isinstance(optimizer, Adam) else "auto"
         n_rows = automatic_batch(n) if isinstance(asked, str) else min(int(asked), n)
         return gradient_flops(
             model.network, n_rows, self._networks_at_once(model.network.layout.n_params)
@@ -252,13 +252,13 @@ class RowEstimator(BayesianEstimator):
         """Number of networks whose gradients a step takes."""
         return 1.0
 
-    def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
+    def _attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
         return {
             **data.attributes(),
             "network_": model.network,
-            "n_iter_": found.n_iter,
-            "stop_reason_": found.stop_reason,
-            **found.attributes(data, model),
+            "n_iter_": fitted.n_iter,
+            "stop_reason_": fitted.stop_reason,
+            **fitted.attributes(data, model),
         }
 
     def _scale_inputs(self, rows: Rows) -> Scaling:

@@ -122,8 +122,8 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
         return self.noise_std_samples_.reshape(-1, 1, self.noise_std_samples_.shape[-1])
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
-        found = self._reduce(X, lambda p, y: [p.log_prob_of_draws(y).T], self._observed_targets(y))
-        return found[0].T.reshape(*self.samples_.shape[:-1], -1)
+        log_p = self._reduce(X, lambda p, y: [p.log_prob_of_draws(y).T], self._observed_targets(y))
+        return log_p[0].T.reshape(*self.samples_.shape[:-1], -1)
 
 
 class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):

@@ -133,14 +133,14 @@ class Setting(NamedTuple):
     def climb(self, result: OptimiseResult) -> Climb:
         """Bound that a start has reached, by 128 fresh draws."""
         generator = generator_from(self.seeds.bound, result.params.device)
-        own, hyper = self.prior.split(result.params)
+        variational, hyper = self.prior.split(result.params)
         posterior = self.posterior.under(self.prior.of_layers(hyper))
         widest = max(self.posterior.network.sizes)
         size = rows_within(1 << 22, len(self.rows.x) * widest)  # draws of a block, by features
         values: list[Tensor] = []
         for start in range(0, 128, size):
             n_draws = min(size, 128 - start)
-            likelihood, kl = posterior.terms(own, self.rows, n_draws, generator=generator)
+            likelihood, kl = posterior.terms(variational, self.rows, n_draws, generator=generator)
             values.append(likelihood - kl)
         elbo = mean_and_error(torch.cat(values))
         return Climb(result, elbo.value + float(self.prior.scales.log_hyperprior(hyper)), elbo)
@@ -149,19 +149,19 @@ class Setting(NamedTuple):
         self, params: Tensor, best: Climb | None = None, stopped: Stopped = "max_iter"
     ) -> LayerwiseFit:
         """Result as arrays, in the middle of training (for callbacks) or at its end."""
-        own, hyper = (t.cpu() for t in self.prior.split(params.detach()))
+        variational, hyper = (t.cpu() for t in self.prior.split(params.detach()))
         scales = [scale.numpy() for scale in self.prior.of_layers(hyper)]
-        arrays = [t.cpu().numpy().copy() for t in (own, *self.rows)]
+        arrays = [t.cpu().numpy().copy() for t in (variational, *self.rows)]
         kept = LayerwisePosterior(self.posterior.under(scales), *arrays)
-        noise_std = self.posterior.split(own)[1].exp().numpy()
+        noise_std = self.posterior.split(variational)[1].exp().numpy()
         prior = self.prior.scales
         prior = replace(prior, hyper=hyper.clone()) if prior.is_learned else prior
-        found = LayerwiseFit(kept, noise_std, prior, self.seeds.predict)
+        fitted = LayerwiseFit(kept, noise_std, prior, self.seeds.predict)
         if best is None:
-            return found
+            return fitted
         result = best.result
         return replace(
-            found, elbo=best.elbo, loss_curve=result.loss_curve, n_iter=result.n_iter,
+            fitted, elbo=best.elbo, loss_curve=result.loss_curve, n_iter=result.n_iter,
             stop_reason=stopped,
         )  # fmt: skip
 
@@ -220,24 +220,24 @@ class LayerwiseVI:
             best = max(climbs, key=lambda climb: climb.reached)
             last = climbs[-1].result.stopped
             stopped = last if last in _ENDS_THE_FIT else best.result.stopped
-            found = setting.found(best.result.params, best, stopped)
-        run.end(found)
+            fitted = setting.found(best.result.params, best, stopped)
+        run.end(fitted)
         elbos = (data.log_jacobian + climb.elbo.value for climb in climbs)
         by_start = ", ".join(f"{elbo:.6g}" for elbo in elbos)
-        logger.info("ELBO by start: %s; stopped: %s", by_start, found.stop_reason)
+        logger.info("ELBO by start: %s; stopped: %s", by_start, fitted.stop_reason)
         warn_unless_converged(best.result, self.steps.tol, data.total_weight)
-        return found
+        return fitted
 
     def _posterior(self, prior: PriorOfLayers, n_rows: int) -> Layerwise:
         """The posterior of a network's layers, with at most one inducing point per row.
 
         Under the scales at which a prior that learns them starts.
         """
-        network, given = prior.network, self.hidden_posterior
+        network, hidden_posterior = prior.network, self.hidden_posterior
         *scales, last_scale = prior.of_layers(prior.start)
         hidden: HiddenPosterior = MeanFieldHidden(network, tuple(scales))
-        if given != "mean_field":
-            m = min(100 if isinstance(given, str) else given, n_rows)
+        if hidden_posterior != "mean_field":
+            m = min(100 if isinstance(hidden_posterior, str) else hidden_posterior, n_rows)
             hidden = InducingHidden(network, tuple(scales), m)
         return Layerwise(network, hidden, last_scale)
 
@@ -393,8 +393,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     def _networks_at_once(self, n_weights: int) -> float:
         """Draws of a step."""
-        given = as_adam(self.optimizer, VariationalAdam).n_weight_samples
-        return 2.0 if isinstance(given, str) else float(given)
+        n_weight_samples = as_adam(self.optimizer, VariationalAdam).n_weight_samples
+        return 2.0 if isinstance(n_weight_samples, str) else float(n_weight_samples)
 
     def _learned_params(self) -> Array:
         return np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))

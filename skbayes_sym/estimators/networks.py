@@ -60,20 +60,20 @@ class NetworkEstimator(RowEstimator):
         return Model(network, likelihood, prior, self._group(network, prior))
 
     def _network(self, data: Training, n_outputs: int) -> Network:
-        given = self.network
-        if isinstance(given, str):
+        network = self.network
+        if isinstance(network, str):
             sizes = layer_sizes(self.hidden_layer_sizes)
             return MLP(data.n_features, sizes, n_outputs, ACTIVATIONS[self.activation])
         refuse(self, ("hidden_layer_sizes", "activation"), "network= is given", "network='mlp'")
-        if isinstance(given, nn.Module):
-            given = ModuleNetwork(given, (data.n_features,))
-        ANY_NETWORK.require(given, "network")
-        if given.n_outputs != n_outputs:
+        if isinstance(network, nn.Module):
+            network = ModuleNetwork(network, (data.n_features,))
+        ANY_NETWORK.require(network, "network")
+        if network.n_outputs != n_outputs:
             raise ValueError(
-                f"network has {given.n_outputs} outputs, but the targets and the likelihood ask "
+                f"network has {network.n_outputs} outputs, but the targets and the likelihood ask "
                 f"for {n_outputs}: change its last layer."
             )
-        return given
+        return network
 
     def _likelihood(self, data: Training) -> Likelihood:
         """At its starting parameters, in scaled units."""

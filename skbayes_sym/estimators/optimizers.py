@@ -204,17 +204,17 @@ class EvidenceAdam(Adam):
 AnAdam = TypeVar("AnAdam", bound=Adam)
 
 
-def as_adam(given: object, kind: type[AnAdam]) -> AnAdam:
+def as_adam(optim: object, kind: type[AnAdam]) -> AnAdam:
     """``optimizer`` as this kind of Adam; what a plain one doesn't say is at its default.
 
     Raises TypeError if it is another kind of optimiser, ValueError if one of its parameters is no
     value for it.
     """
-    if isinstance(given, str):
+    if isinstance(optim, str):
         return kind()
-    if type(given) is Adam and kind is not Adam:
-        given = kind(**given.get_params(deep=False))
-    if type(given) is not kind:
-        raise TypeError(f"optimizer={given!r} is not for this estimator: give {kind.__name__}().")
-    given.check()
-    return given
+    if type(optim) is Adam and kind is not Adam:
+        optim = kind(**optim.get_params(deep=False))
+    if type(optim) is not kind:
+        raise TypeError(f"optimizer={optim!r} is not for this estimator: give {kind.__name__}().")
+    optim.check()
+    return optim

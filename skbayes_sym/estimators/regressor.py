@@ -331,13 +331,13 @@ class BayesianRegressorMixin(RegressorMixin):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R^2 of `predict`, the mean over targets."""
         with numbers_due("y"):
-            found = float(super().score(X, y, sample_weight=sample_weight))
-        if not np.isfinite(found) and num_samples(X) > 1:
+            r2 = float(super().score(X, y, sample_weight=sample_weight))
+        if not np.isfinite(r2) and num_samples(X) > 1:
             raise ValueError(
-                f"R^2 is {found}: squares of y or of predictions, or sums of them weighed by "
+                f"R^2 is {r2}: squares of y or of predictions, or sums of them weighed by "
                 "sample_weight, are beyond the range of numbers. Rescale them."
             )
-        return found
+        return r2
 
     def _observed_targets(self, y: Any) -> Array:
         """Targets to judge predictions by, (n_samples, n_targets)."""

@@ -98,12 +98,12 @@ def best_starts(
     may have all the mass: on energy with three units one start in 200 finds the best, 140 nats
     above those that chains from the prior find. Modes 30 nats below the best are left out.
     """
-    found = search(n, seed)
+    starts = search(n, seed)
     for other in spawn_seeds(seed, n_most // 64):
-        if found.distinct(group)[1].count(1) <= 0.01 * len(found.score):
+        if starts.distinct(group)[1].count(1) <= 0.01 * len(starts.score):
             break
-        found = Starts(*map(torch.cat, zip(found, search(64, other), strict=True)))
-    modes = found.distinct(group)[0]
+        starts = Starts(*map(torch.cat, zip(starts, search(64, other), strict=True)))
+    modes = starts.distinct(group)[0]
     near = modes.score > modes.score.max() - 30.0
     return Starts(*(part[near] for part in modes))
 

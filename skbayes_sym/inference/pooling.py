@@ -378,8 +378,8 @@ def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:
         covariances = [law.covariance for law in every]
         if any(covariance is None for covariance in covariances):
             covariances = [
-                torch.diag_embed(law.variance.expand_as(law.loc)) if own is None else own
-                for law, own in zip(every, covariances, strict=True)
+                torch.diag_embed(law.variance.expand_as(law.loc)) if matrix is None else matrix
+                for law, matrix in zip(every, covariances, strict=True)
             ]
         whole = NormalMixture(
             torch.cat([law.loc for law in every]),

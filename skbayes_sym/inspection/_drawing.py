@@ -55,8 +55,8 @@ def split_axes(ax: Any, widths: Sequence[float]) -> list[Any]:
     scale = (1.0 - gap * (len(widths) - 1)) / sum(widths)
     lefts = np.cumsum([0.0, *(scale * width + gap for width in widths[:-1])])
     return [
-        ax.inset_axes((left, 0.0, scale * width, 1.0))
-        for left, width in zip(lefts, widths, strict=True)
+        ax.inset_axes((left_edge, 0.0, scale * width, 1.0))
+        for left_edge, width in zip(lefts, widths, strict=True)
     ]
 
 

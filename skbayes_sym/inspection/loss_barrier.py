@@ -102,7 +102,7 @@ def loss_barrier(
         return _of_modules(model, a, b, n_points, example_input)
     inner = fitted_model(model).model
     require(inner, ["_reference_posterior", "samples_"], "loss_barrier", "draws of a network")
-    places = [_place(name, at, inner.samples_) for name, at in {"a": a, "b": b}.items()]
+    places = [_place(name, pair, inner.samples_) for name, pair in {"a": a, "b": b}.items()]
     with one_thread(), torch.no_grad():
         posterior, positions = inner._reference_posterior(), inner._positions()
         start, end = (positions[place] for place in places)

@@ -201,9 +201,9 @@ def cross_validate_entries(
     splitter = EntryKFold(int(cv), random_state=0) if isinstance(cv, (int, np.integer)) else cv
     if not hasattr(splitter, "split") or isinstance(splitter, str):
         raise TypeError(f"cv must be a number of folds or a splitter, got {shown(cv)}.")
-    for name, given in {"scoring": scoring, "params": params}.items():
-        if given is not None and not isinstance(given, Mapping):
-            raise TypeError(f"{name} must be a dict, got {shown(given)}.")
+    for name, argument in {"scoring": scoring, "params": params}.items():
+        if argument is not None and not isinstance(argument, Mapping):
+            raise TypeError(f"{name} must be a dict, got {shown(argument)}.")
     columns = vars(estimator).get("columns", "auto")
     is_list = is_listed(X, columns)
     X = X if is_list else _checked(X)

@@ -429,22 +429,22 @@ def _integral(f: Callable[[Tensor], Tensor], start: Tensor, end: Tensor) -> Tens
     """
     ends = start + (end - start) * torch.linspace(0.0, 1.0, 5).to(start).reshape(-1, 1, 1)
     low, high = ends[:-1], ends[1:]
-    whole, (left, right) = _panels(f, low, high), _halves(f, low, high)
+    whole, (left_half, right) = _panels(f, low, high), _halves(f, low, high)
     accuracy = max(1e-8, 8.0 * torch.finfo(start.dtype).eps)
     for step in range(100):
-        error = (whole - left - right).abs()
-        if bool((error.sum(0) <= accuracy * (left + right).sum(0)).all()):
+        error = (whole - left_half - right).abs()
+        if bool((error.sum(0) <= accuracy * (left_half + right).sum(0)).all()):
             break
         worst = error.topk(1 + step // 8, dim=0).indices
-        a, b, first, second = (t.gather(0, worst) for t in (low, high, left, right))
+        a, b, first, second = (t.gather(0, worst) for t in (low, high, left_half, right))
         middle = 0.5 * (a + b)
         parts = [_halves(f, a, middle), _halves(f, middle, b)]
         low, high = low.scatter(0, worst, a), high.scatter(0, worst, middle)
         low, high = torch.cat([low, middle]), torch.cat([high, b])
         whole = torch.cat([whole.scatter(0, worst, first), second])
-        left = torch.cat([left.scatter(0, worst, parts[0][0]), parts[1][0]])
+        left_half = torch.cat([left_half.scatter(0, worst, parts[0][0]), parts[1][0]])
         right = torch.cat([right.scatter(0, worst, parts[0][1]), parts[1][1]])
-    return (left + right).sum(0)
+    return (left_half + right).sum(0)
 
 
 def _halves(f: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:

@@ -49,7 +49,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def check_arrays(
-    owner: str, shapes: Mapping[str, str | int], **given: Any
+    owner: str, shapes: Mapping[str, str | int], **arguments: Any
 ) -> dict[str, NDArray[Any]]:
     """Arrays of numbers whose axes agree.
 
@@ -59,7 +59,7 @@ def check_arrays(
     """
     lengths: dict[str, int] = {}
     checked = {}
-    for name, value in given.items():
+    for name, value in arguments.items():
         shape = shapes[name]
         axes = [str(shape)] if isinstance(shape, int) else list(shape.removesuffix("?"))
         if value is None and str(shape).endswith("?"):

@@ -70,7 +70,7 @@ def sample_assignments(
     *,
     generator: torch.Generator,
     n_iter: int = 10,
-    given: Tensor | None = None,
+    first: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Draw assignments of rows to columns, roughly in proportion to their weight.
 
@@ -84,7 +84,7 @@ def sample_assignments(
     :math:`\exp L`.
 
     ``log_weights`` (*B, d, d): nats, finite or -inf. ``n``: draws for each matrix. ``n_iter``:
-    Sinkhorn rounds; any number gives a valid proposal. ``given`` (k, *B, d), int64: assignments put
+    Sinkhorn rounds; any number gives a valid proposal. ``first`` (k, *B, d), int64: assignments put
     before the draws. Returns ``permutations`` (k + n, *B, d), int64, whose ``[m, ..., i]`` is the
     column assigned to row ``i``, and their exact log probabilities, (k + n, *B) nats. Raises
     ValueError if ``log_weights`` is not a floating tensor of shape (*B, d, d).
@@ -102,9 +102,9 @@ def sample_assignments(
     minus_gumbel = uniform.clamp_(min=torch.finfo(uniform.dtype).tiny).log_().neg_().log_()
     rows = _choose_rows(scores.movedim(-2, 0).unsqueeze(1) - minus_gumbel)
     permutations = torch.empty_like(rows).scatter_(-1, rows, columns.expand(rows.shape))
-    if given is not None:
-        permutations = torch.cat([given, permutations])
-        rows = torch.cat([_rows_in_order(given, columns), rows])
+    if first is not None:
+        permutations = torch.cat([first, permutations])
+        rows = torch.cat([_rows_in_order(first, columns), rows])
     return permutations, _log_prob(scores, rows).to(log_weights.dtype)
 
 

@@ -367,10 +367,10 @@ class Decoder:
         return ARCHITECTURES[e["name"]]((channels, height, width), n_outputs)
 
     def scalar_type(self, e: Encoded) -> type[np.generic]:
-        found = vars(np)[e["name"]]
-        if not (isinstance(found, type) and issubclass(found, np.generic)):
+        candidate = vars(np)[e["name"]]
+        if not (isinstance(candidate, type) and issubclass(candidate, np.generic)):
             raise ValueError(f"{e['name']} is no type of numbers")
-        return found
+        return candidate
 
     def ufunc(self, e: Encoded) -> np.ufunc:
         if not isinstance(vars(np).get(e["name"]), np.ufunc):

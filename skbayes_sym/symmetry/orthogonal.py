@@ -62,8 +62,8 @@ class Orthogonal(SimpleGroup):
         (Schonemann 1966). One SVD of size k a draw.
         """
         ours, theirs = units_of(theta, self.index), units_of(reference, self.index)
-        left, _, right = torch.linalg.svd(theirs.mT @ ours)
-        g = left @ right
+        left_vectors, _, right_vectors = torch.linalg.svd(theirs.mT @ ours)
+        g = left_vectors @ right_vectors
         return self.act(g, theta), g
 
     def identity(self) -> Tensor:

@@ -277,10 +277,10 @@ def relabel(
 
     Stephens (2000), "Dealing with label switching in mixture models", J. R. Stat. Soc. B 62.
     """
-    given = Labelling.given(_scaled(theta), group)
+    original = Labelling.given(_scaled(theta), group)
     runs = []
     for start in torch.randperm(len(theta), generator=generator)[:n_starts].tolist():
-        run = _first_pass(given, start), len(theta)
+        run = _first_pass(original, start), len(theta)
         runs.append(_sweep(*run, min(_EXPLORE, max_sweeps)))
     best = min(runs, key=lambda run: label_objective(run[0].theta, group))
     labelling, n_changing = _sweep(*best, max_sweeps - _EXPLORE)

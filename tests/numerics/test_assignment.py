@@ -52,7 +52,7 @@ def assignment_log_prob(log_weights, permutations, n_iter=10):
     """Log probability of assignments (*S, *B, d), as if they had been drawn."""
     given = permutations.reshape(-1, *log_weights.shape[:-1])
     _, log_prob = sample_assignments(
-        log_weights, 0, n_iter=n_iter, generator=generator(), given=given
+        log_weights, 0, n_iter=n_iter, generator=generator(), first=given
     )
     return log_prob.reshape(permutations.shape[:-1])
 

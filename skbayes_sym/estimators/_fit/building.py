@@ -51,14 +51,14 @@ NETWORK_CONSTRAINTS: dict[str, list[Any]] = {
 NOISE_CONSTRAINTS: dict[str, list[Any]] = {"noise_std": _SCALES}
 
 
-def layer_sizes(given: Any) -> tuple[int, ...]:
+def layer_sizes(units: Any) -> tuple[int, ...]:
     """``hidden_layer_sizes`` as a tuple; an int is one layer, an empty sequence none."""
-    sizes = np.atleast_1d(np.asarray(given))
+    sizes = np.atleast_1d(np.asarray(units))
     if sizes.ndim != 1 or (sizes.size and not np.issubdtype(sizes.dtype, np.integer)):
-        raise ValueError(f"hidden_layer_sizes must be an int or a sequence of ints, got {given!r}.")
+        raise ValueError(f"hidden_layer_sizes must be an int or a sequence of ints, got {units!r}.")
     if np.any(sizes < 1):
         raise ValueError(
-            f"hidden_layer_sizes must be positive, got {given!r}; () has no hidden layer."
+            f"hidden_layer_sizes must be positive, got {units!r}; () has no hidden layer."
         )
     return tuple(int(s) for s in sizes)
 
@@ -72,13 +72,13 @@ def scale_array(prior: GivenPrior, **sizes: int) -> Array:
 def given_noise(noise_std: Any, n_targets: int) -> Array:
     """A given ``noise_std`` as one positive number per target, (n_targets,)."""
     with numbers_due("noise_std"):
-        given = np.asarray(noise_std, dtype=float)
-    if given.shape not in {(), (1,), (n_targets,)} or not np.all(np.isfinite(given) & (given > 0)):
+        noise = np.asarray(noise_std, dtype=float)
+    if noise.shape not in {(), (1,), (n_targets,)} or not np.all(np.isfinite(noise) & (noise > 0)):
         several = f" or a sequence of {n_targets}" if n_targets > 1 else ""
         raise ValueError(
             f"noise_std must be 'learn', a positive number{several}, got {noise_std!r}."
         )
-    return np.broadcast_to(given, (n_targets,))
+    return np.broadcast_to(noise, (n_targets,))
 
 
 def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None) -> Gaussian:
@@ -103,17 +103,17 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
     return Gaussian(torch.as_tensor(np.log(start)), learn=True)
 
 
-def prior_object(given: GivenPrior) -> UnboundPrior | None:
+def prior_object(prior: GivenPrior) -> UnboundPrior | None:
     """``prior`` as an object: normals of given scales, or what was given; None of a word."""
-    if isinstance(given, str):
+    if isinstance(prior, str):
         return None
-    return given if isinstance(given, UnboundPrior) else Normal(given)
+    return prior if isinstance(prior, UnboundPrior) else Normal(prior)
 
 
-def bound_prior(given: GivenPrior, learned: UnboundPrior, network: Network) -> Prior:
+def bound_prior(prior: GivenPrior, learned: UnboundPrior, network: Network) -> Prior:
     """The prior of a network's parameters; ``learned`` where a word asks for it."""
     with numbers_due("prior"):
-        return (prior_object(given) or learned).bind(network.layout)
+        return (prior_object(prior) or learned).bind(network.layout)
 
 
 def fully_connected(network: Network) -> MLP:
@@ -154,12 +154,12 @@ def scale_attributes(
     mean = scale
     if log_precision is not None:
         mean = np.exp(np.average(np.log(scale), axis=0, weights=weights))
-    found = {"prior_scale_": mean, "prior_groups_": np.array(prior.names)}
+    attributes = {"prior_scale_": mean, "prior_groups_": np.array(prior.names)}
     if name:
-        found[name] = scale
+        attributes[name] = scale
     if prior.columns:
-        found["relevance_"] = scale[..., prior.columns]
-    return found
+        attributes["relevance_"] = scale[..., prior.columns]
+    return attributes
 
 
 def scales_by_group(prior: Prior) -> ScalesByGroup:

@@ -36,12 +36,12 @@ def refuse(estimator: BaseEstimator, names: Sequence[str], why: str, instead: st
             )
 
 
-def require_members(given: object, members: Sequence[str], *, parameter: str, remedy: str) -> None:
+def require_members(part: object, members: Sequence[str], *, parameter: str, remedy: str) -> None:
     """Ask the object, not its type."""
-    missing = [name for name in members if not hasattr(given, name)]
+    missing = [name for name in members if not hasattr(part, name)]
     if missing:
         raise TypeError(
-            f"{parameter}={given!r} has no {' and no '.join(missing)}, which this estimator asks "
+            f"{parameter}={part!r} has no {' and no '.join(missing)}, which this estimator asks "
             f"of it. {remedy}"
         )
 
@@ -49,10 +49,10 @@ def require_members(given: object, members: Sequence[str], *, parameter: str, re
 def require_kind(estimator: BaseEstimator, likelihood: object, foreign: tuple[type, ...]) -> None:
     """Refuse a likelihood of numbers for classes, and one of classes for numbers."""
     if isinstance(likelihood, foreign):
-        own, other = ("classes", "numbers") if is_classifier(estimator) else ("numbers", "classes")
+        kind, other = ("classes", "numbers") if is_classifier(estimator) else ("numbers", "classes")
         raise ValueError(
             f"likelihood={likelihood!r} is of {other}, but {type(estimator).__name__} predicts "
-            f"{own}. Leave likelihood at its default, or give one of {own}."
+            f"{kind}. Leave likelihood at its default, or give one of {kind}."
         )
 
 
@@ -68,17 +68,17 @@ class Need:
     members: tuple[str, ...] = ()  # that the object must have
     holds: Callable[..., bool] | None = None
 
-    def is_met(self, given: object) -> bool:
+    def is_met(self, part: object) -> bool:
         """Whether `require` passes."""
-        has_all = all(hasattr(given, name) for name in self.members)
-        return has_all and (self.holds is None or self.holds(given))
+        has_all = all(hasattr(part, name) for name in self.members)
+        return has_all and (self.holds is None or self.holds(part))
 
-    def require(self, given: object, parameter: str) -> None:
+    def require(self, part: object, parameter: str) -> None:
         """Ask the object."""
-        require_members(given, self.members, parameter=parameter, remedy=self.remedy)
-        if self.holds is not None and not self.holds(given):
+        require_members(part, self.members, parameter=parameter, remedy=self.remedy)
+        if self.holds is not None and not self.holds(part):
             raise ValueError(
-                f"{parameter}={given!r} doesn't go with this estimator, which asks for: "
+                f"{parameter}={part!r} doesn't go with this estimator, which asks for: "
                 f"{self.words}. {self.remedy}"
             )
 

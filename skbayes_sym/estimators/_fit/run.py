@@ -47,8 +47,8 @@ class Steps(NamedTuple):
         cls, adam: VariationalAdam, max_iter: int, tol: float | None, *, n_draws: int
     ) -> "Steps":
         """Steps as an optimiser says; ``n_draws`` by default."""
-        given = adam.n_weight_samples
-        n = n_draws if isinstance(given, str) else given
+        n_weight_samples = adam.n_weight_samples
+        n = n_draws if isinstance(n_weight_samples, str) else n_weight_samples
         return cls(max_iter, tol, adam.batch_size, adam.learning_rate, adam.log_variance_rate, n)
 
     def rate(self, auto: float) -> float:
@@ -124,18 +124,18 @@ class Run:
             self._block = self._context.subcontext(task_name="block")
             self._block.call_on_fit_task_begin(**self._task)
 
-    def keep(self, found: Callable[[], Any]) -> None:
+    def keep(self, current_fit: Callable[[], Any]) -> None:
         """Say what has been found, should an interrupt end here what follows the loops."""
-        self._reconstruct = lambda: self._attributes(found())
+        self._reconstruct = lambda: self._attributes(current_fit())
         self._n_steps = max(1, self._n_steps)
 
     def interrupted(self) -> dict[str, Any]:
         """Fitted attributes of what had been found when Ctrl-C came."""
         if self._reconstruct is None or not self._n_steps:
             raise KeyboardInterrupt
-        found = dict(self._reconstruct())
-        n_iter = found["n_iter_"] or self._n_steps
-        return {**found, "n_iter_": n_iter, "stop_reason_": "interrupted"}
+        attributes = dict(self._reconstruct())
+        n_iter = attributes["n_iter_"] or self._n_steps
+        return {**attributes, "n_iter_": n_iter, "stop_reason_": "interrupted"}
 
     def end_block(self) -> bool:
         """Report a finished block; True if a callback asks to stop."""
@@ -156,13 +156,13 @@ class Run:
             self._begin_block()
         return stop
 
-    def end(self, found: Any = None) -> None:
-        """Report the end of the method's loops, with what was ``found`` if it is ready.
+    def end(self, fitted: Any = None) -> None:
+        """Report the end of the method's loops, with what was ``fitted`` if it is ready.
 
         A block that ended early is reported first.
         """
-        if found is not None:
-            self.keep(lambda: found)
+        if fitted is not None:
+            self.keep(lambda: fitted)
         for context in filter(None, (self._block, self._context)):
             ended = {**self._task, "reconstruction_attributes": self._reconstruct}
             context.call_on_fit_task_end(**ended)
@@ -245,12 +245,12 @@ class Stage(Run):
             stop = self._whole.end_block()
         return stop
 
-    def keep(self, found: Callable[[], Any]) -> None:
+    def keep(self, current_fit: Callable[[], Any]) -> None:
         as_whole = self._as_whole
         if as_whole is not None:
-            self._whole.keep(lambda: as_whole(found()))
+            self._whole.keep(lambda: as_whole(current_fit()))
 
-    def end(self, found: Any = None) -> None:
+    def end(self, fitted: Any = None) -> None:
         """End a stage, while the whole fit goes on."""
 
 

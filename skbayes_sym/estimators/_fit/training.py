@@ -75,12 +75,12 @@ class Training:
                 sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
             )
         present = weight > 0  # a row of zero weight is a row that isn't there
-        X_present, y_present, own = X_checked, y_checked, weight
+        X_present, y_present, positive = X_checked, y_checked, weight
         if not present.all():
-            X_present, y_present, own = X_checked[present], y_checked[present], weight[present]
+            X_present, y_present, positive = X_checked[present], y_checked[present], weight[present]
         origin = np.full(len(weight), -1)
         targets = estimator._encode_targets(y_present)
-        rows, origin[present] = canonical_rows(X_present, targets.values, own)
+        rows, origin[present] = canonical_rows(X_present, targets.values, positive)
         if len(rows.X) == 1:
             warn_user(
                 "X has one distinct row: nothing can be learned of how targets depend on it, and "

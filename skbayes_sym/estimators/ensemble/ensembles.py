@@ -357,8 +357,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()
 
     def _method(self) -> DeepEnsemble:
-        method, given, why = super()._method(), self.correction, ""
-        if given is None:
+        method, correction, why = super()._method(), self.correction, ""
+        if correction is None:
             return method
         if not isinstance(self.network, str):
             why = "only members of network='mlp' are refitted"
@@ -367,8 +367,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         if why:
             refuse(self, ("correction",), why, "correction=None")
             return method
-        scale = "loo" if isinstance(given, str) else given
-        return replace(method, refitting=Refitting(scale, is_optional=given == "auto"))
+        scale = "loo" if isinstance(correction, str) else correction
+        return replace(method, refitting=Refitting(scale, is_optional=correction == "auto"))
 
     def _predictor(self, like: Tensor) -> Predictor:
         members = self.refitted_members_

@@ -169,8 +169,8 @@ class EntryPredictive(PredictiveDistribution):
         return self._each(lambda law, y: law.cdf(y)[:, 0], y)
 
     def crps(self, y: Any) -> Array:
-        own = self.labels is not None
-        return self._each(lambda law, y: (law.crps(y) if own else crps(law, y))[:, 0], y)
+        has_labels = self.labels is not None
+        return self._each(lambda law, y: (law.crps(y) if has_labels else crps(law, y))[:, 0], y)
 
     def uncertainty(self) -> Bunch:
         parts = self._each(lambda law: torch.cat(list(law.uncertainty()), dim=1)).T

@@ -446,7 +446,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         learns = len(data.observed.values) > 0 or not is_normal(likelihood)
         return with_scale(likelihood, start, learn=learns)
 
-    def _fitted_likelihood(self) -> Likelihood:
+    def _entries_likelihood(self) -> Likelihood:
         """The likelihood of the entries, at any parameters of the right number."""
         if self._given_likelihood == "ordinal":
             return Ordinal(torch.zeros(len(self.classes_) - 1).double(), _LATENT_NOISE**0.5)

@@ -72,7 +72,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     _seen_: tuple[Array, ...]  # rows and columns of the entries
     _feature_codes_: tuple[FeatureCode | None, FeatureCode | None, FeatureCode | None]
 
-    def _fitted_likelihood(self) -> Likelihood:
+    def _entries_likelihood(self) -> Likelihood:
         """The likelihood of the entries, at any parameters."""
         raise NotImplementedError
 
@@ -90,7 +90,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         check_is_fitted(self)
         predictor: FactorPredictor = self._cached(
             "predictor",
-            lambda: FactorPredictor.from_arrays(self._predictor_, self._fitted_likelihood()),
+            lambda: FactorPredictor.from_arrays(self._predictor_, self._entries_likelihood()),
         )
         return predictor
 
@@ -492,7 +492,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     def _as_fitted(self, values: Array) -> Array:
         """Values as the model has them: scaled, or positions among the classes that were seen."""
         if self._classes is None:
-            counts = not self._fitted_likelihood().scales_targets
+            counts = not self._entries_likelihood().scales_targets
             values = np.asarray(values, dtype=np.float64)
             return values if counts else (values - self.mean_) / self.scale_
         place = np.searchsorted(self._classes, values).clip(max=len(self._classes) - 1)

@@ -56,18 +56,18 @@ def recording(network: Network | Any) -> RecordingNetwork:
 
 
 def chosen_network(
-    given: Any, n_features: int, image_shape: ImageShape | None, n_outputs: int
+    spec: Any, n_features: int, image_shape: ImageShape | None, n_outputs: int
 ) -> RecordingNetwork:
     """The network that ``network`` names or is, if it isn't "mlp"."""
-    if isinstance(given, str):
+    if isinstance(spec, str):
         if image_shape is None:
             raise ValueError(
-                f"network={given!r} takes images: give image_shape=(H, W) or (C, H, W), or use "
+                f"network={spec!r} takes images: give image_shape=(H, W) or (C, H, W), or use "
                 "network='mlp'."
             )
-        return ARCHITECTURES[given](image_shape, n_outputs)
-    is_module = isinstance(given, nn.Module)
-    network = ModuleNetwork(given, image_shape or (n_features,)) if is_module else recording(given)
+        return ARCHITECTURES[spec](image_shape, n_outputs)
+    is_module = isinstance(spec, nn.Module)
+    network = ModuleNetwork(spec, image_shape or (n_features,)) if is_module else recording(spec)
     shape = tuple(network.input_shape)
     if prod(shape) != n_features:
         raise ValueError(f"network takes inputs of shape {shape}, but X has {n_features} columns.")
@@ -90,8 +90,8 @@ def layer_prior(prior: GivenPrior, network: RecordingNetwork) -> GaussianPrior:
     "learn" starts from `START_SCALE`. Parameters in no weight layer have the first one's.
     """
     layers, layout = network.weight_layers, network.layout
-    given = START_SCALE if isinstance(prior, str) else prior
-    per_layer = np.broadcast_to(scale_array(given, layers=len(layers)), (len(layers),))
+    prior_scale = START_SCALE if isinstance(prior, str) else prior
+    per_layer = np.broadcast_to(scale_array(prior_scale, layers=len(layers)), (len(layers),))
     scale = torch.full((layout.n_params,), float(per_layer[0]), dtype=torch.float64)
     for layer, value in zip(layers, per_layer, strict=True):
         for name in (layer.weight, layer.bias):

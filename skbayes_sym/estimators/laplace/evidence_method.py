@@ -486,11 +486,11 @@ class EvidenceLaplaceLabels:
         how = EvidenceSearch(max_iter, self.tol)
         best: list[tuple[LabelsEvidence, Search]] = []
 
-        def keeping(found: Callable[[Search], tuple[LabelsEvidence, Search]]) -> OnSearch:
+        def keeping(choose: Callable[[Search], tuple[LabelsEvidence, Search]]) -> OnSearch:
             phase = run.phase(share, max_iter)
 
             def on_step(step: int, so_far: Callable[[], Search]) -> bool:
-                run.keep(lambda: unrefined(*found(so_far())))
+                run.keep(lambda: unrefined(*choose(so_far())))
                 return phase(step, {"steps": step})
 
             return on_step
@@ -514,4 +514,4 @@ class EvidenceLaplaceLabels:
         if rough.has_ended or len(some.data.x) == len(problem.data.x):
             return problem, rough
         how = replace(how, max_iter=min(max_iter, self.effort.labels_last_steps))
-        return problem, how.resumed(problem, rough.modes, keeping(lambda found: (problem, found)))
+        return problem, how.resumed(problem, rough.modes, keeping(lambda fine: (problem, fine)))

@@ -30,17 +30,17 @@ from skbayes_sym.models.augmentations.tabular import Rotation2D
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
 
-def image_shape(given: Any, n_features: int) -> ImageShape | None:
+def image_shape(dimensions: Any, n_features: int) -> ImageShape | None:
     """``image_shape`` as (C, H, W), checked against the number of columns."""
-    if given is None:
+    if dimensions is None:
         return None
-    values = np.asarray(given)
+    values = np.asarray(dimensions)
     if values.ndim != 1 or len(values) not in (2, 3) or not np.all(values == values.astype(int)):
-        raise ValueError(f"image_shape must be (H, W) or (C, H, W), got {given!r}.")
+        raise ValueError(f"image_shape must be (H, W) or (C, H, W), got {dimensions!r}.")
     shape = tuple(int(s) for s in values)
     if min(shape) < 1 or prod(shape) != n_features:
         raise ValueError(
-            f"image_shape={given!r} has {prod(shape)} pixels, but X has {n_features} columns."
+            f"image_shape={dimensions!r} has {prod(shape)} pixels, but X has {n_features} columns."
         )
     channels, height, width = shape if len(shape) == 3 else (1, *shape)
     return channels, height, width
@@ -67,11 +67,11 @@ class Families:
     n_samples: int  # transformations per row in training
 
     @classmethod
-    def of(cls, given: Invariances | None, image_shape: ImageShape | None) -> "Families":
+    def of(cls, invariances: Invariances | None, image_shape: ImageShape | None) -> "Families":
         """Families that the constructor's object stands for; TypeError if it is none."""
-        if given is None:
+        if invariances is None:
             return cls((), image_shape, 1)
-        value: Any = given.families
+        value: Any = invariances.families
         if isinstance(value, str) and value == "auto":
             value = () if image_shape is None else (Affine(),)
         several = isinstance(value, Sequence) and not isinstance(value, str)
@@ -85,7 +85,7 @@ class Families:
                 remedy="Give 'auto', None, an augmentation such as Affine() or Rotation2D(), a "
                 "torch module with a parameter `eta`, or a list of them.",
             )  # fmt: skip
-        return cls(tuple(families), image_shape, given.n_augmentations)
+        return cls(tuple(families), image_shape, invariances.n_augmentations)
 
     def bind(self, data: Training) -> Augmentation:
         """Bind all families as one that acts on scaled inputs."""

@@ -109,13 +109,13 @@ class ChoosesOptimizer(LaplaceEstimator):
 
     @property
     def _n_restarts(self) -> int | str:
-        given = self.optimizer
-        return given.n_restarts if isinstance(given, GaussNewton) else "auto"
+        optimizer = self.optimizer
+        return optimizer.n_restarts if isinstance(optimizer, GaussNewton) else "auto"
 
     @property
     def _restarts_at_most(self) -> int:
-        given = self._n_restarts
-        return self._most_modes if isinstance(given, str) else given
+        n_restarts = self._n_restarts
+        return self._most_modes if isinstance(n_restarts, str) else n_restarts
 
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
         """Whether "auto" trains such a network by Adam."""
@@ -127,11 +127,11 @@ class ChoosesOptimizer(LaplaceEstimator):
     @property
     def _asked(self) -> str:
         """Optimiser that is asked for; only Adam takes other likelihoods than the default."""
-        given = self.optimizer
-        if not isinstance(given, str):
-            return "gauss-newton" if isinstance(given, GaussNewton) else "adam"
+        optimizer = self.optimizer
+        if not isinstance(optimizer, str):
+            return "gauss-newton" if isinstance(optimizer, GaussNewton) else "adam"
         is_default = isinstance(self.likelihood, str) and self.likelihood == "auto"
-        return given if is_default or given != "auto" else "adam"
+        return optimizer if is_default or optimizer != "auto" else "adam"
 
     def _model(self, data: Training) -> Model:
         if isinstance(self.optimizer, Optimizer):
@@ -144,8 +144,8 @@ class ChoosesOptimizer(LaplaceEstimator):
                 self.optimizer_ = "adam"
         return super()._model(data)
 
-    def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
-        return {**super()._attributes(data, model, found), "optimizer_": self.optimizer_}
+    def _attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
+        return {**super()._attributes(data, model, fitted), "optimizer_": self.optimizer_}
 
     def _steps_up_to(self, automatic: int) -> int:
         return automatic if isinstance(self.max_iter, str) else self.max_iter

@@ -96,23 +96,23 @@ class LILAEstimator(LaplaceEstimator):
 
     def _networks_at_once(self, n_weights: int) -> float:
         """Transformations of a row."""
-        given = given_invariances(self.invariances)
-        return 1.0 if given is None else float(given.n_augmentations)
+        invariances = given_invariances(self.invariances)
+        return 1.0 if invariances is None else float(invariances.n_augmentations)
 
     def _method(self) -> Laplace:
         adam = as_adam(self.optimizer, EvidenceAdam)
         if adam.layers != "all":
             raise ValueError("LILA's posterior covers all layers: leave layers='all'.")
-        given, objective = given_invariances(self.invariances), given_objective(adam)
-        is_auto = given is not None and given.families == "auto"
+        settings, objective = given_invariances(self.invariances), given_objective(adam)
+        is_auto = settings is not None and settings.families == "auto"
         if is_auto and objective.transforms and self.image_shape is None:
             warn_of_nothing_to_learn()
-        invariances = Families.of(given, self._image_shape(self.n_features_in_))
+        invariances = Families.of(settings, self._image_shape(self.n_features_in_))
         effort = EFFORT if objective.transforms and invariances.families else AdamEffort()
         n_steps = effort.max_iter if isinstance(self.max_iter, str) else self.max_iter
         return Laplace(
             adam, isinstance(self.prior, str), n_steps, self.tol, EFFORT, objective, invariances,
-            "auto" if given is None else given.learning_rate,
+            "auto" if settings is None else settings.learning_rate,
         )  # fmt: skip
 
     def _transformations(self, like: Tensor) -> Transformations:
@@ -123,9 +123,9 @@ class LILAEstimator(LaplaceEstimator):
     def n_predict_augmentations_(self) -> int:
         """Transformations that predictions average over."""
         check_is_fitted(self)
-        given = given_invariances(self.invariances)
-        if given is not None and not isinstance(given.n_predict_augmentations, str):
-            return given.n_predict_augmentations
+        invariances = given_invariances(self.invariances)
+        if invariances is not None and not isinstance(invariances.n_predict_augmentations, str):
+            return invariances.n_predict_augmentations
         return 1 if self._predicts_plainly_ else EVALUATION_SAMPLES
 
     def estimate_log_predictive_density(self, X: Any, y: Any, *, n_repeats: int = 8) -> Estimate:

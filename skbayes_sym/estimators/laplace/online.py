@@ -67,13 +67,13 @@ def best_constant(data: Training, likelihood: Likelihood) -> float:
     return float(-weight.sum() * np.sum(terms))
 
 
-def warn_if_collapsed(problem: Problem, mode: Evaluated, found: LaplaceFit) -> bool:
+def warn_if_collapsed(problem: Problem, mode: Evaluated, fitted: LaplaceFit) -> bool:
     """Warn of a network that predicts a constant."""
     data = problem.data
     constant = best_constant(data, problem.model.likelihood)
     # A hundredth of a nat per row, with a prior precision that has grown by a factor of ten.
     is_constant = mode.terms.log_likelihood < constant + 0.01 * data.total_weight
-    smallest = max(found.prior_scale.min(), 1e-100)  # whose square is still a number
+    smallest = max(fitted.prior_scale.min(), 1e-100)  # whose square is still a number
     growth = float(smallest**-2.0 / problem.precisions.max())
     if not is_constant or growth <= 10.0:
         return False
@@ -151,26 +151,26 @@ class Laplace:
                 best = problem.evaluated(training.best[1])
                 evaluated = max(evaluated, best, key=lambda one: one.terms.value)
             value, curve = evaluated.terms.value, np.array(training.evidence_curve)
-            found = replace(
+            fitted = replace(
                 problem.found(evaluated, training), log_evidence=value, curve=curve,
                 n_iter=result.n_iter, stop_reason=result.stopped,
             )  # fmt: skip
-            run.end(found)
+            run.end(fitted)
         logger.info(
             "log evidence %.6g, stopped: %s after %d steps",
             value + data.log_jacobian, result.stopped, result.n_iter,
         )  # fmt: skip
-        if not warn_if_collapsed(problem, evaluated, found) and result.stopped == "max_iter":
+        if not warn_if_collapsed(problem, evaluated, fitted) and result.stopped == "max_iter":
             if training.ascent is None or len(curve) < FEWEST_UPDATES:
                 warn_unless_converged(result, self.tol, data.total_weight, "the log posterior")
             warn_unless_evidence_converged(curve, self.tol, data.total_weight)
-        return found
+        return fitted
 
     def _problem(self, data: Training, model: Model) -> Problem:
-        network, given = recording(model.network), self.invariances
-        transforms = given is not None and self.objective.transforms
-        augmentation = given.bind(data) if given and transforms else Identity()
-        n_samples = given.n_samples if given and augmentation.half_width.n_params else 1
+        network, invariances = recording(model.network), self.invariances
+        transforms = invariances is not None and self.objective.transforms
+        augmentation = invariances.bind(data) if invariances and transforms else Identity()
+        n_samples = invariances.n_samples if invariances and augmentation.half_width.n_params else 1
         n_last = 1 if self.adam.layers == "last" else None
         averaged = AveragedNetwork(network, augmentation, model.likelihood, n_samples, n_last)
         prior = model.prior.gaussian()
@@ -182,7 +182,7 @@ class Laplace:
         )
         return Problem(
             data, LaplaceEvidence(averaged, data.data, *curvature, batch_size),
-            layer_precisions(network, prior.precision), given is not None,
+            layer_precisions(network, prior.precision), invariances is not None,
             Seeds(*spawn_seeds(data.seed, len(Seeds._fields))),
         )  # fmt: skip
 
@@ -199,13 +199,13 @@ class Laplace:
 
     @property
     def _keeps_best(self) -> bool:
-        given = self._updates.keep_best
-        return self.effort.keep_best if isinstance(given, str) else given
+        keep_best = self._updates.keep_best
+        return self.effort.keep_best if isinstance(keep_best, str) else keep_best
 
     @property
     def _weights_rate(self) -> float:
-        given = self.adam.learning_rate
-        return self.effort.weights_rate if isinstance(given, str) else given
+        learning_rate = self.adam.learning_rate
+        return self.effort.weights_rate if isinstance(learning_rate, str) else learning_rate
 
     def _is_online(self, problem: Problem) -> bool:
         """Whether the sums of an update may come from the training steps themselves."""
@@ -241,8 +241,8 @@ class Laplace:
     ) -> HyperAscent | None:
         """Ascent of the hyperparameters; None where nothing is learned by the evidence."""
         learns_prior = self.learn_prior and self.objective.learns_prior
-        given = self._updates.learning_rate
-        rate = self.effort.hyper_rate if isinstance(given, str) else given
+        learning_rate = self._updates.learning_rate
+        rate = self.effort.hyper_rate if isinstance(learning_rate, str) else learning_rate
         rates = HyperRates(
             self._half_width_rate(problem.model) if self.objective.reward is None else 0.0,
             rate if problem.model.likelihood.n_params else 0.0,

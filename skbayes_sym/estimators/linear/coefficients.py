@@ -98,9 +98,9 @@ class LinearEstimator(RowEstimator):
             self.tol,
         )
 
-    def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
+    def _attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
         """Fitted attributes, with coefficients in place of a network."""
-        attributes = super()._attributes(data, model, found)
+        attributes = super()._attributes(data, model, fitted)
         del attributes["network_"]
         return attributes
 

@@ -337,9 +337,9 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
             )
         return likelihood
 
-    def _attributes(self, data: Training, model: Model, found: Fitted) -> dict[str, Any]:
-        attributes = super()._attributes(data, model, found)
-        scale, state = self.variance_scale, cast(LinearFit, found).state
+    def _attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
+        attributes = super()._attributes(data, model, fitted)
+        scale, state = self.variance_scale, cast(LinearFit, fitted).state
         if isinstance(scale, str):
             # Laws of classes of other kinds aren't those that rows are left out by.
             is_known = model.likelihood.kind in ("softmax", "bernoulli") and "elbo_" in attributes

@@ -281,9 +281,9 @@ class SiteInference:
             )
         best = converge(problem, start, family, tol=self.tol or 0.0, max_iter=500).state
 
-        def bound(rule: SiteLikelihood, at: SiteState) -> float:
-            value = rule.value(at.mean, at.output_covariance, problem.y)
-            return float(at.elbo + (value - at.terms.value) @ problem.weight)
+        def bound(rule: SiteLikelihood, optimum: SiteState) -> float:
+            value = rule.value(optimum.mean, optimum.output_covariance, problem.y)
+            return float(optimum.elbo + (value - optimum.terms.value) @ problem.weight)
 
         rules = replicates or [state.likelihood]
         full, independent = np.array([[bound(rule, s) for s in (state, best)] for rule in rules]).T

@@ -75,8 +75,8 @@ class SampledEstimator(WeightedDraws):
         return float(self.n_chains if isinstance(self.n_chains, int) else 64)
 
     def _method(self) -> Sampling:
-        sampler, given = self.sampler, self.remove_symmetries
-        weights = given if isinstance(given, ModeWeights) else ModeWeights() if given else None
+        sampler, remove = self.sampler, self.remove_symmetries
+        weights = remove if isinstance(remove, ModeWeights) else ModeWeights() if remove else None
         if isinstance(sampler, type):
             raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
         if not isinstance(sampler, Chains):

@@ -153,9 +153,9 @@ class SamplingSetting:
         n_draws = self.n_chains * min(self.n_draws, self.effort.explored)
         return not self.annealing and n_draws >= self.effort.worth_weighing * self.posterior.n_dims
 
-    def allowance(self, left: float = inf) -> Allowance:
+    def allowance(self, budget: float = inf) -> Allowance:
         """Work, in gradients of this posterior."""
-        return Allowance(6.0 * len(self.data.data.x) * self.posterior.n_dims, left)
+        return Allowance(6.0 * len(self.data.data.x) * self.posterior.n_dims, budget)
 
     @property
     def block_size(self) -> int:

@@ -68,21 +68,21 @@ class Symmetrized(BaseEstimator):
     }
 
 
-def symmetrized(given: "str | SymmetryGroup | Symmetrized | None") -> Symmetrized:
+def symmetrized(symmetry: "str | SymmetryGroup | Symmetrized | None") -> Symmetrized:
     """``symmetry`` as an object; a ValueError if its parameters don't go together."""
-    found = given if isinstance(given, Symmetrized) else Symmetrized(given)
-    found._validate_params()
-    if isinstance(found.gap, Gap) and found.group != "auto":
+    scheme = symmetry if isinstance(symmetry, Symmetrized) else Symmetrized(symmetry)
+    scheme._validate_params()
+    if isinstance(scheme.gap, Gap) and scheme.group != "auto":
         raise ValueError(
-            f"symmetry={found.group!r}, but gap={type(found.gap).__name__} has a group of its "
+            f"symmetry={scheme.group!r}, but gap={type(scheme.gap).__name__} has a group of its "
             "own: leave symmetry='auto'."
         )
-    if found.group is None and found.gap != "auto":
+    if scheme.group is None and scheme.gap != "auto":
         raise ValueError(
-            f"gap={found.gap!r} does not apply: symmetry=None averages over nothing. Leave gap at "
+            f"gap={scheme.gap!r} does not apply: symmetry=None averages over nothing. Leave gap at "
             "its default, or use symmetry='auto'."
         )
-    return found
+    return scheme
 
 
 @dataclass(frozen=True)

@@ -190,13 +190,13 @@ class MeanFieldFit:
         if self.prior is not None:
             attributes |= scale_attributes(self.prior)
         if self.bounds is not None:
-            own, gap, above, _ = self.bounds
-            mean_field = own.value + data.log_jacobian
+            bound, gap, above, _ = self.bounds
+            mean_field = bound.value + data.log_jacobian
             attributes |= {
                 "elbo_": mean_field + gap.value,
                 "elbo_mean_field_": mean_field,
                 "elbo_upper_": mean_field + max(gap.value, above.value),
-                "elbo_std_error_": float(np.hypot(own.standard_error, gap.standard_error)),
+                "elbo_std_error_": float(np.hypot(bound.standard_error, gap.standard_error)),
                 "symmetry_gap_": gap.value,
                 "saturation_": self.bounds.saturation,
             }
@@ -213,8 +213,8 @@ def found_so_far(params: Tensor, model: GaussianNetwork, predict_seed: int) -> M
     if scales is not None:  # those that this posterior asks for
         moments = final.double()
         scales = scales.update(moments[:n], moments[n : 2 * n].exp())
-    loc, log_variance, own = (t.numpy().copy() for t in final.tensor_split([n, 2 * n]))
-    return MeanFieldFit(loc, log_variance, own, predict_seed, scales)
+    loc, log_variance, likelihood_part = (t.numpy().copy() for t in final.tensor_split([n, 2 * n]))
+    return MeanFieldFit(loc, log_variance, likelihood_part, predict_seed, scales)
 
 
 def noise_excess(
@@ -363,12 +363,12 @@ class MeanFieldVI:
             Schedule(max_iter, self.steps.absolute_tol(data.total_weight), is_cautious=True),
             report=lambda loss: ("training ELBO", data.log_jacobian - loss),
         )
-        found = found_so_far(result.params, model, seeds.predict)
-        if found.prior is not None:
-            model = model._replace(prior=found.prior)
+        trained = found_so_far(result.params, model, seeds.predict)
+        if trained.prior is not None:
+            model = model._replace(prior=trained.prior)
         bounds = _bounds(problem._replace(model=model), result.params)
         fit = replace(
-            found,
+            trained,
             bounds=bounds, loss_curve=result.loss_curve, n_iter=result.n_iter,
             stop_reason=result.stopped, n_skipped=gap.n_skipped if gap else 0,
         )  # fmt: skip
@@ -475,7 +475,7 @@ def _bounds(problem: _Problem, params: Tensor) -> Bounds:
     data, model, symmetry_gap, *_, seeds = problem
     n, final = model.network.layout.n_params, params.double()
     posterior = _posterior(final, model)
-    given = model.likelihood.at(final[2 * n :]), posterior, data.data
+    arguments = model.likelihood.at(final[2 * n :]), posterior, data.data
     generator = generator_from(seeds.likelihood_bound, data.device)
     if isinstance(model.network, MLP):
         # The noise of many rows is independent and averages out; that of 32 has to be drawn often
@@ -483,10 +483,10 @@ def _bounds(problem: _Problem, params: Tensor) -> Bounds:
         few = min(128, (1 << 20) // data.n_rows)
         n_draws = max(8, few, min(1024, (1 << 17) // data.n_rows))
         log_lik = expected_log_likelihood(
-            model.network, *given, n_draws=n_draws, generator=generator
+            model.network, *arguments, n_draws=n_draws, generator=generator
         )
     else:  # all rows share a draw
-        log_lik = drawn_log_likelihood(model.network, *given, n_draws=128, generator=generator)
+        log_lik = drawn_log_likelihood(model.network, *arguments, n_draws=128, generator=generator)
     value = log_lik.value - posterior.kl_from(model.prior.scale.numpy())
     if not np.isfinite(value):
         raise DivergenceError(

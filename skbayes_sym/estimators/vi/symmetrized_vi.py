@@ -70,14 +70,14 @@ class _SymmetrizedVI(NetworkEstimator):
 
     def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
         """A gap with a group of its own says which, unless ``symmetry`` does."""
-        given = symmetrized(self.symmetry)
-        group = given.gap.group if isinstance(given.gap, Gap) else given.group
+        scheme = symmetrized(self.symmetry)
+        group = scheme.gap.group if isinstance(scheme.gap, Gap) else scheme.group
         return declared_group(group, network, prior)
 
     def _networks_at_once(self, n_weights: int) -> float:
         """Draws of a step."""
-        given = as_adam(self.optimizer, VariationalAdam).n_weight_samples
-        return self._auto_draws if isinstance(given, str) else float(given)
+        n_weight_samples = as_adam(self.optimizer, VariationalAdam).n_weight_samples
+        return self._auto_draws if isinstance(n_weight_samples, str) else float(n_weight_samples)
 
     @property
     def _auto_draws(self) -> int:
@@ -103,12 +103,12 @@ class _SymmetrizedVI(NetworkEstimator):
         n = self.n_predict_samples
 
         def make() -> Predictor:
-            given, network = (self.posterior_, self._observation), self.network_
+            laws, network = (self.posterior_, self._observation), self.network_
             if isinstance(network, MLP):
                 return MeanFieldPredictor.of(
-                    network, *given, n_draws=n, seed=self._predict_seed_, like=like
+                    network, *laws, n_draws=n, seed=self._predict_seed_, like=like
                 )
-            return posterior_draws(network, *given, n_draws=n, seed=self._predict_seed_, like=like)
+            return posterior_draws(network, *laws, n_draws=n, seed=self._predict_seed_, like=like)
 
         return self._cached(f"{n} draws on {like.device}", make)
 

@@ -209,12 +209,12 @@ def packed_sums(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
     return Sums(second, first)
 
 
-def products(left: Tensor, right: Tensor, data: Incidence) -> Tensor:
-    """``left[i] . right[j]`` at every entry (i, j) of ``data``, in its order, (N,)."""
-    n_at_once = max(64, (1 << 18) // max(left.shape[1], 1))  # so many numbers stay in the cache
+def products(of_rows: Tensor, of_columns: Tensor, data: Incidence) -> Tensor:
+    """``of_rows[i] . of_columns[j]`` at every entry (i, j) of ``data``, in its order, (N,)."""
+    n_at_once = max(64, (1 << 18) // max(of_rows.shape[1], 1))  # within the cache
     blocks = zip(data.row.split(n_at_once), data.other.split(n_at_once), strict=True)
-    parts = [(left[i] * right[j]).sum(-1) for i, j in blocks]
-    return torch.cat(parts) if parts else left.new_zeros(0)
+    parts = [(of_rows[i] * of_columns[j]).sum(-1) for i, j in blocks]
+    return torch.cat(parts) if parts else of_rows.new_zeros(0)
 
 
 class Free(NamedTuple):

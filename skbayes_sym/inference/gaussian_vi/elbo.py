@@ -250,9 +250,9 @@ class SymmetrizedElbo:
 
     def __call__(self, step: int) -> Tensor:
         if self._scales is not None and step % 10 == 0:  # an update costs as much as a small step
-            found = self._scales.update(self._loc, self._log_variance.exp())
-            self._precision.copy_(found.precision)
-            self._kl_constant.copy_(found.scale.log().sum() - 0.5 * len(self._loc))
+            scales = self._scales.update(self._loc, self._log_variance.exp())
+            self._precision.copy_(scales.precision)
+            self._kl_constant.copy_(scales.scale.log().sum() - 0.5 * len(self._loc))
         with self._context:
             share = min(1.0, (step + 1) / self._warm_up)
             loss = self._mean_field(share)

@@ -73,10 +73,10 @@ class MeanFieldHidden:
     def start(self, data: Data, *, at_prior: bool, generator: torch.Generator) -> Tensor:
         """Starting point: concentrated, or as wide as the prior."""
         values: dict[str, Tensor] = {}
-        for layer, given in enumerate(self.prior_scale, start=1):
+        for layer, prior_scale in enumerate(self.prior_scale, start=1):
             shape = self.layout.shapes[f"loc{layer}"]
             draw = float64_normal(shape, generator=generator).to(data.x)
-            scale = per_input(given, draw)
+            scale = per_input(prior_scale, draw)
             start = starting_scale(self.network, shape[0] - 1, scale)
             width = scale if at_prior else 0.05 * start
             values[f"loc{layer}"] = draw * (1e-2 * scale if at_prior else start)
@@ -89,11 +89,11 @@ class MeanFieldHidden:
         """Weights (S, D_l + 1, H_l) of every layer; numbers that average to their KL, (S,)."""
         values = self.layout.unflatten(params)
         weights, kl = [], params.new_zeros(())
-        for layer, given in enumerate(self.prior_scale, start=1):
+        for layer, prior_scale in enumerate(self.prior_scale, start=1):
             loc, log_variance = values[f"loc{layer}"], values[f"log_variance{layer}"]
             noise = normal_like((n, *loc.shape), generator=generator, like=params)
             weights.append(torch.addcmul(loc, (0.5 * log_variance).exp(), noise))
-            prior_log_variance = 2.0 * per_input(given, loc).log()
+            prior_log_variance = 2.0 * per_input(prior_scale, loc).log()
             kl = kl + kl_elementwise(loc, log_variance, prior_log_variance).sum()
         return weights, kl.expand(n)
 

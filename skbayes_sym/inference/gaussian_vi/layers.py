@@ -236,15 +236,15 @@ class LayerwiseElbo:
         share = min(1.0, step / self._warm_up) if self._warm_up else 1.0
         temperature = 0.02 + (1.0 - 0.02) * share
         with torch.enable_grad():
-            at = self.params.detach().requires_grad_()
-            own, hyper = self._prior.split(at)
+            params = self.params.detach().requires_grad_()
+            posterior_params, hyper = self._prior.split(params)
             posterior = self._posterior.under(self._prior.of_layers(hyper))
             likelihood, kl = posterior.terms(
-                own, self._data, self._n_draws, generator=self._generator
+                posterior_params, self._data, self._n_draws, generator=self._generator
             )
             log_hyperprior = self._prior.scales.log_hyperprior(hyper)
             loss = (temperature * kl - likelihood).mean() - log_hyperprior
-            (gradient,) = torch.autograd.grad(loss, at)
+            (gradient,) = torch.autograd.grad(loss, params)
         self.gradient.copy_(gradient)
         return (kl - likelihood).mean().detach()
 
@@ -286,8 +286,8 @@ class LayerwisePosterior:
 
         Drawn on the generator's device, so that predictions agree across devices.
         """
-        (weights, _, given), to = self._given(n, generator), likelihood.noise_scale.device
-        mean, root, prior_scale, complement = given.conditional()
+        (weights, _, last_layer), to = self._given(n, generator), likelihood.noise_scale.device
+        mean, root, prior_scale, complement = last_layer.conditional()
         last = Conditional(mean.to(to), root.to(to), prior_scale.to(to), complement)
         return LayerwisePredictor(self, [w.to(to) for w in weights], last, likelihood)
 

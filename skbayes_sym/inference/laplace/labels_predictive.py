@@ -240,10 +240,10 @@ class RefittedMember(NamedTuple):
         """
         logits, rows = _logits_and_rows(network, self.theta, self.scale, x)
         whitened = self.root / self.scale.unsqueeze(1)
-        left, sizes, _ = torch.linalg.svd(whitened, full_matrices=False)
+        left_vectors, sizes, _ = torch.linalg.svd(whitened, full_matrices=False)
         shrunk = 1.0 - (1.0 - sizes.square()).clamp_min(0.0).sqrt()
         away = (self.loc - self.theta) / self.scale
-        moved = noise - (noise @ left * shrunk) @ left.mT + away
+        moved = noise - (noise @ left_vectors * shrunk) @ left_vectors.mT + away
         return logits + torch.einsum("nkp,mp->mnk", rows, moved)
 
 

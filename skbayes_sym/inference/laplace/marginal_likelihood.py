@@ -173,14 +173,14 @@ class LaplaceEvidence:
         return self.seen(*made, h["likelihood"], batch, generator, create_graph=create_graph)
 
     def seen(
-        self, recording: Recording, averaged: Tensor, own: Tensor, batch: Data,
+        self, recording: Recording, averaged: Tensor, lik_params: Tensor, batch: Data,
         generator: torch.Generator, *, create_graph: bool = False,
     ) -> Seen:  # fmt: skip
-        """The same from a pass already made; ``own`` are the likelihood's parameters."""
-        likelihood = self.model.likelihood.to(averaged).at(own)
+        """The same from a pass already made; ``lik_params`` are the likelihood's parameters."""
+        likelihood = self.model.likelihood.to(averaged).at(lik_params)
         log_lik = (batch.weight * likelihood.log_prob(averaged, batch.y)).sum()
-        at = averaged if create_graph else averaged.detach()
-        directions = self.directions.columns(likelihood, at, batch.y, generator=generator)
+        outputs = averaged if create_graph else averaged.detach()
+        directions = self.directions.columns(likelihood, outputs, batch.y, generator=generator)
         jacobian = AveragedJacobian(
             recording, self.model.layers, self.model.n_samples, averaged, directions, create_graph
         )  # fmt: skip

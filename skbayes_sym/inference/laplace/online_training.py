@@ -180,9 +180,9 @@ class OnlineEvidence:
         """Add a step's factors, likelihood and gradient; frees its graph."""
         recording, averaged, leaf, batch = recorded
         with torch.enable_grad():
-            own = self._evidence.model.hyper.unflatten(leaf)["likelihood"]
+            lik_params = self._evidence.model.hyper.unflatten(leaf)["likelihood"]
             seen = self._evidence.seen(
-                recording, averaged, own, batch, generator, create_graph=leaf.requires_grad
+                recording, averaged, lik_params, batch, generator, create_graph=leaf.requires_grad
             )
             self._add(seen, leaf, batch)
 

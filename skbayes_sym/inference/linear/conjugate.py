@@ -67,8 +67,8 @@ class Statistics(NamedTuple):
         values, vectors, projection = (a.cpu().numpy() for a in (eigenvalues, axes, along))
         # Residuals, and not c less what is explained: that would cancel where rows are few.
         inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > lowest)
-        at = axes @ torch.as_tensor(inverse * projection, device=y.device)
-        residual = torch.addmv(y, features, at, alpha=-1.0)
+        coefficients = axes @ torch.as_tensor(inverse * projection, device=y.device)
+        residual = torch.addmv(y, features, coefficients, alpha=-1.0)
         rest = float((residual if weight is None else weight * residual) @ residual)
         total = float(len(y) if weight is None else weight.sum())
         sums = product.diagonal() if diagonal is None else diagonal
@@ -129,9 +129,9 @@ class Statistics(NamedTuple):
     def _misfit(self, ratio: float) -> tuple[float, float]:
         """``c - sum b^2 / (lambda + delta)`` and its derivative by log delta."""
         share = ratio / (self.values + ratio)
-        left = self.explained * share
-        slope = float(left @ (1.0 - share))
-        return max(self.rest + float(left.sum()), _TINY), slope
+        unexplained = self.explained * share
+        slope = float(unexplained @ (1.0 - share))
+        return max(self.rest + float(unexplained.sum()), _TINY), slope
 
     def grid(self, log_variance: Floats, log_noise: Floats | None) -> Floats:
         """`log_evidence` at many places (G,), up to a constant; at the best noise if it is None.
@@ -159,9 +159,9 @@ def _by_triangle(
     rows = torch.cat([features, y[:, None]], 1)
     rows = rows if weight is None else rows * weight.sqrt()[:, None]
     triangle = torch.linalg.qr(rows, mode="r")[1]
-    left, sizes, right = torch.linalg.svd(triangle[:r, :r])
+    left_vectors, sizes, right_vectors = torch.linalg.svd(triangle[:r, :r])
     sizes = torch.where(sizes > sizes[0] * r * _EPS, sizes, 0.0)
-    return sizes.square(), right.mT, sizes * (left.mT @ triangle[:r, r])
+    return sizes.square(), right_vectors.mT, sizes * (left_vectors.mT @ triangle[:r, r])
 
 
 class Scales(NamedTuple):
@@ -186,18 +186,18 @@ def learn(
     if prior is not None:
         places = _places(prior)
         values = statistics.grid(places, np.full_like(places, log_noise))
-        found = _maximum(places, int(values.argmax()), lambda t: statistics.slopes(t, log_noise)[0])
-        return Scales(found, log_noise)
+        peak = _maximum(places, int(values.argmax()), lambda t: statistics.slopes(t, log_noise)[0])
+        return Scales(peak, log_noise)
     if learns_noise:
         places = _places(noise)
         values = statistics.grid(np.full_like(places, log_variance), places)
-        found = _most_plausible(
+        minus_log_ratio = _most_plausible(
             log_variance - 2.0 * places[::-1],
             values[::-1],
             lambda t: -0.5 * statistics.slopes(log_variance, 0.5 * (log_variance - t))[1],
             statistics.signal,
         )
-        return Scales(log_variance, 0.5 * (log_variance - found))
+        return Scales(log_variance, 0.5 * (log_variance - minus_log_ratio))
     return Scales(*start)
 
 
@@ -215,9 +215,9 @@ def _learn_both(statistics: Statistics, prior: Range, noise: Range) -> Scales:
         return Scales(log_variance, log_noise)
 
     def loss(scales: Tensor) -> tuple[Tensor, Tensor]:
-        at = float(scales[0]), float(scales[1])
-        slopes = scales.new_tensor(statistics.slopes(*at))
-        return scales.new_tensor(-statistics.log_evidence(*at)), -slopes
+        point = float(scales[0]), float(scales[1])
+        slopes = scales.new_tensor(statistics.slopes(*point))
+        return scales.new_tensor(-statistics.log_evidence(*point)), -slopes
 
     begin = torch.tensor(
         [np.clip(log_variance, *prior), np.clip(log_noise, *noise)], dtype=torch.float64
@@ -243,13 +243,13 @@ def _most_plausible(
     no signal. It doesn't move the maximum, unless the evidence rises until there is no noise.
     """
     odds = places + log(signal)
-    best = at = int((values - np.logaddexp(0.0, odds) - np.logaddexp(0.0, -odds)).argmax())
-    while values[at] < (highest := values[max(at - 1, 0) : at + 2].max()):
-        at += 1 if values[min(at + 1, len(values) - 1)] == highest else -1
+    best = peak = int((values - np.logaddexp(0.0, odds) - np.logaddexp(0.0, -odds)).argmax())
+    while values[peak] < (highest := values[max(peak - 1, 0) : peak + 2].max()):
+        peak += 1 if values[min(peak + 1, len(values) - 1)] == highest else -1
     # From a signal of 1e12 noises on eigenvalues that should be 0 count.
-    if odds[at] > log(1e12) > odds[best]:
+    if odds[peak] > log(1e12) > odds[best]:
         return _maximum(places, best, lambda t: slope(t) - tanh(0.5 * (t + log(signal))))
-    return _maximum(places, at, slope)
+    return _maximum(places, peak, slope)
 
 
 def _maximum(places: Floats, best: int, slope: Callable[[float], float]) -> float:

@@ -193,23 +193,23 @@ class _Rounds:
 
     def next(self, state: SiteState) -> SiteState:
         """The state at better hyperparameters."""
-        at, first = self._hyper, self._last is None
-        goal = learn_at_sites(self._data, state, at, self._learning, explore=first)
-        plain, stride = goal - at, np.ones_like(at)
+        current, first = self._hyper, self._last is None
+        goal = learn_at_sites(self._data, state, current, self._learning, explore=first)
+        plain, stride = goal - current, np.ones_like(current)
         if self._last is not None:
             before, plain_before = self._last
             with np.errstate(divide="ignore", invalid="ignore"):
-                secant = -(at - before) / (plain - plain_before)
+                secant = -(current - before) / (plain - plain_before)
             stride = np.clip(np.nan_to_num(secant, nan=1.0, posinf=1.0, neginf=1.0), 1.0, 10.0)
         size = float(np.abs(plain).max())
         self.settled, self.close = size < self._tol, min(0.3, max(0.1 * size, self._tol))
-        far = at + stride * plain
+        far = current + stride * plain
         prior, noise = self._learning.prior, self._learning.noise
         low, high = np.array([prior or Range(-inf, inf)] + [noise] * (len(goal) - 1)).T
         far = np.where((far < low) | (far > high), goal, far)  # the plain goal where out of range
-        self._last = at, plain
-        for target in (far, goal, at):  # `at` always works: it is where we are
-            moved = _moved(self._data, state, target, float((target - at)[1:].sum()))
+        self._last = current, plain
+        for target in (far, goal, current):  # `current` always works: it is where we are
+            moved = _moved(self._data, state, target, float((target - current)[1:].sum()))
             if moved is not None:
                 self._hyper = target
                 return moved

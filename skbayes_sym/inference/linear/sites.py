@@ -125,8 +125,8 @@ def mean_field(inputs: Tensor) -> Family:
     squares = inputs * inputs
 
     def spread(data: LinearData, sites: Sites, system: System) -> Spread:
-        own = data.weight[:, None] * sites.precision.diagonal(dim1=-2, dim2=-1)
-        precision = 1.0 / system.prior_variance + own.T @ squares  # (C, K)
+        site_precision = data.weight[:, None] * sites.precision.diagonal(dim1=-2, dim2=-1)
+        precision = 1.0 / system.prior_variance + site_precision.T @ squares  # (C, K)
         variance = squares @ (1.0 / precision).T
         log_variance, prior = -precision.log(), system.prior_variance.log()
         kl = kl_elementwise(torch.zeros_like(log_variance), log_variance, prior).sum()

@@ -413,9 +413,9 @@ class KroneckerPreconditioner:
         """``left Z right'`` of every layer, or ``left' Z right``."""
         *layers, params = z.split(self._sizes, 1)
         pieces = []
-        for part, (left, scale, right) in zip(layers, self._roots, strict=True):
-            left, right = (left.mT, right) if back else (left, right.mT)
-            pieces.append(torch.bmm(torch.bmm(left, part.view(scale.shape)), right).flatten(1))
+        for part, (left_axes, scale, right) in zip(layers, self._roots, strict=True):
+            left_axes, right = (left_axes.mT, right) if back else (left_axes, right.mT)
+            pieces.append(torch.bmm(torch.bmm(left_axes, part.view(scale.shape)), right).flatten(1))
         return torch.cat([*pieces, params], 1)
 
 

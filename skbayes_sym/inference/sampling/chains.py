@@ -515,16 +515,16 @@ def retuned(
         if not again.complete:
             return replace(chains, stopped=again.stopped)
         # Their draws by those they made again; the old ones count as warm-up.
-        at = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in chosen])
+        chain_indices = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in chosen])
         draws, value, blocks = chains.draws.copy(), chains.log_density.copy(), list(chains.blocks)
-        draws[at], value[at] = again.draws, again.log_density
+        draws[chain_indices], value[chain_indices] = again.draws, again.log_density
         warmup, sampling = (
             Tally(*(t.clone() for t in x)) for x in (chains.warmup, chains.sampling)
         )
         for total, before, new in zip(warmup, chains.sampling, again.warmup, strict=True):
-            total[at] += before[at] + new
+            total[chain_indices] += before[chain_indices] + new
         for total, new in zip(sampling, again.sampling, strict=True):
-            total[at] = new
+            total[chain_indices] = new
         for i, block in zip(chosen, again.blocks, strict=True):
             blocks[i] = block
         chains = ChainDraws(draws, value, chains.n_draws, warmup, sampling, blocks, chains.stopped)

@@ -356,8 +356,8 @@ class ModuleAugmentation:
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
         n, s = noise.shape[:2]
         rows = x.unsqueeze(1).expand(n, s, *x.shape[1:]).reshape(n * s, *x.shape[1:])
-        given = {"eta": eta.reshape(self._eta.shape)}
-        out = torch.func.functional_call(self.module, given, (rows, noise.flatten(0, 1)))
+        parameters = {"eta": eta.reshape(self._eta.shape)}
+        out = torch.func.functional_call(self.module, parameters, (rows, noise.flatten(0, 1)))
         if out.shape != rows.shape:
             raise ValueError(
                 f"{type(self.module).__name__} must return inputs of the shape it got, "

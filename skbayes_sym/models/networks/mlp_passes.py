@@ -413,11 +413,11 @@ class FactoredJacobian(NamedTuple):
         by_row = [] if is_one else [layer.by_row for layer in self.layers]
         weighted = [weight @ slopes for slopes in by_row]
         for i, k in combinations_with_replacement(range(len(self.layers)), 2):
-            left, right, alike = self.layers[i], self.layers[k], i == k
-            inputs = _products(left.inputs, right.inputs, alike)
+            earlier, later, alike = self.layers[i], self.layers[k], i == k
+            inputs = _products(earlier.inputs, later.inputs, alike)
             if is_one:
-                slopes = weight[..., 0].mT * right.slopes[:, 0]
-                units = _products(left.slopes[:, 0], slopes, alike).mT
+                slopes = weight[..., 0].mT * later.slopes[:, 0]
+                units = _products(earlier.slopes[:, 0], slopes, alike).mT
             else:  # (R, N, H, H'), of alike layers each pair once
                 between = by_row[i].mT @ weighted[k]
                 n, m = between.shape[-2:]
@@ -439,14 +439,14 @@ class FactoredJacobian(NamedTuple):
         is_one = self.layers[0].slopes.shape[1] == 1
         by_row = [] if is_one else [layer.by_row for layer in self.layers]
         for i, k in combinations_with_replacement(range(len(self.layers)), 2):
-            left, right, alike = self.layers[i], self.layers[k], i == k
-            n, m = left.slopes.shape[2], right.slopes.shape[2]
-            inputs = _products(left.inputs, right.inputs, alike)
+            earlier, later, alike = self.layers[i], self.layers[k], i == k
+            n, m = earlier.slopes.shape[2], later.slopes.shape[2]
+            inputs = _products(earlier.inputs, later.inputs, alike)
             n_units = n * (n + 1) // 2 if alike else n * m
             here, packed = packed.tensor_split([n_units * inputs.shape[1]], 1)
             middle = here.unflatten(1, (n_units, -1)) @ inputs  # (R, pairs of units, N)
             if is_one:
-                d, e = left.slopes[:, 0], right.slopes[:, 0]
+                d, e = earlier.slopes[:, 0], later.slopes[:, 0]
                 half = half + middle.mul_(_products(d, e, alike)).sum(1)[..., None, None]
                 continue
             between = middle.mT

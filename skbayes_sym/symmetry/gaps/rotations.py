@@ -90,16 +90,16 @@ class LangevinExpansion(NamedTuple):
 
 def expand_langevin(inner: Tensor) -> LangevinExpansion:
     """Value, gradient and curvature at draws (D, k, k)."""
-    left, s, right_t = torch.linalg.svd(inner)
+    left_vectors, s, right_t = torch.linalg.svd(inner)
     expansion = haar_expansion(s)
     even, odd = pair_curvature(s, expansion)
-    rotation = (left * expansion.gradient.to(s).unsqueeze(-2)) @ right_t
+    rotation = (left_vectors * expansion.gradient.to(s).unsqueeze(-2)) @ right_t
     identity = torch.eye(inner.shape[-1], dtype=inner.dtype, device=inner.device)
     trace = inner.diagonal(dim1=-2, dim2=-1).sum(-1)
     return LangevinExpansion(
         trace - expansion.value.to(s),
         identity - rotation,
-        left,
+        left_vectors,
         right_t.mT,
         0.5 * even.to(s),
         (expansion.hessian + 0.5 * odd).to(s),

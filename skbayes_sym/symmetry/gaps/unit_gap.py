@@ -95,7 +95,7 @@ class Importance:
         d = log_weights.shape[-1]
         identity = torch.arange(d, device=log_weights.device).expand(1, *log_weights.shape[:-1])
         chosen, log_tau = sample_assignments(
-            log_weights.detach(), self.n_permutations - 1, generator=generator, given=identity
+            log_weights.detach(), self.n_permutations - 1, generator=generator, first=identity
         )
         terms = _assignment_weight(log_weights, chosen)
         return (terms - log_tau).logsumexp(dim=0) - log(self.n_permutations)

@@ -76,8 +76,8 @@ class UnitTable:
     def log_order(self) -> float:
         """Log of the number of elements, nats."""
         d = self.n_units
-        own = lgamma(d + 1) * self.permutes + len(self.negated) * d * log(2.0)
-        return own + d * sum(table.log_order for table in self.inside)
+        units_log_order = lgamma(d + 1) * self.permutes + len(self.negated) * d * log(2.0)
+        return units_log_order + d * sum(table.log_order for table in self.inside)
 
     def map(self, change: Callable[["UnitTable"], "UnitTable"]) -> "UnitTable":
         """A change of every level."""
@@ -119,13 +119,13 @@ class UnitTable:
         ``sign`` (p,): of the entries, under the outer unit's signs.
         """
         mu, sd, eps = loc[self.index], scale[self.index], noise[..., self.index]
-        own = torch.eye(self.n_units, dtype=torch.bool, device=loc.device)
+        stays = torch.eye(self.n_units, dtype=torch.bool, device=loc.device)
         log_sd, w = sd.log().sum(-1), mu + sd * eps
         minus_log_q = 0.5 * eps.square().sum(-1) + log_sd
         precision = sd**-2
         natural, constant = mu * precision, 0.5 * (mu * mu * precision).sum(-1) + log_sd
         if self.index.ndim > 2:  # every outer unit with every other
-            own = own & torch.eye(len(mu), dtype=torch.bool, device=loc.device)[..., None, None]
+            stays = stays & torch.eye(len(mu), dtype=torch.bool, device=loc.device)[..., None, None]
             w, minus_log_q = w.unsqueeze(-3), minus_log_q.unsqueeze(-2)
         even = -0.5 * ((w * w) @ precision.mT) - constant.unsqueeze(-2) + minus_log_q.unsqueeze(-1)
         plain, scores = w @ natural.mT, []
@@ -133,7 +133,7 @@ class UnitTable:
             signs = sign * _signs(self.negated, choice, sign)
             odd = (w * signs) @ natural.mT
             # In its own place terms as large as (mu / sd)^2 would have to cancel.
-            score = torch.where(own, odd - plain, even + odd)
+            score = torch.where(stays, odd - plain, even + odd)
             for table in self.inside:
                 inner = _signs(table.outer, choice, sign)
                 below = table._scores(loc, scale, noise, permanent, inner)
@@ -183,13 +183,13 @@ def _tables(factor: SymmetryGroup) -> Iterator[UnitTable]:
             for k in sorted(inner):  # the subgroup of the innermost units
                 yield from (replace(t, is_whole=False) for t in _tables(parts[k]))
             return
-        own = [{e.where: e for e in part.entries} for part in parts]
-        n_owners = {where: sum(where in inside for inside in own[1:]) for where in own[0]}
+        by_place = [{e.where: e for e in part.entries} for part in parts]
+        n_owners = {where: sum(where in inside for inside in by_place[1:]) for where in by_place[0]}
         inside = tuple(
-            _table(part, [e for w, e in entries.items() if n_owners[w] == 1], own[0])
-            for part, entries in zip(parts[1:], own[1:], strict=True)
+            _table(part, [e for w, e in entries.items() if n_owners[w] == 1], by_place[0])
+            for part, entries in zip(parts[1:], by_place[1:], strict=True)
         )
-        (outer,) = _at_places(parts[0], [e for w, e in own[0].items() if n_owners[w] == 0])
+        (outer,) = _at_places(parts[0], [e for w, e in by_place[0].items() if n_owners[w] == 0])
         is_whole = max(n_owners.values()) < 2 and not any(
             e.is_pair for part in parts for e in part.entries
         )

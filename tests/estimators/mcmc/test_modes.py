@@ -27,7 +27,7 @@ def a_fit(cost, n_draws, made_draws):
     setting = SimpleNamespace(
         n_warmup=50, n_draws=n_draws, thinning=1, evidence=ModeWeights(effort=cost),
         block_size=N_CHAINS,
-        allowance=lambda left=inf: Allowance(1e4, left),
+        allowance=lambda budget=inf: Allowance(1e4, budget),
     )  # fmt: skip
     made, n_moves, none = (torch.full((N_CHAINS,), n) for n in (N_GRADIENTS, 100, 0))
     chains = SimpleNamespace(
