@@ -235,8 +235,8 @@ MUTANTS = [
     Mutant("inference/linear/conjugate.py", "variance * self.projection / s2",
            "variance * self.projection"),
     # Laplace.
-    Mutant("inference/linear/conjugate.py", "return sizes.square(), right.mT",
-           "return sizes, right.mT"),
+    Mutant("inference/linear/conjugate.py", "return sizes.square(), right_vectors.mT",
+           "return sizes, right_vectors.mT"),
     Mutant("inference/linear/conjugate.py", "rows * weight.sqrt()[:, None]",
            "rows * weight[:, None]"),
     Mutant("inference/linear/low_rank.py", "np.array(seen) + free[:, None] * unseen",
