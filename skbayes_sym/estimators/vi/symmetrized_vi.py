@@ -157,8 +157,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         of ``X`` besides: `relevance_`.
     noise_std : as in every regressor
     max_iter : int or "auto", default="auto"
-        Largest number of optimiser steps of a start; "auto" is 1000, or where steps take some of
-        the rows those of all starts in one.
+        Largest number of optimiser steps of a start; "auto" is 1000, or those of all starts in one
+        where steps take some of the rows or a layer has more than 20 units.
     standardize : as in every regressor
     optimizer : "adam" or Adam, default="adam"
         `~skbayes_sym.estimators.optimizers.VariationalAdam` says the step size, rows and draws per

@@ -22,6 +22,7 @@ from skbayes_sym.estimators.vi import mean_field_training as method
 from skbayes_sym.estimators.vi.mean_field_training import MeanFieldVI
 from skbayes_sym.inference.gaussian_vi.elbo import SymmetrizedElbo
 from skbayes_sym.models import Poisson, StudentT
+from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.symmetry.gaps.unit_gap import Exact, UnitGap
 from skbayes_sym.symmetry.group import Product, Trivial
@@ -252,6 +253,8 @@ def test_starts_warm_up_by_their_kind_and_ties_go_to_the_least_noise(monkeypatch
     assert MeanFieldVI._best([quiet, laplace], 1e9) is quiet
     auto, nine = (regressor(max_iter=n)._method()._starts for n in ("auto", 9))
     assert (auto(quiet.model, is_long=True)[1], nine(quiet.model, is_long=True)[1]) == (3000, 9)
+    wide = quiet.model._replace(network=MLP(1, (3, 21), 1, TANH))
+    assert auto(wide, is_long=False) == (["annealed"], 3000)
 
 
 def test_a_warm_start_goes_on_from_the_fit(rows):
