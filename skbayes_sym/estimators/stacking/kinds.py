@@ -244,7 +244,7 @@ class Boosting:
             most = max(effort.fewest_rounds, min(effort.rounds_of_labels, few))
         staged = np.zeros((most, len(y), max(n_classes, 1)))
         for train, test in task.folds:
-            model = self._model(task, most).fit(x[train], y[train], weight[train])
+            model = self._fitted(task, most, train)
             stages = model.staged_predict_proba if n_classes else model.staged_predict
             for k, stage in enumerate(stages(x[test])):
                 if not n_classes:
@@ -262,7 +262,7 @@ class Boosting:
         else:
             loss = (staged[..., 0] - y) ** 2 @ weight
         best = int(loss.argmin())
-        model = self._model(task, best + 1).fit(x, y, weight)
+        model = self._fitted(task, best + 1, slice(None))
         without, first = torch.as_tensor(staged[best]), model._baseline_prediction
         offset = np.asarray(first, dtype=np.float64).reshape(-1)
         if n_classes == 2:
@@ -274,17 +274,23 @@ class Boosting:
         law = NormalMixture(without.unsqueeze(0), 0.0 * ones, ones)
         return Fit(part, law, is_of_points=True, is_by_folds=True)
 
-    def _model(self, task: StackTask, rounds: int) -> Any:
+    def _fitted(self, task: StackTask, rounds: int, rows: Any) -> Any:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
         kind = HistGradientBoostingClassifier if task.n_classes else HistGradientBoostingRegressor
         effort = task.effort
         bins = max(effort.fewest_bins, min(255, effort.bins // task.rows.x.shape[1]))
-        return kind(
+        model = kind(
             max_iter=rounds, learning_rate=effort.learning_rate, max_leaf_nodes=effort.leaves,
             min_samples_leaf=effort.rows_a_leaf, max_bins=bins, early_stopping=False,
             random_state=task.seed % 2**32,
         )  # fmt: skip
+        x, y, weight = (array[rows] for array in task.arrays)
+        if (weight == weight.round()).all() and weight.sum() <= 2 * len(weight):
+            # Quantiles of weighted rows take longer than the trees: repeat the rows instead.
+            places = np.repeat(np.arange(len(weight)), weight.astype(int))
+            return model.fit(x[places], y[places])
+        return model.fit(x, y, weight)
 
 
 def _of_boosting(model: Any, n_classes: int) -> Trees:
@@ -332,7 +338,7 @@ class Networks:
             return Fit(part, is_final=True)
         if density is None:
             density = np.full(len(task), np.nan)
-            test, refit = self._refit(task, self._found(task, model))
+            test, refit = self._begun or self._refit(task, self._found(task, model))
             density[test] = refit
         optimism, n_weights = 0.0, model.network_.layout.n_params
         if n_weights > task.effort.most_weights_a_row * len(task) and np.isfinite(density).all():

@@ -127,7 +127,7 @@ def test_trees_as_arrays_predict_labels_as_scikit_learn_does(
 def test_many_columns_share_the_bins_of_boosting():
     for n_columns, bins in ((30, 255), (128, 64), (900, 32)):
         task = task_of(np.zeros((6, n_columns)), np.arange(6.0))
-        assert kinds.Boosting()._model(task, 3).max_bins == bins
+        assert kinds.Boosting()._fitted(task, 3, slice(None)).max_bins == bins
 
 
 def test_leaves_hold_means_and_mean_squares():
