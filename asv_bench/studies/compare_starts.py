@@ -9,8 +9,9 @@ the defaults of `SymmetrizedVIRegressor` and `SymmetrizedVIClassifier` on the sa
 ``mean field``: ``symmetry=None``, by starts and bound of its own. ``random``, ``annealed``,
 ``laplace``: that start alone. ``before``: one random start of 2000 steps at 0.01, stopped by
 nothing. ``longer``: five times the steps, and how often the defaults warned where that gained.
-``1000 steps``: what ``max_iter="auto"`` is where steps take all rows; the two differ for ``--kinds
-minibatches`` alone, the same 14 tables of 2,000 rows.
+``1000 steps``: what ``max_iter="auto"`` is where steps take all rows of ten units; the two differ
+for two more ``--kinds``: ``minibatches``, the same 14 tables of 2,000 rows, and ``wide``, of 300
+rows under the default network of fifty units.
 
 For each kind of problem: the defaults' log density of a test row less the arm's, and their ELBO
 less the arm's a training row, means with standard errors over problems; the share of problems in
@@ -86,7 +87,7 @@ def problems() -> Iterator[Problem]:
             yield Problem("sines", seed, x, x_test, y, y_test)
     for seed in (0, 1):
         for name in NAMES:
-            for kind, n in (("tables", 100), ("minibatches", 2000)):
+            for kind, n in (("tables", 100), ("wide", 300), ("minibatches", 2000)):
                 x, y = TABLES[name].draw(np.random.default_rng(seed), n + 1000)
                 yield Problem(kind, seed, x[:n], x[n:], y[:n], y[n:])
     loaded = [load(return_X_y=True) for load in (load_iris, load_wine, load_breast_cancer)]
@@ -98,7 +99,8 @@ def problems() -> Iterator[Problem]:
 
 def fitted(problem: Problem, **settings: Any) -> Fit:
     make = SymmetrizedVIClassifier if problem.kind == "classes" else SymmetrizedVIRegressor
-    model = make((10,), "tanh", random_state=problem.seed, **settings)
+    size = () if problem.kind == "wide" else ((10,), "tanh")
+    model = make(*size, random_state=problem.seed, **settings)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         _, seconds = cpu_seconds(lambda: model.fit(problem.x, problem.y))

@@ -137,11 +137,11 @@ class ModesFit:
         :math:`\log \sum_r \exp(\log Z_r + \mathrm{gap}_r)` for modes of log evidence (R,), in
         whose gap copies count as far as they don't overlap.
         """
-        network, total = self.network, -np.inf
+        network, modes, total = self.network, self.modes, -np.inf
         group = invariant_subgroup(network.symmetry(), self.prior.log_prob, network.layout)
         gap = DrawnGap(group, network.layout.n_params)
         generator = generator_from(self.predict_seed)
-        for alone, theta, factor in zip(evidence, self.modes.theta, self.modes.factor, strict=True):
+        for alone, theta, factor in zip(evidence, modes.theta, modes.factor, strict=True):
             normal = ModeMixture(theta.numpy()[None], factor.numpy()[None])
             total = np.logaddexp(total, alone + gap.estimate(normal, generator=generator).value)
         return float(total)
