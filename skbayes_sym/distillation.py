@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.linalg import block_diag
 from scipy.special import ndtr, xlogy
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.neighbors import NearestNeighbors
@@ -14,20 +15,29 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
+from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing
+from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.inspection._fitted import fitted_model
+from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.arguments import is_frame, seed_of
 from skbayes_sym.numerics.random import generator_from
-from skbayes_sym.student import Student
+from skbayes_sym.student import KINDS, Student, hidden
 
 
 class Schooling(NamedTuple):
     """Size of a student, and of what it learns."""
 
     n_rows: int = 20_000  # that the teacher is asked for
-    # Units a layer and steps. The first that loses less than `enough` is kept, else the better.
-    sizes: tuple[tuple[int, int], ...] = ((32, 2000), (96, 8000))
+    n_probed: int = 2_000  # that show what its networks read, and say
+    most_networks: int = 50
+    most_numbers: int = 15_000  # for their hidden units, 60 kB
+    n_differences: int = 8  # between networks, that a student sees
+    # Units a layer and steps. If the first loses `enough`, the better of two is kept: the second
+    # has the teacher's networks, too, where it has any.
+    first: tuple[int, int] = (32, 2000)
+    with_networks: tuple[int, int] = (64, 6000)
+    without: tuple[int, int] = (96, 8000)
     batch: int = 256
     enough: float = 0.002  # nats per row
 
@@ -41,7 +51,8 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     .. math:: \min_\phi\; E_x\, KL[\,p(y \mid x) \,\|\, q_\phi(y \mid x)\,],
 
     where the expectation over y is a sum over the teacher's quantiles at levels drawn anew for each
-    step. It needs no targets.
+    step. It needs no targets. A student of networks that loses more than .002 nats per row takes
+    over their hidden units, those of one layer, and learns what their mean and differences leave.
 
     Parameters
     ----------
@@ -66,12 +77,8 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
 
     Notes
     -----
-    A quarter of a minute to a minute of one core. Rows unlike all of ``X`` get an answer, and no
-    wider one.
-
-    References
-    ----------
-    Bishop (1994). Mixture density networks.
+    A quarter of a minute to a minute of one core. Rows unlike all of ``X`` get no wider answer.
+    Source: Bishop (1994), mixture density networks.
 
     Examples
     --------
@@ -86,31 +93,40 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
         raise ValueError("distill takes no counts: a student's targets are real numbers.")
     X = _normal_rows(model, inner, size.n_rows // 5, seed) if X is None else X
     arrays, rows, n_held = _rows_to_learn(X, size.n_rows, np.random.default_rng(seed))
-    law = predictive(model, rows)
-    learn = _of_labels if is_classifier(inner) else _of_numbers
-    start, loss, more = learn(law, n_held, seed)
-    arrays |= more
-    x = torch.as_tensor(Student(arrays).encode(rows))[n_held:]
-    held, students = safe_indexing(rows, np.arange(n_held)), []
+    law, held = predictive(model, rows), safe_indexing(rows, np.arange(n_held))
+    answers = law.proba() if is_classifier(inner) else law.quantile(ndtr(normal_levels()))
+    if answers.ndim > 2:
+        raise ValueError("distill takes regressors of one target: distil one model for each.")
     of_held = predictive(model, held)
-    for units, steps in size.sizes:
+
+    def student(units: int, steps: int) -> Student:
+        encoded = Student(arrays).encode(rows)
+        said = encoded[:, len(arrays["units"])] if "units" in arrays else None
+        if is_classifier(inner):
+            start, loss, more = _of_labels(answers[n_held:], law.classes)
+        else:
+            start, loss, more = _of_numbers(answers, n_held, seed, said)
+        x = torch.as_tensor(encoded)[n_held:]
         with one_thread():
-            weights = _train(x, start, loss, (units, steps, size.batch), seed)
-        lost = _lost(of_held, Student(arrays | weights), held, seed)
-        students.append(Student(arrays | weights | {"lost": np.array(lost)}))
-        if lost < size.enough:
-            break
-    return min(students, key=lambda student: student.lost_)
+            more |= _train(x, start, loss, (units, steps, size.batch), seed)
+        lost = _lost(of_held, answers[:n_held], Student(arrays | more), held)
+        return Student(arrays | more | {"lost": np.array(lost)})
+
+    first = student(*size.first)
+    if first.lost_ < size.enough:
+        return first
+    if not is_classifier(inner):
+        arrays |= _of_networks(model, rows, arrays, size)
+    second = student(*(size.with_networks if "units" in arrays else size.without))
+    return min(first, second, key=lambda one: one.lost_)
 
 
-def _lost(law: Any, student: Student, rows: Any, seed: int) -> float:
-    """Nats per row that a student is worse on labels or targets drawn from its teacher."""
+def _lost(law: Any, p: Array, student: Student, rows: Any) -> float:
+    """Nats per row that a student is worse, by its teacher's probabilities or quantiles ``p``."""
     if student.classes_ is not None:
-        p, q = law.proba(), student.predict_proba(rows)
-        return float((xlogy(p, p) - xlogy(p, q)).sum(axis=1).mean())
-    draws = law.sample(20, seed % 2**32).T
-    off = [law.log_prob(y) - student.log_predictive_density(rows, y) for y in draws]
-    return float(np.mean(off))
+        return float((xlogy(p, p) - xlogy(p, student.predict_proba(rows))).sum(axis=1).mean())
+    off = [law.log_prob(y) - student.log_predictive_density(rows, y) for y in p.T]
+    return float(np.average(np.mean(off, axis=1), weights=np.exp(-0.5 * normal_levels() ** 2)))
 
 
 def _normal_rows(model: BaseEstimator, inner: BaseEstimator, n: int, seed: int) -> Array:
@@ -129,8 +145,8 @@ def _rows_to_learn(
 ) -> tuple[dict[str, Array], Any, int]:
     """How a student reads the columns; rows held out, the others and rows between; how many held.
 
-    A row between two neighbours has noise of a fifth of a standard deviation. Words, and numbers of
-    at most ten values, are those of one of the two, one in ten times of any row.
+    A row between two neighbours has noise of up to a fifth of a standard deviation. Words, and
+    numbers of at most ten values, are those of one of the two, one in ten times of any row.
     """
     columns = [np.asarray(X[name]) for name in X.columns] if is_frame(X) else [*np.asarray(X).T]
     has_words = [
@@ -155,7 +171,7 @@ def _rows_to_learn(
     first = rng.integers(len(kept), size=max(n_rows - len(kept), 0))
     second = kept[near[first, rng.integers(n_near, size=len(first))]]
     first, before = kept[first], np.concatenate([held, kept])
-    share = rng.uniform(-0.2, 1.2, size=len(first))
+    share, noise = rng.uniform(-0.2, 1.2, size=len(first)), 0.2 * rng.random(len(first)) ** 2
     numeric = dict(zip(numbers.tolist(), zip(values, scale, strict=True), strict=True))
     for j, column in enumerate(columns):
         some = np.where(rng.random(len(first)) < share, second, first)
@@ -163,7 +179,7 @@ def _rows_to_learn(
         new = column[some]
         if j in numeric and len(np.unique(value := numeric[j][0])) > 10:
             between = value[first] + share * (value[second] - value[first])
-            between += 0.2 * numeric[j][1] * rng.standard_normal(len(first))
+            between += noise * numeric[j][1] * rng.standard_normal(len(first))
             new = np.where(np.isnan(between), value[some], between)
         columns[j] = np.concatenate([column[before], new])
     if not is_frame(X):
@@ -171,19 +187,88 @@ def _rows_to_learn(
     return arrays, type(X)(dict(zip(X.columns, columns, strict=True))), n_held
 
 
+def _of_networks(
+    model: BaseEstimator, rows: Any, arrays: dict[str, Array], size: Schooling
+) -> dict[str, Array]:
+    """Hidden units of the teacher's networks, as a student's columns enter them.
+
+    Their outputs are the networks' mean and the directions in which they differ most, each with
+    spread 1. Units that move none of these go. Nothing where there are no networks of at most one
+    hidden layer, or what they read is no linear map of the columns.
+    """
+    inner, prepare = fitted_model(model)
+    if not isinstance(inner, RowEstimator):
+        return {}
+    some = safe_indexing(rows, np.arange(min(size.n_probed, num_samples(rows))))
+    columns = Student(arrays).columns(some)
+    columns = np.hstack([columns, np.ones((len(columns), 1))])
+    blocks = [*inner._input_blocks(inner._check_inputs(prepare(some)))]
+    by_block = [inner._predictor(block).networks(block) for block in blocks]
+    into, out, names, shares = [], [], [], []
+    for alike in zip(*by_block, strict=True):
+        _, network, theta, weight = alike[0]
+        if not (isinstance(network, MLP) and network.n_layers < 3 and network.n_outputs == 1):
+            continue
+        inputs = torch.cat([each.x for each in alike]).double().cpu().numpy()
+        kind = network.activation.name
+        read = np.linalg.lstsq(columns, inputs, rcond=None)[0]
+        is_linear = len(columns) > 2 * len(read) and np.abs(columns @ read - inputs).max() < 1e-5
+        if kind not in KINDS or not is_linear:
+            continue
+        (w, b), *last = network.layers(theta.double().cpu())
+        enters = np.tensordot(read, w.numpy(), (1, 2))
+        enters[-1] += b.numpy()
+        into.append(enters.reshape(len(read), -1))
+        out += [*last[0][0].mT.numpy()] if last else [np.ones((1, 1))] * len(w)
+        names += [kind] * into[-1].shape[1]
+        shares += weight.tolist()
+    if not 0 < len(shares) <= size.most_networks:
+        return {}
+    kinds, p = np.array([KINDS.index(name) for name in names]), np.array(shares) / np.sum(shares)
+    order = np.argsort(kinds, kind="stable")
+    kinds, entering, outputs = kinds[order], np.hstack(into)[:, order], block_diag(*out)[order]
+    units = hidden(columns @ entering, np.searchsorted(kinds, [1, 2]))
+    # From outputs to what sets each apart from their mean, where shares are their variances.
+    apart = (np.eye(len(p)) - p[:, None]) * np.sqrt(p)
+    away = units @ outputs @ apart
+    _, spread, axes = np.linalg.svd(away - away.mean(axis=0), full_matrices=False)
+    n = int((spread[: size.n_differences] > 0.01 * spread[0]).sum())
+    outputs = outputs @ np.hstack([p[:, None], apart @ axes[:n].T])
+    outputs /= (units @ outputs).std(axis=0)
+    kept = (units.std(axis=0)[:, None] * np.abs(outputs)).max(axis=1) > 1e-5
+    entering, outputs, units = entering[:, kept], outputs[kept], units[:, kept]
+    if not np.isfinite(outputs).all() or entering.size + outputs.size > size.most_numbers:
+        return {}
+    learned = {
+        "units": entering[:-1], "unit_bias": entering[-1],
+        "features": outputs, "feature_bias": -(units @ outputs).mean(axis=0),
+    }  # fmt: skip
+    learned = {name: array.astype(np.float32) for name, array in learned.items()}
+    return learned | {"ends": np.searchsorted(kinds[kept], [1, 2])}
+
+
 # Outputs of some of the rows, and which, to their cross-entropies in nats, up to a constant.
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def _of_numbers(law: Any, n_held: int, seed: int) -> tuple[Tensor, Loss, dict[str, Array]]:
-    """Learn three normals, from quantiles of every row's law at levels that move every step.
+def normal_levels(n: int = 17) -> Array:
+    """Levels of quantiles, as quantiles of a standard normal."""
+    return np.linspace(-4.0, 4.0, n)
 
-    Of levels that stay normals would become spikes.
+
+def _of_numbers(
+    y: Array, n_held: int, seed: int, said: Array | None = None
+) -> tuple[Tensor, Loss, dict[str, Array]]:
+    """Learn three normals, from quantiles of every row at levels that move every step.
+
+    Of levels that stay normals would become spikes. ``y`` (N, 17): quantiles at `normal_levels`;
+    ``said`` (N,): mean of the teacher's networks, from which locations are counted.
     """
-    levels, generator = np.linspace(-4.0, 4.0, 17), generator_from(seed)
-    y = law.quantile(ndtr(levels))
-    if y.ndim > 2:
-        raise ValueError("distill takes regressors of one target: distil one model for each.")
+    generator, levels, line = generator_from(seed), normal_levels(), np.zeros(2)
+    if said is not None:
+        density = np.exp(-0.5 * levels**2)
+        line = np.polyfit(said, y @ density / density.sum(), 1)
+        y = y - np.polyval(line, said)[:, None]
     mean, scale = y.mean(), y.std() or 1.0
     scaled, below = (torch.as_tensor(a).float() for a in ((y[n_held:] - mean) / scale, levels[:-1]))
 
@@ -197,17 +282,18 @@ def _of_numbers(law: Any, n_held: int, seed: int) -> tuple[Tensor, Loss, dict[st
         return -(logits.log_softmax(2) - 0.5 * z.square() - log_scale).logsumexp(2) @ weights
 
     start = torch.tensor([0.0, 0.0, 0.0, -0.1, 0.0, 0.1, -1.0, -1.0, -1.0])
-    return start, loss, {"y_mean": np.array(mean), "y_scale": np.array(scale)}
+    units = {"y_mean": mean + line[1], "y_scale": scale, "slope": line[0]}
+    return start, loss, {name: np.array(unit) for name, unit in units.items()}
 
 
-def _of_labels(law: Any, n_held: int, seed: int) -> tuple[Tensor, Loss, dict[str, Array]]:
-    """Learn class probabilities."""
-    proba = torch.as_tensor(law.proba()[n_held:]).float()
+def _of_labels(proba: Array, classes: Array) -> tuple[Tensor, Loss, dict[str, Array]]:
+    """Learn class probabilities (N, K)."""
+    target = torch.as_tensor(proba).float()
 
     def loss(outputs: Tensor, rows: Tensor) -> Tensor:
-        return -(proba[rows] * outputs.log_softmax(1)).sum(1)
+        return -(target[rows] * outputs.log_softmax(1)).sum(1)
 
-    return proba.mean(0).clamp_min(1e-6).log(), loss, {"classes": law.classes}
+    return target.mean(0).clamp_min(1e-6).log(), loss, {"classes": classes}
 
 
 def _train(

@@ -12,6 +12,18 @@ from scipy.special import logsumexp, ndtr
 
 Array = npt.NDArray[Any]
 
+KINDS = ("tanh", "relu", "identity")  # of hidden units that a student takes over, in this order
+
+
+_LEARNED = ("weight", "bias", "unit", "feature")
+
+
+def hidden(z: Array, ends: Array) -> Array:
+    """Hidden units (N, H) of the three kinds, in place; ``ends``: of the first and the second."""
+    np.tanh(z[:, : ends[0]], out=z[:, : ends[0]])
+    np.maximum(z[:, ends[0] : ends[1]], 0.0, out=z[:, ends[0] : ends[1]])
+    return z
+
 
 class Student:
     r"""A mixture density network with two hidden layers (Bishop 1994), or a softmax of classes.
@@ -43,7 +55,7 @@ class Student:
         self._words = [names for key, names in sorted(arrays.items()) if key.startswith("words")]
 
     def __repr__(self) -> str:
-        n = sum(a.size for k, a in self._arrays.items() if k.startswith(("weight", "bias")))
+        n = sum(a.size for k, a in self._arrays.items() if k.startswith(_LEARNED))
         return f"<student of {n:,} weights, {self.lost_:.3f} nats per row worse than its teacher>"
 
     def save(self, file: Any) -> None:
@@ -57,19 +69,33 @@ class Student:
         with np.load(file, allow_pickle=False) as arrays:
             return cls(dict(arrays))
 
-    def encode(self, X: Any) -> Array:
-        """Inputs of the network (N, D): scaled numbers, missing ones marked, and one-hot words."""
+    def columns(self, X: Any) -> Array:
+        """Columns (N, D): scaled numbers, missing ones marked, and one-hot words."""
         a, columns = self._arrays, np.asarray(X).T
         values = columns[a["numbers"]].astype(np.float64).T
         missing = np.isnan(values)
         scaled = np.where(missing, 0.0, (values - a["mean"]) / a["scale"])
-        scaled = scaled / np.sqrt(1.0 + (scaled / 8.0) ** 2)  # far rows stay within reach
         words = [columns[j].astype(str)[:, None] == names
                  for j, names in zip(a["places"], self._words, strict=True)]  # fmt: skip
-        return np.hstack([scaled, missing[:, a["marked"]], *words]).astype(np.float32)
+        return np.hstack([scaled, missing[:, a["marked"]], *words])
 
-    def _outputs(self, X: Any) -> Array:
-        a, h = self._arrays, self.encode(X)
+    def _said(self, columns: Array) -> Array:
+        """Mean of the teacher's networks, and how they differ; no column where it has none."""
+        a = self._arrays
+        if "units" not in a:
+            return np.empty((len(columns), 0), np.float32)
+        units = hidden(columns.astype(np.float32) @ a["units"] + a["unit_bias"], a["ends"])
+        return np.asarray(units @ a["features"] + a["feature_bias"])
+
+    def encode(self, X: Any) -> Array:
+        """Inputs of the network (N, I): columns, far rows within reach, and the networks'."""
+        columns = self.columns(X)
+        said, n = self._said(columns), len(self._arrays["numbers"])
+        columns[:, :n] /= np.sqrt(1.0 + (columns[:, :n] / 8.0) ** 2)
+        return np.hstack([columns, said]).astype(np.float32)
+
+    def _outputs(self, inputs: Array) -> Array:
+        a, h = self._arrays, inputs
         skip = h @ a["weight3"]
         for i in (0, 1):
             h = np.tanh(h @ a[f"weight{i}"] + a[f"bias{i}"])
@@ -77,15 +103,19 @@ class Student:
 
     def components(self, X: Any) -> tuple[Array, Array, Array]:
         """Weights, means and standard deviations of every row's normals, each (n_samples, K)."""
-        a = self._arrays
-        logits, loc, log_scale = np.split(self._outputs(X), 3, axis=1)
-        weights = np.exp(logits - logsumexp(logits, axis=1, keepdims=True))
-        return weights, a["y_mean"] + a["y_scale"] * loc, a["y_scale"] * np.exp(log_scale)
+        a, inputs = self._arrays, self.encode(X)
+        logits, loc, log_scale = np.split(self._outputs(inputs), 3, axis=1)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        loc = a["y_mean"] + a["y_scale"] * loc
+        if "units" in a:
+            loc += a["slope"] * inputs[:, [len(a["units"])]]
+        return weights, loc, a["y_scale"] * np.exp(log_scale)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean, and standard deviation of a new target; or the most probable class."""
         if self.classes_ is not None:
-            return self.classes_[self._outputs(X).argmax(axis=1)]
+            return self.classes_[self._outputs(self.encode(X)).argmax(axis=1)]
         weights, loc, scale = self.components(X)
         mean = (weights * loc).sum(axis=1)
         if not return_std:
@@ -94,7 +124,7 @@ class Student:
 
     def predict_proba(self, X: Any) -> Array:
         """Class probabilities (n_samples, n_classes)."""
-        logits = self._outputs(X)
+        logits = self._outputs(self.encode(X))
         return np.asarray(np.exp(logits - logsumexp(logits, axis=1, keepdims=True)))
 
     def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Array:
@@ -133,6 +163,8 @@ class Student:
         steps, names, a = _STEPS + "Softmax outputs:proba", ["proba"], self._arrays
         if self.classes_ is None:
             steps, names = _STEPS + _OF_NORMALS, ["weights", "loc", "std"]
+        if "units" in a:
+            steps = steps.replace(_INPUTS, _OF_NETWORKS).replace(":loc", ":own") + _MOVED
         how: dict[str, dict[str, int]] = {
             **{kind: {"axis": 1} for kind in ("Gather", "Concat", "Softmax")},
             "Cast": {"to": TensorProto.FLOAT},
@@ -144,6 +176,10 @@ class Student:
             nodes.append(helper.make_node(kind, inputs, outputs, **how.get(kind, {})))
         places = {"marks": np.flatnonzero(a["marked"]), "numbers": a["numbers"]}
         values = {**a, "zero": np.zeros(()), "one": np.ones(()), "far": np.array(8.0)}
+        if "units" in a:
+            which = np.searchsorted(a["ends"], np.arange(a["units"].shape[1]), side="right")
+            values |= {name: 1.0 * (which == k) for k, name in enumerate(KINDS)}
+            places["mean_of_networks"] = np.zeros(1)
         arrays = [numpy_helper.from_array(v.astype(np.int64), k) for k, v in places.items()]
         arrays += [
             numpy_helper.from_array(v.astype(np.float32), k) for k, v in values.items()
@@ -166,6 +202,13 @@ _STEPS = (
     "Gemm h0 weight0 bias0:sum0|Tanh sum0:h1|Gemm h1 weight1 bias1:sum1|Tanh sum1:h2|"
     "Gemm h2 weight2 bias2:bent|MatMul h0 weight3:straight|Add bent straight:outputs|"
 )
+_INPUTS = "Concat squashed marks_of:h0|"
+_OF_NETWORKS = (
+    "Concat filled marks_of:plain|Gemm plain units unit_bias:z|Tanh z:bounded|Relu z:rising|"
+    "Mul bounded tanh:z0|Mul rising relu:z1|Mul z identity:z2|Add z0 z1:z01|Add z01 z2:z012|"
+    "Gemm z012 features feature_bias:said|Concat squashed marks_of said:h0|"
+)
+_MOVED = "|Gather said mean_of_networks:mean_said|Mul mean_said slope:shift|Add own shift:loc"
 _OF_NORMALS = (
     "Split outputs:logits means logs|Softmax logits:weights|Mul means y_scale:shifted|"
     "Add shifted y_mean:loc|Exp logs:widths|Mul widths y_scale:std"

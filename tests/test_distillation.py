@@ -9,17 +9,20 @@ import pytest
 import torch
 from fits import LABELS, NUMBERS, TABLE, X, fitted
 from scipy import integrate
+from scipy.stats import norm
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skbayes_sym import BayesianLinearRegressor, PredictiveStackingRegressor, distill, distillation
+import skbayes_sym as sk
+from skbayes_sym import distill, distillation
 from skbayes_sym.distillation import Schooling
 from skbayes_sym.estimators.distributions import NormalPredictive
 from skbayes_sym.student import Student
 
-QUICK = Schooling(n_rows=400, sizes=((16, 60),), batch=64)
+QUICK = Schooling(n_rows=400, first=(16, 60), with_networks=(8, 9), without=(8, 9), batch=64)
 
 
 @pytest.fixture
@@ -38,12 +41,12 @@ def numbers():
 @pytest.mark.long
 def test_a_student_of_a_line_has_its_law(monkeypatch):
     """Normal, with a variance that bends: .01 nats per row, of two columns' small difference."""
-    effort = Schooling(n_rows=4000, sizes=((32, 2000),), batch=128)
+    effort = Schooling(n_rows=4000, without=(8, 9), batch=128)
     monkeypatch.setattr(distillation, "Schooling", lambda: effort)
     rng = np.random.default_rng(0)
     table = rng.standard_normal((800, 3)) @ [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.025]]
     (rows, new), y = np.split(table, [300]), 40.0 * (table[:40, 2] - table[:40, 0])
-    model = BayesianLinearRegressor().fit(rows[:40], y + 0.1 * rng.standard_normal(40))
+    model = sk.BayesianLinearRegressor().fit(rows[:40], y + 0.1 * rng.standard_normal(40))
     student = distill(model, rows)
     (mean, std), (exact, exact_std) = (m.predict(new, return_std=True) for m in (student, model))
     off = 0.5 * ((mean - exact) / exact_std) ** 2 + np.log(std / exact_std) ** 2
@@ -54,7 +57,9 @@ def test_a_student_of_a_line_has_its_law(monkeypatch):
 def test_what_it_learns_is_the_cross_entropy_and_spikes_gain_nothing():
     """Of a standard normal .5 nats; narrow normals would fit levels that never move."""
     law = NormalPredictive(np.zeros(50), np.ones(50))
-    _, loss, _ = distillation._of_numbers(law, 0, 0)
+    _, loss, _ = distillation._of_numbers(
+        law.quantile(norm.cdf(distillation.normal_levels())), 0, 0
+    )
     scale = float(np.sqrt((np.linspace(-4, 4, 17) ** 2).mean()))  # of all the quantiles
 
     def mean_of(loc, std, share):
@@ -99,18 +104,10 @@ def test_its_file_is_small_and_opens_without_torch(numbers, tmp_path):
     assert float(run.stdout) == pytest.approx(numbers.predict([[0.1, 0.2, 0.3]])[0], rel=1e-6)
 
 
-def test_a_default_student_is_below_a_hundred_kilobytes():
-    """Of fifty columns, in float32."""
-    effort = Schooling()
-    width = max(units for units, _ in effort.sizes)
-    n_weights = 50 * width + width**2 + 9 * width
-    assert 4 * n_weights < 90_000
-
-
 @pytest.mark.usefixtures("quickly")
 def test_tables_are_read_as_they_are_and_pipelines_whole():
     frame = pd.DataFrame(TABLE, columns=["a", "b", "c"]).astype({"a": float, "c": float})
-    stack = PredictiveStackingRegressor([("line", "linear")], random_state=0).fit(frame, NUMBERS)
+    stack = sk.PredictiveStackingRegressor([("line", "linear")], random_state=0).fit(frame, NUMBERS)
     student = distill(stack, frame)
     encoded = student.encode(frame)
     assert encoded.shape == (24, 2 + 1 + 3)  # numbers, one that is missing at times, three words
@@ -127,12 +124,29 @@ def test_tables_are_read_as_they_are_and_pipelines_whole():
     np.testing.assert_allclose(labels.log_predictive_density(X, LABELS), np.log(chosen))
 
 
+def test_a_teachers_networks_are_read_through_its_pipeline():
+    """Their mean, of tanh, relu and a line, from words and gaps; not of two hidden layers."""
+    frame = pd.DataFrame(TABLE, columns=["a", "b", "c"]).astype({"a": float, "c": float})
+    pool = sk.BayesianMLPRegressor(3, n_modes=2, n_members=2, random_state=0).fit(frame, NUMBERS)
+    pool._weights_ = {"linear": 0.2, "modes": 0.5, "members": 0.3}
+    turned = make_pipeline(PCA(), sk.LaplaceRegressor(3, "relu", random_state=0)).fit(X, NUMBERS)
+    deep = sk.LaplaceRegressor((3, 2), random_state=0).fit(X, NUMBERS)
+    for model, rows in ((pool, frame), (turned, X)):
+        arrays, learned, _ = distillation._rows_to_learn(rows, 300, np.random.default_rng(0))
+        arrays |= distillation._of_networks(model, learned, arrays, Schooling())
+        said = Student(arrays).encode(learned)[:, len(arrays["units"]) :]
+        np.testing.assert_allclose(said.std(axis=0), 1.0, rtol=1e-4)
+        r = np.corrcoef(said[:, 0], model.predict(learned))[0, 1]
+        assert r == pytest.approx(1.0, abs=1e-6)
+    assert not distillation._of_networks(deep, learned, arrays, Schooling())
+
+
 @pytest.mark.usefixtures("quickly")
 def test_without_rows_a_bare_model_makes_them_and_others_say_what_they_need():
-    model = BayesianLinearRegressor().fit(X, NUMBERS)
+    model = sk.BayesianLinearRegressor().fit(X, NUMBERS)
     assert distill(model).encode(X).shape == X.shape
     with pytest.raises(ValueError, match="distill needs X, rows like those to predict"):
-        distill(make_pipeline(StandardScaler(), BayesianLinearRegressor()).fit(X, NUMBERS))
+        distill(make_pipeline(StandardScaler(), sk.BayesianLinearRegressor()).fit(X, NUMBERS))
     with pytest.raises(ValueError, match="takes no counts"):
         distill(fitted("linear-counts"), X)
     with pytest.raises(ValueError, match="one model for each"):
@@ -140,11 +154,16 @@ def test_without_rows_a_bare_model_makes_them_and_others_say_what_they_need():
 
 
 @pytest.mark.usefixtures("quickly")
-def test_onnx_says_the_same(numbers, tmp_path):
+def test_onnx_says_the_same(numbers, tmp_path, monkeypatch):
     pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
     rows = np.vstack([X, 50.0 * X]).astype(np.float32)
-    for student in (numbers, distill(fitted("ensemble-classifier"), X)):
+    labels = distill(fitted("ensemble-classifier"), X)
+    late = QUICK._replace(first=(1, 1), with_networks=(8, 60))
+    monkeypatch.setattr(distillation, "Schooling", lambda: late)
+    taught = distill(fitted("bayesian-mlp-ard"), X)
+    assert "units" in taught._arrays
+    for student in (numbers, labels, taught):
         student.to_onnx(str(tmp_path / "student.onnx"))
         session = runtime.InferenceSession(str(tmp_path / "student.onnx"))
         got = session.run(None, {"X": rows})

@@ -13,7 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import AutogradPosterior, LogDensity, NetworkPosterior
+from skbayes_sym.inference.log_density import (
+    Batched,
+    Evaluation,
+    LogDensity,
+    NetworkPosterior,
+    by_autograd,
+)
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH, Activation
@@ -54,7 +60,20 @@ def make_problem(
     return posterior, posterior.sample_prior(n_chains, generator=generator)
 
 
-def by_autograd(posterior: NetworkPosterior) -> AutogradPosterior:
+class AutogradPosterior(NamedTuple):
+    """A density differentiated by torch."""
+
+    n_dims: int
+    value: Batched
+
+    def __call__(self, position: Tensor) -> Tensor:
+        return self.value(position)
+
+    def evaluate(self, position: Tensor) -> Evaluation:
+        return by_autograd(self, position)
+
+
+def plain(posterior: NetworkPosterior) -> AutogradPosterior:
     """The same density, batched but differentiated by torch."""
     x, y, weight = posterior.data
 
@@ -71,7 +90,7 @@ def by_autograd(posterior: NetworkPosterior) -> AutogradPosterior:
         half_normal = log_noise - 0.5 * (2.0 * log_noise).exp()
         return prior.log_prob(position[:, :-1]).sum(1) + half_normal
 
-    return AutogradPosterior(posterior.n_dims, log_prior, log_likelihood)
+    return AutogradPosterior(posterior.n_dims, lambda p: log_prior(p) + log_likelihood(p))
 
 
 class Gradient(SingleThread):
@@ -109,7 +128,7 @@ def main(n_rounds: int = 5, seconds: float = 0.1) -> None:
             cells = []
             for n_chains in N_CHAINS:
                 posterior, position = make_problem(shape, n_chains, dtype)
-                both: list[LogDensity] = [posterior, by_autograd(posterior)]
+                both: list[LogDensity] = [posterior, plain(posterior)]
                 rounds = [
                     [_rate(d.evaluate, position, seconds) for d in both] for _ in range(n_rounds)
                 ]

@@ -92,25 +92,8 @@ class RoughGradients:
 Batched = Callable[[Tensor], Tensor]  # (C, D) -> (C,)
 
 
-@dataclass(frozen=True, eq=False)
-class AutogradPosterior:
-    """Any prior and likelihood, differentiated by torch.
-
-    ``prior``, ``likelihood``: log densities, chain by chain independent.
-    """
-
-    n_dims: int
-    prior: Batched
-    likelihood: Batched
-
-    def __call__(self, position: Tensor) -> Tensor:
-        return self.prior(position) + self.likelihood(position)
-
-    def evaluate(self, position: Tensor) -> Evaluation:
-        return _by_autograd(self, position)
-
-
-def _by_autograd(log_density: Batched, position: Tensor) -> Evaluation:
+def by_autograd(log_density: Batched, position: Tensor) -> Evaluation:
+    """Any density, chain by chain independent, differentiated by torch."""
     with torch.inference_mode(False), torch.enable_grad():
         tracked = position.detach().clone().requires_grad_()
         value = log_density(tracked)
@@ -208,7 +191,7 @@ class NetworkPosterior:
     @cached_property
     def _prior_kernel(self) -> PriorKernel:
         """Value and gradient of the prior at ``theta``: its own, or by autograd."""
-        return self.prior.kernel(self.data.x) or partial(_by_autograd, self.prior.log_prob)
+        return self.prior.kernel(self.data.x) or partial(by_autograd, self.prior.log_prob)
 
     @cached_property
     def scale_directions(self) -> Tensor | None:

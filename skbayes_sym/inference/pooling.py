@@ -32,7 +32,7 @@ Predictions of points have no noise of their own: its level is free, and the sha
 with an inverse temperature b (Guo et al. 2017) and a share of the class frequencies f.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp, isnan, log
@@ -43,7 +43,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.predictor import BasePredictor, Predictor
+from skbayes_sym.inference.predictor import BasePredictor, NetworkComponents, Predictor
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.numerics.random import generator_from
@@ -309,6 +309,11 @@ class PooledPredictor(BasePredictor):
         means = [w * self.parts[name].mean(x) for name, w in self.weights.items() if w]
         return torch.stack(means).sum(0)
 
+    def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
+        for name, share in self.weights.items():
+            some = self.parts[name].networks(x)
+            yield from (each._replace(weight=share * each.weight) for each in some)
+
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Any:
         """Distribution of targets given each of ``n`` joint draws of functions, of chosen parts."""
         weights = torch.tensor([self.weights[name] for name in self.parts], dtype=torch.float64)
@@ -344,6 +349,9 @@ class ShapedPredictor(BasePredictor):
 
     def mean(self, x: Tensor) -> Tensor:
         return self.base.mean(x)
+
+    def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
+        return self.base.networks(x)
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
         """Distribution given each of ``n`` functions: every row's noise is in one of its states."""

@@ -1,7 +1,8 @@
 """Predictions as values: what every fit ends with, in scaled units."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -9,6 +10,15 @@ from torch import Tensor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.predictive_mixtures import Predictive
+
+
+class NetworkComponents(NamedTuple):
+    """Networks of a mixture: their outputs are the means of its components."""
+
+    x: Tensor  # (N, D), what they read of the rows
+    network: Network
+    theta: Tensor  # (S, P)
+    weight: Tensor  # (S,)
 
 
 class Predictor(Protocol):
@@ -32,6 +42,9 @@ class Predictor(Protocol):
     def covariance(self, x: Tensor) -> Tensor | None:
         """Joint covariance of function values at all rows, (N, N, T), where it is known."""
 
+    def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
+        """Networks whose outputs are the means of components, as far as they are known."""
+
 
 class BasePredictor:
     """Members that follow from `law` and `drawn`."""
@@ -50,6 +63,9 @@ class BasePredictor:
 
     def covariance(self, x: Tensor) -> Tensor | None:
         return None
+
+    def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
+        yield from ()
 
 
 def of_draws(likelihood: Likelihood, chosen: Tensor) -> Likelihood:
@@ -82,6 +98,11 @@ class DrawsPredictor(BasePredictor):
             return super().mean(x)
         weights = self.log_weights.exp().unflatten(0, (-1, self.n_states)).sum(1)
         return torch.tensordot(weights, self.network.forward(self.theta, x), dims=1)
+
+    def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
+        if self.log_weights is None:
+            weight = torch.full((len(self.theta),), 1.0 / len(self.theta))
+            yield NetworkComponents(x, self.network, self.theta, weight)
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         if self.log_weights is None:

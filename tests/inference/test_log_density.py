@@ -2,7 +2,9 @@
 
 import math
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -10,15 +12,29 @@ from cases import LIKELIHOODS, NETWORKS, OTHER_NETWORKS, PRIORS
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import (
-    AutogradPosterior,
     NetworkPosterior,
     RoughGradients,
+    by_autograd,
     gradient_of,
 )
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.inference.sampling.kernels import HMC, DiagonalPreconditioner, initial_state
 from skbayes_sym.models import ARD, MLP, GaussianPrior, LayerScales
 from skbayes_sym.models.model import Data
+
+
+class AutogradPosterior(NamedTuple):
+    """Any prior and likelihood, differentiated by torch."""
+
+    n_dims: int
+    prior: Callable
+    likelihood: Callable
+
+    def __call__(self, position):
+        return self.prior(position) + self.likelihood(position)
+
+    def evaluate(self, position):
+        return by_autograd(self, position)
 
 
 @pytest.mark.parametrize("inference_mode", [False, True])

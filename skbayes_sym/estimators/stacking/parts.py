@@ -1,5 +1,6 @@
 """Parts of a stack: anyone's fitted model as a `Predictor` of rows, in the stack's units."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.estimators.predictive import as_mixture, predictive, predicts_distribution
 from skbayes_sym.inference.pooling import Calibration, ShapedPredictor
-from skbayes_sym.inference.predictor import BasePredictor, Predictor
+from skbayes_sym.inference.predictor import BasePredictor, NetworkComponents, Predictor
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
 
 
@@ -103,6 +104,10 @@ class OfEstimator(BasePredictor):
     def law(self, x: Any) -> Any:
         x, inner = self._inner(x)
         return self._in_units(inner.law(x))
+
+    def networks(self, x: Any) -> Iterator[NetworkComponents]:
+        x, inner = self._inner(x)
+        yield from inner.networks(x)
 
     def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
         x, inner = self._inner(x)
@@ -228,6 +233,9 @@ class StackPart(BasePredictor):
 
     def mean(self, rows: Any) -> Tensor:
         return self.base.mean(self._read(rows))  # type: ignore[no-any-return]
+
+    def networks(self, rows: Any) -> Iterator[NetworkComponents]:
+        return self.base.networks(self._read(rows))  # type: ignore[no-any-return]
 
     def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
         return self.base.drawn(self._read(rows), n, generator=generator)

@@ -1,6 +1,6 @@
 """Predictions by networks linearised at one mode, at several, or at an ensemble's members."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from skbayes_sym.inference.laplace.search.evidence_problem import (
     linearised_logits,
     symmetric_root,
 )
-from skbayes_sym.inference.predictor import BasePredictor, of_draws
+from skbayes_sym.inference.predictor import BasePredictor, NetworkComponents, of_draws
 from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian, pack
@@ -98,6 +98,9 @@ class ModesPredictor(BasePredictor):
 
     def covariance(self, x: Tensor) -> Tensor | None:
         return self.modes.covariance(x)
+
+    def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
+        yield NetworkComponents(x, self.modes.network, self.modes.loc, self.modes.weight)
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         mode = self.modes.weight.cpu().multinomial(n, replacement=True, generator=generator)

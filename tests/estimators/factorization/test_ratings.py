@@ -517,13 +517,6 @@ def test_what_was_rated_at_all_tells_of_rows_and_columns():
     assert errors[True][1] < 0.9 * errors[False][1]
 
 
-@pytest.mark.long
-def test_features_of_nothing_do_no_harm():
-    """Twenty columns of noise: their coefficients are shrunk away."""
-    noise = np.random.default_rng(1).normal(size=(60, 20))
-    assert error(clone(MODEL).fit(X, row_features=noise)) < 1.05 * error(clone(MODEL).fit(X))
-
-
 def described(names, films):
     """Features of users by label, of films by a column; words, gaps, and films nobody rated."""
     rng = np.random.default_rng(2)
