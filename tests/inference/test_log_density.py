@@ -2,39 +2,23 @@
 
 import math
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 import torch
 from cases import LIKELIHOODS, NETWORKS, OTHER_NETWORKS, PRIORS
+from inference.sampling.known_densities import AutogradPosterior
 from torch.testing import assert_close
 
 from skbayes_sym.inference.log_density import (
     NetworkPosterior,
     RoughGradients,
-    by_autograd,
     gradient_of,
 )
 from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.inference.sampling.kernels import HMC, DiagonalPreconditioner, initial_state
 from skbayes_sym.models import ARD, MLP, GaussianPrior, LayerScales
 from skbayes_sym.models.model import Data
-
-
-class AutogradPosterior(NamedTuple):
-    """Any prior and likelihood, differentiated by torch."""
-
-    n_dims: int
-    prior: Callable
-    likelihood: Callable
-
-    def __call__(self, position):
-        return self.prior(position) + self.likelihood(position)
-
-    def evaluate(self, position):
-        return by_autograd(self, position)
 
 
 @pytest.mark.parametrize("inference_mode", [False, True])

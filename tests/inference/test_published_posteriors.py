@@ -12,12 +12,12 @@ from math import log, pi
 import numpy as np
 import pytest
 import torch
+from inference.sampling.known_densities import AutogradPosterior
 from scipy.special import ndtri
 from torch.testing import assert_close
 
 from skbayes_sym import HMC
 from skbayes_sym.inference.diagnostics import mean_ess, rank_rhat
-from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling.chains import Sampler, sample_chains, start_blocks
 from skbayes_sym.inference.sampling.warmup import PooledDiagonal
 from skbayes_sym.symmetry import Trivial, Units

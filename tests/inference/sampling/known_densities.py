@@ -1,10 +1,26 @@
 """Densities of which kernels and chains know the truth."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
+from skbayes_sym.inference.log_density import Evaluation, by_autograd
+
+
+class AutogradPosterior(NamedTuple):
+    """Any prior and likelihood, differentiated by torch."""
+
+    n_dims: int
+    prior: Callable
+    likelihood: Callable
+
+    def __call__(self, position):
+        return self.prior(position) + self.likelihood(position)
+
+    def evaluate(self, position):
+        return by_autograd(self, position)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,10 @@ import joblib
 import numpy as np
 import pytest
 import torch
-from inference.sampling.known_densities import Normal, scaled
+from inference.sampling.known_densities import AutogradPosterior, Normal, scaled
 from torch.testing import assert_close
 
-from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
+from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.inference.sampling.chains import (
     REPORT_EVERY,
     Sampler,

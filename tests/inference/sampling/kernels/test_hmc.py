@@ -3,10 +3,9 @@ from math import log, pi
 
 import pytest
 import torch
-from inference.sampling.known_densities import flat, quartic
+from inference.sampling.known_densities import AutogradPosterior, flat, quartic
 from torch.testing import assert_close
 
-from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling.kernels import (
     HMC,
     DensePreconditioner,

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from cases import KERNELS
-from inference.sampling.known_densities import Normal, flat
+from inference.sampling.known_densities import AutogradPosterior, Normal, flat
 from scipy import stats
 from thin import pairwise
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import AutogradPosterior, Evaluation
+from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.inference.sampling.kernels import (
     DensePreconditioner,
     DiagonalPreconditioner,

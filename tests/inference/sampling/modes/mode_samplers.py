@@ -3,9 +3,9 @@
 from functools import cache
 
 import torch
+from inference.sampling.known_densities import AutogradPosterior
 from inference.sampling.modes.known_modes import TWO, UNITS, D, pooled
 
-from skbayes_sym.inference.log_density import AutogradPosterior
 from skbayes_sym.inference.sampling.modes.confined import ModeRun, ModeSampler
 from skbayes_sym.inference.sampling.modes.weigh import weigh
 
