@@ -230,14 +230,17 @@ def _of_networks(
     units = hidden(columns @ entering, np.searchsorted(kinds, [1, 2]))
     # From outputs to what sets each apart from their mean, where shares are their variances.
     apart = (np.eye(len(p)) - p[:, None]) * np.sqrt(p)
-    away = units @ outputs @ apart
+    away, least = units @ outputs @ apart, 1e-6 * (units @ outputs).std()
     _, spread, axes = np.linalg.svd(away - away.mean(axis=0), full_matrices=False)
-    n = int((spread[: size.n_differences] > 0.01 * spread[0]).sum())
+    n = int((spread[: size.n_differences] > max(0.01 * spread[0], least)).sum())
     outputs = outputs @ np.hstack([p[:, None], apart @ axes[:n].T])
-    outputs /= (units @ outputs).std(axis=0)
+    moved = (units @ outputs).std(axis=0)
+    if not moved.all():  # a constant
+        return {}
+    outputs = outputs / moved
     kept = (units.std(axis=0)[:, None] * np.abs(outputs)).max(axis=1) > 1e-5
     entering, outputs, units = entering[:, kept], outputs[kept], units[:, kept]
-    if not np.isfinite(outputs).all() or entering.size + outputs.size > size.most_numbers:
+    if entering.size + outputs.size > size.most_numbers:
         return {}
     learned = {
         "units": entering[:-1], "unit_bias": entering[-1],

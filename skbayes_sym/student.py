@@ -13,8 +13,6 @@ from scipy.special import logsumexp, ndtr
 Array = npt.NDArray[Any]
 
 KINDS = ("tanh", "relu", "identity")  # of hidden units that a student takes over, in this order
-
-
 _LEARNED = ("weight", "bias", "unit", "feature")
 
 

@@ -311,7 +311,7 @@ class PooledPredictor(BasePredictor):
 
     def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
         for name, share in self.weights.items():
-            some = self.parts[name].networks(x)
+            some = self.parts[name].networks(x) if share else ()
             yield from (each._replace(weight=share * each.weight) for each in some)
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Any:
