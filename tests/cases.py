@@ -16,7 +16,7 @@ from torch import Tensor
 from skbayes_sym.inference.laplace.curvature import FullPrecision
 from skbayes_sym.inference.laplace.laplace_posterior import LaplacePosterior
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
-from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior, Posterior
+from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.sampling.kernels import HMC
 from skbayes_sym.inference.sampling.modes.bridge import GaussianMixture
 from skbayes_sym.models.augmentations.augmentation import (
@@ -458,7 +458,7 @@ _MIXTURE = GaussianMixture(
 )
 
 # Laws of few weights, so that their densities can be integrated.
-POSTERIORS: dict[str, Posterior] = {
+POSTERIORS = {
     "mean-field": mean_field(3),
     "matrix": MatrixPosterior(
         *(GaussianRows(r.mean[s].numpy(), r.cov[s].numpy())

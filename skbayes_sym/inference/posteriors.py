@@ -1,7 +1,7 @@
 """Posterior approximations as plain objects: arrays, draws, densities."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import torch
@@ -10,16 +10,6 @@ from torch import Tensor
 from skbayes_sym.numerics.gaussian import kl_elementwise, log_normal, log_normal_multivariate
 from skbayes_sym.numerics.linalg import cholesky, log_det
 from skbayes_sym.numerics.random import float64_normal
-
-
-class Posterior(Protocol):
-    """A law of all weights, as a flat vector of length P."""
-
-    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` independent draws, (n, P), on the generator's device."""
-
-    def log_prob(self, theta: Tensor) -> Tensor:
-        """Log density in nats, normalised, (*B, P) -> (*B,)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,8 @@
 """Invariances learned by the Laplace evidence: Immer et al. 2022 as scikit-learn estimators."""
 
-from copy import copy
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -38,7 +35,6 @@ from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Optimizer, Upd
 from skbayes_sym.models.augmentations.augmentation import OBJECTIVES, ImageShape, TransformObjective
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.numerics.random import Estimate, spawn_seeds
 
 _OWN_CONSTRAINTS: dict[str, list[Any]] = {
     **CONSTRAINTS,
@@ -127,36 +123,6 @@ class LILAEstimator(LaplaceEstimator):
         if invariances is not None and not isinstance(invariances.n_predict_augmentations, str):
             return invariances.n_predict_augmentations
         return 1 if self._predicts_plainly_ else EVALUATION_SAMPLES
-
-    def estimate_log_predictive_density(self, X: Any, y: Any, *, n_repeats: int = 8) -> Estimate:
-        """Log density of observed targets, with the Monte Carlo error of its transformations.
-
-        The average over ``n_predict_augmentations`` transformations (and, in a classifier with
-        ``predictive="sampling"``, over draws of the logits) is taken anew with other
-        random numbers, ``n_repeats`` times.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
-        n_repeats : int, default=8
-            At least 2; what the cost goes with.
-
-        Returns
-        -------
-        Estimate
-            ``value``: the sum of ``log_predictive_density(X, y)``, nats. ``standard_error``: the
-            standard deviation of such sums over the repeats; 0 where nothing is drawn. Too few
-            transformations also lower the value a little on average, which it doesn't show.
-        """
-        if not (isinstance(n_repeats, Integral) and n_repeats >= 2):
-            raise ValueError(f"n_repeats must be an integer of at least 2, got {n_repeats!r}.")
-        value = float(self.log_predictive_density(X, y).sum())
-        other, values = copy(self), []
-        for seed in spawn_seeds(self._predict_seed_, 2 + n_repeats)[2:]:
-            other.__dict__.update(_predict_seed_=seed, _cache={})
-            values.append(float(other.log_predictive_density(X, y).sum()))
-        return Estimate(value, float(np.std(values, ddof=1)))
 
 
 @in_full
@@ -298,17 +264,11 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
 @in_full
 @dataclass(eq=False, repr=False)
 class LILAClassifier(LaplaceClassification, LILAEstimator):
-    r"""Classification with invariances learned from the data.
+    """Classification with invariances learned from the data.
 
-    Averages a network over random transformations of its input,
-    :math:`\hat f(x) = E_\epsilon[f(g(x, \eta\epsilon))]` with :math:`\epsilon` uniform on
-    [-1, 1], and maximises the Laplace evidence
-
-    .. math:: \log p(y \mid \theta^*, \eta) + \log p(\theta^*)
-              - \tfrac12 \log \left| \tfrac{1}{2\pi} (H(\eta) + \Delta) \right|
-
-    over the half-widths :math:`\eta` and the prior precisions while the weights are trained: which
-    transformations the data are invariant to, and how far, is learned from training data alone.
+    Averages a network over random transformations of its input and maximises the Laplace evidence,
+    as `LILARegressor` does, over the half-widths of the transformations while the weights are
+    trained.
 
     Parameters
     ----------

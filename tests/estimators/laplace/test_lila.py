@@ -406,36 +406,6 @@ def test_one_pass_is_the_network_itself_and_many_are_its_average(arcs):
 
 
 @pytest.mark.long
-def test_the_density_comes_with_its_monte_carlo_error(arcs):
-    X, y, _ = arcs
-    reg = LILARegressor(invariances=turned(0.7, 4), **SHORT).fit(X, y)
-    truth = LILARegressor.log_predictive_density(
-        reg.set_params(invariances=turned(0.7, 3000)), X, y
-    ).sum()
-    errors = []
-    for n in (4, 64):
-        reg.set_params(invariances=turned(0.7, n))
-        value, error = reg.estimate_log_predictive_density(X, y, n_repeats=20)
-        assert value == pytest.approx(reg.log_predictive_density(X, y).sum(), rel=1e-12)
-        errors.append(error)
-        # Three standard errors (and their own error after 20 repeats), and the bias of a concave
-        # function of a mean, which is of the order of the squared error.
-        assert abs(value - truth) < 4.0 * error + 0.02 * abs(truth) / n
-    # Independent draws would make it a quarter; strata make it less.
-    assert 0.0 < errors[1] < 0.25 * errors[0]
-    with pytest.raises(ValueError, match="n_repeats must be an integer of at least 2, got 1"):
-        reg.estimate_log_predictive_density(X, y, n_repeats=1)
-
-
-def test_drawn_logits_count_towards_the_error(arcs):
-    X, _, y = arcs
-    clf = LILAClassifier(invariances=turned(0.7, 1), predictive=20, **SHORT).fit(X, y)
-    assert clf.estimate_log_predictive_density(X, y).standard_error > 0.0
-    clf.set_params(predictive="plugin")
-    assert clf.estimate_log_predictive_density(X, y).standard_error == 0.0
-
-
-@pytest.mark.long
 def test_negligible_half_widths_take_one_pass(arcs):
     X, _, y = arcs
     clf = LILAClassifier(invariances=turned(1e-3), **SHORT).fit(X, y)
