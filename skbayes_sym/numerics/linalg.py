@@ -93,19 +93,19 @@ _FEW_OUTPUTS, _TILE, _LEAST_INPUTS = 32, 16, 100  # of a layer that is turned
 
 
 def layer_outputs(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
-    """``x W' + b`` for ``x`` (N, in) and ``W`` (out, in), into ``out`` (N, out)."""
-    n_out, n_in = weight.shape
+    """``x W' + b`` for ``x`` (R, N, in) and ``W`` (R, out, in), into ``out`` (R, N, out)."""
+    *_, n_out, n_in = weight.shape
     is_narrow = n_out < _FEW_OUTPUTS and n_out % _TILE and n_in >= _LEAST_INPUTS
     if is_narrow and x.device.type == "cpu":
-        return torch.add(torch.mm(weight, x.T).T, bias, out=out)
-    return torch.addmm(bias, x, weight.T, out=out)
+        return torch.add(torch.bmm(weight, x.mT).mT, bias.unsqueeze(1), out=out)
+    return torch.baddbmm(bias.unsqueeze(1), x, weight.mT, out=out)
 
 
 def weight_gradient(gradient: Tensor, h: Tensor, out: Tensor) -> Tensor:
-    """``g' h`` for ``g`` (N, out) and ``h`` (N, in), into ``out`` (out, in)."""
-    if gradient.shape[1] <= h.shape[1] or len(h) < _LEAST_ROWS:
-        return torch.mm(gradient.T, h, out=out)
-    return out.copy_(torch.mm(h.T, gradient).T)
+    """``g' h`` for ``g`` (R, N, out) and ``h`` (R, N, in), into ``out`` (R, out, in)."""
+    if gradient.shape[2] <= h.shape[2] or h.shape[1] < _LEAST_ROWS:
+        return torch.bmm(gradient.mT, h, out=out)
+    return out.copy_(torch.bmm(h.mT, gradient).mT)
 
 
 class Resolvent(NamedTuple):

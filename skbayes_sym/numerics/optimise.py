@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from typing import Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +97,10 @@ class BufferedLoss(Protocol):
         """Gradient of the last call, (n,)."""
 
     def __call__(self, step: int) -> Tensor:
-        """The loss (0-d, stochastic if need be), after writing its gradient."""
+        """The loss (stochastic if need be), after writing its gradient.
+
+        0-d, or (R,) of R starts, whose parameters have nothing to do with one another.
+        """
 
 
 OnStep = Callable[[int, Mapping[str, float]], bool]
@@ -166,8 +169,13 @@ class OptimiseResult(NamedTuple):
 
     params: Tensor
     n_iter: int
-    loss_curve: list[float]  # mean loss of every block of steps
+    loss_curves: list[list[float]]  # mean loss of every block of steps, one list a start
     stopped: Stopped
+
+    @property
+    def loss_curve(self) -> list[float]:
+        """Curve of the only start."""
+        return self.loss_curves[0] if self.loss_curves else []
 
 
 class DivergenceError(ArithmeticError):
@@ -194,40 +202,43 @@ def minimise(
 
     ``objective``: its ``params`` are the starting point. ``groups``: step size and range of every
     stretch of them. ``block_size``: steps between two calls of ``on_step`` (steps made, ``{"loss":
-    mean loss of the block}``), which stops by True; the device is waited for only then.
+    lowest mean loss of the block}``), which stops by True; the device is waited for only then.
     ``schedule``: factor of the step sizes as a function of progress in [0, 1).
 
-    ``tol``: once the mean loss of the last tenth of ``max_iter`` is not lower by at least ``tol``
-    than that of the tenth before, the schedule runs out within another tenth, and the loop stops.
-    (Stopping dead leaves parameters as noisy as large steps make them.) ``is_cautious``: that is
-    asked in the second half of the steps only, and of gains below ``tol`` by three standard errors.
+    ``tol``: once no start's mean loss of the last tenth of ``max_iter`` is lower by at least
+    ``tol`` than that of the tenth before, the schedule runs out within another tenth, and the loop
+    stops. (Stopping dead leaves parameters as noisy as large steps make them.) ``is_cautious``:
+    that is asked in the second half of the steps only, and of gains below ``tol`` by three standard
+    errors.
 
     Raises DivergenceError if the loss of a block is not finite. A `KeyboardInterrupt` is reported
     as ``stopped="interrupted"``: the caller decides what to keep and raises it again.
     """
     adam = FlatAdam(objective.params, objective.gradient, groups)
-    total = objective.params.new_zeros(())
-    curve: list[float] = []
+    curves: list[list[float]] = []
     n_iter, loop, progress = 0, Loop(), _Progress(max_iter)
     window = max(1, max_iter // (10 * block_size))
     with loop:
         for start in loop.steps(range(0, max_iter, block_size)):
             block = min(block_size, max_iter - start)
-            total.zero_()
+            total = objective.params.new_zeros(())
             for step in range(start, start + block):
-                total += objective(step)
+                total = total + objective(step)
                 adam.step(schedule(progress.at(step)))
                 n_iter = step + 1
-            curve.append(_finite(float(total) / block, n_iter))
-            loop.stop_if("callback", on_step(n_iter, {"loss": curve[-1]}))
+            losses = [_finite(loss / block, n_iter) for loss in total.view(-1).tolist()]
+            curves = curves or [[] for _ in losses]
+            for curve, loss in zip(curves, losses, strict=True):
+                curve.append(loss)
+            loop.stop_if("callback", on_step(n_iter, {"loss": min(losses)}))
             if tol is not None and not (is_cautious and n_iter < max_iter / 2):
-                gained = gain([-c for c in curve], window)
-                if gained.falls_short_of(tol) if is_cautious else gained.value < tol:
+                gains = [gain([-c for c in curve], window) for curve in curves]
+                if all(g.falls_short_of(tol) if is_cautious else g.value < tol for g in gains):
                     progress.hasten(n_iter, window * block_size)
             loop.stop_if("tol", progress.has_run_out(n_iter))
     # The loss of a step is that before it: what the last one did has been seen by nobody.
     _finite(float(objective.params.abs().max()), n_iter)
-    return OptimiseResult(objective.params, n_iter, curve, loop.stopped)
+    return OptimiseResult(objective.params, n_iter, curves, loop.stopped)
 
 
 class _Progress:
@@ -331,14 +342,13 @@ def lowest(f: Callable[[float], float], low: float, high: float) -> float:
     return float(result.x)
 
 
-class _Stretch(NamedTuple):
-    """Views of one group: parameters, gradient and Adam's two moments."""
+class _Stretches(NamedTuple):
+    """Stretches of one step size, as the fused kernel takes them; Adam's two moments come last."""
 
-    group: ParamGroup
-    p: Tensor
-    grad: Tensor
-    m: Tensor
-    v: Tensor
+    p: list[Tensor]
+    grad: list[Tensor]
+    m: list[Tensor]
+    v: list[Tensor]
 
 
 class FlatAdam:
@@ -355,63 +365,40 @@ class FlatAdam:
         *,
         beta2: float = _BETA2,
     ) -> None:
-        self._beta2 = beta2
-        first, second = torch.zeros_like(params), torch.zeros_like(params)
-        self._by_rate: dict[float, list[_Stretch]] = {}
-        for g in groups:
-            if params[g.where].numel():
-                stretch = _Stretch(g, *(t[g.where] for t in (params, gradient, first, second)))
-                self._by_rate.setdefault(g.learning_rate, []).append(stretch)
+        self._beta2, groups = beta2, [g for g in groups if params[g.where].numel()]
+        vectors = params, gradient, torch.zeros_like(params), torch.zeros_like(params)
+        self._by_rate = {
+            rate: _Stretches(
+                *([t[g.where] for g in groups if g.learning_rate == rate] for t in vectors)
+            )
+            for rate in dict.fromkeys(g.learning_rate for g in groups)
+        }
         self._confined = [
-            (s.p, s.group.lower, s.group.upper)
-            for stretches in self._by_rate.values() for s in stretches
-            if s.group.lower > -float("inf") or s.group.upper < float("inf")
-        ]  # fmt: skip
+            (params[g.where], g.lower, g.upper) for g in groups if g.lower > -inf or g.upper < inf
+        ]
         self._t = params.new_zeros((), dtype=torch.float32)  # steps made
-        self._fused = {}
-        if _has_fused_adam(params):
-            self._fused = {r: _Fused.of(s, self._t) for r, s in self._by_rate.items()}
+        self._update = _fused_adam if _has_fused_adam(params) else _adam
 
     def step(self, factor: float) -> None:
         self._t.add_(1)
         for rate, stretches in self._by_rate.items():
-            if self._fused:
-                _fused_adam(self._fused[rate], lr=rate * factor, beta2=self._beta2)
-                continue
-            for s in stretches:
-                self._update(s, rate * factor)
+            self._update(stretches, self._t, rate * factor, self._beta2)
         for p, lower, upper in self._confined:
             p.clamp_(lower, upper)
 
-    def _update(self, s: _Stretch, lr: float) -> None:
-        s.m.lerp_(s.grad, 1 - _BETA1)
-        s.v.mul_(self._beta2).addcmul_(s.grad, s.grad, value=1 - self._beta2)
-        bias1, bias2 = 1 - _BETA1 ** float(self._t), 1 - self._beta2 ** float(self._t)
-        s.p.addcdiv_(s.m, (s.v / bias2).sqrt_().add_(_EPS), value=-lr / bias1)
+
+def _adam(s: _Stretches, n_steps: Tensor, lr: float, beta2: float) -> None:
+    bias1, bias2 = (1 - beta ** float(n_steps) for beta in (_BETA1, beta2))
+    for p, grad, m, v in zip(*s, strict=True):
+        m.lerp_(grad, 1 - _BETA1)
+        v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        p.addcdiv_(m, (v / bias2).sqrt_().add_(_EPS), value=-lr / bias1)
 
 
-class _Fused(NamedTuple):
-    """Stretches as the fused kernel takes them."""
-
-    p: list[Tensor]
-    grad: list[Tensor]
-    m: list[Tensor]
-    v: list[Tensor]
-    n_steps: list[Tensor]
-
-    @classmethod
-    def of(cls, stretches: Sequence[_Stretch], n_steps: Tensor) -> Self:
-        """All updated together."""
-        return cls(
-            [s.p for s in stretches], [s.grad for s in stretches], [s.m for s in stretches],
-            [s.v for s in stretches], [n_steps] * len(stretches),
-        )  # fmt: skip
-
-
-def _fused_adam(s: _Fused, *, lr: float, beta2: float) -> None:
+def _fused_adam(s: _Stretches, n_steps: Tensor, lr: float, beta2: float) -> None:
     torch._fused_adam_(
-        s.p, s.grad, s.m, s.v, [], s.n_steps, lr=lr, beta1=_BETA1, beta2=beta2,
-        weight_decay=0.0, eps=_EPS, amsgrad=False, maximize=False,
+        *s, [], [n_steps] * len(s.p), lr=lr, beta1=_BETA1, beta2=beta2, weight_decay=0.0,
+        eps=_EPS, amsgrad=False, maximize=False,
     )  # fmt: skip
 
 
@@ -420,11 +407,9 @@ def _has_fused_adam(like: Tensor) -> bool:
 
     Without it the same update runs operation by operation.
     """
-    group = ParamGroup(slice(None), 0.0)
-    numbers = _Stretch(group, *(like.new_zeros(1) for _ in range(4)))
-    one = like.new_ones((), dtype=torch.float32)
+    number, one = (like.new_zeros(1) for _ in range(4)), like.new_ones((), dtype=torch.float32)
     try:
-        _fused_adam(_Fused.of([numbers], one), lr=0.0, beta2=_BETA2)
+        _fused_adam(_Stretches(*([zero] for zero in number)), one, 0.0, _BETA2)
     except (AttributeError, TypeError, RuntimeError, NotImplementedError):
         return False
     return True

@@ -141,6 +141,11 @@ class SymmetryGap:
         return 5 if self._widest <= EXACT_WIDTH else 3 if self._widest <= WIDE else 10
 
     @property
+    def takes_several(self) -> bool:
+        """Whether `trained` takes several posteriors at once."""
+        return self._own is None
+
+    @property
     def _own(self) -> Gap[MeanField] | None:
         return self.given if isinstance(self.given, Gap) else None
 

@@ -28,7 +28,6 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import (
     Run,
     Schedule,
-    Stage,
     Steps,
     logger,
     n_blocks,
@@ -43,6 +42,8 @@ from skbayes_sym.inference.gaussian_vi.elbo import (
     SymmetrizedElbo,
     learned_scales,
     pack,
+    pack_starts,
+    unpack,
 )
 from skbayes_sym.inference.gaussian_vi.mean_field import (
     drawn_log_likelihood,
@@ -178,7 +179,6 @@ class MeanFieldFit:
     bounds: Bounds | None = None  # once training has ended
     loss_curve: list[float] | None = None
     n_iter: int = 0
-    n_skipped: int = 0  # steps in which the gap was certified saturated
     stop_reason: Stopped = "max_iter"
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class MeanFieldFit:
 
 
 def found_so_far(params: Tensor, model: GaussianNetwork, predict_seed: int) -> MeanFieldFit:
-    """Read the optimiser's vector: means, log variances and what the likelihood learns."""
+    """Read a start's vector: means, log variances and what the likelihood learns."""
     n = model.network.layout.n_params
     final = params.detach().cpu()
     scales = learned_scales(model.prior, torch.device("cpu"))
@@ -256,35 +256,22 @@ class _Seeds(NamedTuple):
     gap_bound: int
 
 
-class _Problem(NamedTuple):
-    """Constants of a fit, whatever it starts from."""
-
-    data: Training
-    model: GaussianNetwork
-    gap: SymmetryGap
-    batch_size: int
-    max_iter: int  # steps of every start
-    seeds: _Seeds
-
-
 class _Ascent(NamedTuple):
     """Result of one start."""
 
     fit: MeanFieldFit
     bounds: Bounds
     model: GaussianNetwork  # with the prior's learned scales
-    result: OptimiseResult
-
-
-_ENDS_THE_FIT = {"callback", "interrupted"}  # other starts aren't tried then
+    result: OptimiseResult  # its vector and curve alone
 
 
 @dataclass(frozen=True, eq=False)
 class MeanFieldVI:
     """Independent normals fitted by the symmetrised ELBO (Gelberg et al. 2024, eq. 5).
 
-    Steps of some of the rows are all of one start; if starts share them, it has the steps of all
-    (2,000 rows: .026 nats per row better, `compare_starts.py "1000 steps" --kinds minibatches`).
+    All starts climb at once. Steps of some of the rows are all of one start; if starts share them,
+    it has the steps of all (2,000 rows: .026 nats per row better,
+    `compare_starts.py "1000 steps" --kinds minibatches`).
     So has the annealed start alone of more than twenty units (50 relu units, 300 rows: .015 nats
     per row and a bound .008 better than two starts, at 1.25 times the CPU; ``--kinds wide``).
     ``start``: where to go on from instead, in the scaled units of this fit.
@@ -302,35 +289,21 @@ class MeanFieldVI:
     def fit(self, data: Training, model: Model, run: Run) -> MeanFieldFit:
         prior = normals_or_learned(model.prior)
         known = GaussianNetwork(model.network, model.likelihood, prior, model.group)
-        auto = automatic_batch(data.n_rows)
-        batch_size = rows_per_step(self.steps.batch_size, data.n_rows, auto)
         seeds = _Seeds(*spawn_seeds(data.seed, len(_Seeds._fields)))
-        gap = SymmetryGap(self.gap, known.group)
-        inits, max_iter = self._starts(known, is_long=batch_size < data.n_rows)
-        problem = _Problem(data, known, gap, batch_size, max_iter, seeds)
-        for init in inits:
-            INITS[init].needs.check(model)
-        stages: list[Run] = [run]
-        if len(inits) > 1:
-            run.begin()
-            stages = [Stage(run, 1.0 / len(inits), lambda fit: fit) for _ in inits]
-        ascents: list[_Ascent] = []
-        start_seeds = spawn_seeds(seeds.starts, len(inits))
         with torch.no_grad():
-            for init, seed, stage in zip(inits, start_seeds, stages, strict=True):
-                ascents.append(self._climb(problem, init, seed, stage))
-                if ascents[-1].result.stopped in _ENDS_THE_FIT:
-                    break
-        best, last = self._best(ascents, data.total_weight), ascents[-1].result.stopped
-        fit = replace(best.fit, stop_reason=last) if last in _ENDS_THE_FIT else best.fit
-        run.end(fit)
+            inits, ascents = self._climb(data, known, seeds, run)
+        best = self._best(ascents, data.total_weight)
+        run.end(best.fit)
         elbos = ", ".join(f"{data.log_jacobian + ascent.bounds.elbo:.6g}" for ascent in ascents)
-        logger.info("ELBO from %s: %s", ", ".join(inits[: len(ascents)]), elbos)
-        _report(fit, best.bounds, data.log_jacobian)
+        logger.info("ELBO from %s: %s", ", ".join(inits), elbos)
+        bound, gap = data.log_jacobian + best.bounds.mean_field.value, best.bounds.gap.value
+        words = "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped: %s after %d steps"
+        stopped = best.fit.stop_reason, best.fit.n_iter
+        logger.info(words, bound + gap, bound, gap, *stopped)
         warn_unless_converged(best.result, self.steps.tol, data.total_weight)
         self._warn_of_collapse(data, best, seeds.likelihood_bound)
         _warn_of_small_scales(data, best)
-        return fit
+        return best.fit
 
     def _starts(self, model: GaussianNetwork, *, is_long: bool) -> tuple[list[str], int]:
         """Names in `INITS` of the starts to try, and the steps of each."""
@@ -346,43 +319,66 @@ class MeanFieldVI:
             n = 1 if is_long or max_iter < 500 else len(kinds)
         return [kinds[i % len(kinds)] for i in range(n)], max_iter
 
-    def _climb(self, problem: _Problem, init: str, seed: int, run: Run) -> _Ascent:
-        """Train one start, and close with its bounds."""
-        data, model, symmetry_gap, batch_size, max_iter, seeds = problem
+    def _climb(
+        self, data: Training, model: GaussianNetwork, seeds: _Seeds, run: Run
+    ) -> tuple[list[str], list[_Ascent]]:
+        """Train all starts, and close with their bounds; their names come with them."""
+        auto, symmetry_gap = automatic_batch(data.n_rows), SymmetryGap(self.gap, model.group)
+        batch_size = rows_per_step(self.steps.batch_size, data.n_rows, auto)
+        inits, max_iter = self._starts(model, is_long=batch_size < data.n_rows)
+        for init in inits:
+            INITS[init].needs.check(Model(*model))
         n_draws = self.steps.n_weight_samples
         gap = None
         if symmetry_gap.group.log_order > 0.0:
             gap = GatedGap(
                 symmetry_gap.trained(n_draws), symmetry_gap.certificate,
                 generator=generator_from(seeds.gap, data.device), hold=symmetry_gap.hold,
-                block=steps_per_block(max_iter),
+                takes_several=symmetry_gap.takes_several, block=steps_per_block(max_iter),
             )  # fmt: skip
-        warm_up = 0.0 if self.start else INITS[init].warm_up
+        n_params = model.network.layout.n_params
+        start_seeds = spawn_seeds(seeds.starts, len(inits))
+        positions = [
+            self._position(data, model, init, seed)
+            for init, seed in zip(inits, start_seeds, strict=True)
+        ]
+        warm_ups = [0.0 if self.start else INITS[init].warm_up for init in inits]
         objective = SymmetrizedElbo(
             model,
             Batches(data.data, batch_size, generator_from(seeds.training, data.device)),
-            self._position(data, model, init, seed),
+            pack_starts(positions, n_params),
             n_draws=n_draws,
             gap=gap,
-            warm_up=max(1, round(warm_up * max_iter)),
+            warm_up=[max(1, round(share * max_iter)) for share in warm_ups],
         )
-        run.begin(n_blocks(max_iter), lambda: found_so_far(objective.params, model, seeds.predict))
-        result = run.minimise(
+
+        def params_of(r: int) -> Tensor:
+            parts = unpack(objective.params, len(inits), n_params)
+            return torch.cat([part[r] for part in parts])
+
+        def so_far() -> MeanFieldFit:
+            return found_so_far(params_of(objective.best), model, seeds.predict)
+
+        run.begin(n_blocks(max_iter), so_far)
+        whole = run.minimise(
             objective,
-            self._groups(data, model, is_minibatch=batch_size < data.n_rows),
+            self._groups(data, model, len(inits), is_minibatch=batch_size < data.n_rows),
             Schedule(max_iter, self.steps.absolute_tol(data.total_weight), is_cautious=True),
             report=lambda loss: ("training ELBO", data.log_jacobian - loss),
         )
-        trained = found_so_far(result.params, model, seeds.predict)
-        if trained.prior is not None:
-            model = model._replace(prior=trained.prior)
-        bounds = _bounds(problem._replace(model=model), result.params)
-        fit = replace(
-            trained,
-            bounds=bounds, loss_curve=result.loss_curve, n_iter=result.n_iter,
-            stop_reason=result.stopped, n_skipped=gap.n_skipped if gap else 0,
-        )  # fmt: skip
-        return _Ascent(fit, bounds, model, result)
+        ascents = []
+        for r in range(len(inits)):
+            curve = whole.loss_curves[r] if whole.loss_curves else []
+            result = whole._replace(params=params_of(r), loss_curves=[curve])
+            trained = found_so_far(result.params, model, seeds.predict)
+            under = model if trained.prior is None else model._replace(prior=trained.prior)
+            bounds = _bounds(data, under, symmetry_gap, seeds, result.params)
+            fit = replace(
+                trained, bounds=bounds, loss_curve=curve, n_iter=whole.n_iter,
+                stop_reason=whole.stopped,
+            )  # fmt: skip
+            ascents.append(_Ascent(fit, bounds, under, result))
+        return inits, ascents
 
     @staticmethod
     def _best(ascents: list[_Ascent], total_weight: float) -> _Ascent:
@@ -448,10 +444,10 @@ class MeanFieldVI:
         return pack(loc, log_variance, model.likelihood).to(data.data.x)
 
     def _groups(
-        self, data: Training, model: GaussianNetwork, *, is_minibatch: bool
+        self, data: Training, model: GaussianNetwork, n_starts: int, *, is_minibatch: bool
     ) -> list[ParamGroup]:
-        """Means and log variances of the weights, and what the likelihood learns."""
-        n = model.network.layout.n_params
+        """Means and log variances of the weights, and what the likelihood learns, of all starts."""
+        n = n_starts * model.network.layout.n_params
         rate = self.steps.rate(1e-2 if is_minibatch else 2e-2)
         return [
             ParamGroup(slice(0, n), rate),
@@ -480,9 +476,10 @@ def _warn_of_small_scales(data: Training, best: _Ascent) -> None:
         )
 
 
-def _bounds(problem: _Problem, params: Tensor) -> Bounds:
+def _bounds(
+    data: Training, model: GaussianNetwork, symmetry_gap: SymmetryGap, seeds: _Seeds, params: Tensor
+) -> Bounds:
     """The reported bounds, in float64 and with fresh draws."""
-    data, model, symmetry_gap, *_, seeds = problem
     n, final = model.network.layout.n_params, params.double()
     posterior = _posterior(final, model)
     arguments = model.likelihood.at(final[2 * n :]), posterior, data.data
@@ -529,19 +526,3 @@ def _gap_bounds(
     if above is None or lower.value > SATURATED * log_order:
         return lower, Estimate(log_order, 0.0)
     return lower, above.estimate(posterior, n_draws, generator=generator_from(seed, data.device))
-
-
-def _report(fit: MeanFieldFit, bounds: Bounds, log_jacobian: float) -> None:
-    """The log's summary, and what saturation means."""
-    logger.info(
-        "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped: %s after %d steps, in %d of "
-        "them the gap was certified saturated",
-        bounds.elbo + log_jacobian, bounds.mean_field.value + log_jacobian, bounds.gap.value,
-        fit.stop_reason, fit.n_iter, fit.n_skipped,
-    )  # fmt: skip
-    if bounds.saturation > SATURATED:
-        logger.info(
-            "saturation %.4f > 0.999: the symmetric modes don't overlap, so symmetrisation adds "
-            "the constant log |G| to the bound and is a no-op for training.",
-            bounds.saturation,
-        )

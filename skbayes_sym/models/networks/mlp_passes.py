@@ -41,7 +41,7 @@ Layers = Sequence[tuple[Tensor, Tensor]]
 
 
 class LayerViews(NamedTuple):
-    """A posterior's moments and the gradient by them, layer by layer: views of flat vectors."""
+    """Moments of R posteriors and the gradient by them, layer by layer: views of (R, P)."""
 
     loc: Layers
     variance: Layers
@@ -50,63 +50,71 @@ class LayerViews(NamedTuple):
 
 
 class ElboLikelihood:
-    """Expected log likelihood of an MLP with its gradient, for one batch shape.
+    """Expected log likelihood of an MLP under R posteriors, with gradients, for one batch shape.
 
     A call reuses the scratch arrays made here: at these sizes a fresh array an operation costs
     more in page faults than the arithmetic it holds.
 
     ``n_rows``, ``n_draws``: rows N of a batch, and local reparametrisation draws S averaged;
-    ``like``: gives dtype and device.
+    ``like`` (R, ...): gives dtype and device.
     """
 
     def __init__(self, network: MLP, n_rows: int, n_draws: int, like: Tensor) -> None:
-        self._network, self._n_draws = network, n_draws
+        self._network, self._n_draws, self._n_starts = network, n_draws, len(like)
         self._x2 = like.new_empty(n_rows, network.n_inputs)
         # Of the last call: a batch of all rows is the same at every step.
         self._squared = self._negated = self._minus = self._twice_minus = like.new_empty(0)
         # The inputs are no draws: the first layer has moments per row, the others per row and draw.
         n_moments = [n_rows, *(n_rows * n_draws for _ in network.hidden_layer_sizes[1:])]
         self._hidden = [
-            _scratch(n_rows * n_draws, n, width, like)
+            _scratch(len(like), n_rows * n_draws, n, width, like)
             for n, width in zip(n_moments, network.hidden_layer_sizes, strict=False)
         ]
 
     def __call__(
         self,
-        likelihood: Likelihood,
+        likelihoods: Sequence[Likelihood],
         views: LayerViews,
         data: Data,
         noise: Sequence[Tensor],
         d_params: Tensor,
     ) -> Tensor:
-        """``sum_n weight_n mean_s E[log p(y_n | f_sn)]``, 0-d nats; its gradient into ``views``.
+        """``sum_n weight_n mean_s E[log p(y_n | f_sn)]``, (R,) nats; its gradient into ``views``.
 
-        The gradient comes negated. ``data``: rows of a batch, whose weights multiply each row's log
-        likelihood (sample weight times N_total / N). ``noise``: standard normal, (S * N, width) for
-        every hidden layer and (S * N, likelihood.n_noise(O)) for the outputs. ``d_params``
-        (n_params,) receives ``-d value / d params``. Twice the matrix products of a deterministic
+        The gradient comes negated. ``likelihoods``: one a posterior. ``data``: rows of a batch,
+        whose weights multiply each row's log likelihood (sample weight times N_total / N).
+        ``noise``: standard normal, (S * N, width) for every hidden layer and
+        (S * N, likelihood.n_noise(O)) for the outputs, shared by all posteriors. ``d_params``
+        (R, n_params) receives ``-d value / d params``. Twice the matrix products of a deterministic
         network.
         """
         x, y, weight = data
         mean, var = self._forward(views, x, noise)
         shares_moments = self._n_draws > 1 and not self._hidden
         if shares_moments:  # without hidden units the draws differ in the outputs' noise alone
-            mean, var = mean.repeat(self._n_draws, 1), var.repeat(self._n_draws, 1)
+            mean, var = mean.repeat(1, self._n_draws, 1), var.repeat(1, self._n_draws, 1)
         if self._n_draws > 1:
             y = y.repeat(self._n_draws, *(1,) * (y.ndim - 1))
             weight = (weight / self._n_draws).repeat(self._n_draws)
-        expected = likelihood.expected_log_prob(mean, var, y, noise[-1])
         if weight is not self._negated:
             self._negated, self._minus = weight, weight.neg().unsqueeze(1)
             self._twice_minus = 2.0 * self._minus
-        if likelihood.n_params:
-            torch.sum(expected.d_params * self._minus, 0, out=d_params)
-        d_mean, d_variance = expected.d_mean * self._minus, expected.d_variance * self._twice_minus
+        values = mean.new_empty(len(mean))
+        d_mean, d_variance = torch.empty_like(mean), torch.empty_like(var)
+        for likelihood, m, v, value, d_m, d_v, d_own in zip(
+            likelihoods, mean, var, values, d_mean, d_variance, d_params, strict=True
+        ):
+            expected = likelihood.expected_log_prob(m, v, y, noise[-1])
+            if likelihood.n_params:
+                torch.sum(expected.d_params * self._minus, 0, out=d_own)
+            torch.mul(expected.d_mean, self._minus, out=d_m)
+            torch.mul(expected.d_variance, self._twice_minus, out=d_v)
+            torch.dot(expected.value, weight, out=value)
         if shares_moments:
             by_draw = self._n_draws, -1
-            d_mean, d_variance = (d.unflatten(0, by_draw).sum(0) for d in (d_mean, d_variance))
+            d_mean, d_variance = (d.unflatten(1, by_draw).sum(1) for d in (d_mean, d_variance))
         self._backward(views, x, noise, d_mean, d_variance)
-        return torch.dot(expected.value, weight)
+        return values
 
     def _forward(
         self, views: LayerViews, x: Tensor, noise: Sequence[Tensor]
@@ -115,7 +123,7 @@ class ElboLikelihood:
         if x is not self._squared:
             self._squared = x
             torch.mul(x, x, out=self._x2)
-        h, h2 = x, self._x2
+        h, h2 = self._for_all(x), self._for_all(self._x2)
         pairs = list(zip(views.loc, views.variance, strict=True))
         for (loc, variance), units, eps in zip(pairs[:-1], self._hidden, noise, strict=False):
             layer_outputs(h, *loc, out=units.mean)
@@ -123,8 +131,13 @@ class ElboLikelihood:
             units.draw(eps)
             h = self._network.activation.apply_(units.h)
             h2 = torch.mul(h, h, out=units.h2)
-        loc, variance = pairs[-1]
-        return torch.addmm(loc[1], h, loc[0].T), torch.addmm(variance[1], h2, variance[0].T)
+        (weight, bias), (var_weight, var_bias) = pairs[-1]
+        mean = torch.baddbmm(bias.unsqueeze(1), h, weight.mT)
+        return mean, torch.baddbmm(var_bias.unsqueeze(1), h2, var_weight.mT)
+
+    def _for_all(self, x: Tensor) -> Tensor:
+        """Rows (N, n_inputs) as every posterior's, (R, N, n_inputs)."""
+        return x.expand(self._n_starts, *x.shape)
 
     def _backward(
         self, views: LayerViews, x: Tensor, noise: Sequence[Tensor], dm: Tensor, dv: Tensor
@@ -132,14 +145,16 @@ class ElboLikelihood:
         """Carry ``dm = d/d mean`` and ``dv = 2 d/d variance`` of the outputs back to the inputs."""
         for layer in range(len(self._hidden), -1, -1):
             below = self._hidden[layer - 1] if layer else None
-            weight_gradient(dm, below.h if below else x, out=views.d_loc[layer][0])
-            torch.sum(dm, 0, out=views.d_loc[layer][1])
-            weight_gradient(dv, below.h2 if below else self._x2, out=views.d_variance[layer][0])
-            torch.sum(dv, 0, out=views.d_variance[layer][1])
+            h = below.h if below else self._for_all(x)
+            h2 = below.h2 if below else self._for_all(self._x2)
+            weight_gradient(dm, h, out=views.d_loc[layer][0])
+            torch.sum(dm, 1, out=views.d_loc[layer][1])
+            weight_gradient(dv, h2, out=views.d_variance[layer][0])
+            torch.sum(dv, 1, out=views.d_variance[layer][1])
             if below is None:
                 return
             # With one output a product of matrices is one of numbers.
-            product_of = torch.mul if dm.shape[1] == 1 else torch.mm
+            product_of = torch.mul if dm.shape[2] == 1 else torch.bmm
             product_of(dm, views.loc[layer][0], out=below.dm)
             product = product_of(dv, views.variance[layer][0], out=below.product)
             dm = below.dm.addcmul_(below.h, product)
@@ -150,9 +165,9 @@ class ElboLikelihood:
 
 
 class _Units(NamedTuple):
-    """Scratch of one hidden layer: draws (S * N, width), and their moments.
+    """Scratch of one hidden layer: draws (R, S * N, width), and their moments.
 
-    The moments are (N, width) where all draws share them, as in the first layer; else one per
+    The moments are (R, N, width) where all draws share them, as in the first layer; else one per
     draw, and ``mean`` is ``h`` itself.
     """
 
@@ -169,19 +184,21 @@ class _Units(NamedTuple):
         if self.mean is self.h:
             self.h.addcmul_(self.sd, noise)
         else:
-            eps, z = (t.unflatten(0, (-1, len(self.sd))) for t in (noise, self.h))
-            torch.addcmul(self.mean, self.sd, eps, out=z)
+            by_draw = -1, self.sd.shape[1]
+            eps, z = noise.unflatten(0, by_draw), self.h.unflatten(1, by_draw)
+            torch.addcmul(self.mean.unsqueeze(1), self.sd.unsqueeze(1), eps, out=z)
 
     def by_moment(self, gradient: Tensor) -> Tensor:
         """A gradient by the draws' pre-activations, summed over draws with the same moments."""
-        if len(self.sd) == len(gradient):
+        n_moments = self.sd.shape[1]
+        if n_moments == gradient.shape[1]:
             return gradient
-        return gradient.unflatten(0, (-1, len(self.sd))).sum(0)
+        return gradient.unflatten(1, (-1, n_moments)).sum(1)
 
 
-def _scratch(n_draws: int, n_moments: int, width: int, like: Tensor) -> _Units:
-    h, h2, dm, dv, product = (like.new_empty(n_draws, width) for _ in range(5))
-    sd = like.new_empty(n_moments, width)
+def _scratch(n_starts: int, n_draws: int, n_moments: int, width: int, like: Tensor) -> _Units:
+    h, h2, dm, dv, product = (like.new_empty(n_starts, n_draws, width) for _ in range(5))
+    sd = like.new_empty(n_starts, n_moments, width)
     mean = h if n_moments == n_draws else torch.empty_like(sd)
     return _Units(mean, sd, h, h2, dm, dv, product)
 

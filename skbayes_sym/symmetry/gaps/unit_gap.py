@@ -183,23 +183,22 @@ def unit_log_ratios(layer: UnitTable, loc: Tensor, scale: Tensor, noise: Tensor)
     of the draw comes from its own noise, and the diagonal is known: 0, or what the mirror image of
     the unit adds. So nothing cancels in them, however narrow the posterior.
 
-    ``layer``: its index on the device of the others. ``loc``, ``scale`` (P,): mean-field Gaussian;
-    differentiable in both, first derivatives only. ``noise`` (*B, P): standard normal.
+    ``layer``: its index on the device of the others. ``loc``, ``scale`` (*R, P): mean-field
+    Gaussians; differentiable in both, first derivatives only. ``noise`` (*B, P): standard normal,
+    shared by all of them. Returns (*R, *B, d, d).
 
     Six matrix products, O(d^2 p), with the gradient written out: at these sizes most of the
     time of autograd's version goes into the temporaries between them.
     """
     shape, flat = layer.index.shape, layer.index.flatten()
-    mu, sd = (t.index_select(0, flat).view(shape) for t in (loc, scale))
-    own_noise = noise.reshape(-1, noise.shape[-1]).index_select(-1, flat).unflatten(-1, shape)
-    ratios: Tensor = _UnitLogRatios.apply(  # type: ignore[no-untyped-call]
-        mu, sd, own_noise, layer.flips
-    )
-    return ratios.reshape(*noise.shape[:-1], *ratios.shape[1:])
+    vectors = (t.reshape(-1, t.shape[-1]) for t in (loc, scale, noise))
+    units = (t.index_select(1, flat).unflatten(1, shape) for t in vectors)
+    ratios: Tensor = _UnitLogRatios.apply(*units, layer.flips)  # type: ignore[no-untyped-call]
+    return ratios.view(*loc.shape[:-1], *noise.shape[:-1], *ratios.shape[2:])
 
 
 class _UnitLogRatios(torch.autograd.Function):
-    """The matrix from the units' means, scales (d, p) and noise (B, d, p), and its gradient.
+    """Matrices (R, B, d, d) of the units' means, scales (R, d, p) and noise (B, d, p); gradient.
 
     With R the precisions, ``-2 ratios[i, j] = (w_i - mu_j)^2 R_j - noise_i^2 + 2 log(s_j / s_i)``;
     flips add the term of ``-w_i``. Given weights P[i, j] on the entries, the gradient needs the
@@ -211,17 +210,20 @@ class _UnitLogRatios(torch.autograd.Function):
     def forward(ctx: Any, mu: Tensor, scale: Tensor, noise: Tensor, flips: bool) -> Tensor:
         precision, log_scale = scale**-2, scale.log().sum(-1)
         if not flips:
-            mu = mu - mu.mean(0)  # differences of O(1) numbers cancel less than of large ones
-        w = torch.addcmul(mu, scale, noise)
+            # Differences of O(1) numbers cancel less than of large ones.
+            mu = mu - mu.mean(1, keepdim=True)
+        w = torch.addcmul(mu.unsqueeze(1), scale.unsqueeze(1), noise).flatten(1, 2)  # (R, B d, p)
         natural_mean = mu * precision
         constant = (mu * natural_mean).sum(-1) + 2.0 * log_scale
-        minus_log_q = 0.5 * (noise * noise).sum(-1) + log_scale
-        even = -0.5 * ((w * w) @ precision.mT + constant) + minus_log_q.unsqueeze(-1)
-        odd = w @ natural_mean.mT
+        minus_log_q = 0.5 * (noise * noise).sum(-1) + log_scale.unsqueeze(1)
+        even = torch.baddbmm(constant.unsqueeze(1), w * w, precision.mT)
+        even = torch.sub(minus_log_q.flatten(1).unsqueeze(-1), even, alpha=0.5)
+        odd = torch.bmm(w, natural_mean.mT)
         ctx.save_for_backward(mu, scale, precision, natural_mean, noise, w, odd if flips else None)
         ratios = even.add_(odd.abs() + F.softplus(-2.0 * odd.abs()) if flips else odd)
+        ratios = ratios.unflatten(1, noise.shape[:2])
         # A unit in its own place: computed, terms as large as (mu / scale)^2 would have to cancel.
-        own_odd = odd.diagonal(dim1=-2, dim2=-1)
+        own_odd = odd.view_as(ratios).diagonal(dim1=-2, dim2=-1)
         own_ratio = F.softplus(-2.0 * own_odd) if flips else torch.zeros_like(own_odd)
         ratios.diagonal(dim1=-2, dim2=-1).copy_(own_ratio)
         return ratios
@@ -230,22 +232,20 @@ class _UnitLogRatios(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
         mu, scale, precision, natural_mean, noise, w, odd = ctx.saved_tensors
+        received = weights.sum((1, 2)).unsqueeze(-1)
+        sent = weights.sum((1, 3)).unsqueeze(-1)
+        weights = weights.flatten(1, 2)
         signed = weights if odd is None else weights * odd.tanh()
-        d_w = torch.addcmul(signed @ natural_mean, w, weights @ precision, value=-1.0)
-        first, second = _columns(signed, w), _columns(weights, w * w)
-        received = weights.sum((0, 1)).unsqueeze(-1)
-        sent = weights.sum((0, 2)).unsqueeze(-1)
+        by_mean, by_square = torch.bmm(signed, natural_mean), torch.bmm(weights, precision)
+        d_w = torch.addcmul(by_mean, w, by_square, value=-1.0)
+        first, second = torch.bmm(signed.mT, w), torch.bmm(weights.mT, w * w)
         shift = torch.addcmul(first, received, mu, value=-1.0)
         # sum_i P[i, j] (w_i - mu_j)^2, the squares multiplied out
         spread = second.addcmul_(mu, first.add_(shift), value=-1.0)
         d_scale = spread.mul_(precision).add_(sent - received).div_(scale)
-        d_loc = shift.mul_(precision).add_(d_w.sum(0))
-        return d_loc, d_scale.add_((d_w * noise).sum(0)), None, None
-
-
-def _columns(weights: Tensor, w: Tensor) -> Tensor:
-    """``sum_i P[i, j] w_i`` over all draws: (B, d, d) and (B, d, p) -> (d, p)."""
-    return weights.flatten(0, 1).mT @ w.flatten(0, 1)
+        d_w = d_w.unflatten(1, noise.shape[:2])
+        d_loc = shift.mul_(precision).add_(d_w.sum(1))
+        return d_loc, d_scale.add_((d_w * noise).sum(1)), None, None
 
 
 # Of a certificate, and of what it certifies: draws of a gap that is settled hardly differ.
@@ -344,20 +344,20 @@ class UnitGap:
 
         Parameters
         ----------
-        loc, scale : Tensor of shape (P,)
+        loc, scale : Tensor of shape (P,), or (R, P) of several posteriors
             Differentiable in both, first derivatives only.
         noise : Tensor of shape (S, P)
-            Standard normal.
+            Standard normal, shared by all posteriors.
         generator : torch.Generator
             For estimates that draw permutations.
 
         Returns
         -------
-        Tensor of shape (S,), nats
+        Tensor of shape (S,) or (R, S), nats
             At most log |G| each for exact and upper-bounding permanents. Time O(S d^2 p) a layer
             plus the permanents', memory O(S (P + d^2)).
         """
-        shape = noise.shape[:-1]
+        shape = *loc.shape[:-1], *noise.shape[:-1]
         total = torch.full(shape, self._unknown, dtype=loc.dtype, device=loc.device)
         for layer in self._terms_on(loc.device):
             value = unit_gap(layer, loc, scale, noise, self.permanent, generator=generator)
@@ -406,14 +406,17 @@ class UnitGap:
     def value_and_gradients(
         self, posterior: MeanField, *, generator: torch.Generator
     ) -> GapGradient:
-        """Mean of ``n_draws`` fresh `values` and its derivatives, in float64."""
+        """Mean of ``n_draws`` fresh `values` and its derivatives, in float64.
+
+        Of posteriors with means and scales (R, P) one each, from the same noise.
+        """
         loc, scale = (t.requires_grad_() for t in _tensors(posterior, generator))
-        noise = standard_normal((self.n_draws, len(loc)), generator=generator, like=loc)
+        noise = standard_normal((self.n_draws, loc.shape[-1]), generator=generator, like=loc)
         if not self._layers:
-            return GapGradient(loc.new_zeros(()), torch.zeros_like(loc), torch.zeros_like(loc))
+            return GapGradient(loc.new_zeros(loc.shape[:-1]), *(torch.zeros_like(loc),) * 2)
         with torch.enable_grad():
-            value = self.values(loc, scale, noise, generator=generator).mean()
-            d_loc, d_scale = torch.autograd.grad(value, (loc, scale))
+            value = self.values(loc, scale, noise, generator=generator).mean(-1)
+            d_loc, d_scale = torch.autograd.grad(value.sum(), (loc, scale))
         return GapGradient(value.detach(), d_loc, -d_scale / scale.detach())
 
 
@@ -435,8 +438,11 @@ def unit_gap(
     *,
     generator: torch.Generator,
 ) -> Tensor:
-    """Gap of the units of one layer, one value a draw, (S,); see `UnitGap.values`."""
+    """Gap of the units of one layer, one value a draw, (*R, S); see `UnitGap.values`."""
     if not layer.is_plain:  # whose gradient isn't written out
+        if loc.ndim > 1:
+            one = partial(unit_gap, layer, noise=noise, permanent=permanent, generator=generator)
+            return torch.stack([one(*moments) for moments in zip(loc, scale, strict=True)])
         # A permanent inside another has no true order among its terms, as draws of orders need.
         sure = _drawing_nothing(permanent) if layer.inside else permanent
         return layer.values(loc, scale, noise, partial(sure, generator=generator))

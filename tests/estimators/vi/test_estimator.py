@@ -122,14 +122,6 @@ def test_deep_networks_report_both_bounds(diabetes):
     assert reg.elbo_ < reg.elbo_upper_
 
 
-def test_saturation_is_logged_not_warned(diabetes, caplog):
-    X = np.linspace(-3, 3, 200)[:, None]
-    with caplog.at_level(logging.INFO, logger="skbayes_sym"):
-        reg = quick(hidden_layer_sizes=(2,), noise_std=0.01, max_iter=600).fit(X, np.abs(X[:, 0]))
-    assert reg.saturation_ > 0.999
-    assert "no-op for training" in caplog.text
-
-
 def test_verbose_writes_to_stderr_and_leaves_no_handler(diabetes, capsys):
     logger = logging.getLogger("skbayes_sym")
     before = list(logger.handlers), logger.level

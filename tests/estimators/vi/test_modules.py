@@ -11,13 +11,22 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor, invariance_gap, save
-from skbayes_sym.inference.gaussian_vi.elbo import DrawTerm, Moments, MomentTerm
+from skbayes_sym.inference.gaussian_vi.elbo import (
+    DrawTerm,
+    GatedGap,
+    GaussianNetwork,
+    Moments,
+    MomentTerm,
+    SymmetrizedElbo,
+    pack_starts,
+    unpack,
+)
 from skbayes_sym.inference.gaussian_vi.mean_field import (
     drawn_log_likelihood,
     expected_log_likelihood,
 )
 from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.models import MLP, TANH, ModuleNetwork, Normal
+from skbayes_sym.models import ARD, MLP, TANH, ModuleNetwork, Normal
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.symmetry.gaps.unit_gap import Exact, UnitGap
@@ -72,14 +81,13 @@ def test_gradients_by_draws_are_those_by_moments(generator):
     def steps(term):
         seen = []
         for _ in range(300):
-            own = torch.zeros(1, dtype=torch.float64)
-            value = term(NOISE, Batches(DATA, 30, generator), own)
-            d_loc, d_variance = (d.clone() for d in moments[2:])
-            seen.append(torch.cat([value[None], own, d_loc, d_variance]))
+            own = torch.zeros(1, 1, dtype=torch.float64)
+            value = term([NOISE], Batches(DATA, 30, generator), own)
+            seen.append(torch.cat([value[None], own, *moments[2:]], 1)[0])
         return torch.stack(seen)
 
-    scale = torch.as_tensor(POSTERIOR.scale)
-    moments = Moments(LOC, scale**2, torch.zeros(N).double(), torch.zeros(N).double())
+    variance = torch.as_tensor(POSTERIOR.scale)[None] ** 2
+    moments = Moments(LOC[None], variance, *torch.zeros(2, 1, N).double())
     with torch.no_grad():
         first = steps(MomentTerm(ALIKE[0], NOISE, 30, 4, moments))
         with torch.enable_grad():
@@ -87,6 +95,27 @@ def test_gradients_by_draws_are_those_by_moments(generator):
     # The sign of a value is the bound's, that of a derivative the loss's, with both terms.
     error = ((first.var(0) + second.var(0)) / 300).sqrt()
     assert float(((first.mean(0) - second.mean(0)) / error).abs().max()) < 5.0
+
+
+@pytest.mark.parametrize("network", ALIKE)
+def test_starts_that_climb_together_are_each_alone(network):
+    """In loss and gradient, with their own noise, scales and weight of KL and gap."""
+    group = network.symmetry()
+    model = GaussianNetwork(network, NOISE, ARD().bind(network.layout), group)
+    starts = [torch.cat([LOC / r, LOC - 3.0, torch.tensor([0.1 * r]).double()]) for r in (1, 2)]
+
+    def climb(*which):
+        gap = GatedGap(UnitGap(group, Exact()), generator=torch.Generator().manual_seed(1))
+        batches = Batches(DATA, 30, torch.Generator().manual_seed(0))
+        params, warm_up = pack_starts([starts[r] for r in which], N), [(1, 4)[r] for r in which]
+        elbo = SymmetrizedElbo(model, batches, params, n_draws=2, gap=gap, warm_up=warm_up)
+        with torch.no_grad():
+            return elbo(0), *unpack(elbo.gradient, len(which), N)
+
+    together = climb(0, 1)
+    for r in range(2):
+        for value, alone in zip(together, climb(r), strict=True):
+            torch.testing.assert_close(value[r], alone[0])
 
 
 @pytest.mark.parametrize(("symmetry", "n"), [("auto", 48), ("permutation", 6), ("sign_flip", 8)])

@@ -141,6 +141,7 @@ class Halved(UnitGap):
     side = "lower"
 
     def value_and_gradients(self, posterior, *, generator):
+        assert posterior.loc.shape == (16,)
         found = super().value_and_gradients(posterior, generator=generator)
         return found._replace(
             value=found.value / 2, d_mean=found.d_mean / 2,
@@ -154,7 +155,8 @@ class Halved(UnitGap):
 
 def test_a_gap_with_a_group_of_its_own():
     gap = Halved(units(), Exact())
-    reg = regressor(symmetry=Symmetrized(gap=gap)).fit(X, Y)
+    several = VariationalAdam(n_starts=2)  # which such a gap sees one by one
+    reg = regressor(symmetry=Symmetrized(gap=gap), optimizer=several).fit(X, Y)
     assert reg.symmetry_.log_order == pytest.approx(np.log(2.0))
     assert 0.0 < reg.symmetry_gap_ <= 0.5 * np.log(2.0) + 1e-12
     assert reg.elbo_upper_ == reg.elbo_mean_field_ + reg.symmetry_.log_order
@@ -243,10 +245,10 @@ def test_starts_warm_up_by_their_kind_and_ties_go_to_the_least_noise(monkeypatch
         return SymmetrizedElbo(*args, gap=gap, warm_up=warm_up, **kwargs)
 
     monkeypatch.setattr(method, "SymmetrizedElbo", objective)
-    monkeypatch.setattr(MeanFieldVI, "_climb", lambda *a: ascents.append(climb(*a)) or ascents[-1])
+    monkeypatch.setattr(MeanFieldVI, "_climb", lambda *a: ascents.append(climb(*a)) or ascents[0])
     regressor(max_iter=50, optimizer=VariationalAdam(n_starts=3)).fit(X, Y)
-    assert made == [(1, 5), (20, 5), (1, 5)]
-    annealed, laplace = ascents[1:]
+    assert made == [([1, 20, 1], 5)]
+    annealed, laplace = ascents[0][1][1:]
     quiet = annealed._replace(fit=replace(annealed.fit, likelihood_params=np.array([-9.0])))
     assert annealed.bounds.elbo < laplace.bounds.elbo
     assert MeanFieldVI._best([quiet, laplace], 0.0) is laplace

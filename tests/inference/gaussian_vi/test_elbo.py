@@ -132,7 +132,7 @@ def test_a_warm_up_weighs_kl_and_gap_in_the_gradient_alone(generator):
 
     def at(warm_up, gap=None):
         objective = objective_of(
-            network, data, prior, params.clone(), likelihood, gap=gap, warm_up=warm_up
+            network, data, prior, params.clone(), likelihood, gap=gap, warm_up=[warm_up]
         )
         return float(objective(0)), objective.gradient
 
@@ -174,7 +174,7 @@ def test_the_gap_has_its_own_random_stream(generator):
         objective = objective_of(
             network, data, prior, params, likelihood, gap=term, batch_size=10, seed=3
         )
-        values.append(torch.stack([objective(step) for step in range(5)]))
+        values.append(torch.cat([objective(step) for step in range(5)]))
     expected = gap_values(network, params, 5, seed=5)
     assert_close(values[0] - values[1], expected, rtol=1e-9, atol=1e-9)
 

@@ -10,8 +10,9 @@ from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.models.networks.mlp_passes import ElboLikelihood, LayerViews, output_moments
 
 
-def posterior(network, generator):
-    base = torch.randn(2, network.layout.n_params, generator=generator, dtype=torch.float64)
+def posterior(network, generator, *several):
+    shape = 2, *several, network.layout.n_params
+    base = torch.randn(shape, generator=generator, dtype=torch.float64)
     return base[0], (0.5 * base[1] - 1.0).exp()
 
 
@@ -36,11 +37,11 @@ def textbook(network, likelihood, loc, variance, x, y, weight, noise, n_draws):
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 @pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS)
 @pytest.mark.parametrize("n_draws", [1, 3])
-def test_value_and_gradient_equal_autograd(network, case, n_draws, generator):
+def test_values_and_gradients_of_two_equal_autograd(network, case, n_draws, generator):
     n_rows = 6
     network = MLP(network.n_inputs, network.hidden_layer_sizes, case.n_outputs, network.activation)
     n_draws = n_draws if network.hidden_layer_sizes else 1
-    loc, variance = posterior(network, generator)
+    loc, variance = posterior(network, generator, 2)
     x = torch.randn(n_rows, network.n_inputs, generator=generator, dtype=torch.float64)
     y = case.targets(n_rows, generator)
     weight = torch.rand(n_rows, generator=generator, dtype=torch.float64)
@@ -48,34 +49,37 @@ def test_value_and_gradient_equal_autograd(network, case, n_draws, generator):
         torch.randn(n_draws * n_rows, w, generator=generator, dtype=torch.float64)
         for w in network.sizes[1:]
     ]
-    own = case.likelihood.params.double().clone()
+    own = case.likelihood.params.double()
+    own = own + torch.tensor([[0.0], [0.3]], dtype=torch.float64)
 
     out = [torch.empty_like(loc), torch.empty_like(loc)]
     out_own = torch.empty_like(own)
     kernel = ElboLikelihood(network, n_rows, n_draws, loc)
     views = LayerViews(*map(network.layers, (loc, variance, *out)))
-    value = kernel(case.likelihood.at(own), views, Data(x, y, weight), noise, out_own)
+    likelihoods = [case.likelihood.at(row) for row in own]
+    values = kernel(likelihoods, views, Data(x, y, weight), noise, out_own)
 
-    leaves = [t.clone().requires_grad_() for t in (loc, variance, own)]
-    expected = textbook(
-        network, case.likelihood.at(leaves[2]), *leaves[:2], x, y, weight, noise, n_draws
-    )
-    wanted = leaves if case.likelihood.n_params else leaves[:2]
-    gradients = list(torch.autograd.grad(expected, wanted))
-    gradients[1] = 2.0 * gradients[1]
-    assert_close(value, expected.detach(), rtol=1e-12, atol=1e-12)
-    for mine, theirs in zip([*out, out_own], gradients, strict=False):
-        assert_close(-mine, theirs, rtol=1e-11, atol=1e-12)
+    for r, value in enumerate(values):
+        leaves = [t[r].clone().requires_grad_() for t in (loc, variance, own)]
+        expected = textbook(
+            network, case.likelihood.at(leaves[2]), *leaves[:2], x, y, weight, noise, n_draws
+        )
+        wanted = leaves if case.likelihood.n_params else leaves[:2]
+        gradients = list(torch.autograd.grad(expected, wanted))
+        gradients[1] = 2.0 * gradients[1]
+        assert_close(value, expected.detach(), rtol=1e-12, atol=1e-12)
+        for mine, theirs in zip([*out, out_own], gradients, strict=False):
+            assert_close(-mine[r], theirs, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("n_draws", [1, 3])
 def test_scratch_leaves_nothing_behind(n_draws, generator):
     """A second call with other data gives what a fresh kernel gives."""
     network, case = MLP(3, (4, 5), 2, TANH), LIKELIHOODS["categorical"]
-    used, results = ElboLikelihood(network, 6, n_draws, torch.zeros(0, dtype=torch.float64)), []
+    used, results = ElboLikelihood(network, 6, n_draws, torch.zeros(1, dtype=torch.float64)), []
     for kernel_of_call in (used, used, None):
         generator.manual_seed(len(results) and 1)
-        loc, variance = posterior(network, generator)
+        loc, variance = posterior(network, generator, 1)
         x = torch.randn(6, 3, generator=generator, dtype=torch.float64)
         y, weight = case.targets(6, generator), torch.ones(6, dtype=torch.float64)
         noise = [
@@ -83,9 +87,9 @@ def test_scratch_leaves_nothing_behind(n_draws, generator):
             for w in network.sizes[1:]
         ]
         kernel = kernel_of_call or ElboLikelihood(network, 6, n_draws, loc)
-        out = torch.empty(2, len(loc), dtype=torch.float64)
+        out = torch.empty(2, *loc.shape, dtype=torch.float64)
         views = LayerViews(*map(network.layers, (loc, variance, *out)))
-        value = kernel(case.likelihood, views, Data(x, y, weight), noise, torch.zeros(0))
+        value = kernel([case.likelihood], views, Data(x, y, weight), noise, torch.zeros(1, 0))
         results.append((value, out))
     assert_close(results[1], results[2], rtol=0, atol=0)
 
