@@ -43,7 +43,7 @@ def test_short_last_steps_do_not_hide_a_bound_that_rises():
     told = pytest.warns(ConvergenceWarning, match="last fifth of the 1000 steps.* by 0.02 nats")
     for curve, words in ((rising, told), (0.5 * rising, nullcontext())):
         with words:
-            result = OptimiseResult(torch.zeros(1), 1000, (-curve).tolist(), "max_iter")
+            result = OptimiseResult(torch.zeros(1), 1000, [(-curve).tolist()], "max_iter")
             warn_unless_converged(result, 1e-3, 100.0)
 
 
