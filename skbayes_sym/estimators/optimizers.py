@@ -98,7 +98,7 @@ class VariationalAdam(Adam):
         for classes, for noise that isn't learned, of modules and beyond 300 weights.
         `LayerwiseVIRegressor` has starts of its own.
     n_starts : int or "auto", default="auto"
-        Starts that are trained, ``max_iter`` steps each. The highest `elbo_` is kept; of those
+        Starts, which climb at once, ``max_iter`` steps each. The highest `elbo_` is kept; of those
         within 0.02 nats per row of it, the one that learned the least noise. "auto" is one of every
         kind; the first alone on minibatches and for ``max_iter`` below 500; the annealed one of
         layers of more than 20 units where ``max_iter`` is "auto".
