@@ -203,7 +203,7 @@ class LayerwiseVI:
             run.begin(2 * n_blocks(self.steps.max_iter), lambda: setting.found(params))
             for params in starts:
                 objective = LayerwiseElbo(
-                    posterior, prior, setting.rows, params, n_draws=self.steps.n_weight_samples,
+                    posterior, prior, setting.rows, params, n_draws=self.steps.n_draws(2),
                     warm_up=int(0.2 * self.steps.max_iter),
                     generator=generator_from(seeds.training, data.device),
                 )  # fmt: skip
@@ -405,7 +405,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         for name, default in refused.items():
             if (value := adam.get_params()[name]) != default:
                 raise ValueError(f"{name}={value!r} is not for LayerwiseVIRegressor.")
-        steps = Steps.of(adam, self.max_iter, self.tol, n_draws=2)  # each conditions the last layer
+        steps = Steps.of(adam, self.max_iter, self.tol)
         return LayerwiseVI(self.hidden_posterior, steps)
 
     def _predictor(self, like: Tensor) -> LayerwisePredictor:

@@ -85,8 +85,9 @@ class VariationalAdam(Adam):
         `LayerwiseVIRegressor`.
     n_weight_samples : int or "auto", default="auto"
         Draws averaged per step, of the hidden units (of the weights of a module) and of the weights
-        in the gap: "auto" is 1, and 2 of a module (more raise its bound: the gradient's noise is
-        all rows') and of the hidden layers of `LayerwiseVIRegressor`.
+        in the gap: "auto" is 2, and 1 of fully connected networks with layers of more than 20 units
+        or steps that take some of the rows. More raise the bound of a module, all of whose rows
+        share a draw.
     log_variance_rate : float, default=5.0
         Step size of the log variances relative to ``learning_rate``: they have to travel about 8
         units from a narrow start to the prior.

@@ -40,16 +40,17 @@ class Steps(NamedTuple):
     batch_size: int | str
     learning_rate: float | str
     log_variance_rate: float  # of the log variances' step size, relative to the others'
-    n_weight_samples: int  # draws a step
+    n_weight_samples: int | str
 
     @classmethod
-    def of(
-        cls, adam: VariationalAdam, max_iter: int, tol: float | None, *, n_draws: int
-    ) -> "Steps":
-        """Steps as an optimiser says; ``n_draws`` by default."""
-        n_weight_samples = adam.n_weight_samples
-        n = n_draws if isinstance(n_weight_samples, str) else n_weight_samples
-        return cls(max_iter, tol, adam.batch_size, adam.learning_rate, adam.log_variance_rate, n)
+    def of(cls, adam: VariationalAdam, max_iter: int, tol: float | None) -> "Steps":
+        """Steps as an optimiser says."""
+        rates = adam.learning_rate, adam.log_variance_rate
+        return cls(max_iter, tol, adam.batch_size, *rates, adam.n_weight_samples)
+
+    def n_draws(self, auto: int) -> int:
+        """``n_weight_samples``, with ``auto`` by default."""
+        return auto if isinstance(self.n_weight_samples, str) else self.n_weight_samples
 
     def rate(self, auto: float) -> float:
         """``learning_rate``, with ``auto`` by default."""

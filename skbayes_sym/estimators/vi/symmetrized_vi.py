@@ -75,14 +75,11 @@ class _SymmetrizedVI(NetworkEstimator):
         return declared_group(group, network, prior)
 
     def _networks_at_once(self, n_weights: int) -> float:
-        """Draws of a step."""
+        """Draws of a large step."""
         n_weight_samples = as_adam(self.optimizer, VariationalAdam).n_weight_samples
-        return self._auto_draws if isinstance(n_weight_samples, str) else float(n_weight_samples)
-
-    @property
-    def _auto_draws(self) -> int:
-        """Draws of a step: rows of an MLP have noise of their own, those of a module share it."""
-        return 1 if isinstance(self.network, str | MLP) else 2
+        if not isinstance(n_weight_samples, str):
+            return float(n_weight_samples)
+        return 1.0 if isinstance(self.network, str | MLP) else 2.0
 
     @property
     def _goes_on(self) -> bool:
@@ -92,7 +89,7 @@ class _SymmetrizedVI(NetworkEstimator):
     def _method(self) -> MeanFieldVI:
         adam = as_adam(self.optimizer, VariationalAdam)
         max_iter = 1000 if isinstance(self.max_iter, str) else self.max_iter
-        steps = Steps.of(adam, max_iter, self.tol, n_draws=self._auto_draws)
+        steps = Steps.of(adam, max_iter, self.tol)
         start = self.posterior_ if self._goes_on else None
         return MeanFieldVI(
             symmetrized(self.symmetry).gap, steps, adam.init, adam.n_starts, start,
