@@ -52,7 +52,7 @@ for symmetry in (None, "auto"):
 # Each bound has two optima, a flat function and one that follows the points, and a fit keeps the
 # higher of those that its starts end in. To see the other one we start where it is: from a mode,
 # or from one random start. A mean-field posterior *can* follow the points, with the same
-# predictions. Its bound is against it, by more than 6 nats; the symmetrised bound is in favour.
+# predictions. Its bound is against it, by four nats; the symmetrised bound is in favour.
 
 others = {
     symmetry: SymmetrizedVIRegressor(
