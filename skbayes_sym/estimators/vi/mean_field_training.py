@@ -43,7 +43,6 @@ from skbayes_sym.inference.gaussian_vi.elbo import (
     learned_scales,
     pack,
     pack_starts,
-    unpack,
 )
 from skbayes_sym.inference.gaussian_vi.mean_field import (
     drawn_log_likelihood,
@@ -270,10 +269,10 @@ class MeanFieldVI:
     """Independent normals fitted by the symmetrised ELBO (Gelberg et al. 2024, eq. 5).
 
     All starts climb at once. Steps of some of the rows are all of one start; if starts share them,
-    it has the steps of all (2,000 rows: .026 nats per row better,
-    `compare_starts.py "1000 steps" --kinds minibatches`).
-    So has the annealed start alone of more than twenty units (50 relu units, 300 rows: .015 nats
-    per row and a bound .008 better than two starts, at 1.25 times the CPU; ``--kinds wide``).
+    it has the steps of all (2,000 rows: .026 nats per row better, `compare_starts.py "1000 steps"
+    --kinds minibatches`). So has the annealed start alone of more than twenty units (50 relu units,
+    300 rows: .015 nats per row and a bound .008 better than two starts, at 1.25 times the CPU;
+    ``--kinds wide``).
     ``start``: where to go on from instead, in the scaled units of this fit.
     """
 
@@ -339,7 +338,6 @@ class MeanFieldVI:
                 generator=generator_from(seeds.gap, data.device), hold=symmetry_gap.hold,
                 takes_several=symmetry_gap.takes_several, block=steps_per_block(max_iter),
             )  # fmt: skip
-        n_params = model.network.layout.n_params
         start_seeds = spawn_seeds(seeds.starts, len(inits))
         positions = [
             self._position(data, model, init, seed)
@@ -349,39 +347,23 @@ class MeanFieldVI:
         objective = SymmetrizedElbo(
             model,
             Batches(data.data, batch_size, generator_from(seeds.training, data.device)),
-            pack_starts(positions, n_params),
+            pack_starts(positions, model.network.layout.n_params),
             n_draws=n_draws,
             gap=gap,
             warm_up=[max(1, round(share * max_iter)) for share in warm_ups],
         )
-
-        def params_of(r: int) -> Tensor:
-            parts = unpack(objective.params, len(inits), n_params)
-            return torch.cat([part[r] for part in parts])
-
-        def so_far() -> MeanFieldFit:
-            return found_so_far(params_of(objective.best), model, seeds.predict)
-
-        run.begin(n_blocks(max_iter), so_far)
+        run.begin(n_blocks(max_iter), lambda: found_so_far(objective.start(), model, seeds.predict))
         whole = run.minimise(
             objective,
             self._groups(data, model, len(inits), is_minibatch=is_long),
             Schedule(max_iter, self.steps.absolute_tol(data.total_weight), is_cautious=True),
             report=lambda loss: ("training ELBO", data.log_jacobian - loss),
         )
-        ascents = []
-        for r in range(len(inits)):
-            curve = whole.loss_curves[r] if whole.loss_curves else []
-            result = whole._replace(params=params_of(r), loss_curves=[curve])
-            trained = found_so_far(result.params, model, seeds.predict)
-            under = model if trained.prior is None else model._replace(prior=trained.prior)
-            bounds = _bounds(data, under, symmetry_gap, seeds, result.params)
-            fit = replace(
-                trained, bounds=bounds, loss_curve=curve, n_iter=whole.n_iter,
-                stop_reason=whole.stopped,
-            )  # fmt: skip
-            ascents.append(_Ascent(fit, bounds, under, result))
-        return inits, ascents
+        results = [
+            whole._replace(params=objective.start(r), loss_curves=[curve])
+            for r, curve in enumerate(whole.loss_curves or [[] for _ in inits])
+        ]
+        return inits, [_ascent(data, model, symmetry_gap, seeds, result) for result in results]
 
     @staticmethod
     def _best(ascents: list[_Ascent], total_weight: float) -> _Ascent:
@@ -477,6 +459,21 @@ def _warn_of_small_scales(data: Training, best: _Ascent) -> None:
             "LayerwiseVIRegressor.",
             UserWarning,
         )
+
+
+def _ascent(
+    data: Training, model: GaussianNetwork, gap: SymmetryGap, seeds: _Seeds, result: OptimiseResult
+) -> _Ascent:
+    """Close a start with its bounds, under the scales of the prior that it has learned."""
+    trained = found_so_far(result.params, model, seeds.predict)
+    if trained.prior is not None:
+        model = model._replace(prior=trained.prior)
+    bounds = _bounds(data, model, gap, seeds, result.params)
+    fit = replace(
+        trained, bounds=bounds, loss_curve=result.loss_curve, n_iter=result.n_iter,
+        stop_reason=result.stopped,
+    )  # fmt: skip
+    return _Ascent(fit, bounds, model, result)
 
 
 def _bounds(
