@@ -113,14 +113,14 @@ def fit_scales(data: Data, effort: ProcessEffort, scale_std: float) -> Tensor:
     d = data.x.shape[1]
     ones = data.x.new_ones(d)
     mean = torch.cat([(0.5 * log(d) + 0.3) * ones, ones.new_tensor([0.0, -1.0, -1.0])])
-    std = torch.cat([scale_std * ones, ones.new_tensor([2.0, 1.5, 2.0])])
+    std = torch.cat([scale_std * ones, ones.new_tensor([8.0, 1.5, 2.0])])
 
     def loss(position: Tensor) -> tuple[Tensor, Tensor]:
         value, gradient = log_evidence(position, data)
         away = (position - mean) / std
         return 0.5 * away.square().sum() - value, away / std - gradient
 
-    bounds = [(-3.0, 8.0)] * d + [(-4.0, 4.0), (-6.0, 3.0), (-9.0, 2.0)]
+    bounds = [(-3.0, 8.0)] * d + [(-4.0, 9.0), (-6.0, 3.0), (-9.0, 2.0)]
     return lbfgs(loss, mean, max_iter=effort.steps, bounds=bounds)
 
 
