@@ -215,6 +215,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         columns get 10 or 5.
     activation, network : as in every network
     likelihood : as in every regressor
+        Here "heteroscedastic" is ``NaturalHeteroscedastic()``.
     optimizer : {"auto", "gauss-newton", "adam"}, GaussNewton or Adam, default="auto"
         "auto" takes Gauss-Newton steps for a fully connected network with the default likelihood,
         unless they'd take more than some twenty seconds, and Adam, which trains one network,
@@ -227,7 +228,8 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         ``LayerScales()``, one per layer, or of ``ARD()``, one per column of ``X`` (`relevance_`),
         as cross-validation prefers; more than 1,000 rows with little noise, or 10,000, get
         ``ARD()``.
-        Adam learns one scale a layer, from 3.0, or takes given normals.
+        Adam learns one scale a layer, from 3.0 (of noise that changes with the input .3), or takes
+        given normals.
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps. "auto" is 100, 50 of up to 500 rows and at least 50 where
         a step takes long, up to three times as many while the evidence rises steeply; beyond 10,000

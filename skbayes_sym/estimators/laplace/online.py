@@ -109,6 +109,9 @@ class AdamEffort:
     weights_rate: float = 0.02
     hyper_rate: float = 0.3
     keep_best: bool = True
+    # Two heads under the usual wide prior fit every row with hardly any noise, and the evidence
+    # doesn't lead away from there (18 of 21 tables lose, up to 114 nats per new row).
+    heads_start_scale: float = 0.3
 
     # With invariances a row of a batch is transformed n_augmentations times: all rows up to here,
     # and this many beyond.
@@ -176,13 +179,16 @@ class Laplace:
         prior = model.prior.gaussian()
         if prior is None:
             raise ValueError("the Laplace approximation needs a normal prior.")
+        precisions = layer_precisions(network, prior.precision)
+        if self._starts_narrow(model.likelihood):
+            precisions = torch.full_like(precisions, self.effort.heads_start_scale**-2)
         curvature, batch_size = (
             curvature_of(self.adam.curvature, averaged),
             self._rows_per_step(data.n_rows),
         )
         return Problem(
             data, LaplaceEvidence(averaged, data.data, *curvature, batch_size),
-            layer_precisions(network, prior.precision), invariances is not None,
+            precisions, invariances is not None,
             Seeds(*spawn_seeds(data.seed, len(Seeds._fields))),
         )  # fmt: skip
 
@@ -192,6 +198,9 @@ class Laplace:
         if self.invariances is None:
             automatic = automatic_batch(n_rows)
         return rows_per_step(self.adam.batch_size, n_rows, automatic)
+
+    def _starts_narrow(self, likelihood: Likelihood) -> bool:
+        return self.learn_prior and likelihood.kind == "heteroscedastic"
 
     @property
     def _updates(self) -> Updates:
@@ -213,16 +222,18 @@ class Laplace:
             return problem.evidence.batch_size < problem.data.n_rows
         return self._updates.gradient != "exact"
 
-    def _pace(self, total_weight: float, *, until_sure: bool = False) -> Pace:
+    def _pace(self, problem: Problem, *, until_sure: bool = False) -> Pace:
         block = max(1, self.max_iter // self._updates.n)
         n_blocks = -(-self.max_iter // block)
-        tol = None if self.tol is None else self.tol * total_weight
-        return Pace(self.max_iter, block, int(self._updates.burn_in * n_blocks), tol, until_sure)
+        tol = None if self.tol is None else self.tol * problem.data.total_weight
+        is_due = self.adam.updates is None and self._starts_narrow(problem.model.likelihood)
+        burn_in = 0 if is_due else int(self._updates.burn_in * n_blocks)
+        return Pace(self.max_iter, block, burn_in, tol, until_sure)
 
     def _training(self, problem: Problem) -> Alternation:
         # Online, the curve is that of weights that still move: its noise isn't to end a fit.
         until_sure = self.invariances is None and self._is_online(problem)
-        data, pace = problem.data, self._pace(problem.data.total_weight, until_sure=until_sure)
+        data, pace = problem.data, self._pace(problem, until_sure=until_sure)
         x, network = data.data.x, problem.model.network
         theta = network.init(1, generator=generator_from(problem.seeds.start))[0]
         hyper = problem.start()
