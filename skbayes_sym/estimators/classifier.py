@@ -137,12 +137,9 @@ class BayesianClassifierMixin(ClassifierMixin):
         return self._chosen_likelihood
 
     def _reduce(
-        self,
-        X: Any,
-        functional: Callable[..., list[Tensor]],
-        codes: Array | None = None,
+        self, X: Any, functional: Callable[..., list[Tensor]], codes: Array | None = None,
         law: Callable[[Tensor], Predictive] | None = None,
-    ) -> list[Array]:
+    ) -> list[Array]:  # fmt: skip
         """Functionals of the law, or of another ``law`` of rows, block by block."""
 
         def ask(x: Tensor, rows: slice) -> list[Tensor]:

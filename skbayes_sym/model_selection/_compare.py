@@ -57,14 +57,9 @@ class Judged(NamedTuple):
 
 
 def compare_models(
-    models: Mapping[str, Any],
-    X: Any,
-    y: Any,
-    *,
-    cv: Any = 5,
-    n_jobs: int | None = None,
+    models: Mapping[str, Any], X: Any, y: Any, *, cv: Any = 5, n_jobs: int | None = None,
     random_state: Any = 0,
-) -> Any:
+) -> Any:  # fmt: skip
     r"""Cross-validate models on the same folds and lay out what is known of them.
 
     Parameters

@@ -62,14 +62,9 @@ class EntryKFold:
     """
 
     def __init__(
-        self,
-        n_splits: int = 5,
-        *,
-        by: str = "entries",
-        shuffle: bool = True,
-        random_state: Any = None,
-        columns: Any = "auto",
-    ) -> None:
+        self, n_splits: int = 5, *, by: str = "entries", shuffle: bool = True,
+        random_state: Any = None, columns: Any = "auto",
+    ) -> None:  # fmt: skip
         if not isinstance(n_splits, (int, np.integer)) or n_splits < 2:
             raise ValueError(f"n_splits must be an integer of at least 2, got {n_splits!r}.")
         if not isinstance(by, str) or by not in _BY:
@@ -142,15 +137,11 @@ def _part(X: Any, columns: Any, place: Array) -> Any:
 
 
 def cross_validate_entries(
-    estimator: BaseEstimator,
-    X: Any,
-    *,
-    cv: Any = 5,
+    estimator: BaseEstimator, X: Any, *, cv: Any = 5,
     scoring: Mapping[str, Callable[..., float]] | None = None,
-    params: Mapping[str, Any] | None = None,
-    n_jobs: int | None = None,
+    params: Mapping[str, Any] | None = None, n_jobs: int | None = None,
     return_estimator: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Fit on some observed entries of a matrix, score on the others.
 
     Parameters
@@ -225,13 +216,9 @@ def cross_validate_entries(
 
 
 def _fit_and_score(
-    estimator: BaseEstimator,
-    training: Any,
-    test: Sequence[Array],
-    asked: Any,
-    scoring: dict[str, Callable[..., float]],
-    params: dict[str, Any],
-) -> dict[str, Any]:
+    estimator: BaseEstimator, training: Any, test: Sequence[Array], asked: Any,
+    scoring: dict[str, Callable[..., float]], params: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
     start = time.perf_counter()
     estimator.fit(training, **params)
     fitted = time.perf_counter()

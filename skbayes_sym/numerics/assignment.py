@@ -65,13 +65,9 @@ def runner_up_loss(similarity: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sample_assignments(
-    log_weights: Tensor,
-    n: int,
-    *,
-    generator: torch.Generator,
-    n_iter: int = 10,
+    log_weights: Tensor, n: int, *, generator: torch.Generator, n_iter: int = 10,
     first: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     r"""Draw assignments of rows to columns, roughly in proportion to their weight.
 
     Let :math:`B` be the Sinkhorn scaling of the weights. Columns are visited in decreasing order

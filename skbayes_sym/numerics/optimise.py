@@ -188,16 +188,10 @@ def half_constant_half_linear(progress: float, *, floor: float = 0.02) -> float:
 
 
 def minimise(
-    objective: BufferedLoss,
-    *,
-    groups: Sequence[ParamGroup],
-    max_iter: int,
-    block_size: int,
-    on_step: OnStep,
-    schedule: Callable[[float], float] = half_constant_half_linear,
-    tol: float | None = None,
-    is_cautious: bool = False,
-) -> OptimiseResult:
+    objective: BufferedLoss, *, groups: Sequence[ParamGroup], max_iter: int, block_size: int,
+    on_step: OnStep, schedule: Callable[[float], float] = half_constant_half_linear,
+    tol: float | None = None, is_cautious: bool = False,
+) -> OptimiseResult:  # fmt: skip
     """Minimise a stochastic loss with Adam (Kingma & Ba 2014, Algorithm 1).
 
     ``objective``: its ``params`` are the starting point. ``groups``: step size and range of every
@@ -277,14 +271,9 @@ ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def lbfgs(
-    loss: ValueAndGradient,
-    start: Tensor,
-    *,
-    max_iter: int,
-    bounds: Sequence[tuple[float, float]] | None = None,
-    ftol: float = 2.2e-9,
-    gtol: float = 1e-5,
-) -> Tensor:
+    loss: ValueAndGradient, start: Tensor, *, max_iter: int,
+    bounds: Sequence[tuple[float, float]] | None = None, ftol: float = 2.2e-9, gtol: float = 1e-5,
+) -> Tensor:  # fmt: skip
     """Minimise a smooth loss of a few numbers by L-BFGS-B (Byrd et al. 1995).
 
     ``loss``: position (n,) -> value and gradient (n,); see `by_autograd`. Where either isn't finite
@@ -358,13 +347,9 @@ class FlatAdam:
     """
 
     def __init__(
-        self,
-        params: Tensor,
-        gradient: Tensor,
-        groups: Sequence[ParamGroup],
-        *,
+        self, params: Tensor, gradient: Tensor, groups: Sequence[ParamGroup], *,
         beta2: float = _BETA2,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._beta2, groups = beta2, [g for g in groups if params[g.where].numel()]
         vectors = params, gradient, torch.zeros_like(params), torch.zeros_like(params)
         self._by_rate = {

@@ -187,12 +187,9 @@ class Run:
         return on_step
 
     def minimise(
-        self,
-        objective: BufferedLoss,
-        groups: Sequence[ParamGroup],
-        schedule: Schedule,
+        self, objective: BufferedLoss, groups: Sequence[ParamGroup], schedule: Schedule,
         report: Callable[[float], tuple[str, float]],
-    ) -> OptimiseResult:
+    ) -> OptimiseResult:  # fmt: skip
         """Minimise in a hundred blocks, each reported to the log and to callbacks.
 
         ``report``: what the log says of a block's mean loss.

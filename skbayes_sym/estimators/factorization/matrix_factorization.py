@@ -339,12 +339,9 @@ class SymVIMatrixFactorization(PredictsEntries):
         return self
 
     def _fit(
-        self,
-        X: Any,
-        row_features: Any = None,
-        column_features: Any = None,
+        self, X: Any, row_features: Any = None, column_features: Any = None,
         warm_from: Listed | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         data = MatrixTraining.open(self, X, row_features, column_features)
         model, warm = self._model(data), None
         is_the_same = warm_from is not None and (

@@ -266,15 +266,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         return total / max(len(data.value), 1)
 
     def recommend(
-        self,
-        rows: Any = None,
-        n: int = 10,
-        *,
-        exclude_seen: bool = True,
-        by: str = "mean",
-        n_draws: int = 200,
-        random_state: Any = None,
-    ) -> Recommended:
+        self, rows: Any = None, n: int = 10, *, exclude_seen: bool = True, by: str = "mean",
+        n_draws: int = 200, random_state: Any = None,
+    ) -> Recommended:  # fmt: skip
         """Recommend the best columns for rows.
 
         Parameters

@@ -464,12 +464,9 @@ class EvidenceLaplaceLabels:
         return final
 
     def _search(
-        self,
-        problem: LabelsEvidence,
-        start: Tensor,
-        run: Run,
+        self, problem: LabelsEvidence, start: Tensor, run: Run,
         unrefined: Callable[[LabelsEvidence, Search], ModesFit],
-    ) -> tuple[LabelsEvidence, Search]:
+    ) -> tuple[LabelsEvidence, Search]:  # fmt: skip
         """The problem under the prior that was taken, and its modes.
 
         Of many rows some say where a search leads and which prior to take; from the modes of these

@@ -265,12 +265,9 @@ class SiteInference:
         )  # fmt: skip
 
     def _bounds(
-        self,
-        design: Design,
-        problem: LinearData,
-        state: SiteState,
+        self, design: Design, problem: LinearData, state: SiteState,
         replicates: list[SiteLikelihood],
-    ) -> LinearBounds:
+    ) -> LinearBounds:  # fmt: skip
         """The bound at the optimum, that of the best mean-field posterior, and their difference."""
         family = mean_field(design.inputs)
         start = solve(problem, state.sites, state.prior_variance, state.likelihood, family)

@@ -189,12 +189,9 @@ class Sampled:
 
 
 def _diagnostics(
-    setting: SamplingSetting,
-    explored: Explored,
-    allocation: Allocation,
-    samples: Array,
+    setting: SamplingSetting, explored: Explored, allocation: Allocation, samples: Array,
     modes: list[Mode],
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Figures on mixing, and every reason to doubt them."""
     draws, weighing, problems, decided = allocation
     effort, is_annealed = setting.effort, setting.annealing is not None

@@ -289,12 +289,9 @@ def _mode_sampler(
 
 
 def _refreshed(
-    setting: SamplingSetting,
-    weighing: Weighing,
-    shares: Tensor,
-    generator: torch.Generator,
+    setting: SamplingSetting, weighing: Weighing, shares: Tensor, generator: torch.Generator,
     allowance: Allowance,
-) -> Draws:
+) -> Draws:  # fmt: skip
     """New chains in the modes, as many as their shares (K,) say, as far as ``allowance`` goes."""
     n_chains = setting.n_chains
     counts = largest_remainders(shares, n_chains)

@@ -223,12 +223,9 @@ def found_so_far(params: Tensor, model: GaussianNetwork, predict_seed: int) -> M
 
 
 def noise_excess(
-    data: Training,
-    model: GaussianNetwork,
-    posterior: MeanFieldGaussian,
-    log_noise: Tensor,
+    data: Training, model: GaussianNetwork, posterior: MeanFieldGaussian, log_noise: Tensor,
     seed: int,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Learned noise over the residuals' root mean square, (T,); 1 where nothing is scatter.
 
     At the optimum the noise's variance is that of the residuals of the mean function plus the mean

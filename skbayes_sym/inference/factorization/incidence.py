@@ -116,13 +116,9 @@ class Entries(NamedTuple):
 
 
 def entries(
-    rows: Tensor,
-    columns: Tensor,
-    values: Tensor,
-    shape: tuple[int, int],
-    weights: Tensor | None = None,
-    context: Tensor | None = None,
-) -> Entries:
+    rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int],
+    weights: Tensor | None = None, context: Tensor | None = None,
+) -> Entries:  # fmt: skip
     """Both groupings of the entries ``R[rows[e], columns[e]] = values[e]``.
 
     Within a row, and within a column, the order given is kept. Entries that come row by row are

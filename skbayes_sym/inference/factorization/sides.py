@@ -282,13 +282,9 @@ def rescaled(
 
 
 def update_side(
-    problem: FactorProblem,
-    side: Side,
-    index: int,
-    posterior: FactorState,
-    family: CovarianceFamily,
-    added: GapGradient | None,
-) -> tuple[float, float, ScaleSums | None]:
+    problem: FactorProblem, side: Side, index: int, posterior: FactorState,
+    family: CovarianceFamily, added: GapGradient | None,
+) -> tuple[float, float, ScaleSums | None]:  # fmt: skip
     """Update one side in place.
 
     Returns what its rows add to the expected squared error beyond ``sum r^2``, their entropy, and

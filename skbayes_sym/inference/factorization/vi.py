@@ -90,13 +90,9 @@ WORTH, _MORE_SWEEPS = 1.0, 60
 
 
 def fit_factors(
-    problem: FactorProblem,
-    start: FactorState,
-    covariance: CovarianceFamily,
-    *,
-    gap: GapStream | None,
-    on_sweep: OnSweep,
-) -> Factors:
+    problem: FactorProblem, start: FactorState, covariance: CovarianceFamily, *,
+    gap: GapStream | None, on_sweep: OnSweep,
+) -> Factors:  # fmt: skip
     """Sweep until the ELBO stalls.
 
     ``start``: left as it is; what ``on_sweep`` is told is overwritten by the next sweep. ``gap``:
@@ -133,13 +129,9 @@ def fit_factors(
 
 
 def _sweep(
-    problem: FactorProblem,
-    covariance: CovarianceFamily,
-    number: int,
-    posterior: FactorState,
-    data: Entries,
-    added: GapGradient | None,
-) -> tuple[FactorState, Entries, float]:
+    problem: FactorProblem, covariance: CovarianceFamily, number: int, posterior: FactorState,
+    data: Entries, added: GapGradient | None,
+) -> tuple[FactorState, Entries, float]:  # fmt: skip
     """Update U, then V, in place, then the noise; ``data`` are the sites at ``posterior``.
 
     Returned are the state, its sites and the mean-field bound.

@@ -53,18 +53,10 @@ class GatedGap:
     """
 
     def __init__(
-        self,
-        gap: Gap[MeanField],
-        certificate: UnitGap | None = None,
-        *,
-        generator: torch.Generator,
-        takes_several: bool = True,
-        hold: int = 1,
-        block: int = 10,
-        every: int = 25,
-        max_every: int = 100,
-        tol: float = 1e-2,
-    ) -> None:
+        self, gap: Gap[MeanField], certificate: UnitGap | None = None, *,
+        generator: torch.Generator, takes_several: bool = True, hold: int = 1, block: int = 10,
+        every: int = 25, max_every: int = 100, tol: float = 1e-2,
+    ) -> None:  # fmt: skip
         if gap.side == "upper":
             raise ValueError(f"{gap!r} bounds the gap from above: train on a lower bound.")
         self.gap, self.certificate = gap, certificate
@@ -77,13 +69,9 @@ class GatedGap:
         self._settled: Tensor  # nats, what the certificate said of a saturated gap
 
     def add_gradient(
-        self,
-        loc: Tensor,
-        log_variance: Tensor,
-        gradient: Tensor,
-        step: int,
+        self, loc: Tensor, log_variance: Tensor, gradient: Tensor, step: int,
         share: float | Tensor = 1.0,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Subtract a share of the gap's gradient from the loss's; returns the estimates (nats).
 
         ``loc``, ``log_variance``: one posterior's (P,), or (R, P) of several, which one gate serves
@@ -259,15 +247,9 @@ class SymmetrizedElbo:
     """
 
     def __init__(
-        self,
-        model: GaussianNetwork,
-        batches: Batches,
-        params: Tensor,
-        *,
-        n_draws: int,
-        gap: GatedGap | None = None,
-        warm_up: Sequence[int] = (1,),
-    ) -> None:
+        self, model: GaussianNetwork, batches: Batches, params: Tensor, *, n_draws: int,
+        gap: GatedGap | None = None, warm_up: Sequence[int] = (1,),
+    ) -> None:  # fmt: skip
         self._warm_up = params.new_tensor(warm_up).unsqueeze(1)
         self._last_share = max(warm_up)
         network, likelihood, prior, _ = model

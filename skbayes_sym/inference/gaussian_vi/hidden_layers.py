@@ -99,14 +99,9 @@ class MeanFieldHidden:
 
 
 def draw_layer(
-    inducing: Tensor,
-    values: Tensor,
-    log_gain: Tensor,
-    log_precision: Tensor,
-    prior_scale: Scale,
-    *,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:
+    inducing: Tensor, values: Tensor, log_gain: Tensor, log_precision: Tensor, prior_scale: Scale,
+    *, generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Sample a layer's weights (S, D, H) by Matheron's rule; the KL of their conditional, (S,).
 
     ``inducing`` (S, M, D): U, the sampled inputs of the layer at the inducing points; ``values``

@@ -218,16 +218,9 @@ class LayerwiseElbo:
     """
 
     def __init__(
-        self,
-        posterior: Layerwise,
-        prior: PriorOfLayers,
-        data: Data,
-        params: Tensor,
-        *,
-        n_draws: int,
-        warm_up: int,
-        generator: torch.Generator,
-    ) -> None:
+        self, posterior: Layerwise, prior: PriorOfLayers, data: Data, params: Tensor, *,
+        n_draws: int, warm_up: int, generator: torch.Generator,
+    ) -> None:  # fmt: skip
         self.params, self.gradient = params, torch.zeros_like(params)
         self._posterior, self._prior, self._data = posterior, prior, data
         self._n_draws, self._warm_up, self._generator = n_draws, warm_up, generator

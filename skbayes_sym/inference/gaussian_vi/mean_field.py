@@ -21,14 +21,9 @@ _CHUNK = 1 << 21  # numbers held at once: 16 MB in float64
 
 
 def expected_log_likelihood(
-    network: MLP,
-    likelihood: Likelihood,
-    posterior: MeanFieldGaussian,
-    data: Data,
-    *,
-    n_draws: int,
+    network: MLP, likelihood: Likelihood, posterior: MeanFieldGaussian, data: Data, *, n_draws: int,
     generator: torch.Generator,
-) -> Estimate:
+) -> Estimate:  # fmt: skip
     """``E_q[sum_n weight_n log p(y_n | f_n)]`` of an MLP by local reparametrisation, nats.
 
     Unbiased, in float64; rows are taken in chunks of bounded memory.
@@ -57,14 +52,9 @@ def expected_log_likelihood(
 
 
 def drawn_log_likelihood(
-    network: Network,
-    likelihood: Likelihood,
-    posterior: MeanFieldGaussian,
-    data: Data,
-    *,
-    n_draws: int,
-    generator: torch.Generator,
-) -> Estimate:
+    network: Network, likelihood: Likelihood, posterior: MeanFieldGaussian, data: Data, *,
+    n_draws: int, generator: torch.Generator,
+) -> Estimate:  # fmt: skip
     """`expected_log_likelihood` of any network, by draws of its weights; unbiased, in float64."""
     theta = posterior.sample(n_draws, generator=generator).double()
     x, y, weight = data.x.double(), data.y, data.weight.double()

@@ -65,14 +65,9 @@ class JointDensity:
     """
 
     def __init__(
-        self,
-        model: AveragedNetwork,
-        batches: Batches,
-        hyper: Tensor,
-        *,
-        rest_precision: float,
+        self, model: AveragedNetwork, batches: Batches, hyper: Tensor, *, rest_precision: float,
         reward: float | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._model, self._hyper, self._reward = model, hyper, reward
         self._h = model.hyper.unflatten(hyper)
         self._n = model.network.layout.n_params
@@ -225,13 +220,9 @@ class HyperAscent:
     """
 
     def __init__(
-        self,
-        evidence: LaplaceEvidence,
-        hyper: Tensor,
-        rates: HyperRates,
-        seed: int,
+        self, evidence: LaplaceEvidence, hyper: Tensor, rates: HyperRates, seed: int,
         online: OnlineEvidence | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._evidence, self._hyper = evidence, hyper
         self._seed, self._n_updates, self._online = seed, 0, online
         slices = evidence.model.hyper.slices

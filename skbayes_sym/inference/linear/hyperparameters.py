@@ -139,13 +139,9 @@ def learn_at_sites(
 
 
 def fit_sites(
-    data: LinearData,
-    likelihood: SiteLikelihood,
-    sites: Sites,
-    log_prior_variance: float,
-    learning: Learning,
-    until: Until,
-) -> SitesFit:
+    data: LinearData, likelihood: SiteLikelihood, sites: Sites, log_prior_variance: float,
+    learning: Learning, until: Until,
+) -> SitesFit:  # fmt: skip
     """Site updates, and hyperparameters between them once the sites have settled.
 
     ``sites``: starting point, see `skbayes_sym.inference.linear.sites.first_sites`. Raises

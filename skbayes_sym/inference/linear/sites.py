@@ -136,12 +136,9 @@ def mean_field(inputs: Tensor) -> Family:
 
 
 def solve(
-    data: LinearData,
-    sites: Sites,
-    prior_variance: Tensor,
-    likelihood: SiteLikelihood,
+    data: LinearData, sites: Sites, prior_variance: Tensor, likelihood: SiteLikelihood,
     family: Family = full_covariance,
-) -> SiteState | None:
+) -> SiteState | None:  # fmt: skip
     """Posterior and ELBO of given sites; None where their product isn't normalisable."""
     r, n_outputs = data.features.shape[1], data.n_outputs
     precision = weighted_precision(data, sites)
@@ -262,13 +259,9 @@ def update(
 
 
 def converge(
-    data: LinearData,
-    state: SiteState,
-    family: Family = full_covariance,
-    *,
-    tol: float,
+    data: LinearData, state: SiteState, family: Family = full_covariance, *, tol: float,
     max_iter: int,
-) -> Update:
+) -> Update:  # fmt: skip
     """Updates until one moves no output by ``tol`` standard deviations."""
     moved, acceleration = Update(state, float("inf")), AndersonMixing()
     for _ in range(max_iter):

@@ -138,13 +138,9 @@ def mclachlan(
 
 
 def microcanonical_move(
-    motion: Motion,
-    log_density: LogDensity,
-    *,
-    step_size: Tensor,
-    preconditioner: Preconditioner,
+    motion: Motion, log_density: LogDensity, *, step_size: Tensor, preconditioner: Preconditioner,
     generator: torch.Generator,
-) -> tuple[Motion, Info]:
+) -> tuple[Motion, Info]:  # fmt: skip
     """Move every chain by a step, then refresh its velocity a little; nothing is rejected.
 
     Its law is that of the target but for the energy error of a step, which step sizes bound: at an
@@ -243,14 +239,9 @@ class Annealing:
         return self.n_adam + self.n_hot + self.n_settle
 
     def run(
-        self,
-        state: State,
-        log_density: LogDensity,
-        adaptation: PreconditionerAdaptation,
-        *,
-        generator: torch.Generator,
-        tell: Tell,
-    ) -> Place:
+        self, state: State, log_density: LogDensity, adaptation: PreconditionerAdaptation, *,
+        generator: torch.Generator, tell: Tell,
+    ) -> Place:  # fmt: skip
 
         def walk(place: Place, targets: list[float]) -> Place:
             """Make a microcanonical step for each target of the energy error."""
@@ -301,14 +292,9 @@ class Detour:
         return self.annealing.n_steps
 
     def run(
-        self,
-        state: State,
-        log_density: LogDensity,
-        adaptation: PreconditionerAdaptation,
-        *,
-        generator: torch.Generator,
-        tell: Tell,
-    ) -> Place:
+        self, state: State, log_density: LogDensity, adaptation: PreconditionerAdaptation, *,
+        generator: torch.Generator, tell: Tell,
+    ) -> Place:  # fmt: skip
         began = initial_state(state.position.to(self.posterior.data.x), self.posterior)
         place = self.annealing.run(
             began, self.posterior, KroneckerAdaptation(self.posterior), generator=generator,

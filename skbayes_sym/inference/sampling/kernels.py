@@ -116,14 +116,9 @@ class Kernel(Protocol):
     """
 
     def step(
-        self,
-        state: State,
-        log_density: LogDensity,
-        *,
-        step_size: Tensor,
-        preconditioner: Preconditioner,
-        generator: torch.Generator,
-    ) -> tuple[State, Info]:
+        self, state: State, log_density: LogDensity, *, step_size: Tensor,
+        preconditioner: Preconditioner, generator: torch.Generator,
+    ) -> tuple[State, Info]:  # fmt: skip
         """Move every chain once; ``step_size`` is (C,)."""
 
 
@@ -214,15 +209,9 @@ class HMC:
         return self.path_length * sum(self.jitter) / 2.0
 
     def step(
-        self,
-        state: State,
-        log_density: LogDensity,
-        *,
-        step_size: Tensor,
-        preconditioner: Preconditioner,
-        generator: torch.Generator,
-        n_steps: int | None = None,
-    ) -> tuple[State, Info]:
+        self, state: State, log_density: LogDensity, *, step_size: Tensor,
+        preconditioner: Preconditioner, generator: torch.Generator, n_steps: int | None = None,
+    ) -> tuple[State, Info]:  # fmt: skip
         """Move every chain once; see `Kernel.step`. Of ``n_steps``, if `n_steps` has said it."""
         if n_steps is None:
             n_steps = self.n_steps(float(step_size.median()), generator)

@@ -101,13 +101,9 @@ _LEAST_VARIANCE = 1e-16
 
 
 def by_quadrature(
-    value_and_slope: Callable[[Tensor], tuple[Tensor, Tensor]],
-    mean: Tensor,
-    variance: Tensor,
-    param_slope: Callable[[Tensor], Tensor] | None = None,
-    *,
-    n_nodes: int = N_NODES,
-) -> ExpectedLogProb:
+    value_and_slope: Callable[[Tensor], tuple[Tensor, Tensor]], mean: Tensor, variance: Tensor,
+    param_slope: Callable[[Tensor], Tensor] | None = None, *, n_nodes: int = N_NODES,
+) -> ExpectedLogProb:  # fmt: skip
     """Expectations over ``f ~ N(mean, variance)``, (N, 1) each, by Gauss-Hermite.
 
     The derivatives are those of the quadrature itself, so a fixed point of them is a stationary

@@ -72,13 +72,9 @@ class ElboLikelihood:
         ]
 
     def __call__(
-        self,
-        likelihoods: Sequence[Likelihood],
-        views: LayerViews,
-        data: Data,
-        noise: Sequence[Tensor],
-        d_params: Tensor,
-    ) -> Tensor:
+        self, likelihoods: Sequence[Likelihood], views: LayerViews, data: Data,
+        noise: Sequence[Tensor], d_params: Tensor,
+    ) -> Tensor:  # fmt: skip
         """``sum_n weight_n mean_s E[log p(y_n | f_sn)]``, (R,) nats; its gradient into ``views``.
 
         The gradient comes negated. ``likelihoods``: one a posterior. ``data``: rows of a batch,

@@ -51,12 +51,9 @@ class TranslationGap:
     is_random: ClassVar[bool] = False
 
     def estimate(
-        self,
-        posterior: CorrelatedPosterior,
-        n_draws: int | None = None,
-        *,
+        self, posterior: CorrelatedPosterior, n_draws: int | None = None, *,
         generator: torch.Generator,
-    ) -> Estimate:
+    ) -> Estimate:  # fmt: skip
         """The difference in nats, O(P r^2) for r directions that the data moved."""
         if self.optima is not None:
             return self.optima

@@ -430,14 +430,9 @@ def _tensors(posterior: MeanField, generator: torch.Generator) -> tuple[Tensor, 
 
 
 def unit_gap(
-    layer: UnitTable,
-    loc: Tensor,
-    scale: Tensor,
-    noise: Tensor,
-    permanent: PermanentEstimate,
-    *,
+    layer: UnitTable, loc: Tensor, scale: Tensor, noise: Tensor, permanent: PermanentEstimate, *,
     generator: torch.Generator,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Gap of the units of one layer, one value a draw, (*R, S); see `UnitGap.values`."""
     if not layer.is_plain:  # whose gradient isn't written out
         if loc.ndim > 1:

@@ -48,12 +48,9 @@ def module_function(
 
 
 def largest_change(
-    module: nn.Module,
-    layout: ParamLayout,
-    inputs: tuple[Any, ...],
-    group: SymmetryGroup,
+    module: nn.Module, layout: ParamLayout, inputs: tuple[Any, ...], group: SymmetryGroup,
     n: int = 1,
-) -> float:
+) -> float:  # fmt: skip
     """Largest change of an output under random elements at random weights, relative to outputs.
 
     0 where the module can't tell: it fails in float64, is random or not finite.

@@ -258,12 +258,9 @@ def can_bridge(group: SymmetryGroup) -> bool:
 
 
 def _compare(
-    integrand: Integrand,
-    proposal: _Proposal,
-    draws: Tensor,
-    chains: Tensor,
+    integrand: Integrand, proposal: _Proposal, draws: Tensor, chains: Tensor,
     generator: torch.Generator,
-) -> BridgeRatio:
+) -> BridgeRatio:  # fmt: skip
     """Compare one half's draws with the other half's proposal."""
     proposed = proposal.h.sample(4 * len(draws), generator=generator)
     at_proposed = proposed.new_full((len(proposed),), -inf, dtype=torch.float64)

@@ -110,15 +110,9 @@ class ModeSampler:
     generator: torch.Generator  # chooses the starts
 
     def __call__(
-        self,
-        weighing: Weighing,
-        k: int,
-        n_chains: int,
-        *,
-        seed: int,
-        allowance: Allowance | None = None,
-        on_step: OnStep | None = None,
-    ) -> ChainDraws:
+        self, weighing: Weighing, k: int, n_chains: int, *, seed: int,
+        allowance: Allowance | None = None, on_step: OnStep | None = None,
+    ) -> ChainDraws:  # fmt: skip
         """Run ``n_chains`` chains in mode ``k``; ``on_step`` as in `sample_chains`.
 
         They thin, and trajectories are as long, as far as ``allowance`` goes; what they cost is
