@@ -56,6 +56,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     device: str
     likelihood: Any
+    n_jobs: int | None = None  # of estimators without the parameter, like the next
     verbose: Any
     warm_start: bool = False
     device_: str

@@ -2,12 +2,13 @@
 
 import threading
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
+import joblib
 import torch
 from torch import Tensor
 
@@ -38,6 +39,30 @@ def closing(results: Generator[Any, None, None]) -> Iterator[Generator[Any, None
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"\d+ tasks (which|have)", UserWarning)
             results.close()
+
+
+Result = TypeVar("Result")
+Job = Callable[[], Result]
+
+
+def side_by_side(jobs: Sequence[Job[Result]], n_jobs: int | None) -> Generator[Result, None, None]:
+    """Results of jobs in their order, from as many processes as joblib makes of ``n_jobs``.
+
+    With one process a job is done when its result is asked for. A job is an object, such as a
+    `partial`, not a function and arrays: Dask would hand those to one worker, and a worker that is
+    lost could not be replaced.
+    """
+    if len(jobs) <= 1 or joblib.effective_n_jobs(n_jobs) == 1:
+        yield from (job() for job in jobs)
+        return
+    run = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator")
+    with closing(run(joblib.delayed(_alone)(job) for job in jobs)) as results:
+        yield from results
+
+
+def _alone(job: Job[Result]) -> Result:
+    with one_thread(), torch.no_grad():
+        return job()
 
 
 # What allocators say, of a host and of a GPU.

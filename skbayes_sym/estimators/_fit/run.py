@@ -100,6 +100,7 @@ class Run:
         self, task: Mapping[str, Any], attributes: Callable[[Any], Mapping[str, Any]]
     ) -> None:
         self._task, self._attributes = task, attributes
+        self.n_jobs: int | None = task["estimator"].n_jobs  # processes that the work is shared by
         self._context: Any = None  # of the task, and of its present block; none without callbacks
         self._block: Any = None
         self._reconstruct: Callable[[], Mapping[str, Any]] | None = None
@@ -225,6 +226,7 @@ class Stage(Run):
         self, whole: Run, share: float, as_whole: Callable[[Any], Any] | None = None
     ) -> None:
         self._whole, self._most = whole, max(1, round(share * _BLOCKS))
+        self.n_jobs = whole.n_jobs
         self._as_whole = as_whole
         self._so_far: Callable[[], Any] | None = None
         self._n_blocks, self._done, self._told = 1, 0, 0

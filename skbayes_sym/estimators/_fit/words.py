@@ -74,6 +74,10 @@ symmetry_ : SymmetryGroup
     The part of the network's group that the prior keeps.
 """,
     "every Laplace approximation": """
+n_jobs : int or None
+    Processes (joblib) that share restarts of large networks, or of classes, by Gauss-Newton steps,
+    and the refitting of members; the result does not depend on it. A process takes some three
+    seconds to start.
 n_modes_ : int
     Distinct modes, none of them another's symmetric copy. This and the arrays over modes are
     there where Gauss-Newton steps found some.

@@ -20,7 +20,7 @@ from skbayes_sym.estimators._fit.building import (
 from skbayes_sym.estimators._fit.columns import TakesTables
 from skbayes_sym.estimators._fit.compatibility import refuse
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
+from skbayes_sym.estimators._fit.run import N_JOBS, RUN_CONSTRAINTS
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
@@ -73,6 +73,7 @@ class PoolOfNetworks(NetworkEstimator):
         "standardize": ["boolean"],
         "random_state": ["random_state"],
         "likelihood": OBJECT_CONSTRAINTS["likelihood"],
+        "n_jobs": N_JOBS,
     }
 
     def _networks_at_once(self, n_weights: int) -> float:
@@ -155,6 +156,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it; a number is the same for all rows.
     standardize : as in every regressor
+    n_jobs : as in every Laplace approximation
     device, random_state, verbose : as in every estimator
 
     Attributes
@@ -239,6 +241,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     likelihood: str | Likelihood = "auto"
     noise_std: Any = "learn"
     standardize: bool | str = True
+    n_jobs: int | None = None
     device: str = "auto"
     random_state: Any = None
     verbose: Any = 0
@@ -303,6 +306,7 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
         Distribution of a target given the network's outputs; "auto" is the softmax of classes. The
         evidence that sets the modes knows no other.
     standardize : as in every classifier
+    n_jobs : as in every Laplace approximation
     device, random_state, verbose : as in every estimator
 
     Attributes
@@ -373,6 +377,7 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     n_members: int = 10
     likelihood: str | Likelihood = "auto"
     standardize: bool = True
+    n_jobs: int | None = None
     device: str = "auto"
     random_state: Any = None
     verbose: Any = 0

@@ -1,6 +1,7 @@
 """Deep ensembles as a method: one posterior, many starting points, one loop."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ from skbayes_sym.inference.map import (
 )
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.priors import ScalesByGroup
+from skbayes_sym.numerics.machine import side_by_side
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -86,18 +88,20 @@ class Refitting:
         n_numbers = data.n_rows * model.network.n_outputs * p
         return work <= self.most_work and n_numbers <= self.most_numbers
 
-    def refitted(self, theta: Array, scale: Tensor, data: Training, model: Model) -> Refitted:
+    def refitted(
+        self, theta: Array, scale: Tensor, data: Training, model: Model, n_jobs: int | None = None
+    ) -> Refitted:
         """All members, ``theta`` (M, P), and the factor on the variance they have in common.
 
         ``scale`` (P,), or (M, P) of every member its own: the prior's standard deviations.
         """
         network, rows = fully_connected(model.network), data.double_data
-        scale = scale.to(rows.x)
         members: list[RefittedMember] = []
         left_out: list[LeftOut] = []
         weights = torch.as_tensor(theta).to(rows.x)
-        for theta_m, prior_scale in zip(weights, scale.expand_as(weights), strict=True):
-            member, logits, terms = refit(network, theta_m, prior_scale, rows)
+        each = zip(weights, scale.to(weights).expand_as(weights), strict=True)
+        jobs = [partial(refit, network, theta_m, prior, rows) for theta_m, prior in each]
+        for member, logits, terms in side_by_side(jobs, n_jobs):
             members.append(member)
             left_out.append(without_itself(logits, terms))
         together = RefittedMembers.of(members)
@@ -211,7 +215,7 @@ class DeepEnsemble:
             how, ended = self.refitting, result.stopped == "interrupted"
             if how is not None and not ended and how.is_due(self.n_members, data, model):
                 scales = prior_scales(members, model)
-                refitted = how.refitted(members.theta, scales, data, model)
+                refitted = how.refitted(members.theta, scales, data, model, run.n_jobs)
                 logger.info(
                     "members refitted as linearised networks, variance scale %g", refitted[1]
                 )

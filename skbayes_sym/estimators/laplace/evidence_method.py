@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import joblib
 import numpy as np
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ from skbayes_sym.inference.laplace.search.beginnings import (
     noise_share,
     search_labels,
     search_numbers,
+    search_one,
     unexplained_share,
 )
 from skbayes_sym.inference.laplace.search.evidence_problem import (
@@ -375,7 +377,7 @@ class _Searches(NamedTuple):
             tol = max(effort.rough_tol, 0.0 if isinstance(tol, str) else tol)
         steps = min(how.max_iter, effort.rough_steps)
         more = min(how.max_iter + how.max_more - steps, effort.rough_more)
-        how = EvidenceSearch(steps, tol, more, is_wary=True)
+        how = EvidenceSearch(steps, tol, more, is_wary=True, n_jobs=how.n_jobs)
         generator = generator_from(self.seeds[2])
         fold = folds(self.data.n_rows, effort.folds, generator=generator).to(self.data.device)
         start, on_step = self._draw(problem, MODES_A_FOLD * effort.folds), self._on_step(problem)
@@ -394,7 +396,7 @@ class _Searches(NamedTuple):
         if isinstance(max_iter, str):
             max_iter = effort.steps_of_mode(self.data.n_rows, problem.network, is_clear=is_clear)
             more = effort.more * max_iter
-        return EvidenceSearch(max_iter, self.method.tol, more)
+        return EvidenceSearch(max_iter, self.method.tol, more, n_jobs=self.run.n_jobs)
 
     def _fit(self, problem: NumbersEvidence, search: Search) -> ModesFit:
         return ModesFit(search, problem.network, problem.prior, self.seeds[1])
@@ -454,7 +456,7 @@ class EvidenceLaplaceLabels:
             fit = unrefined(problem, search)
             run.keep(lambda: fit)
             modes = fit.search.modes
-            refined = refine(problem, modes)
+            refined = refine(problem, modes, n_jobs=run.n_jobs)
             final = replace(fit, refined=refined)
             if isinstance(self.variance_scale, str):
                 choice = choose_variance_scale(problem, refined, modes.shares)
@@ -497,8 +499,7 @@ class EvidenceLaplaceLabels:
                 either = [*best, (problem, search)]
                 return max(either, key=lambda one: float(one[1].modes.score.max()))
 
-            is_doubted = torch.tensor([doubted], device=theta.device)
-            search = how.search(problem, theta.unsqueeze(0), is_doubted, keeping(better))
+            search = search_one(how, problem, theta, doubted, keeping(better))
             best[:] = [better(search)]
             run.keep(lambda: unrefined(*best[0]))
             return search
@@ -506,7 +507,10 @@ class EvidenceLaplaceLabels:
         alternative = None
         if tries and self.alternative is not None:
             alternative = scales_by_group(self.alternative.bind(problem.network.layout))
-        some, rough = search_labels(search, some, start, alternative, tries=tries)
+        # Other processes don't tell of their steps.
+        one = search if joblib.effective_n_jobs(run.n_jobs) == 1 else partial(search_one, how)
+        n_jobs = run.n_jobs
+        some, rough = search_labels(one, some, start, alternative, tries=tries, n_jobs=n_jobs)
         problem = replace(problem, prior=some.prior)
         if rough.has_ended or len(some.data.x) == len(problem.data.x):
             return problem, rough

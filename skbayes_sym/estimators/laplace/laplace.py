@@ -15,6 +15,7 @@ from skbayes_sym.estimators._fit.building import (
     prior_object,
 )
 from skbayes_sym.estimators._fit.compatibility import Fitted, Method
+from skbayes_sym.estimators._fit.run import N_JOBS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
@@ -62,6 +63,7 @@ OWN_CONSTRAINTS: dict[str, list[Any]] = {
     "optimizer": [StrOptions({"auto", "gauss-newton", "adam"}), GaussNewton, Adam],
     "max_iter": [StrOptions({"auto"}), *CONSTRAINTS["max_iter"]],
     "tol": [StrOptions({"auto"}), *CONSTRAINTS["tol"]],
+    "n_jobs": N_JOBS,
 }
 
 
@@ -79,6 +81,7 @@ class ChoosesOptimizer(LaplaceEstimator):
     max_iter: int | str = "auto"
     standardize: bool | str = True
     tol: float | str | None = "auto"
+    n_jobs: int | None = None
     device: str = "auto"
     random_state: Any = None
     verbose: Any = 0
@@ -239,6 +242,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         A restart ends when its log evidence moves by less than this many nats per row over three
         steps, three times in a row; "auto" is 5e-6. Adam stops when the log evidence gains less
         than this many from one tenth of ``max_iter`` to the next; "auto" is 1e-3. None never stops.
+    n_jobs : as in every Laplace approximation
     device, random_state, verbose : as in every estimator
     noise_std : as in every regressor
 
@@ -383,6 +387,7 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         weight over two updates of the scales, twice in a row; "auto" is a tenth of a nat in all.
         Adam stops when the log evidence gains less than this many from one tenth of ``max_iter``
         to the next; "auto" is 1e-3. None never stops.
+    n_jobs : as in every Laplace approximation
     device, random_state, verbose : as in every estimator
     predictive : {"sampling", "plugin"} or int, default="sampling"
         How probabilities are averaged over the linearised posterior: by draws of the logits (200 of

@@ -81,7 +81,8 @@ class StackTask:
     seed: int
     of_y: tuple[float, float] = (0.0, 1.0)
     classes: Array | None = None
-    device: str = "auto"  # of networks
+    device: str = "auto"  # of networks, like the next
+    n_jobs: int | None = None
     deadline: float = float("inf")  # of time.monotonic()
     effort: StackEffort = StackEffort()
 
@@ -393,8 +394,10 @@ class Networks:
     def _fitted(self, task: StackTask, settings: dict[str, Any]) -> Any:
         kind: Any = BayesianMLPClassifier if task.n_classes else BayesianMLPRegressor
         model = kind(**settings, random_state=task.seed % 2**32, device=task.device)
-        if task.deadline < float("inf"):
+        if task.deadline < float("inf"):  # other processes wouldn't hear of it
             model.set_callbacks(Deadline(task.deadline))
+        else:
+            model.set_params(n_jobs=task.n_jobs)
         x, y, weight = task.arrays
         with warnings.catch_warnings(), config_context(skip_parameter_validation=True):
             warnings.simplefilter("ignore")  # of parts that no one can reach

@@ -157,6 +157,7 @@ class Stack(RowEstimator):
                 float(scaling.mean[0]), float(scaling.scale[0])
             ),
             classes=labels, device=self.device, deadline=deadline, effort=effort,
+            n_jobs=self.n_jobs,
         )  # fmt: skip
 
     def _folds(self, targets: Array, n_folds: int, seed: int) -> list[tuple[Array, Array]]:
@@ -282,8 +283,8 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
         Folds of every member's left-out rows. By default members leave rows out in closed form, out
         of bag or by approximation where they can, by five folds else.
     n_jobs : int or None, default=None
-        Processes that share the work (joblib): members at once, networks aside. The numbers don't
-        depend on it.
+        Processes that share the work (joblib): members at once, then parts of networks, unless
+        ``max_seconds`` is given. The numbers don't depend on it.
     max_seconds : float, default=None
         Time from which no other member is begun, and networks stop where they are. With it a fit
         can't be repeated to the bit.

@@ -30,6 +30,7 @@ at the data: :math:`\mu = S V m`, and :math:`C = S^2 - U U'` with few columns U.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log, log1p
 from typing import NamedTuple
 
@@ -59,6 +60,7 @@ from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.linalg import cholesky
+from skbayes_sym.numerics.machine import side_by_side
 from skbayes_sym.numerics.memory import rows_within
 
 
@@ -76,33 +78,38 @@ class RefinedModes(NamedTuple):
         return torch.cholesky_inverse(self.factor)
 
 
-def refine(problem: LabelsEvidence, modes: Modes, n_steps: int = 6) -> RefinedModes:
-    """Variational steps from every mode.
+def refine(
+    problem: LabelsEvidence, modes: Modes, n_steps: int = 6, n_jobs: int | None = None
+) -> RefinedModes:
+    """Variational steps from every mode, in ``n_jobs`` processes.
 
     Each costs what two steps of the search cost and one pass for ``J C J'``.
     """
-    laws = []
-    for r in range(len(modes.theta)):
-        mode = mapped(lambda t, r=r: t[r : r + 1], modes)
-        theta, hyper = mode.theta, SearchHyper(mode.hyper, mode.noise_precision)
-        precision = mode.hyper.exp()[:, problem.prior.group]
-        damping = theta.new_full((1,), INITIAL_DAMPING)
-        system: System = WeightSystem(mode.factor, torch.zeros_like(mode.n_iter))
-        # Laplace's covariance of the logits is too wide.
-        spread = 0.5 * problem.logits(theta[0], system.covariance[0]).covariance
-        for i in range(n_steps):
-            if i:
-                present = problem.logits(theta[0], system.covariance[0]).covariance
-                spread = torch.lerp(spread, present, 0.6)
-            averaged = replace(problem, root=symmetric_root(spread))
-            theta, damping, _ = step(
-                lambda theta, _, averaged=averaged: averaged.misfit(theta),  # type: ignore[misc]
-                theta, averaged.expansion(theta), precision, damping,
-            )  # fmt: skip
-            system = averaged.system(averaged.expansion(theta).curvature, hyper)
-        laws.append((theta[0], system.cholesky()[0], symmetric_root(spread)))
-    theta, factor, root = (torch.stack(t) for t in zip(*laws, strict=True))
+    each = [mapped(lambda t, r=r: t[r : r + 1], modes) for r in range(len(modes.theta))]
+    jobs = [partial(_refined, problem, mode, n_steps) for mode in each]
+    theta, factor, root = map(torch.stack, zip(*side_by_side(jobs, n_jobs), strict=True))
     return RefinedModes(theta, modes.hyper, factor, root)
+
+
+def _refined(problem: LabelsEvidence, mode: Modes, n_steps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights, factor and root of one law."""
+    theta, hyper = mode.theta, SearchHyper(mode.hyper, mode.noise_precision)
+    precision = mode.hyper.exp()[:, problem.prior.group]
+    damping = theta.new_full((1,), INITIAL_DAMPING)
+    system: System = WeightSystem(mode.factor, torch.zeros_like(mode.n_iter))
+    # Laplace's covariance of the logits is too wide.
+    spread = 0.5 * problem.logits(theta[0], system.covariance[0]).covariance
+    for i in range(n_steps):
+        if i:
+            present = problem.logits(theta[0], system.covariance[0]).covariance
+            spread = torch.lerp(spread, present, 0.6)
+        averaged = replace(problem, root=symmetric_root(spread))
+        theta, damping, _ = step(
+            lambda theta, _, averaged=averaged: averaged.misfit(theta),  # type: ignore[misc]
+            theta, averaged.expansion(theta), precision, damping,
+        )  # fmt: skip
+        system = averaged.system(averaged.expansion(theta).curvature, hyper)
+    return theta[0], system.cholesky()[0], symmetric_root(spread)
 
 
 VARIANCE_SCALES = (0.0, 0.1, 0.3, 1.0, 3.0)

@@ -34,7 +34,7 @@ from skbayes_sym.inference.sampling.warmup import (
     RunningMoments,
     reasonable_step_size,
 )
-from skbayes_sym.numerics.machine import closing, one_thread, to_host
+from skbayes_sym.numerics.machine import closing, one_thread, side_by_side, to_host
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 
@@ -378,9 +378,7 @@ def sample_chains(
         if len(blocks) == 1 or joblib.effective_n_jobs(n_jobs) == 1:
             _in_turn(jobs, gathered, on_step)
         else:
-            each = (joblib.delayed(job)() for job in jobs)
-            run = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")
-            with closing(run(each)) as finished:
+            with closing(side_by_side(jobs, n_jobs)) as finished:
                 for index, part in gathered.loop.steps(finished):
                     gathered.add(index, part)
                     if on_step is not None:
@@ -391,8 +389,7 @@ def sample_chains(
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """Run of a block. An object, not a function of arrays: Dask would hand those to one worker,
-    and a worker that is lost could not be replaced."""
+    """Run of a block, for `side_by_side`."""
 
     sampler: Sampler
     index: int

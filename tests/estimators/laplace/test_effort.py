@@ -398,7 +398,7 @@ def test_noisy_labels_take_the_flat_prior(fits):
 def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
     """Than modes of the steep prior that believe all labels."""
     believing = partial(modes.search_labels, tries=False)
-    monkeypatch.setattr(modes, "search_labels", lambda *args, tries: believing(*args))
+    monkeypatch.setattr(modes, "search_labels", lambda *args, **_: believing(*args))
     plain = LaplaceClassifier(10, optimizer=GaussNewton(2), prior=STEEP, random_state=0).fit(
         *noisy_labels()
     )

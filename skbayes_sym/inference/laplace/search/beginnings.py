@@ -11,10 +11,12 @@ one start after another: in both ways, and the mode of the higher evidence is ke
 classes both ways end in the same modes, and one is enough.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
+import joblib
 import torch
 from torch import Tensor
 
@@ -30,6 +32,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import ScalesByGroup
+from skbayes_sym.numerics.machine import side_by_side
 
 # Nats per row that a mode leaves unexplained, below which classes count as separated.
 SEPARATED = 0.05
@@ -58,7 +61,7 @@ def search_numbers(
         first = how.resumed(problem, mapped(lambda t: t[:n_first], begun), on_step)
     else:
         first = how.search(problem, theta[:n_first], doubted, on_step)
-    as_found = first.of(torch.arange(n, device=theta.device))
+    as_found = first.of(torch.arange(min(n, len(first.stopped)), device=theta.device))
     if first.has_ended:
         return as_found
     kept = _kept(first.modes.score, doubted, n)
@@ -104,35 +107,52 @@ def _kept(score: Tensor, doubted: Tensor, n: int) -> Tensor:
 OneSearch = Callable[[LabelsEvidence, Tensor, bool], Search]
 
 
+def search_one(
+    how: EvidenceSearch, problem: LabelsEvidence, start: Tensor, doubted: bool,
+    on_step: OnSearch | None = None,
+) -> Search:  # fmt: skip
+    """A `OneSearch`, as said; in another process without ``on_step``."""
+    is_doubted = torch.tensor([doubted], device=start.device)
+    return how.search(problem, start.unsqueeze(0), is_doubted, on_step)
+
+
 def search_labels(
     search: OneSearch, problem: LabelsEvidence, starts: Tensor,
     alternative: ScalesByGroup | None = None, *, tries: bool = True,
+    n_jobs: int | None = None,
 ) -> tuple[LabelsEvidence, Search]:  # fmt: skip
     """The problem, under the prior that was taken, and a mode from every start (R, P).
 
     Where labels are noisy, if noise is looked for at all, the alternative prior is tried from the
     first start, and all modes are of the prior with the higher evidence: 2 (R + 1) searches in
-    place of R. One that was told to end is the last.
+    place of R. One that was told to end is the last. Of ``n_jobs`` processes two begin with a
+    start each.
     """
-    first = search(problem, starts[0], False)
+
+    def found(*ways: tuple[LabelsEvidence, Tensor, bool]) -> list[Search]:
+        searches: list[Search] = []
+        for one in side_by_side([partial(search, *way) for way in ways], n_jobs):
+            searches.append(one)
+            if one.has_ended:
+                break
+        return searches
+
+    at_once, start, of_all = min(2, joblib.effective_n_jobs(n_jobs)), starts[0], problem
+    first, *early = found(*((problem, one, False) for one in starts[:at_once]))
     is_noisy = tries and not first.has_ended and unexplained(problem, first) >= SEPARATED
     if is_noisy:
-        first = _better_way(search, problem, starts[0], first)
-        if alternative is not None and not first.has_ended:
-            other = replace(problem, prior=alternative)
-            second = _better_way(search, other, starts[0])
-            if _is_higher(second, first):
-                problem, first = other, second
-            elif second.has_ended:
-                first = first.ended_by(second.stop_reason)
-    searches = [first]
-    for start in starts[1:]:
-        if searches[-1].has_ended:
-            break
-        searches.append(
-            _better_way(search, problem, start) if is_noisy else search(problem, start, False)
-        )
-    return problem, joined(searches)
+        other = problem if alternative is None else replace(problem, prior=alternative)
+        second = [] if alternative is None else [(other, start, False), (other, start, True)]
+        ways = found((problem, start, True), *second)
+        first, second_best = _best([first, *ways[:1]]), _best(ways[1:]) if ways[1:] else None
+        if second_best is not None and second_best.modes.score[0] > first.modes.score[0]:
+            problem, first = other, second_best
+        first = first.ended_by(ways[-1].stop_reason) if ways[-1].has_ended else first
+    beginnings = (False, True) if is_noisy else (False,)
+    rest = [(problem, start, doubted) for start in starts[1:] for doubted in beginnings]
+    early, n = early if problem is of_all else [], len(beginnings)
+    each = [] if first.has_ended else [*early, *found(*rest[len(early) :])]
+    return problem, joined([first, *(_best(each[i : i + n]) for i in range(0, len(each), n))])
 
 
 def unexplained(problem: LabelsEvidence, search: Search) -> float:
@@ -140,21 +160,10 @@ def unexplained(problem: LabelsEvidence, search: Search) -> float:
     return float(problem.misfit(search.modes.theta[:1])[0] / problem.data.weight.sum())
 
 
-def _better_way(
-    search: OneSearch, problem: LabelsEvidence, start: Tensor, believed: Search | None = None
-) -> Search:
-    """The mode of the higher evidence that the two beginnings lead to."""
-    if believed is None:
-        believed = search(problem, start, False)
-    if believed.has_ended:
-        return believed
-    doubted = search(problem, start, True)
-    better = doubted if _is_higher(doubted, believed) else believed
-    return better.ended_by(doubted.stop_reason) if doubted.has_ended else better
-
-
-def _is_higher(one: Search, other: Search) -> bool:
-    return bool(one.modes.score[0] > other.modes.score[0])
+def _best(ways: Sequence[Search]) -> Search:
+    """The mode of the highest evidence, of equal ones the first; ended if the last was told to."""
+    best = max(ways, key=lambda way: float(way.modes.score[0]))
+    return best.ended_by(ways[-1].stop_reason) if ways[-1].has_ended else best
 
 
 MODES_A_FOLD = 2  # one begun believing the targets, one doubting them

@@ -21,6 +21,7 @@ from functools import partial
 from math import inf, nan
 from typing import Any, NamedTuple, TypeVar, cast
 
+import joblib
 import torch
 from torch import Tensor
 
@@ -32,6 +33,7 @@ from skbayes_sym.inference.laplace.search.evidence_problem import (
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, step
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import LayerScales
+from skbayes_sym.numerics.machine import side_by_side
 from skbayes_sym.numerics.optimise import Loop, Stopped, gravest
 
 
@@ -185,6 +187,35 @@ class _State(NamedTuple):
     n_iter: Tensor  # (R,)
 
 
+class _Start(NamedTuple):
+    """Where restarts begin."""
+
+    problem: EvidenceProblem
+    at_first: EvidenceProblem  # while scales and noise stay
+    hyper: SearchHyper
+    theta: Tensor  # (R, P)
+    doubted: Tensor  # (R,)
+    n_before: int  # steps that count as made
+
+    def parts(self) -> list["_Start"]:
+        """One a restart where a step is so much arithmetic that a batch saves nothing.
+
+        Whatever the number of processes: a batch rounds otherwise than its parts. Fewer weights
+        have modes that several restarts find, which a batch tells.
+        """
+        (n, p), device = self.theta.shape, self.theta.device
+        n_rows = self.problem.data.y.shape[0]
+        if n == 1 or device.type != "cpu" or p < 200 or n_rows < p or n_rows * p**2 < 1e8:
+            return [self]
+        return [self._of(r) for r in torch.arange(n).split(1)]
+
+    def _of(self, which: Tensor) -> "_Start":
+        problem = self.problem.of(which)
+        at_first = problem if self.at_first is self.problem else self.at_first.of(which)
+        parts = (self.hyper.of(which), self.theta[which], self.doubted[which])
+        return _Start(problem, at_first, *parts, self.n_before)
+
+
 @dataclass(frozen=True)
 class EvidenceSearch:
     """How modes are searched for.
@@ -197,6 +228,7 @@ class EvidenceSearch:
     tol: float | str | None = "auto"  # the problem's; None never stops
     max_more: int = 0  # further steps of restarts whose evidence still rises steeply
     is_wary: bool = False  # see `gauss_newton.step`; searches of labels always are
+    n_jobs: int | None = None  # processes, as `side_by_side` has it
 
     def search(
         self, problem: EvidenceProblem, theta: Tensor, doubted: Tensor | None = None,
@@ -209,7 +241,7 @@ class EvidenceSearch:
         if doubted is None:
             doubted = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
         at_first, hyper = problem.begin(doubted)
-        return self._steps(problem, at_first, hyper, theta, doubted, 0, on_step)
+        return self._joined(_Start(problem, at_first, hyper, theta, doubted, 0), on_step)
 
     def resumed(
         self, problem: EvidenceProblem, modes: Modes, on_step: OnSearch | None = None
@@ -220,13 +252,34 @@ class EvidenceSearch:
         """
         hyper, sure = SearchHyper(modes.hyper, modes.noise_precision), modes.n_iter < 0
         n_before = min(problem.schedule.best_start, self.max_iter - 1)
-        return self._steps(problem, problem, hyper, modes.theta, sure, n_before, on_step)
+        start = _Start(problem, problem, hyper, modes.theta, sure, n_before)
+        return self._joined(start, on_step)
 
-    def _steps(
-        self, problem: EvidenceProblem, at_first: EvidenceProblem, hyper: SearchHyper,
-        theta: Tensor, doubted: Tensor, n_before: int, on_step: OnSearch | None,
-    ) -> Search:  # fmt: skip
-        """All steps after ``n_before``; ``at_first``: the problem while scales and noise stay."""
+    def _joined(self, start: _Start, on_step: OnSearch | None) -> Search:
+        """Modes of all restarts; told to end, of those that had begun."""
+        parts, found = start.parts(), list[Search]()
+        n = len(parts)
+        if n == 1:
+            return self._steps(start, on_step)
+
+        def told(step: int, so_far: Callable[[], Search]) -> bool:
+            # Together as often as the steps of one.
+            together = lambda: joined([*found, so_far()])  # noqa: E731
+            return step % n == 0 and on_step is not None and on_step(step, together)
+
+        is_here = joblib.effective_n_jobs(self.n_jobs) == 1
+        jobs = [partial(self._steps, part, told if is_here else None) for part in parts]
+        for search in side_by_side(jobs, self.n_jobs):
+            found.append(search)
+            if search.has_ended:
+                break
+            if on_step is not None and on_step(self.max_iter, lambda: joined(found)):
+                return joined([*found[:-1], search.ended_by("callback")])
+        return joined(found)
+
+    def _steps(self, start: _Start, on_step: OnSearch | None) -> Search:
+        """All steps after ``n_before``."""
+        problem, at_first, hyper, theta, doubted, n_before = start
         how, n = problem.schedule, len(theta)
         none = torch.zeros(n, dtype=torch.int64, device=theta.device)
         here = _Place(theta, hyper, *theta.new_full((2, n), nan))
