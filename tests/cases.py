@@ -360,15 +360,12 @@ PRIORS: dict[str, UnboundPrior] = {
 
 # Of rows of three numbers.
 AUGMENTATIONS: dict[str, Augmentation] = {
-    "none": Identity(),
-    "rotation": Rotation2D(columns=(2, 0), centre=(0.3, -1.0)),
-    "translation": ColumnShift(),
-    "translation-of-one": ColumnShift(columns=(1,)),
-    "log-scale": LogScale(),
-    "log-scales": LogScale(columns=(0, 2), joint=False),
+    "none": Identity(), "rotation": Rotation2D(columns=(2, 0), centre=(0.3, -1.0)),
+    "translation": ColumnShift(), "translation-of-one": ColumnShift(columns=(1,)),
+    "log-scale": LogScale(), "log-scales": LogScale(columns=(0, 2), joint=False),
     "composed": Composed((Rotation2D(), ColumnShift(columns=(2,)), Rotation2D((1, 2)))),
     "in-units": InRescaledUnits(Rotation2D(), (1.0, 0.0, 2.0), (1.5, 2.0, 1.0)),
-}
+}  # fmt: skip
 
 
 class LikelihoodCase(NamedTuple):

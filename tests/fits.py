@@ -29,13 +29,10 @@ _NET = {"hidden_layer_sizes": (3,), "random_state": 0}
 _STEPS = {**_NET, "max_iter": 20, "tol": None}
 _MEMBERS = {**_STEPS, "n_members": 3}
 _CHAINS = {
-    **_NET,
-    "prior": 1.0,
-    "n_chains": 4,
-    "n_draws": 5,
+    **_NET, "prior": 1.0, "n_chains": 4, "n_draws": 5,
     "remove_symmetries": sk.ModeWeights("uniform"),
     "sampler": sk.Chains(sk.HMC(max_leapfrog=8), init="prior", n_warmup=12),
-}
+}  # fmt: skip
 _LAPLACE = {**_STEPS, "max_iter": 10, "optimizer": sk.EvidenceAdam(updates=sk.Updates(4))}
 _ANNEALING = sk.Annealing(4, 6, n_settle=4)
 _MODES = {"optimizer": sk.GaussNewton(2), "max_iter": 10}

@@ -20,13 +20,10 @@ _VARIATIONAL = {
     "random_state": 0,
 }  # fmt: skip
 _TINY = {
-    "hidden_layer_sizes": (3,),
-    "max_iter": 40,
-    "optimizer": sk.EvidenceAdam(updates=sk.Updates(2)),
-    "tol": None,
-    "invariances": Invariances([ColumnShift()], 2, n_predict_augmentations=2),
+    "hidden_layer_sizes": (3,), "max_iter": 40, "optimizer": sk.EvidenceAdam(updates=sk.Updates(2)),
+    "tol": None, "invariances": Invariances([ColumnShift()], 2, n_predict_augmentations=2),
     "random_state": 0,
-}
+}  # fmt: skip
 _MODES = {
     "hidden_layer_sizes": (2,),
     "optimizer": sk.GaussNewton(2),

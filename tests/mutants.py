@@ -351,8 +351,8 @@ MUTANTS = [
            "freedoms = (rows.weight.sum() - 0.5 * taken)", "inference/test_member_scales.py"),
     Mutant("inference/map.py", "self._holds_noise = True", "self._holds_noise = False",
            "inference/test_member_scales.py"),
-    Mutant("estimators/ensemble/members.py", "zip(weights, scale.expand_as(weights), strict=True)",
-           "zip(weights, scale.expand_as(weights).flip(0), strict=True)",
+    Mutant("estimators/ensemble/members.py", "scale.to(weights).expand_as(weights), strict",
+           "scale.to(weights).expand_as(weights).flip(0), strict",
            "estimators/ensemble/test_estimator.py"),
     # Units of the data, in the estimators.
     Mutant("estimators/_fit/training.py", "return -float(self.rows.weight.sum() * np.log",

@@ -207,27 +207,18 @@ def _torch_cuda(library: ctypes.CDLL, device: Device, memory: int) -> dict:
         )
 
     return {
-        "_lazy_init": lambda: None,
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda _: None,
-        "synchronize": lambda *_: None,
-        "empty_cache": lambda: None,
-        "manual_seed": seed_all,
+        "_lazy_init": lambda: None, "is_available": lambda: True, "is_initialized": lambda: True,
+        "device_count": lambda: 1, "current_device": lambda: 0, "set_device": lambda _: None,
+        "synchronize": lambda *_: None, "empty_cache": lambda: None, "manual_seed": seed_all,
         "manual_seed_all": seed_all,
         "mem_get_info": lambda *_: (memory - device.live_bytes(), memory),
         "memory_allocated": lambda *_: device.live_bytes(),
         "memory_reserved": lambda *_: device.live_bytes(),
         "max_memory_allocated": lambda *_: device.peak_bytes(),
         "reset_peak_memory_stats": lambda *_: device.peak_bytes(reset=True),
-        "get_device_properties": properties,
-        "get_device_name": lambda *_: "pretend",
-        "get_device_capability": lambda *_: (9, 0),
-        "Stream": nowhere,
-        "CUDAGraph": nowhere,
-    }
+        "get_device_properties": properties, "get_device_name": lambda *_: "pretend",
+        "get_device_capability": lambda *_: (9, 0), "Stream": nowhere, "CUDAGraph": nowhere,
+    }  # fmt: skip
 
 
 @cache

@@ -175,40 +175,28 @@ NETWORKS = [kind for kind in KINDS if "hidden_layer_sizes" in inspect.signature(
 
 # One name, several meanings: in estimators of networks...
 OF_NETWORKS = {
-    "chain_weights_": "members aren't chains",
-    "elbo_": "of a symmetrised posterior or not",
-    "log_evidence_": "of one mode or of all",
-    "log_evidence_curve_": "of one mode or of the best",
+    "chain_weights_": "members aren't chains", "elbo_": "of a symmetrised posterior or not",
+    "log_evidence_": "of one mode or of all", "log_evidence_curve_": "of one mode or of the best",
     "log_posterior_samples_": "members and draws, targets and labels",
     "n_members": "trained networks, or whatever completes an ensemble",
-    "n_predict_samples": "of different things",
-    "network_": "of one posterior or of its modes",
-    "noise_std_": "of one posterior or of several",
-    "noise_std_samples_": "members and draws",
-    "optimizer": "what it says differs",
-    "posterior_": "a family each",
-    "prior_scale_": "of layers, groups or all coefficients",
-    "samples_": "members and draws",
-    "standardize": "of inputs, or of targets too",
-    "tol": "what has to gain differs",
-}
+    "n_predict_samples": "of different things", "network_": "of one posterior or of its modes",
+    "noise_std_": "of one posterior or of several", "noise_std_samples_": "members and draws",
+    "optimizer": "what it says differs", "posterior_": "a family each",
+    "prior_scale_": "of layers, groups or all coefficients", "samples_": "members and draws",
+    "standardize": "of inputs, or of targets too", "tol": "what has to gain differs",
+}  # fmt: skip
 # ... and in the linear models and the factorisation besides.
 OF_ALL = OF_NETWORKS | {
-    "coef_": "labels have no units",
-    "elbo_curve_": "after an update, a sweep or a block of steps",
+    "coef_": "labels have no units", "elbo_curve_": "after an update, a sweep or a block of steps",
     "elbo_mean_field_": "of the best mean-field posterior, or of the one that was averaged",
     "elbo_std_error_": "of the number that is estimated",
-    "likelihood": "linear models have likelihoods by name",
-    "max_iter": "updates, sweeps or steps",
-    "n_iter_": "updates, sweeps or steps",
-    "noise_std": "of targets or of a matrix",
-    "prior": "of weights or coefficients",
-    "site_location_": "a row of several classes has several",
+    "likelihood": "linear models have likelihoods by name", "max_iter": "updates, sweeps or steps",
+    "n_iter_": "updates, sweeps or steps", "noise_std": "of targets or of a matrix",
+    "prior": "of weights or coefficients", "site_location_": "a row of several classes has several",
     "site_variance_": "a row of several classes has several",
-    "stop_reason_": "steps, updates or sweeps",
-    "symmetry_": "of units or of components",
+    "stop_reason_": "steps, updates or sweeps", "symmetry_": "of units or of components",
     "symmetry_gap_": "in closed form, by permanents or a bound",
-}
+}  # fmt: skip
 # Types of parameters that differ.
 OF_TYPES = {
     "hidden_layer_sizes": "'auto' where nothing has to be chosen",

@@ -343,13 +343,9 @@ def test_loo_against_its_closed_form(model):
 def test_loo_of_a_sampler_agrees_with_cross_validation():
     X, y = (a[:40] for a in load_diabetes(return_X_y=True))
     model = sk.MCMCRegressor(
-        (1,),
-        prior=1.0,
-        sampler=sk.Chains(sk.HMC(max_leapfrog=16), init="prior", n_warmup=60),
-        n_chains=16,
-        n_draws=20,
-        remove_symmetries=sk.ModeWeights("uniform"),
-    )
+        (1,), prior=1.0, sampler=sk.Chains(sk.HMC(max_leapfrog=16), init="prior", n_warmup=60),
+        n_chains=16, n_draws=20, remove_symmetries=sk.ModeWeights("uniform"),
+    )  # fmt: skip
     row = compare_models({"m": model}, X[:, [2, 8]], y, cv=4).loc["m"]
     assert abs(row.loo - row.log_density) < 0.1  # nats a row; folds leave out ten rows
     assert row.loo_unreliable < 40

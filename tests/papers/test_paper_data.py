@@ -105,17 +105,10 @@ def test_no_file_names_the_remedy(name, number, tmp_path):
 
 
 SHAPES = {
-    "airfoil": (1503, 5),
-    "concrete": (1030, 8),
-    "diabetes": (442, 10),
-    "energy": (768, 8),
-    "forest_fire": (517, 12),
-    "izmailov": (400, 1),
-    "mnist": (10_000, 784),
-    "regression2d": (256, 2),
-    "sinusoidal": (150, 1),
-    "yacht": (308, 6),
-}
+    "airfoil": (1503, 5), "concrete": (1030, 8), "diabetes": (442, 10), "energy": (768, 8),
+    "forest_fire": (517, 12), "izmailov": (400, 1), "mnist": (10_000, 784),
+    "regression2d": (256, 2), "sinusoidal": (150, 1), "yacht": (308, 6),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHAPES)

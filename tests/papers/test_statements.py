@@ -328,13 +328,9 @@ def test_marginal_site_by_quadrature():
 
 def paper(case, draws, seed=0, max_sweeps=256):
     return relabel_svm_knn(
-        draws,
-        case.group,
-        n_starts=4,
-        n_neighbors=1024,
-        max_sweeps=max_sweeps,
+        draws, case.group, n_starts=4, n_neighbors=1024, max_sweeps=max_sweeps,
         generator=torch.Generator().manual_seed(seed),
-    )
+    )  # fmt: skip
 
 
 _RELU = MLP(2, (3,), 1, RELU)

@@ -211,14 +211,11 @@ def test_another_format_class_or_parameter_is_refused(saved):
 
 def test_a_header_can_only_name_what_the_tables_have(saved):
     evil = [
-        {"kind": "noun", "name": "Popen", "fields": {"args": "ls"}},
-        {"kind": "eval", "value": "1"},
+        {"kind": "noun", "name": "Popen", "fields": {"args": "ls"}}, {"kind": "eval", "value": "1"},
         {"kind": "noun", "name": "MLP", "fields": {"nonsense": 1}},
         {"kind": "array", "name": "nowhere", "turned": False},
-        {"kind": "strings", "dtype": "|V4", "shape": [1], "items": ["a"]},
-        ["a"],
-        {},
-    ]
+        {"kind": "strings", "dtype": "|V4", "shape": [1], "items": ["a"]}, ["a"], {},
+    ]  # fmt: skip
     for value in evil:
         sk.save(fitted("linear-gaussian"), saved)
         rewrite(saved, lambda h, value=value: h["attributes"].update(coef_=value))

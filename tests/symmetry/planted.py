@@ -23,16 +23,12 @@ def _case(*network):
 _DEEP = MLP(3, (5, 4), 1, TANH)
 
 CASES = {
-    "3": _case(1, (3,), 1, TANH),
-    "6": _case(2, (6,), 2, TANH),
-    "5-4": _case(3, (5, 4), 1, TANH),
-    "relu-6": _case(2, (6,), 1, RELU),
-    "relu-3-5": _case(3, (3, 5), 1, RELU),
-    "one-unit": _case(2, (1,), 1, TANH),
-    "linear": _case(2, (), 1, TANH),
+    "3": _case(1, (3,), 1, TANH), "6": _case(2, (6,), 2, TANH), "5-4": _case(3, (5, 4), 1, TANH),
+    "relu-6": _case(2, (6,), 1, RELU), "relu-3-5": _case(3, (3, 5), 1, RELU),
+    "one-unit": _case(2, (1,), 1, TANH), "linear": _case(2, (), 1, TANH),
     "mixed": Case(_DEEP, mixed(_DEEP)),
     "flips-only": Case(_DEEP, Units(_DEEP.symmetry().factors[1].index, permute=False, flip=True)),
-}
+}  # fmt: skip
 
 
 def planted(case, n, noise, generator):

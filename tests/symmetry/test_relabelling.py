@@ -59,12 +59,9 @@ def case_of(*network):
 
 def run(case, draws, n_starts=4, max_sweeps=100, seed=0):
     return relabel(
-        draws,
-        case.group,
-        n_starts=n_starts,
-        max_sweeps=max_sweeps,
+        draws, case.group, n_starts=n_starts, max_sweeps=max_sweeps,
         generator=torch.Generator().manual_seed(seed),
-    )
+    )  # fmt: skip
 
 
 def scatter(case, theta):

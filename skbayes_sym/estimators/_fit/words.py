@@ -75,9 +75,9 @@ symmetry_ : SymmetryGroup
 """,
     "every Laplace approximation": """
 n_jobs : int or None
-    Processes (joblib) that share restarts of large networks, or of classes, by Gauss-Newton steps,
-    and the refitting of members; the result does not depend on it. A process takes some three
-    seconds to start.
+    Processes that share the work (joblib); the result does not depend on it. Restarts of large
+    networks, or of classes, are shared, and refitted members. Processes take some three seconds
+    to start, and callbacks hear of their ends only.
 n_modes_ : int
     Distinct modes, none of them another's symmetric copy. This and the arrays over modes are
     there where Gauss-Newton steps found some.

@@ -50,13 +50,10 @@ def toy(doc: str | None, kind: type = _Plain, name: str = "Toy") -> type:
 def test_entries_are_written_out_in_order_with_own_defaults() -> None:
     lines = (in_full(toy(_Plain.__doc__)).__doc__ or "").splitlines()
     assert [line for line in lines if " : " in line] == [
-        "verbose : int, default=3",
-        'device : str, default="cpu"',
-        "tol : float, default=1",
-        "x_mean_, x_scale_ : ndarray of shape (n_features,)",
-        "device_ : str",
+        "verbose : int, default=3", 'device : str, default="cpu"', "tol : float, default=1",
+        "x_mean_, x_scale_ : ndarray of shape (n_features,)", "device_ : str",
         "tol : Something else.",
-    ]
+    ]  # fmt: skip
     assert lines[lines.index('device : str, default="cpu"') + 2] == "    Here too."
     assert not any("as in" in line for line in lines)
 

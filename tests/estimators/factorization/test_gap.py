@@ -23,15 +23,12 @@ FITS = {
     "rotations, isotropic": ("orthogonal", "isotropic", "exact"),
     "rotations, row": ("orthogonal", "row", "exact"),
     "rotations, diagonal": ("orthogonal", "diag", "lower"),
-    "rotations, full": ("orthogonal", "full", "lower"),
-    "mean-field, row": (None, "row", "exact"),
-    "mean-field, diagonal": (None, "diag", "lower"),
-    "mean-field, full": (None, "full", "lower"),
-    "flips": ("sign_flip", "diag", "exact"),
-    "flips, full": ("sign_flip", "full", "lower"),
+    "rotations, full": ("orthogonal", "full", "lower"), "mean-field, row": (None, "row", "exact"),
+    "mean-field, diagonal": (None, "diag", "lower"), "mean-field, full": (None, "full", "lower"),
+    "flips": ("sign_flip", "diag", "exact"), "flips, full": ("sign_flip", "full", "lower"),
     "signed permutations, full": ("signed_permutation", "full", "lower"),
     "signed permutations": ("signed_permutation", "diag", "exact"),
-}
+}  # fmt: skip
 every_fit = pytest.mark.parametrize(("symmetry", "covariance", "side"), FITS.values(), ids=FITS)
 
 

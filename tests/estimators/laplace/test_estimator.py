@@ -24,15 +24,9 @@ RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
 Y = X @ [1.0, -2.0, 0.5] + 0.3 * RNG.standard_normal(40)
 LINEAR = LaplaceRegressor(
-    (),
-    optimizer=EvidenceAdam(curvature="full", updates=Updates(n=10)),
-    noise_std=0.3,
-    prior=1.3,
-    tol=None,
-    standardize=False,
-    max_iter=2000,
-    random_state=0,
-)
+    (), optimizer=EvidenceAdam(curvature="full", updates=Updates(n=10)), noise_std=0.3, prior=1.3,
+    tol=None, standardize=False, max_iter=2000, random_state=0,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -74,14 +74,9 @@ rng = np.random.default_rng(0)
 X = rng.standard_normal((40, 2))
 Y = (X**2).sum(1) + 2.0 * X[:, 0] + 0.1 * rng.standard_normal(40)
 REG = MCMCRegressor(
-    network=Mixed(),
-    prior=1.0,
-    sampler=Chains(HMC(max_leapfrog=4), n_warmup=50),
-    n_chains=8,
-    n_draws=20,
-    remove_symmetries=ModeWeights("uniform"),
-    random_state=0,
-)
+    network=Mixed(), prior=1.0, sampler=Chains(HMC(max_leapfrog=4), n_warmup=50), n_chains=8,
+    n_draws=20, remove_symmetries=ModeWeights("uniform"), random_state=0,
+)  # fmt: skip
 
 
 def test_rotations_are_aligned_and_units_labelled():

@@ -118,13 +118,10 @@ def test_ends_of_the_ranges_hold():
 
 
 CASES = {
-    "learned": {},
-    "as given": {"standardize": False},
-    "no intercept": {"fit_intercept": False},
-    "noise given": {"noise_std": 0.4},
-    "scale given": {"prior": 0.3},
+    "learned": {}, "as given": {"standardize": False}, "no intercept": {"fit_intercept": False},
+    "noise given": {"noise_std": 0.4}, "scale given": {"prior": 0.3},
     "scales given": {"prior": [0.3, 1.0, 2.0, 0.5], "noise_std": 0.4},
-}
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:.*noise_std_ reached the lower end")  # of as many features

@@ -13,12 +13,9 @@ OPERATIONS = (  # noqa: SIM905
 SHAPES = [(2, 6), (3, 4), (4, 3), (6, 2)]
 ACTIVATIONS = [torch.tanh, F.relu, F.gelu, torch.sin, torch.abs, torch.square]
 HOSTILE = [
-    lambda t: t.roll(1, 1),
-    lambda t: t.flip(1),
-    lambda t: t.cumsum(1),
-    lambda t: t.sort(1).values,
+    lambda t: t.roll(1, 1), lambda t: t.flip(1), lambda t: t.cumsum(1), lambda t: t.sort(1).values,
     lambda t: t[:, ::2].repeat_interleave(2, 1),
-]
+]  # fmt: skip
 
 
 class Program(nn.Module):
@@ -47,18 +44,14 @@ def layer_of(r, operation, a, b):
         lambda: nn.BatchNorm1d(12), lambda: nn.LayerNorm(12, elementwise_affine=False),
     ]  # fmt: skip
     makers = {
-        "linear": lambda: nn.Linear(12, 12),
-        "norm": lambda: r.choice(norms)(),
+        "linear": lambda: nn.Linear(12, 12), "norm": lambda: r.choice(norms)(),
         "attention": lambda: nn.MultiheadAttention(4, r.choice([1, 2]), batch_first=True),
-        "glu": lambda: nn.Linear(12, 24),
-        "scale": lambda: nn.Bilinear(1, 1, 12),
-        "bilinear": lambda: nn.Bilinear(12, 12, 12),
-        "slice": lambda: nn.Linear(7, 12),
-        "cat": lambda: nn.Linear(24, 12),
-        "view_linear": lambda: nn.Linear(b, b, bias=False),
+        "glu": lambda: nn.Linear(12, 24), "scale": lambda: nn.Bilinear(1, 1, 12),
+        "bilinear": lambda: nn.Bilinear(12, 12, 12), "slice": lambda: nn.Linear(7, 12),
+        "cat": lambda: nn.Linear(24, 12), "view_linear": lambda: nn.Linear(b, b, bias=False),
         "gru": lambda: nn.GRU(6, 6, batch_first=True),
         "conv": lambda: nn.Conv1d(a, a, 1, groups=r.choice([1, a])),
-    }
+    }  # fmt: skip
     return makers.get(operation, nn.Identity)()
 
 

@@ -111,7 +111,7 @@ def search_one(
     how: EvidenceSearch, problem: LabelsEvidence, start: Tensor, doubted: bool,
     on_step: OnSearch | None = None,
 ) -> Search:  # fmt: skip
-    """A `OneSearch`, as said; in another process without ``on_step``."""
+    """Search for one mode."""
     is_doubted = torch.tensor([doubted], device=start.device)
     return how.search(problem, start.unsqueeze(0), is_doubted, on_step)
 
@@ -129,7 +129,7 @@ def search_labels(
     start each.
     """
 
-    def found(*ways: tuple[LabelsEvidence, Tensor, bool]) -> list[Search]:
+    def searched(*ways: tuple[LabelsEvidence, Tensor, bool]) -> list[Search]:
         searches: list[Search] = []
         for one in side_by_side([partial(search, *way) for way in ways], n_jobs):
             searches.append(one)
@@ -138,12 +138,12 @@ def search_labels(
         return searches
 
     at_once, start, of_all = min(2, joblib.effective_n_jobs(n_jobs)), starts[0], problem
-    first, *early = found(*((problem, one, False) for one in starts[:at_once]))
+    first, *early = searched(*((problem, one, False) for one in starts[:at_once]))
     is_noisy = tries and not first.has_ended and unexplained(problem, first) >= SEPARATED
     if is_noisy:
         other = problem if alternative is None else replace(problem, prior=alternative)
         second = [] if alternative is None else [(other, start, False), (other, start, True)]
-        ways = found((problem, start, True), *second)
+        ways = searched((problem, start, True), *second)
         first, second_best = _best([first, *ways[:1]]), _best(ways[1:]) if ways[1:] else None
         if second_best is not None and second_best.modes.score[0] > first.modes.score[0]:
             problem, first = other, second_best
@@ -151,7 +151,7 @@ def search_labels(
     beginnings = (False, True) if is_noisy else (False,)
     rest = [(problem, start, doubted) for start in starts[1:] for doubted in beginnings]
     early, n = early if problem is of_all else [], len(beginnings)
-    each = [] if first.has_ended else [*early, *found(*rest[len(early) :])]
+    each = [] if first.has_ended else [*early, *searched(*rest[len(early) :])]
     return problem, joined([first, *(_best(each[i : i + n]) for i in range(0, len(each), n))])
 
 

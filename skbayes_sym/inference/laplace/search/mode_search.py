@@ -188,7 +188,7 @@ class _State(NamedTuple):
 
 
 class _Start(NamedTuple):
-    """Where restarts begin."""
+    """Beginnings of R restarts."""
 
     problem: EvidenceProblem
     at_first: EvidenceProblem  # while scales and noise stay
@@ -198,10 +198,10 @@ class _Start(NamedTuple):
     n_before: int  # steps that count as made
 
     def parts(self) -> list["_Start"]:
-        """One a restart where a step is so much arithmetic that a batch saves nothing.
+        """Divide the restarts where a step is so much arithmetic that a batch saves nothing.
 
-        Whatever the number of processes: a batch rounds otherwise than its parts. Fewer weights
-        have modes that several restarts find, which a batch tells.
+        They are divided whatever the number of processes: a batch rounds otherwise than its parts.
+        Modes of fewer weights are found by several restarts, which a batch tells early.
         """
         (n, p), device = self.theta.shape, self.theta.device
         n_rows = self.problem.data.y.shape[0]
@@ -256,29 +256,29 @@ class EvidenceSearch:
         return self._joined(start, on_step)
 
     def _joined(self, start: _Start, on_step: OnSearch | None) -> Search:
-        """Modes of all restarts; told to end, of those that had begun."""
-        parts, found = start.parts(), list[Search]()
+        """Search from all starts; told to end, give the modes of those that had begun."""
+        parts, ended = start.parts(), list[Search]()
         n = len(parts)
         if n == 1:
             return self._steps(start, on_step)
 
-        def told(step: int, so_far: Callable[[], Search]) -> bool:
+        def told(step: int, current: Callable[[], Search]) -> bool:
             # Together as often as the steps of one.
-            together = lambda: joined([*found, so_far()])  # noqa: E731
+            together = lambda: joined([*ended, current()])  # noqa: E731
             return step % n == 0 and on_step is not None and on_step(step, together)
 
         is_here = joblib.effective_n_jobs(self.n_jobs) == 1
         jobs = [partial(self._steps, part, told if is_here else None) for part in parts]
         for search in side_by_side(jobs, self.n_jobs):
-            found.append(search)
+            ended.append(search)
             if search.has_ended:
                 break
-            if on_step is not None and on_step(self.max_iter, lambda: joined(found)):
-                return joined([*found[:-1], search.ended_by("callback")])
-        return joined(found)
+            if on_step is not None and on_step(self.max_iter, lambda: joined(ended)):
+                return joined([*ended[:-1], search.ended_by("callback")])
+        return joined(ended)
 
     def _steps(self, start: _Start, on_step: OnSearch | None) -> Search:
-        """All steps after ``n_before``."""
+        """Make all steps after ``n_before``."""
         problem, at_first, hyper, theta, doubted, n_before = start
         how, n = problem.schedule, len(theta)
         none = torch.zeros(n, dtype=torch.int64, device=theta.device)

@@ -87,12 +87,9 @@ def correlated_normal(step_size=0.35):
         return torch.cat([x, away**2, away[..., :1] * away[..., 1:]], -1)
 
     return Target(
-        Normal(mean, torch.linalg.inv(covariance)),
-        covariance,
-        statistics,
-        torch.cat([mean, scale**2, covariance[0, 1:]]).numpy(),
-        step_size,
-    )
+        Normal(mean, torch.linalg.inv(covariance)), covariance, statistics,
+        torch.cat([mean, scale**2, covariance[0, 1:]]).numpy(), step_size,
+    )  # fmt: skip
 
 
 def unequal_mixture():
@@ -162,13 +159,9 @@ class HalfNormal:
 
 def half_normal():
     return Target(
-        HalfNormal(),
-        torch.eye(1, dtype=torch.float64),
-        lambda x: torch.cat([x, x**2], -1),
-        np.array([(2 / pi) ** 0.5, 1.0]),
-        0.5,
-        torch.ones(1, dtype=torch.float64),
-    )
+        HalfNormal(), torch.eye(1, dtype=torch.float64), lambda x: torch.cat([x, x**2], -1),
+        np.array([(2 / pi) ** 0.5, 1.0]), 0.5, torch.ones(1, dtype=torch.float64),
+    )  # fmt: skip
 
 
 TARGETS = {
