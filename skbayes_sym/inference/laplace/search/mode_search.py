@@ -198,16 +198,17 @@ class _Start(NamedTuple):
     n_before: int  # steps that count as made
 
     def parts(self) -> list["_Start"]:
-        """Divide the restarts where a step is so much arithmetic that a batch saves nothing.
+        """Divide restarts of large networks: into pairs, and where steps are long one by one.
 
         They are divided whatever the number of processes: a batch rounds otherwise than its parts.
         Modes of fewer weights are found by several restarts, which a batch tells early.
         """
         (n, p), device = self.theta.shape, self.theta.device
         n_rows = self.problem.data.y.shape[0]
-        if n == 1 or device.type != "cpu" or p < 200 or n_rows < p or n_rows * p**2 < 1e8:
+        size = 1 if n_rows * p**2 >= 1e8 else 2
+        if n <= size or device.type != "cpu" or p < 200 or n_rows < p:
             return [self]
-        return [self._of(r) for r in torch.arange(n).split(1)]
+        return [self._of(which) for which in torch.arange(n).split(size)]
 
     def _of(self, which: Tensor) -> "_Start":
         problem = self.problem.of(which)
