@@ -227,7 +227,7 @@ FITS: dict[str, FitCase] = {
     ),
     "linear-gaussian": FitCase(sk.BayesianLinearRegressor(**_AS_GIVEN), X, NUMBERS),
     "linear-many-features": FitCase(
-        sk.BayesianLinearRegressor("student-t", **_AS_GIVEN), IMAGES, NUMBERS
+        sk.BayesianLinearRegressor("student_t", **_AS_GIVEN), IMAGES, NUMBERS
     ),
     "linear-counts": FitCase(sk.BayesianLinearRegressor("poisson", **_AS_GIVEN), X, COUNTS),
     "linear-labels": FitCase(

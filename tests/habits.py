@@ -60,7 +60,7 @@ VARIANTS = [
     sk.LILAClassifier(
         **_INVARIANT, optimizer=sk.EvidenceAdam(updates=sk.Updates(8, gradient="exact"))
     ),
-    *(sk.BayesianLinearRegressor(name, random_state=0) for name in ("student-t", "poisson")),
+    *(sk.BayesianLinearRegressor(name, random_state=0) for name in ("student_t", "poisson")),
     sk.BayesianLinearClassifier(random_state=0),
     sk.BayesianLinearClassifier(Categorical(n_points=16), random_state=0),
     sk.LayerwiseVIRegressor(**_LAYERWISE, hidden_posterior=20),

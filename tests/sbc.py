@@ -141,7 +141,7 @@ def linear(likelihood: str, seed: int) -> Ranks:
     else:
         if likelihood == "poisson":
             y, own = rng.poisson(np.exp(f)).astype(float), {}
-        elif likelihood == "student-t":
+        elif likelihood == "student_t":
             y, own = f + 0.5 * rng.standard_t(4, n), {"noise_std": 0.5}
         else:
             y, own = f + 0.5 * rng.standard_normal(n), {"noise_std": 0.5}
@@ -162,7 +162,7 @@ CASES: dict[str, Callable[[int], Ranks]] = {
     "gibbs-noise": partial(gibbs, "noise"),
     "gibbs-prior": partial(gibbs, "prior"),
     **{f"linear-{name}": partial(linear, name)
-       for name in ("gaussian", "student-t", "poisson", "logistic")},
+       for name in ("gaussian", "student_t", "poisson", "logistic")},
 }  # fmt: skip
 N_REPLICATIONS = 200
 

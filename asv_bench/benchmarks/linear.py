@@ -54,7 +54,7 @@ class Regression(_Fit):
 
     estimators = {
         "gaussian": BayesianLinearRegressor(),
-        "student-t": BayesianLinearRegressor("student-t"),
+        "student_t": BayesianLinearRegressor("student_t"),
         "BayesianRidge": BayesianRidge(),
     }
     params = (ROWS_AND_FEATURES, list(estimators))

@@ -177,7 +177,7 @@ SHORT = {"max_iter": 30, "tol": None, "random_state": 0}
 
 ESTIMATORS = {
     "linear": sk.BayesianLinearRegressor(),
-    "student-t": sk.BayesianLinearRegressor(likelihood="student-t"),
+    "student_t": sk.BayesianLinearRegressor(likelihood="student_t"),
     "laplace": sk.LaplaceRegressor((2,), optimizer=sk.GaussNewton(2), max_iter=20, random_state=0),
     "heteroscedastic": sk.LaplaceRegressor((2,), likelihood="heteroscedastic", **SHORT),
     "lila": sk.LILARegressor((2,), invariances=None, **SHORT),

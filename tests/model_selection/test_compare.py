@@ -150,7 +150,7 @@ def test_ours_by_hand():
 def test_evidence_says_its_side():
     models = {
         "bound": NETWORK,
-        "heavy tails": clone(LINEAR).set_params(likelihood="student-t"),
+        "heavy tails": clone(LINEAR).set_params(likelihood="student_t"),
         "none": sk.DeepEnsembleRegressor((2,), n_members=2, max_iter=30, tol=1e9),
     }
     table = compare_models(models, X, y, cv=2)

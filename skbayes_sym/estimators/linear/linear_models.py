@@ -33,7 +33,7 @@ from skbayes_sym.models.model import Model
 
 FOR_NUMBERS: dict[str, Likelihood] = {
     "gaussian": Gaussian(),
-    "student-t": StudentT(),
+    "student_t": StudentT(),
     "poisson": Poisson(),
 }
 FOR_CLASSES: dict[str, Likelihood | None] = {
@@ -61,7 +61,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
 
     Parameters
     ----------
-    likelihood : {"gaussian", "student-t", "poisson"} or Likelihood, default="gaussian"
+    likelihood : {"gaussian", "student_t", "poisson"} or Likelihood, default="gaussian"
         Distribution of a target given the output ``f = x'w + b``: its mean, its centre with heavy
         tails, or the log of its rate. Objects have settings of their own, such as
         ``StudentT(df=3)``; one's own law inherits from `skbayes_sym.models.TargetLikelihood`.
@@ -118,7 +118,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     site_location_, site_variance_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
         ``a_n`` and ``nu_n`` of every row of ``X``, in units of the outputs, per unit of sample
         weight. A variance is infinite where the weight is 0, and negative at an outlier of a
-        "student-t" fit, which widens the posterior.
+        "student_t" fit, which widens the posterior.
     prior_scale_, noise_std_ : float or ndarray
         Learned or given scales (no `noise_std_` for "poisson").
     likelihood_ : Likelihood
@@ -187,7 +187,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
             self._check_likelihood(likelihood)
         if not likelihood.n_params:
             why = f"likelihood={self.likelihood!r} has no scale of noise to set"
-            refuse(self, ["noise_std"], why, "likelihood='gaussian' or 'student-t'")
+            refuse(self, ["noise_std"], why, "likelihood='gaussian' or 'student_t'")
         X, y = super()._check_targets(X, y)
         if y.ndim == 2 and not is_conjugate(likelihood):
             raise ValueError(

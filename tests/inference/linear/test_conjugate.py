@@ -188,7 +188,7 @@ def test_noise_of_more_columns_than_rows_isn_t_nothing(n, k):
     assert are_maxima > 3  # the prior only chooses, where there is something to choose
 
 
-@pytest.mark.parametrize("likelihood", ["gaussian", "student-t"])
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t"])
 def test_predictions_of_as_many_columns_as_rows_aren_t_sure(likelihood):
     x, y = (a.numpy() for a in centred(1060, 60, 3))
     fit = BayesianLinearRegressor(likelihood=likelihood).fit(x[:60], y[:60])
