@@ -224,7 +224,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     def _method(self) -> DeepEnsemble:
         wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
         learns = wanted and self._has_default_noise
-        corrects = learns and isinstance(self.network, str)
+        has_scale = learns or self._chosen_likelihood.kind == "student-t"
+        corrects = wanted and has_scale and isinstance(self.network, str)
         return replace(super()._method(), has_effective_noise=corrects, learns_noise=learns)
 
     def _nodes(self) -> NoiseNodes | None:

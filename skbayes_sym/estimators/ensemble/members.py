@@ -316,5 +316,13 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
         return replace(members, leverage=torch.stack(at_noise))
     each = [effective_noise(network, t, rows, s, noise) for t, s, noise in triples]
     std, taken, leverage = (torch.stack(t).cpu() for t in zip(*each, strict=True))
+    if model.likelihood.kind == "student-t":  # by the factor that normal noise grows by
+        residual = (rows.y - network.forward(theta, rows.x)).cpu()
+        share = (rows.weight / data.total_weight).cpu()
+        rms = torch.einsum("n,mnt->mt", share, residual.square()).sqrt()
+        log_noise = members.log_noise.copy()
+        factor = std / rms.clamp_min(torch.finfo(rms.dtype).tiny)
+        log_noise[:, : std.shape[1]] += factor.log().numpy()
+        return replace(members, log_noise=log_noise)
     freedoms = (data.total_weight - taken).numpy()
     return replace(members, log_noise=std.log().numpy(), freedoms=freedoms, leverage=leverage)
