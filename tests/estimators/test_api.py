@@ -33,8 +33,8 @@ SEVERAL_DEFAULTS = {
     "max_iter": {"auto", 2000, 500, 300},
     "n_modes": {10, 4},
     "noise_std": {"learn", "effective"},  # of members whose weights take freedoms from it
-    # Learned where there is an evidence; "auto" of chains; wide, and at the mode, with invariances.
-    "prior": {1.0, 3.0, "learn", "auto"},
+    # Learned where there is an evidence; "auto" of chains, and of images and tables of classes.
+    "prior": {1.0, "learn", "auto"},
     "predictive": {"sampling", "plugin"},
     "optimizer": {"auto", "adam"},  # Gauss-Newton where it can be
     # Of either optimiser; nats per row; nats per entry; posterior standard deviations.

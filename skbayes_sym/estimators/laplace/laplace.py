@@ -231,7 +231,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         ``LayerScales()``, one per layer, or of ``ARD()``, one per column of ``X`` (`relevance_`),
         as cross-validation prefers; more than 1,000 rows with little noise, or 10,000, get
         ``ARD()``.
-        Adam learns one scale a layer, from 3.0 (of noise that changes with the input .3), or takes
+        Adam learns one scale a layer, from 1.0 (of noise that changes with the input 0.3), or takes
         given normals.
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps. "auto" is 100, 50 of up to 500 rows and at least 50 where
@@ -377,7 +377,7 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         ``LayerScales(8.0, 64.0)``, one per layer's weights and per layer's biases, held more
         closely than in regression since on separated classes scales run away; or, where labels are
         noisy and its evidence is higher, ``LayerScales(8.0, 4.0)``. ``ARD(8.0, 64.0)`` learns one
-        per column of ``X``: `relevance_`. By Adam one scale a layer, from 3.0, or given normals.
+        per column of ``X``: `relevance_`. By Adam one scale a layer, from 1.0, or given normals.
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps; "auto" is 60,
         30 beyond 1,000 weights, and 3000 by Adam.

@@ -70,7 +70,7 @@ def test_a_model_without_normal_functions_has_no_covariance():
 @pytest.mark.long
 def test_noise_and_prior_reach_a_maximum_of_the_evidence():
     reg = LaplaceRegressor(
-        (), optimizer=EvidenceAdam(curvature="full"), max_iter=300, tol=None, random_state=0
+        (), optimizer=EvidenceAdam(curvature="full"), max_iter=1000, tol=None, random_state=0
     ).fit(X, Y)
     # residual degrees of freedom: sum of squares / (n - gamma), gamma at most 4
     residual = Y - reg.predict(X)
