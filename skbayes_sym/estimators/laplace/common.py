@@ -187,7 +187,7 @@ class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
     """Numbers: normal noise in closed form, other likelihoods by averages over the outputs."""
 
     noise_std: Any
-    # Predicts better in natural parameters: by .2 to .6 nats per row in the median of eleven tables.
+    # Natural parameters predict better: by .2 to .6 nats per row in the median of eleven tables.
     _named_likelihoods = {
         **BayesianRegressorMixin._named_likelihoods, "heteroscedastic": NaturalHeteroscedastic()
     }  # fmt: skip
