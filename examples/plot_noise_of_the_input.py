@@ -76,9 +76,9 @@ print(f"{'the truth':20} {'':16}  log density {truth.mean():.3f}")
 
 # %%
 # Four of five find it to a tenth or a quarter. VI needs more than its 1,000 steps, of which it
-# warns: 3,000 raise its density from -1.53 to -1.39. Natural parameters (mean over variance, and the
-# precision), which Laplace's word stands for, are the fifth. Here their evidence is lower, and they
-# predict worse; on most tables it is the other way round, so compare the two evidences.
+# warns: 3,000 raise its density from -1.53 to -1.39. Natural parameters (mean over variance, and
+# the precision), which Laplace's word stands for, are the fifth. Here their evidence is lower, and
+# they predict worse; on most tables it is the other way round, so compare the two evidences.
 #
 # What is predicted follows: intervals are wide where the noise is, and the aleatoric part of
 # `predict_uncertainty` is a function of the input.
