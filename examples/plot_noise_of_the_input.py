@@ -24,7 +24,7 @@ from skbayes_sym import (
     ModeWeights,
     SymmetrizedVIRegressor,
 )
-from skbayes_sym.models import Heteroscedastic
+from skbayes_sym.models import NaturalHeteroscedastic
 
 warnings.simplefilter("ignore", ConvergenceWarning)
 
@@ -50,8 +50,8 @@ two_heads = {**net, "likelihood": "heteroscedastic"}
 models = {
     "VI": SymmetrizedVIRegressor(**two_heads),
     "ensemble": DeepEnsembleRegressor(**two_heads),
-    "Laplace": LaplaceRegressor(**net, likelihood=Heteroscedastic()),
-    "Laplace, natural": LaplaceRegressor(**two_heads),
+    "Laplace": LaplaceRegressor(**two_heads),
+    "Laplace, natural": LaplaceRegressor(**net, likelihood=NaturalHeteroscedastic()),
     "MCMC": MCMCRegressor(
         **two_heads, n_chains=16, sampler=Chains(n_warmup=500), n_draws=50,
         remove_symmetries=ModeWeights("uniform"),
@@ -76,9 +76,9 @@ print(f"{'the truth':20} {'':16}  log density {truth.mean():.3f}")
 
 # %%
 # Four of five find it to a tenth or a quarter. VI needs more than its 1,000 steps, of which it
-# warns: 3,000 raise its density from -1.53 to -1.39. Natural parameters (mean over variance, and
-# the precision), which Laplace's word stands for, are the fifth. Here their evidence is lower, and
-# they predict worse; on most tables it is the other way round, so compare the two evidences.
+# warns: 3,000 raise its density from -1.53 to -1.39. The same network in natural parameters (mean
+# over variance, and the precision) is the fifth. Here its evidence is lower, and it predicts worse;
+# on most tables it is the other way round, so compare the two evidences.
 #
 # What is predicted follows: intervals are wide where the noise is, and the aleatoric part of
 # `predict_uncertainty` is a function of the input.

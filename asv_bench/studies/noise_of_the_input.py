@@ -5,7 +5,7 @@
 
 Columns of numbers of ``FOLDER/tables/regression/*.csv.gz``, at most 500 rows to train and ten tanh
 units. Printed are log densities of new rows in nats per row: of `LaplaceRegressor`'s one noise, and
-the gains of "heteroscedastic", which there means natural parameters, and of ``Heteroscedastic()``.
+the gains of "heteroscedastic" and of natural parameters.
 Constants were set on the other half of the tables.
 """
 
@@ -20,10 +20,10 @@ import pandas as pd
 from sklearn.model_selection import train_test_split
 
 from skbayes_sym import LaplaceRegressor
-from skbayes_sym.models import Heteroscedastic
+from skbayes_sym.models import NaturalHeteroscedastic
 
 LIKELIHOODS: dict[str, Any] = {
-    "one": "auto", "word": "heteroscedastic", "object": Heteroscedastic()
+    "one": "auto", "word": "heteroscedastic", "natural": NaturalHeteroscedastic()
 }  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     folder = Path(os.environ["SKBAYES_SYM_DATA"]) / "tables" / "regression"
     gains = []
-    print(f"{'':16}{'one noise':>12}{'word':>10}{'object':>10}")
+    print(f"{'':16}{'one noise':>12}{'word':>10}{'natural':>10}")
     for path in sorted(folder.glob("*.csv.gz"))[int(asked.half == "judging") :: 2]:
         values = densities(path, asked.split)
         if values is None:

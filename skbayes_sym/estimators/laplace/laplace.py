@@ -218,7 +218,6 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         columns get 10 or 5.
     activation, network : as in every network
     likelihood : as in every regressor
-        Here "heteroscedastic" is ``NaturalHeteroscedastic()``.
     optimizer : {"auto", "gauss-newton", "adam"}, GaussNewton or Adam, default="auto"
         "auto" takes Gauss-Newton steps for a fully connected network with the default likelihood,
         unless they'd take more than some twenty seconds, and Adam, which trains one network,

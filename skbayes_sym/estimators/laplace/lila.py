@@ -165,7 +165,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         copied, its weights are drawn anew at their own scale, scalars of other modules start at
         their own values, and it gets images as (C, H, W).
     likelihood : as in every regressor
-        Here "heteroscedastic" is ``NaturalHeteroscedastic()``.
     invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
