@@ -420,6 +420,12 @@ MUTANTS = [
            "estimators/test_likelihoods.py"),
     Mutant("estimators/draws.py", "return self.noise_std.scale if", "return 1.0 if",
            "estimators/mcmc/test_evidence.py"),
+    Mutant("estimators/laplace/online.py", "if self._starts_narrow(model.likelihood):", "if False:",
+           "estimators/test_defaults.py"),
+    Mutant("inference/laplace/search/mode_search.py", "problem = self.problem.of(which)\n",
+           "problem, which = self.problem.of(which), 0 * which\n", "estimators/test_processes.py"),
+    Mutant("estimators/laplace/lila.py", 'GivenPrior = "learn"', "GivenPrior = 3.0",
+           "estimators/test_defaults.py"),
 ]  # fmt: skip
 
 
