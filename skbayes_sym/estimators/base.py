@@ -225,6 +225,8 @@ class RowEstimator(BayesianEstimator):
             flops = partial(self._flops_a_step, data, model)
             data = replace(data, device=worthwhile(self.device, data.device, flops))
             run = Run(data.task, lambda current_fit: self._attributes(data, model, current_fit))
+            if data.device.type != "cpu":
+                run.n_jobs = None  # a GPU's tensors stay with its process
             method = self._method()
             with self._keeping(run):
                 method.needs.check(model)

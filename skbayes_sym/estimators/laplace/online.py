@@ -110,7 +110,7 @@ class AdamEffort:
     hyper_rate: float = 0.3
     keep_best: bool = True
     # Two heads under the usual wide prior fit every row with hardly any noise, and the evidence
-    # doesn't lead away from there (18 of 21 tables lose, up to 114 nats per new row).
+    # doesn't lead away from there (13 of 19 tables lose, up to 114 nats per new row).
     heads_start_scale: float = 0.3
 
     # With invariances a row of a batch is transformed n_augmentations times: all rows up to here,

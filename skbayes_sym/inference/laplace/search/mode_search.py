@@ -264,9 +264,9 @@ class EvidenceSearch:
             return self._steps(start, on_step)
 
         def told(step: int, current: Callable[[], Search]) -> bool:
-            # Together as often as the steps of one.
-            together = lambda: joined([*ended, current()])  # noqa: E731
-            return step % n == 0 and on_step is not None and on_step(step, together)
+            if on_step is None or step % n:  # all parts are heard as often as one
+                return False
+            return on_step(step, lambda: joined([*ended, current()]))
 
         is_here = joblib.effective_n_jobs(self.n_jobs) == 1
         jobs = [partial(self._steps, part, told if is_here else None) for part in parts]
