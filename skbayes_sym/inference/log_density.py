@@ -139,7 +139,12 @@ class NetworkPosterior:
         with torch.no_grad():
             return _finite_or_minus_inf(self.log_prior(position) + self.log_likelihood(position))
 
-    def evaluate(self, position: Tensor) -> Evaluation:
+    def evaluate(self, position: Tensor, rows: Data | None = None) -> Evaluation:
+        """Value and gradient at (C, D), of ``rows`` if others than ``data`` are given."""
+        if rows is None:
+            likelihood = self._log_lik
+        else:
+            likelihood = self.network.chain_likelihood(self.likelihood, *rows)
         with torch.no_grad():
             value, gradient = self._prior_terms(position)
             if self._gaussian is None:
@@ -147,7 +152,7 @@ class NetworkPosterior:
                 value.add_(of_theta)
                 gradient[:, : self._n_theta].add_(slope)
             d_log_lik = torch.empty_like(position)
-            value.add_(self._log_lik.gradient(position, d_log_lik))
+            value.add_(likelihood.gradient(position, d_log_lik))
             gradient.add_(d_log_lik)
             return Evaluation(_finite_or_minus_inf(value), gradient.nan_to_num_(0.0, 0.0, 0.0))
 
