@@ -335,7 +335,7 @@ MUTANTS = [
            "part.law(rows.rows).log_prob(rows.y)", "estimators/stacking/test_stacks.py"),
     Mutant("estimators/stacking/combining.py", "prior = ((score - score.max())",
            "prior = (0.0 * (score - score.max())", "estimators/stacking/test_stacks.py"),
-    Mutant("distillation.py", "share = torch.rand(1, generator=generator)",
+    Mutant("distillation/schooling.py", "share = torch.rand(1, generator=generator)",
            "share = torch.full((1,), 0.5)", "test_distillation.py"),
     Mutant("estimators/stacking/combining.py", "if gap > task.effort.race", "if gap < 0.0",
            "estimators/stacking/test_stacks.py"),

@@ -17,8 +17,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skbayes_sym as sk
-from skbayes_sym import distill, distillation
-from skbayes_sym.distillation import Schooling
+from skbayes_sym import distill
+from skbayes_sym.distillation import distilling
+from skbayes_sym.distillation.networks import units_of_networks
+from skbayes_sym.distillation.rows import rows_to_learn
+from skbayes_sym.distillation.schooling import Schooling, lesson_of_numbers, normal_levels
 from skbayes_sym.estimators.distributions import NormalPredictive
 from skbayes_sym.student import Student
 
@@ -28,13 +31,13 @@ QUICK = Schooling(n_rows=400, first=(16, 60), with_networks=(8, 9), without=(8, 
 @pytest.fixture
 def quickly(monkeypatch):
     """Students of few steps."""
-    monkeypatch.setattr(distillation, "Schooling", lambda: QUICK)
+    monkeypatch.setattr(distilling, "Schooling", lambda: QUICK)
 
 
 @pytest.fixture(scope="module")
 def numbers():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distillation, "Schooling", lambda: QUICK)
+        patch.setattr(distilling, "Schooling", lambda: QUICK)
         return distill(fitted("linear-gaussian"), X)
 
 
@@ -42,7 +45,7 @@ def numbers():
 def test_a_student_of_a_line_has_its_law(monkeypatch):
     """Normal, with a variance that bends: .01 nats per row, of two columns' small difference."""
     effort = Schooling(n_rows=4000, without=(8, 9), batch=128)
-    monkeypatch.setattr(distillation, "Schooling", lambda: effort)
+    monkeypatch.setattr(distilling, "Schooling", lambda: effort)
     rng = np.random.default_rng(0)
     table = rng.standard_normal((800, 3)) @ [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.025]]
     (rows, new), y = np.split(table, [300]), 40.0 * (table[:40, 2] - table[:40, 0])
@@ -57,9 +60,7 @@ def test_a_student_of_a_line_has_its_law(monkeypatch):
 def test_what_it_learns_is_the_cross_entropy_and_spikes_gain_nothing():
     """Of a standard normal .5 nats; narrow normals would fit levels that never move."""
     law = NormalPredictive(np.zeros(50), np.ones(50))
-    _, loss, _ = distillation._of_numbers(
-        law.quantile(norm.cdf(distillation.normal_levels())), 0, 0
-    )
+    _, loss, _ = lesson_of_numbers(law.quantile(norm.cdf(normal_levels())), 0, 0)
     scale = float(np.sqrt((np.linspace(-4, 4, 17) ** 2).mean()))  # of all the quantiles
 
     def mean_of(loc, std, share):
@@ -132,13 +133,13 @@ def test_a_teachers_networks_are_read_through_its_pipeline():
     turned = make_pipeline(PCA(), sk.LaplaceRegressor(3, "relu", random_state=0)).fit(X, NUMBERS)
     deep = sk.LaplaceRegressor((3, 2), random_state=0).fit(X, NUMBERS)
     for model, rows in ((pool, frame), (turned, X)):
-        arrays, learned, _ = distillation._rows_to_learn(rows, 300, np.random.default_rng(0))
-        arrays |= distillation._of_networks(model, learned, arrays, Schooling())
+        arrays, learned, _ = rows_to_learn(rows, 300, np.random.default_rng(0))
+        arrays |= units_of_networks(model, learned, arrays, Schooling())
         said = Student(arrays).encode(learned)[:, len(arrays["units"]) :]
         np.testing.assert_allclose(said.std(axis=0), 1.0, rtol=1e-4)
         r = np.corrcoef(said[:, 0], model.predict(learned))[0, 1]
         assert r == pytest.approx(1.0, abs=1e-6)
-    assert not distillation._of_networks(deep, learned, arrays, Schooling())
+    assert not units_of_networks(deep, learned, arrays, Schooling())
 
 
 @pytest.mark.usefixtures("quickly")
@@ -160,7 +161,7 @@ def test_onnx_says_the_same(numbers, tmp_path, monkeypatch):
     rows = np.vstack([X, 50.0 * X]).astype(np.float32)
     labels = distill(fitted("ensemble-classifier"), X)
     late = QUICK._replace(first=(1, 1), with_networks=(8, 60))
-    monkeypatch.setattr(distillation, "Schooling", lambda: late)
+    monkeypatch.setattr(distilling, "Schooling", lambda: late)
     taught = distill(fitted("bayesian-mlp-ard"), X)
     assert "units" in taught._arrays
     for student in (numbers, labels, taught):
