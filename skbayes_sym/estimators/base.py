@@ -189,6 +189,7 @@ class RowEstimator(BayesianEstimator):
     noise_std: Any = "learn"
     optimizer: Any = None
     random_state: Any = 0
+    _finite: ClassVar[bool | str] = True  # questions, as `validate_data` has it
     x_mean_: Array
     x_scale_: Array
     standardize: bool | str
@@ -301,7 +302,7 @@ class RowEstimator(BayesianEstimator):
             self._validate_params()
         require_rows(X)
         with numbers_due("X", ENCODE, X):
-            return validate_data(self, X, reset=False, dtype=FLOATS)
+            return validate_data(self, X, reset=False, dtype=FLOATS, ensure_all_finite=self._finite)
 
 
 def warn_of_infinite_rows(values: Array, first: int = 0) -> bool:

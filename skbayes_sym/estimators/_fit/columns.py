@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.utils import check_array
@@ -175,6 +175,8 @@ class TakesTables:
     columns_in_: Columns | None = None
     x_mean_: Array
     dtype_: str
+    _medians_in_: Array  # of the columns, where all were numbers
+    _finite: ClassVar[bool | str] = "allow-nan"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
@@ -191,12 +193,18 @@ class TakesTables:
         if table is not None:
             validate_data(self, X, skip_check_array=True)  # the columns that were given
         self.columns_in_ = columns
+        if columns is None:
+            self._medians_in_ = np.median(checked[0], axis=0)
         return checked
 
     def _check_inputs(self, X: Any) -> Any:
         check_is_fitted(self)
         if self.columns_in_ is None:
-            return self._with_given(super()._check_inputs(X), X)  # type: ignore[misc]
+            numbers: Array = super()._check_inputs(X)  # type: ignore[misc]
+            missing = np.isnan(numbers)
+            if missing.any():
+                numbers = np.where(missing, self._medians_in_, numbers).astype(numbers.dtype)
+            return self._with_given(numbers, X)
         require_rows(X)
         validate_data(self, X, reset=False, skip_check_array=True)
         table = table_of(X)

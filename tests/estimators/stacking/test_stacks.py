@@ -21,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import (
     BayesianLinearRegressor,
+    BayesianMLPRegressor,
     PredictiveStackingClassifier,
     PredictiveStackingRegressor,
     predictive,
@@ -256,6 +257,15 @@ class Slow(Networks):
     def fit(self, task):
         self.is_fitted = True
         return KINDS["linear"]().fit(task)
+
+
+@pytest.mark.parametrize("kind", [PredictiveStackingRegressor, BayesianMLPRegressor])
+def test_a_gap_where_training_had_none_is_the_median(kind):
+    few = {"n_modes": 1, "n_members": 1} if kind is BayesianMLPRegressor else {"estimators": CHEAP}
+    model, rows = kind(**few, random_state=0).fit(X, Y), X[:3].copy()
+    rows[1, :2] = np.nan
+    filled = np.where(np.isnan(rows), np.median(X, axis=0), rows)
+    np.testing.assert_array_equal(model.predict(rows), model.predict(filled))
 
 
 def test_a_member_far_behind_has_no_weight():
