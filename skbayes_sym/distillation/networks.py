@@ -1,6 +1,6 @@
 """Hidden units that a student takes over from the networks of its teacher."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,19 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.student import KINDS, Student, hidden
 
 
+class _Units(NamedTuple):
+    """Hidden units of all networks side by side, those of one activation together."""
+
+    ends: Array  # (2,), of the first and of the second kind
+    entering: Array  # (D + 1, H), weights from the columns and from 1
+    outputs: Array  # (H, M), weights to every network's output
+    share: Array  # (M,), of the networks, which add up to 1
+
+    def values(self, columns: Array) -> Array:
+        """(N, H), of columns (N, D + 1)."""
+        return hidden(columns @ self.entering, self.ends)
+
+
 def units_of_networks(
     model: BaseEstimator, rows: Any, arrays: dict[str, Array], size: Schooling
 ) -> dict[str, Array]:
@@ -25,15 +38,44 @@ def units_of_networks(
     spread 1. Units that move none of these go. Nothing where there are no networks of at most one
     hidden layer, or what they read is no linear map of the columns.
     """
-    inner, prepare = fitted_model(model)
-    if not isinstance(inner, RowEstimator):
-        return {}
     some = safe_indexing(rows, np.arange(min(size.n_probed, num_samples(rows))))
     columns = Student(arrays).columns(some)
     columns = np.hstack([columns, np.ones((len(columns), 1))])
-    blocks = [*inner._input_blocks(inner._check_inputs(prepare(some)))]
+    units = _units(model, some, columns)
+    if units is None or len(units.share) > size.most_networks:
+        return {}
+    p, values = units.share, units.values(columns)
+    # From outputs to what sets each apart from their mean, where shares are their variances.
+    apart = (np.eye(len(p)) - p[:, None]) * np.sqrt(p)
+    said = values @ units.outputs
+    away, least = said @ apart, 1e-6 * said.std()
+    _, spread, axes = np.linalg.svd(away - away.mean(axis=0), full_matrices=False)
+    n = int((spread[: size.n_differences] > max(0.01 * spread[0], least)).sum())
+    outputs = units.outputs @ np.hstack([p[:, None], apart @ axes[:n].T])
+    moved = (values @ outputs).std(axis=0)
+    if not moved.all():  # a constant
+        return {}
+    outputs = outputs / moved
+    kept = (values.std(axis=0)[:, None] * np.abs(outputs)).max(axis=1) > 1e-5
+    entering, outputs, values = units.entering[:, kept], outputs[kept], values[:, kept]
+    if entering.size + outputs.size > size.most_numbers:
+        return {}
+    learned = {
+        "units": entering[:-1], "unit_bias": entering[-1],
+        "features": outputs, "feature_bias": -(values @ outputs).mean(axis=0),
+    }  # fmt: skip
+    learned = {name: array.astype(np.float32) for name, array in learned.items()}
+    return learned | {"ends": np.array([kept[:end].sum() for end in units.ends])}
+
+
+def _units(model: BaseEstimator, rows: Any, columns: Array) -> _Units | None:
+    """The units at some rows, whose ``columns`` (N, D + 1) end with 1; None without networks."""
+    inner, prepare = fitted_model(model)
+    if not isinstance(inner, RowEstimator):
+        return None
+    blocks = [*inner._input_blocks(inner._check_inputs(prepare(rows)))]
     by_block = [inner._predictor(block).networks(block) for block in blocks]
-    into, out, names, shares = [], [], [], []
+    into, out, kinds, shares = [], [], [], []
     for alike in zip(*by_block, strict=True):
         _, network, theta, weight = alike[0]
         if not (isinstance(network, MLP) and network.n_layers < 3 and network.n_outputs == 1):
@@ -49,31 +91,11 @@ def units_of_networks(
         enters[-1] += b.numpy()
         into.append(enters.reshape(len(read), -1))
         out += [*last[0][0].mT.numpy()] if last else [np.ones((1, 1))] * len(w)
-        names += [kind] * into[-1].shape[1]
+        kinds += [KINDS.index(kind)] * into[-1].shape[1]
         shares += weight.tolist()
-    if not 0 < len(shares) <= size.most_networks:
-        return {}
-    kinds, p = np.array([KINDS.index(name) for name in names]), np.array(shares) / np.sum(shares)
+    if not shares:
+        return None
     order = np.argsort(kinds, kind="stable")
-    kinds, entering, outputs = kinds[order], np.hstack(into)[:, order], block_diag(*out)[order]
-    units = hidden(columns @ entering, np.searchsorted(kinds, [1, 2]))
-    # From outputs to what sets each apart from their mean, where shares are their variances.
-    apart = (np.eye(len(p)) - p[:, None]) * np.sqrt(p)
-    away, least = units @ outputs @ apart, 1e-6 * (units @ outputs).std()
-    _, spread, axes = np.linalg.svd(away - away.mean(axis=0), full_matrices=False)
-    n = int((spread[: size.n_differences] > max(0.01 * spread[0], least)).sum())
-    outputs = outputs @ np.hstack([p[:, None], apart @ axes[:n].T])
-    moved = (units @ outputs).std(axis=0)
-    if not moved.all():  # a constant
-        return {}
-    outputs = outputs / moved
-    kept = (units.std(axis=0)[:, None] * np.abs(outputs)).max(axis=1) > 1e-5
-    entering, outputs, units = entering[:, kept], outputs[kept], units[:, kept]
-    if entering.size + outputs.size > size.most_numbers:
-        return {}
-    learned = {
-        "units": entering[:-1], "unit_bias": entering[-1],
-        "features": outputs, "feature_bias": -(units @ outputs).mean(axis=0),
-    }  # fmt: skip
-    learned = {name: array.astype(np.float32) for name, array in learned.items()}
-    return learned | {"ends": np.searchsorted(kinds[kept], [1, 2])}
+    ends = np.searchsorted(np.array(kinds)[order], [1, 2])
+    entering, outputs = np.hstack(into)[:, order], block_diag(*out)[order]
+    return _Units(ends, entering, outputs, np.array(shares) / np.sum(shares))
