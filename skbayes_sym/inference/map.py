@@ -309,41 +309,54 @@ def learned_noise(
 class EffectiveNoise(NamedTuple):
     """Noise of one network, and the freedoms that its weights have taken."""
 
-    std: Tensor  # (T,)
+    std: Tensor  # (T,), or the factor on the noise of every row
     freedoms: Tensor  # (T,), what the weights have taken of the rows
     leverage: Tensor  # (T, n), what the `chosen_rows` weigh at this noise
 
 
 def effective_noise(
-    network: MLP, theta: Tensor, data: Data, prior_scale: Tensor, noise_std: Tensor
-) -> EffectiveNoise:
+    network: MLP, theta: Tensor, data: Data, prior_scale: Tensor, noise_std: Tensor, *,
+    df: float | None = None, row_noise: Tensor | None = None,
+) -> EffectiveNoise:  # fmt: skip
     """Noise of every target at one weight vector (P,), iterated to its fixed point.
 
-    ``data``: float64, targets (N, T); ``prior_scale`` (P,): standard deviations of the weights'
-    prior; ``noise_std`` (T,): of training, at which rows are left out.
+    ``data``: float64, targets (N, T), which the first T outputs predict; ``prior_scale`` (P,):
+    standard deviations of the weights' prior; ``noise_std`` (T,): of training, at which rows are
+    left out; ``df``: degrees of freedom of Student's noise, whose scale is meant; ``row_noise``
+    (N, T): noise of every row, up to the factor that is meant.
 
     O(n T P m + 20 m^3) with m the smaller of n T and P, of one target without the 20.
     """
     x, y, weight = data
-    total = float(weight.sum())
-    residual = y - network.forward(theta, x)
-    squares = (weight.unsqueeze(1) * residual.square()).sum(0)
-    chosen, leverages = leverages_of(network, theta, data, prior_scale)
-    floor = torch.finfo(y.dtype).tiny
-    precision = total / squares.clamp_min(floor)
+    total, floor = float(weight.sum()), torch.finfo(y.dtype).tiny
+    residual, away = y - network.forward(theta, x)[:, : y.shape[1]], y - weight @ y / total
+    if row_noise is not None:
+        residual, away = residual / row_noise, away / row_noise
+
+    def sums(square: Tensor, weight: Tensor, precision: Tensor) -> Tensor:
+        """Sums (T,) of squares (n, T); by Student's law rows far off count less."""
+        if df is not None:
+            square = square * ((df + 1.0) / (df + square * precision))
+        return (weight @ square).clamp_min(floor)
+
+    squares, spread = residual.square(), weight @ away.square() / total
+    chosen, leverages = leverages_of(network, theta, data, prior_scale, row_noise)
+    precision = total / (weight @ squares).clamp_min(floor)
     for _ in range(20):
         taken = leverages(precision).sum(1)
-        precision = (total - taken).clamp_min(_LEAST_FREEDOMS) / squares.clamp_min(floor)
+        freedoms = (total - taken).clamp_min(_LEAST_FREEDOMS)
+        precision = freedoms / sums(squares, weight, precision)
     # Beyond such a share of the rows residuals say nothing (diabetes, concrete and linnerud at 15
     # to 600 rows: up to .9 the fixed point predicts best, from .97 it loses 2 to 1,000 nats a row).
-    std, is_all = precision.rsqrt(), taken > 0.95 * total
+    is_all = taken > 0.95 * total
     if bool(is_all.any()):
         rest = (1.0 - leverages(noise_std.to(y).clamp_min(1e-3) ** -2)).clamp_min(1e-9)
-        left_out = (residual[chosen].T / rest).square() * weight[chosen]
-        spread = (weight @ (y - weight @ y / total).square() / total).sqrt()
-        rms = (left_out.sum(1) / weight[chosen].sum()).sqrt()
-        std = torch.where(is_all, torch.minimum(rms, spread), std)
-    return EffectiveNoise(std, taken, leverages(std**-2))
+        left_out, weight = (residual[chosen] / rest.T).square(), weight[chosen]
+        by_rest = 1.0 / spread
+        for _ in range(1 if df is None else 20):
+            by_rest = weight.sum() / sums(left_out, weight, by_rest)
+        precision = torch.where(is_all, torch.maximum(by_rest, 1.0 / spread), precision)
+    return EffectiveNoise(precision.rsqrt(), taken, leverages(precision))
 
 
 # Cells of probability of the precision, each stood for by its median; narrow ones for the tails.
@@ -367,19 +380,22 @@ def noise_nodes(freedoms: np.ndarray) -> NoiseNodes:
 
 
 def leverages_of(
-    network: MLP, theta: Tensor, data: Data, prior_scale: Tensor
+    network: MLP, theta: Tensor, data: Data, prior_scale: Tensor, row_noise: Tensor | None = None
 ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Places (n,) of the `chosen_rows`, and their leverages (T, n) at noise precisions (T,).
 
     A row of weight w counts once, with the leverage of all its repetitions; the curvature of the
-    chosen rows is scaled to that of all.
+    chosen rows is scaled to that of all. ``row_noise`` (N, T): the outputs' unit, row by row.
     """
-    x, _, weight = data
+    x, y, weight = data
     chosen = chosen_rows(len(x))
     share = float(weight.sum()) / float(weight[chosen].sum())
     _, jacobian = outputs_and_jacobian(network, theta.unsqueeze(0), x[chosen])
-    root = (share * weight[chosen]).sqrt()
-    rows = jacobian[0].transpose(0, 1) * root[:, None] * prior_scale  # (T, n, P)
+    root = (share * weight[chosen]).sqrt().unsqueeze(1)
+    if row_noise is not None:
+        root = root / row_noise[chosen]
+    of_targets = jacobian[0, :, : y.shape[1]] * root.unsqueeze(2) * prior_scale
+    rows = of_targets.transpose(0, 1)  # (T, n, P)
     n_targets, n, p = rows.shape
     if n_targets == 1:
         return chosen, _one_target(rows[0])

@@ -8,7 +8,10 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 import skbayes_sym as sk
 
 (X, Y), (CELLS, SICK) = load_diabetes(return_X_y=True), load_breast_cancer(return_X_y=True)
-KINDS = {"laplace": sk.LaplaceRegressor, "lila": sk.LILARegressor, "vi": sk.SymmetrizedVIRegressor}
+KINDS = {
+    "laplace": sk.LaplaceRegressor, "lila": sk.LILARegressor, "vi": sk.SymmetrizedVIRegressor,
+    "ensemble": sk.DeepEnsembleRegressor,
+}  # fmt: skip
 OF_LABELS = [sk.LaplaceClassifier, sk.LILAClassifier, sk.SymmetrizedVIClassifier]
 
 pytestmark = [
@@ -17,7 +20,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.kept("laplace-heteroscedastic", "lila-auto")
+@pytest.mark.kept("laplace-heteroscedastic", "lila-auto", "ensemble-*")
 @pytest.mark.parametrize("likelihood", ["auto", "heteroscedastic", "student_t"])
 @pytest.mark.parametrize("name", KINDS)
 def test_of_numbers(name, likelihood):

@@ -215,6 +215,25 @@ def test_leverages_are_the_diagonal_of_the_hat_matrix(n, n_targets):
         assert_close(at(precision), hat, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize(("df", "varies"), [(None, True), (4.0, False), (4.0, True)])
+def test_tails_and_noise_of_rows_solve_the_same_equation(df, varies):
+    """Weighted squares in units of the noise are as many as the rows that weights have left."""
+    data, network = data_of(40, 5), MLP(5, (), 1, TANH)
+    data = data._replace(weight=1.0 + data.x[:, 0].square())
+    row_noise = (0.5 * data.x[:, :1]).exp() if varies else torch.ones(40, 1).double()
+    theta, scale = torch.linspace(-1.0, 1.0, 6).double(), torch.linspace(0.3, 2.0, 6).double()
+    found = effective_noise(
+        network, theta, data, scale, ONE, df=df, row_noise=row_noise if varies else None
+    )
+    z = ((data.y - network.forward(theta, data.x)) / row_noise)[:, 0] / found.std
+    design = torch.cat([data.x, ONE.expand(40, 1)], 1) * scale * data.weight.sqrt()[:, None]
+    rows = design / row_noise / found.std
+    taken = torch.trace(torch.linalg.solve(rows.T @ rows + torch.eye(6), rows.T @ rows))
+    far = 1.0 if df is None else (df + 1.0) / (df + z.square())
+    assert float(taken) > 3.0
+    assert_close(data.weight @ (far * z.square()), data.weight.sum() - taken)
+
+
 def test_under_a_narrow_prior_nothing_is_taken():
     data, (network, theta) = data_of(20, 2), started(2, 5, 1)
     found = effective_noise(network, theta, data, torch.full_like(theta, 1e-6), ONE)

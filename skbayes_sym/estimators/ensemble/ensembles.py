@@ -29,7 +29,7 @@ from skbayes_sym.inference.laplace.predictors import RefittedPredictor
 from skbayes_sym.inference.map import NoiseNodes, noise_nodes
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.models.likelihoods.noise import Gaussian
+from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic, StudentT
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import HalfNormal, LayerScales, UnboundPrior
 
@@ -141,9 +141,9 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     noise_std : "effective", "learn", HalfNormal, float or sequence of float, default="effective"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it, each member from its own residuals, under a half-normal prior
-        of scale 1, in scaled target units; `HalfNormal` has another. "effective" corrects this for
-        the degrees of freedom that a member's weights use up, for "mlp" and the likelihood "auto",
-        and of any network whose prior scales are learned.
+        of scale 1, in scaled target units; `HalfNormal` has another. "effective" corrects this, also
+        of "student_t" and "heteroscedastic", for the degrees of freedom that a member's weights
+        use up; for "mlp", and for any network whose prior scales are learned.
 
     Attributes
     ----------
@@ -224,8 +224,11 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     def _method(self) -> DeepEnsemble:
         wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
         learns = wanted and self._has_default_noise
-        has_scale = learns or self._chosen_likelihood.kind == "student-t"
-        corrects = wanted and has_scale and isinstance(self.network, str)
+        chosen = self._chosen_likelihood
+        is_other = isinstance(chosen, Heteroscedastic) or (
+            isinstance(chosen, StudentT) and chosen.learn
+        )
+        corrects = wanted and (learns or is_other) and isinstance(self.network, str)
         return replace(super()._method(), has_effective_noise=corrects, learns_noise=learns)
 
     def _nodes(self) -> NoiseNodes | None:

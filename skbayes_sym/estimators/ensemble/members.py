@@ -44,6 +44,7 @@ from skbayes_sym.inference.map import (
     leverages_of,
     update_steps,
 )
+from skbayes_sym.models.likelihoods.noise import Heteroscedastic, StudentT
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.machine import side_by_side
@@ -303,26 +304,39 @@ def prior_scales(members: Members, model: Model) -> Tensor:
 def corrected(members: Members, data: Training, model: Model) -> Members:
     """The members with what rows weigh, and noise that counts the freedoms of the weights.
 
-    Noise that isn't learned stays as it is.
+    Noise that isn't learned stays as it is. That of every row is multiplied, by the bias of the
+    head that says its logarithm.
     """
     network, rows = fully_connected(model.network), data.double_data
     theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
     scale = prior_scales(members, model).to(theta).expand_as(theta)
-    triples = list(zip(theta, scale, members.noise_scale(model).to(theta), strict=True))
-    if not model.likelihood.n_params:
+    likelihood, n_targets = model.likelihood, rows.y.shape[1]
+    if isinstance(likelihood, Heteroscedastic):
+        one, by_head = rows.y.new_ones(n_targets), members.theta.copy()
+        for i, (t, s) in enumerate(zip(theta, scale, strict=True)):
+            row_noise = likelihood.heads(network.forward(t, rows.x))[1].exp()
+            factor = effective_noise(network, t, rows, s, one, row_noise=row_noise).std
+            by_head[i, -n_targets:] += (factor.log() / likelihood.spread).cpu().numpy()
+        return replace(members, theta=by_head)
+    noise_std = members.noise_scale(model).to(theta)
+    if not likelihood.n_params:
         at_noise = [
-            leverages_of(network, t, rows, s)[1](noise**-2).cpu() for t, s, noise in triples
+            leverages_of(network, t, rows, s)[1](noise**-2).cpu()
+            for t, s, noise in zip(theta, scale, noise_std, strict=True)
         ]
         return replace(members, leverage=torch.stack(at_noise))
-    each = [effective_noise(network, t, rows, s, noise) for t, s, noise in triples]
+    df: list[float | None] = [None] * len(theta)
+    if is_student := isinstance(likelihood, StudentT):
+        learned = likelihood.at(torch.as_tensor(members.log_noise).double())
+        df = learned.degrees_of_freedom.flatten().expand(len(theta)).tolist()
+    each = [
+        effective_noise(network, t, rows, s, noise, df=tails)
+        for t, s, noise, tails in zip(theta, scale, noise_std, df, strict=True)
+    ]
     std, taken, leverage = (torch.stack(t).cpu() for t in zip(*each, strict=True))
-    if model.likelihood.kind == "student-t":  # by the factor that normal noise grows by
-        residual = (rows.y - network.forward(theta, rows.x)).cpu()
-        share = (rows.weight / data.total_weight).cpu()
-        rms = torch.einsum("n,mnt->mt", share, residual.square()).sqrt()
+    if is_student:
         log_noise = members.log_noise.copy()
-        factor = std / rms.clamp_min(torch.finfo(rms.dtype).tiny)
-        log_noise[:, : std.shape[1]] += factor.log().numpy()
+        log_noise[:, :n_targets] = std.log().numpy()
         return replace(members, log_noise=log_noise)
     freedoms = (data.total_weight - taken).numpy()
     return replace(members, log_noise=std.log().numpy(), freedoms=freedoms, leverage=leverage)
