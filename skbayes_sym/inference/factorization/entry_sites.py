@@ -80,16 +80,16 @@ def expected(likelihood: Likelihood, seen: SeenEntries) -> ExpectedLogProb:
     return ExpectedLogProb(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def sites(seen: SeenEntries, terms: ExpectedLogProb, sweep: int) -> tuple[Tensor, Tensor]:
+def sites(seen: SeenEntries, terms: ExpectedLogProb, trust: int) -> tuple[Tensor, Tensor]:
     """Values and weights of Gaussian entries of variance one with these slopes, (N,) each.
 
-    In early sweeps entries far off weigh more instead of lying farther away: there a rate is
-    another one, but where sweeps end sites are what the bound says.
+    Entries farther off than ``3 * 2**trust`` weigh more instead: there a rate is another one.
+    ``trust`` grows with sweeps, so that where they end sites are what the bound says.
     """
     gradient = terms.d_mean[:, 0]
     # An entry of the least precision is as good as certain.
     precision = (-2.0 * terms.d_variance[:, 0]).clamp(min=1e-6)
-    precision = torch.maximum(precision, gradient.abs() / (3.0 * 2.0 ** min(sweep, 500)))
+    precision = torch.maximum(precision, gradient.abs() / (3.0 * 2.0 ** min(trust, 500)))
     weight = precision if seen.weight is None else precision * seen.weight
     return seen.mean + gradient / precision, weight
 

@@ -210,7 +210,9 @@ class Heteroscedastic(TargetLikelihood):
 
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> NormalMixture:
         mean, log_std = self.heads(outputs)
-        return NormalMixture(mean, mean.new_zeros(()), (2.0 * log_std).exp(), log_weights)
+        ends = torch.finfo(mean.dtype)  # 0 and inf would be no numbers in a density
+        variance = (2.0 * log_std).exp().clamp(ends.tiny**0.5, ends.max**0.5)
+        return NormalMixture(mean, mean.new_zeros(()), variance, log_weights)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         mean, log_std = self.heads(outputs)
@@ -350,7 +352,9 @@ class NaturalHeteroscedastic(TargetLikelihood):
 
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> NormalMixture:
         mean, std = self.heads(outputs)
-        return NormalMixture(mean, mean.new_zeros(()), std.square(), log_weights)
+        ends = torch.finfo(mean.dtype)
+        variance = std.square().clamp(ends.tiny**0.5, ends.max**0.5)
+        return NormalMixture(mean, mean.new_zeros(()), variance, log_weights)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
         first, second = outputs.chunk(2, -1)
