@@ -141,8 +141,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     noise_std : "effective", "learn", HalfNormal, float or sequence of float, default="effective"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it, each member from its own residuals, under a half-normal prior
-        of scale 1, in scaled target units; `HalfNormal` has another. "effective" corrects this, also
-        of "student_t" and "heteroscedastic", for the degrees of freedom that a member's weights
+        of scale 1, in scaled target units; `HalfNormal` has another. "effective" corrects this, of
+        "student_t" and "heteroscedastic" too, for the degrees of freedom that a member's weights
         use up; for "mlp", and for any network whose prior scales are learned.
 
     Attributes

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import inf, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from skbayes_sym.inference.factorization.entry_sites import (
     is_of_classes,
     noise_variance,
     sites,
+    trusted,
 )
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.incidence import (
@@ -210,10 +211,14 @@ class FactorPredictor(BasePredictor):
             rows = EntryRows(*with_pinned(means, prior_cov.repeat(end - begin, 1, 1), side))
             known = self._of_context(block.asked)[0]
             gaussian = block._replace(value=block.value - known)
-            for update in range(1 if is_normal(self.likelihood) else 10):
+            trust, highest = -1, -inf
+            for _ in range(1 if is_normal(self.likelihood) else 10):
                 if not is_normal(self.likelihood):
                     seen = self._seen(block, rows)
-                    value, weight = sites(seen, expected(self.likelihood, seen), update)
+                    terms = expected(self.likelihood, seen)
+                    bound = seen.total(terms.value)
+                    trust, highest = trusted(trust, bound, highest, block), max(highest, bound)
+                    value, weight = sites(seen, terms, trust)
                     gaussian = block._replace(value=value - self.shift - known, weight=weight)
                 sums, _ = given_pinned(packed_sums(gaussian, packed, self.columns.mean), side)
                 factor, _, target = row_conditionals(sums, law, means, noise)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.factorization.incidence import Incidence
 from skbayes_sym.models.likelihoods.likelihood import ExpectedLogProb, LabelLikelihood, Likelihood
 
 _BLOCK = 1 << 13  # entries: with a few nodes of a quadrature they stay in the cache
@@ -92,6 +93,15 @@ def sites(seen: SeenEntries, terms: ExpectedLogProb, trust: int) -> tuple[Tensor
     precision = torch.maximum(precision, gradient.abs() / (3.0 * 2.0 ** min(trust, 500)))
     weight = precision if seen.weight is None else precision * seen.weight
     return seen.mean + gradient / precision, weight
+
+
+def trusted(trust: int, bound: float, highest: float, entries: Incidence) -> int:
+    """How far the next sites are trusted: twice as far, or an eighth where the bound has fallen.
+
+    By a tenth of a nat an entry: sites of straight flanks, as Laplace's density has, have no
+    curvature to say how far they hold.
+    """
+    return trust - 3 if bound < highest - 0.1 * entries.total_weight else trust + 1
 
 
 def learned(

@@ -20,7 +20,13 @@ from typing import NamedTuple
 import torch
 
 from skbayes_sym.inference.factorization.context import less_context
-from skbayes_sym.inference.factorization.entry_sites import expected, is_normal, learned, sites
+from skbayes_sym.inference.factorization.entry_sites import (
+    expected,
+    is_normal,
+    learned,
+    sites,
+    trusted,
+)
 from skbayes_sym.inference.factorization.factor_model import (
     FIXED_NOISE_SWEEPS,
     FactorProblem,
@@ -87,9 +93,6 @@ _TURNS = frozenset({6, 12})
 # Tolerances above, in nats, leave the noise of a gap alone; below, once the bound stalls, so many
 # sweeps more let the running mean of looks at it settle.
 WORTH, _MORE_SWEEPS = 1.0, 60
-# Nats an entry by which a bound has fallen if sites of straight flanks, as Laplace's density has,
-# sent the sweep too far: the next ones trust a sixteenth of the distance.
-_FALL = 0.1
 
 
 def fit_factors(
@@ -122,10 +125,10 @@ def fit_factors(
             if looks is not None and sweep > 0:
                 added = looks.gradient(state.factors(problem.model.n_components), sweep)
             state, data, elbo = _sweep(problem, covariance, sweep, state, data, added, trust)
-            trust, highest = trust + 1, max(highest, elbo)
-            if elbo < highest - _FALL * problem.data.by_row.total_weight:
-                trust -= 4
+            before, trust = trust, trusted(trust, elbo, highest, problem.data.by_row)
+            if trust < before:
                 data = _with_sites(problem, state, trust, learns=False)[1]
+            highest = max(highest, elbo)
             curve.append(elbo + (0.0 if added is None else float(added.value)))
             loop.stop_if("callback", on_sweep(state, curve[-1]))
             # The mean of ten sweeps, of half as many where a nat doesn't matter.

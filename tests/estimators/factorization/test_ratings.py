@@ -736,6 +736,7 @@ def test_a_likelihood_of_ones_own(name):
     ours = clone(MODEL).fit(skewed)
     density = [predictive(m, where).log_prob(fresh[where]).mean() for m in (own, ours)]
     assert density[0] > density[1]
+    assert own.score(skewed[:9]) > ours.score(skewed[:9])  # as rows that are new
 
 
 def test_likelihoods_that_have_no_place_are_refused():
