@@ -201,7 +201,7 @@ class FactorPredictor(BasePredictor):
 
         One mean-field update over the row's observed entries, its offset and factors jointly,
         ``P = Lambda + sum_j E[v v'] / (k s^2)``, ``P m = Lambda m_0 + sum_j r_j E[v] / (sqrt k
-        s^2)``. Entries that aren't normal are updated in turn with it, ten times.
+        s^2)``. Entries that aren't normal are updated in turn with it, twenty times.
         """
         packed, side, law = packed_second_moments(*self.columns), self._side, self.laws[0]
         noise = Noise(self.network.n_components, noise_variance(self.likelihood))
@@ -211,13 +211,13 @@ class FactorPredictor(BasePredictor):
             rows = EntryRows(*with_pinned(means, prior_cov.repeat(end - begin, 1, 1), side))
             known = self._of_context(block.asked)[0]
             gaussian = block._replace(value=block.value - known)
-            trust, highest = -1, -inf
-            for _ in range(1 if is_normal(self.likelihood) else 10):
+            trust, before = -1, -inf
+            for _ in range(1 if is_normal(self.likelihood) else 20):
                 if not is_normal(self.likelihood):
                     seen = self._seen(block, rows)
                     terms = expected(self.likelihood, seen)
                     bound = seen.total(terms.value)
-                    trust, highest = trusted(trust, bound, highest, block), max(highest, bound)
+                    trust, before = trusted(trust, bound, before, block), bound
                     value, weight = sites(seen, terms, trust)
                     gaussian = block._replace(value=value - self.shift - known, weight=weight)
                 sums, _ = given_pinned(packed_sums(gaussian, packed, self.columns.mean), side)

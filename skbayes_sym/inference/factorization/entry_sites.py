@@ -95,13 +95,13 @@ def sites(seen: SeenEntries, terms: ExpectedLogProb, trust: int) -> tuple[Tensor
     return seen.mean + gradient / precision, weight
 
 
-def trusted(trust: int, bound: float, highest: float, entries: Incidence) -> int:
+def trusted(trust: int, bound: float, before: float, entries: Incidence) -> int:
     """How far the next sites are trusted: twice as far, or an eighth where the bound has fallen.
 
     By a tenth of a nat an entry: sites of straight flanks, as Laplace's density has, have no
     curvature to say how far they hold.
     """
-    return trust - 3 if bound < highest - 0.1 * entries.total_weight else trust + 1
+    return trust - 3 if bound < before - 0.1 * entries.total_weight else trust + 1
 
 
 def learned(

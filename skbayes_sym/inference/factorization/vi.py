@@ -114,7 +114,7 @@ def fit_factors(
     is_turned = covariance.is_elementwise and not covariance.is_isotropic
     part, last = (1 if problem.tol < WORTH else 2), problem.max_iter
     is_random = gap is not None and gap.gap.is_random
-    trust, highest = 0, -inf
+    trust, before = 0, -inf
     with Loop() as loop:
         for sweep in loop.steps(range(problem.max_iter)):
             added = None
@@ -125,10 +125,10 @@ def fit_factors(
             if looks is not None and sweep > 0:
                 added = looks.gradient(state.factors(problem.model.n_components), sweep)
             state, data, elbo = _sweep(problem, covariance, sweep, state, data, added, trust)
-            before, trust = trust, trusted(trust, elbo, highest, problem.data.by_row)
-            if trust < before:
+            was, trust = trust, trusted(trust, elbo, before, problem.data.by_row)
+            if trust < was:
                 data = _with_sites(problem, state, trust, learns=False)[1]
-            highest = max(highest, elbo)
+            before = elbo
             curve.append(elbo + (0.0 if added is None else float(added.value)))
             loop.stop_if("callback", on_sweep(state, curve[-1]))
             # The mean of ten sweeps, of half as many where a nat doesn't matter.
