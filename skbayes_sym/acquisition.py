@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.special import ndtr
+from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from skbayes_sym.estimators.distributions import ClassPredictive
@@ -54,6 +55,7 @@ def expected_improvement(law: Any, best: float, *, maximize: bool = True) -> Arr
     1
     """
     mean, std = _function(law)
+    best = check_number("best", best)
     gain = mean - best if maximize else best - mean
     with np.errstate(divide="ignore", invalid="ignore"):
         z = gain / std
@@ -96,7 +98,7 @@ def expected_information(law: Any) -> Array:
     if isinstance(law, ClassPredictive):
         return np.asarray(parts.epistemic)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = _one_target(parts.epistemic) / parts.aleatoric
+        share = _one_target(parts.epistemic) / _finite(parts.aleatoric)
     return np.asarray(0.5 * np.log1p(np.nan_to_num(share, nan=0.0, posinf=np.inf)))
 
 
@@ -164,7 +166,7 @@ def batch(
     functions = law.functions(check_count("n_draws", n_draws, 2), random_state)
     size = check_count("n", n, 1, len(functions))
     if best is not None:
-        values = _one_target(functions, 2)
+        values, best = _one_target(functions, 2), check_number("best", best)
         gain = values - best if maximize else best - values
         rows, worths, reached = np.empty(size, dtype=np.intp), np.empty(size), np.zeros(n_draws)
         for k in range(size):
@@ -177,7 +179,7 @@ def batch(
         noise = np.sqrt(functions.mean(axis=-1).clip(1e-9))
     else:
         functions = _one_target(functions, 2)[:, None]
-        noise = np.sqrt(law.uncertainty().aleatoric)[:, None]
+        noise = np.sqrt(_finite(law.uncertainty().aleatoric))[:, None]
     off = functions - functions.mean(axis=-1, keepdims=True)
     return _by_information(off / noise[..., None] / np.sqrt(n_draws - 1.0), size)
 
@@ -202,11 +204,25 @@ def _by_information(root: Array, n: int) -> Batch:
 
 def _function(law: Any) -> tuple[Array, Array]:
     """Mean and standard deviation of the function (N,), or of targets where that is all known."""
+    if isinstance(law, ClassPredictive | BaseEstimator):
+        raise ValueError(
+            "this takes predictive(model, X) of a regressor, got "
+            f"{'a model' if isinstance(law, BaseEstimator) else 'a law of classes'}."
+        )
     mean = _one_target(law.mean())
     try:
         return mean, np.sqrt(law.uncertainty().epistemic)
     except TypeError:
         return mean, np.asarray(law.std())
+
+
+def _finite(variance: Array) -> Array:
+    if np.isinf(variance).any():
+        raise ValueError(
+            "the noise has no variance (Student's t of at most 2 degrees of freedom), so that "
+            "information can't be counted: fit with StudentT(df=4.0), or give best."
+        )
+    return variance
 
 
 def _one_target(values: Array, ndim: int = 1) -> Array:

@@ -23,6 +23,14 @@ def hidden(z: Array, ends: Array) -> Array:
     return z
 
 
+def as_numbers(column: Array) -> Array:
+    """Values of a column as float64, NaN where None or pandas' NA stands for a missing one."""
+    if column.dtype.kind == "O":
+        is_given = [v is not None and type(v).__name__ != "NAType" for v in column]
+        column = np.where(is_given, column, np.nan)
+    return column.astype(np.float64)
+
+
 class Student:
     r"""A mixture density network with two hidden layers (Bishop 1994), or a softmax of classes.
 
@@ -70,7 +78,7 @@ class Student:
     def columns(self, X: Any) -> Array:
         """Columns (N, D): scaled numbers, missing ones marked, and one-hot words."""
         a, columns = self._arrays, np.asarray(X).T
-        values = columns[a["numbers"]].astype(np.float64).T
+        values = as_numbers(columns[a["numbers"]].ravel()).reshape(len(a["numbers"]), -1).T
         missing = np.isnan(values)
         scaled = np.where(missing, 0.0, (values - a["mean"]) / a["scale"])
         words = [columns[j].astype(str)[:, None] == names

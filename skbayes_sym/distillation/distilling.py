@@ -19,7 +19,7 @@ from skbayes_sym.distillation.schooling import (
 )
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
+from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.inspection._fitted import fitted_model
 from skbayes_sym.numerics.arguments import seed_of
@@ -76,6 +76,8 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     if not is_classifier(inner) and get_tags(inner).target_tags.positive_only:
         raise ValueError("distill takes no counts: a student's targets are real numbers.")
     X = _normal_rows(model, inner, size.n_rows // 5, seed) if X is None else X
+    if num_samples(X) < 10:
+        raise ValueError(f"distill needs some hundred rows to learn from, got {num_samples(X)}.")
     arrays, rows, n_held = rows_to_learn(X, size.n_rows, np.random.default_rng(seed))
     law, held = predictive(model, rows), safe_indexing(rows, np.arange(n_held))
     answers = law.proba() if is_classifier(inner) else law.quantile(ndtr(normal_levels()))

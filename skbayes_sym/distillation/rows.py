@@ -7,7 +7,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.numerics.arguments import is_frame
-from skbayes_sym.student import Student
+from skbayes_sym.student import Student, as_numbers
 
 
 def rows_to_learn(
@@ -24,7 +24,7 @@ def rows_to_learn(
         for column in columns
     ]
     numbers, words = np.flatnonzero(~np.array(has_words)), np.flatnonzero(has_words)
-    values = np.array([columns[j].astype(np.float64) for j in numbers]).reshape(-1, len(columns[0]))
+    values = np.array([as_numbers(columns[j]) for j in numbers]).reshape(-1, len(columns[0]))
     scale = np.nanstd(values, axis=1)
     arrays = {
         "numbers": numbers, "mean": np.nanmean(values, axis=1), "places": words,

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from skbayes_sym.inference.pooling import (
     stacking_weights,
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.numerics.machine import closing
 
 
 class JudgedMember(NamedTuple):
@@ -86,27 +87,26 @@ def fit_stack(
     stop = False
     late = [name for name, member in members.items() if isinstance(member, Networks)]
     early = [name for name in members if name not in late]
-    answers: dict[str, JudgedMember | str] = {}
-    if n_jobs not in (None, 1):
-        jobs = (delayed(attempt)(members[name], task, by_folds) for name in early)
-        answers = dict(zip(early, Parallel(n_jobs=n_jobs)(jobs), strict=True))
-    for name in [*early, *late]:
-        is_late = name not in answers and time.monotonic() > task.deadline
-        if stop or (judged and is_late):
-            break
-        behind = _behind(members[name], judged, task)
-        if behind is not None:
-            reasons.append(f"{name} began {behind:.2f} nats per row behind and weren't finished")
-            continue
-        answer = answers[name] if name in answers else attempt(members[name], task, by_folds)
-        if isinstance(answer, str):
-            failed[name] = answer
-            warn_user(f"member {name!r} failed and is left out: {answer}", FitFailedWarning)
-            continue
-        judged[name] = answer
-        mean, error = score_of(answer.log_density, task)
-        logger.info("%s: %.4g +- %.2g nats per left-out row, scaled", name, mean, error)
-        stop = run.end_block()
+    with closing(_attempts([members[name] for name in early], task, by_folds, n_jobs)) as fits:
+        for name in [*early, *late]:
+            if stop or (judged and time.monotonic() > task.deadline):
+                break
+            member = members[name]
+            behind = _behind(member, judged, task)
+            if behind is not None:
+                reasons.append(
+                    f"{name} began {behind:.2f} nats per row behind and weren't finished"
+                )
+                continue
+            answer = next(fits) if name in early else attempt(member, task, by_folds)
+            if isinstance(answer, str):
+                failed[name] = answer
+                warn_user(f"member {name!r} failed and is left out: {answer}", FitFailedWarning)
+                continue
+            judged[name] = answer
+            mean, error = score_of(answer.log_density, task)
+            logger.info("%s: %.4g +- %.2g nats per left-out row, scaled", name, mean, error)
+            stop = run.end_block()
     if not judged:
         told = "; ".join(f"{name}: {error}" for name, error in failed.items())
         raise ValueError(f"no member of the stack could be fitted. {told}")
@@ -145,6 +145,18 @@ def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask)
     except (ArithmeticError, RuntimeError, ValueError):
         return None  # the fit itself says what is wrong
     return gap if gap > task.effort.race else None
+
+
+def _attempts(
+    members: Sequence[Member], task: StackTask, by_folds: bool, n_jobs: int | None
+) -> Generator[JudgedMember | str, None, None]:
+    """The members' fits in their order; those behind it may be worked at meanwhile."""
+    if n_jobs in (None, 1):
+        yield from (attempt(member, task, by_folds) for member in members)
+        return
+    jobs = (delayed(attempt)(member, task, by_folds) for member in members)
+    with closing(Parallel(n_jobs=n_jobs, return_as="generator")(jobs)) as fits:
+        yield from fits
 
 
 def attempt(member: Member, task: StackTask, by_folds: bool) -> JudgedMember | str:

@@ -181,10 +181,10 @@ class Stack(RowEstimator):
             for k, (_, test) in enumerate(splits):
                 fold[test] = k
                 n_tests[test] += 1
-        except (TypeError, IndexError) as error:
+        except (TypeError, IndexError, ValueError) as error:
             raise ValueError(
-                f"cv={self.cv!r} splits no rows: give an int, a splitter such as KFold, or pairs "
-                "of training and left-out rows."
+                f"cv={self.cv!r} splits no rows ({error}) Give an int, a splitter such as KFold, "
+                "or pairs of training and left-out rows, as split(X, y, groups) makes them."
             ) from error
         wrong = first[n_tests[first] != 1]
         if len(wrong):
@@ -280,8 +280,9 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
         given. "linear", "forest", "boosting", "process" and "networks" stand for the members of
         the default list, which are all of these.
     cv : int, splitter or iterable, default=None
-        Folds of every member's left-out rows. By default members leave rows out in closed form, out
-        of bag or by approximation where they can, by five folds else.
+        Folds of every member's left-out rows; those of groups as a list of pairs,
+        ``list(GroupKFold().split(X, y, groups))``. By default members leave rows out in closed
+        form, out of bag or by approximation where they can, by five folds else.
     n_jobs : int or None, default=None
         Processes that share the work (joblib): members at once, then parts of networks, unless
         ``max_seconds`` is given. The numbers don't depend on it.
