@@ -141,10 +141,9 @@ class Updates(Optimizer):
         preconditioner of the update before; "exact" makes two passes of its own per update. "auto"
         is "online" where a step sees a part of the rows or half-widths or noise are learned by
         `LILARegressor` and `LILAClassifier`: its cost doesn't depend on how many.
-    keep_best : bool or "auto", default="auto"
+    keep_best : bool, default=True
         Whether to return to the point of highest evidence on the way, if that is higher than at
-        the end. "auto" does, but for `LaplaceRegressor`: away from a mode the approximation says
-        too much.
+        the end.
     objective : {"evidence", "map", "augerino"} or Augerino, default="evidence"
         Of the LILA estimators. "map" has no transformations and a fixed prior.
         `~skbayes_sym.models.Augerino` trains half-widths with the weights, by the likelihood and a
@@ -156,7 +155,7 @@ class Updates(Optimizer):
     burn_in: float = 0.1
     learning_rate: float | str = "auto"
     gradient: str = "auto"
-    keep_best: bool | str = "auto"
+    keep_best: bool = True
     objective: Any = "evidence"
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -164,7 +163,7 @@ class Updates(Optimizer):
         "burn_in": [Interval(Real, 0, 1, closed="left")],
         "learning_rate": [StrOptions({"auto"}), _POSITIVE],
         "gradient": [StrOptions({"auto", "online", "exact"})],
-        "keep_best": [StrOptions({"auto"}), "boolean"],
+        "keep_best": ["boolean"],
         "objective": "no_validation",
     }
 

@@ -226,12 +226,8 @@ class BayesianRegressorMixin(RegressorMixin):
             ``epistemic`` (of the function; shrinks with data), ``aleatoric`` (of the noise) and
             their sum ``total``, in squared target units.
         """
-        total, epistemic, aleatoric = self._reduce(X, lambda p: list(p.uncertainty()))
-        return Bunch(
-            total=self._shaped(total),
-            epistemic=self._shaped(epistemic),
-            aleatoric=self._shaped(aleatoric),
-        )
+        parts = map(self._shaped, self._reduce(X, lambda p: list(p.uncertainty())))
+        return Bunch(**dict(zip(("total", "epistemic", "aleatoric"), parts, strict=True)))
 
     def log_predictive_density(self, X: Any, y: Any) -> Array:
         """Log density of observed targets under the posterior predictive.

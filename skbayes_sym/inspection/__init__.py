@@ -12,8 +12,5 @@ from skbayes_sym.inspection.predictive import PredictiveDisplay
 from skbayes_sym.inspection.symmetry import SymmetryDisplay
 
 __all__ = [
-    "IntervalCalibrationDisplay",
-    "InvarianceDisplay",
-    "PredictiveDisplay",
-    "SymmetryDisplay",
-]
+    "IntervalCalibrationDisplay", "InvarianceDisplay", "PredictiveDisplay", "SymmetryDisplay",
+]  # fmt: skip

@@ -11,12 +11,6 @@ from skbayes_sym.model_selection._entries import EntryKFold, RankingScorer, cros
 from skbayes_sym.model_selection._scorers import NoSplit, QuantileOf, evidence_scorer, get_scorer
 
 __all__ = [
-    "EntryKFold",
-    "NoSplit",
-    "QuantileOf",
-    "RankingScorer",
-    "compare_models",
-    "cross_validate_entries",
-    "evidence_scorer",
-    "get_scorer",
-]
+    "EntryKFold", "NoSplit", "QuantileOf", "RankingScorer", "compare_models",
+    "cross_validate_entries", "evidence_scorer", "get_scorer",
+]  # fmt: skip

@@ -100,7 +100,8 @@ def sample_assignments(
     permutations = torch.empty_like(rows).scatter_(-1, rows, columns.expand(rows.shape))
     if first is not None:
         permutations = torch.cat([first, permutations])
-        rows = torch.cat([_rows_in_order(first, columns), rows])
+        in_order = first.argsort(-1).gather(-1, columns.expand(first.shape))
+        rows = torch.cat([in_order, rows])
     return permutations, _log_prob(scores, rows).to(log_weights.dtype)
 
 
@@ -113,11 +114,6 @@ def _visiting_order(log_weights: Tensor, n_iter: int) -> tuple[Tensor, Tensor]:
     # then go to the lowest row index.
     by_column = scaled.clamp(min=-1e6).mT
     return by_column.take_along_dim(columns.unsqueeze(-1), dim=-2), columns
-
-
-def _rows_in_order(permutations: Tensor, columns: Tensor) -> Tensor:
-    """Row of each visited column, (n, *B, d steps), in assignments (n, *B, d rows)."""
-    return permutations.argsort(-1).gather(-1, columns.expand(permutations.shape))
 
 
 def _choose_rows(perturbed: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.columns import TakesTables
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.base import RowEstimator, is_fitted_name
+from skbayes_sym.estimators.base import BayesianEstimator, RowEstimator, is_fitted_name
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, Activation
@@ -66,27 +66,6 @@ NOUNS = {
 }
 
 
-# This package's estimators, by module; imported when a file is written or read.
-ESTIMATORS = {
-    "bayesian_mlp.pools": "BayesianMLPClassifier BayesianMLPRegressor",
-    "ensemble.ensembles": "DeepEnsembleClassifier DeepEnsembleRegressor",
-    "factorization.matrix_factorization": "SymVIMatrixFactorization",
-    "laplace.laplace": "LaplaceClassifier LaplaceRegressor",
-    "laplace.lila": "LILAClassifier LILARegressor",
-    "layerwise_vi": "LayerwiseVIRegressor",
-    "linear.linear_models": "BayesianLinearClassifier BayesianLinearRegressor",
-    "mcmc.mcmc": "MCMCClassifier MCMCRegressor",
-    "stacking.stacks": "PredictiveStackingClassifier PredictiveStackingRegressor",
-    "vi.symmetrized_vi": "SymmetrizedVIClassifier SymmetrizedVIRegressor",
-}
-
-# Objects that constructors of these take, made of their own parameters.
-_SETTINGS = {
-    "optimizers": "Adam EvidenceAdam GaussNewton Updates VariationalAdam",
-    "samplers": "Chains ModeWeights",
-    "vi.gaps": "Symmetrized",
-}
-
 # Modules of scikit-learn, and in them the steps whose fitted state is arrays, numbers, strings and
 # one another. Imported when a file names one: most people's don't.
 _STEPS = {
@@ -114,15 +93,17 @@ def named(modules: Mapping[str, str], prefix: str) -> dict[str, Any]:
 
 
 @cache
-def estimators() -> dict[str, type]:
-    """This package's estimators by name."""
-    return named(ESTIMATORS, "skbayes_sym.estimators")
+def ours() -> dict[str, type]:
+    """Estimators, and the objects with parameters that they take, by name."""
+    root = import_module("skbayes_sym")
+    names = (n for n, module in root._MODULES.items() if module.startswith("estimators."))
+    return {name: kind for name in names if isinstance(kind := getattr(root, name), type)}
 
 
 @cache
-def ours() -> dict[str, type]:
-    """Estimators, and the objects with parameters that they take, by name."""
-    return estimators() | named(_SETTINGS, "skbayes_sym.estimators")
+def estimators() -> dict[str, type]:
+    """This package's estimators by name."""
+    return {name: kind for name, kind in ours().items() if issubclass(kind, BayesianEstimator)}
 
 
 @cache

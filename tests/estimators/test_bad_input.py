@@ -183,10 +183,16 @@ def test_a_mistake_gets_the_same_words_from_everybody(mistake: str, monkeypatch:
         call(clone(SMALL[name]), target(SMALL[name]))
 
 
-@pytest.mark.kept("alone-BayesianLinearClassifier", "pipeline-Symm*", "pipeline-Deep*")
-@pytest.mark.parametrize(
-    "name", ["SymmetrizedVIClassifier", "DeepEnsembleRegressor", "BayesianLinearClassifier"]
+@pytest.mark.kept(
+    "alone-BayesianLinearClassifier",
+    "alone-SymVIMatrix*",
+    "pipeline-SymmetrizedVI*",
+    "pipeline-Deep*",
 )
+@pytest.mark.parametrize("name", [
+    "SymmetrizedVIClassifier", "DeepEnsembleRegressor", "BayesianLinearClassifier",
+    "SymVIMatrixFactorization",
+])  # fmt: skip
 @pytest.mark.parametrize("around", [lambda e: e, make_pipeline], ids=["alone", "pipeline"])
 def test_warnings_say_whose_they_are_and_point_to_the_caller_s_line(name: str, around: Any) -> None:
     estimator = clone(SMALL[name]).set_params(max_iter=3, tol=0.0)

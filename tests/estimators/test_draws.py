@@ -71,17 +71,6 @@ def test_arviz_takes_members_for_draws_of_one_chain(name):
     )
 
 
-def test_arviz_summarises_what_it_is_given():
-    """With the extra `arviz`: a table with a row per weight."""
-    arviz_stats = pytest.importorskip("arviz_stats")
-    pytest.importorskip("xarray_einstats")
-    model = clone(REGRESSORS["mcmc"]).fit(X, Y)
-    table = arviz_stats.summary(model.to_arviz(), round_to=None)
-    assert len(table) == model.network_.layout.n_params + 1  # and the noise
-    mean = float(table.loc["noise_std[0]", "mean"])
-    assert mean == pytest.approx(model.noise_std_samples_.mean(), rel=1e-2)  # later ones round
-
-
 @regressors
 def test_a_noise_that_is_known(name):
     """In the units of y, whatever they are; it is no parameter then."""
@@ -119,15 +108,3 @@ def test_counts(name):
     assert (drawn == drawn.round()).all()
     error = np.sqrt(model.predict_uncertainty(X).total / 500)
     assert (np.abs(drawn.mean(1) - rate.mean(0)) < 5 * error).all()
-
-
-class Half:
-    def forward(self, theta, x):
-        return x
-
-
-@regressors
-def test_what_an_object_lacks_is_named(name):
-    kind = type(REGRESSORS[name])
-    with pytest.raises(TypeError, match=r"network=.*Half.* has no layout and no .*BaseNetwork"):
-        kind(network=Half()).fit(X, Y)

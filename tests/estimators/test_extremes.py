@@ -120,8 +120,11 @@ def test_a_batch_larger_than_the_data_warns_and_fits(name):
 
 
 @pytest.mark.parametrize(
-    ("rows", "y", "words"),
-    [(X[:1], NUMBERS[:1], "one distinct row"), (X, np.full(24, 3.0), r": y is constant \(3\)")],
+    ("rows", "y", "words", "off"),
+    [
+        (X[:1], NUMBERS[:1], "one distinct row", 1.0),
+        (X, np.full(24, 3.0), r": y is constant \(3\)", 1e-2),
+    ],
 )
 @pytest.mark.parametrize(
     "regressor",
@@ -129,15 +132,21 @@ def test_a_batch_larger_than_the_data_warns_and_fits(name):
         sk.SymmetrizedVIRegressor(**{**QUICK, "max_iter": 300}),
         sk.LayerwiseVIRegressor(**{**QUICK, "max_iter": 100}),
         sk.LayerwiseVIRegressor(**{**QUICK, "max_iter": 100}, hidden_posterior=5),
+        sk.DeepEnsembleRegressor(**{**QUICK, "max_iter": 300}, n_members=2),
+        sk.MCMCRegressor(
+            (1,), n_chains=4, n_draws=10, prior=1.0, random_state=0,
+            sampler=sk.Chains(sk.HMC(max_leapfrog=8), init="prior", n_warmup=80),
+            remove_symmetries=sk.ModeWeights("evidence"),
+        ),
     ],
-)
-def test_data_that_say_little_are_announced(rows, y, words, regressor):
+)  # fmt: skip
+def test_data_that_say_little_are_announced(rows, y, words, off, regressor):
     with pytest.warns(UserWarning, match=words):
         reg = clone(regressor).fit(rows, y)
     mean, std = reg.predict(X, return_std=True)
-    np.testing.assert_allclose(mean, y[0], atol=1.0)
+    np.testing.assert_allclose(mean, y[0], rtol=0.0, atol=off)
     assert ((std > 0) & np.isfinite(std)).all()
-    assert np.isfinite(reg.elbo_)
+    assert np.isfinite(getattr(reg, "elbo_", 0.0))
 
 
 @EVERY

@@ -8,8 +8,6 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym import HMC, Adam, Chains, EvidenceAdam, ModeWeights, Updates, predictive
-from skbayes_sym.inspection import IntervalCalibrationDisplay, PredictiveDisplay
-from skbayes_sym.model_selection import get_scorer
 from skbayes_sym.models import NegativeBinomial, StudentT
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -70,35 +68,26 @@ def test_a_noise_that_changes_with_the_input(name):
     np.testing.assert_allclose(cdf, 0.2, atol=1e-6)
 
 
-@pytest.mark.kept("vi", "mcmc", "ensemble", "laplace")
-@every_regressor
-def test_densities_are_of_targets_as_given(name):
-    reg = clone(TAKES_NUMBERS[name]).set_params(likelihood="heteroscedastic")
-    reg.set_params(**{k: 20 for k in ("max_iter", "sampler__n_warmup") if k in reg.get_params()})
-    # By a power of two, so that scaled targets are the same bits and chains the same chains.
-    one, eight = reg.fit(X, Y), clone(reg).fit(X, 8.0 * Y)
-    shift = one.log_predictive_density(X, Y) - eight.log_predictive_density(X, 8.0 * Y)
-    np.testing.assert_allclose(shift, np.log(8.0), rtol=1e-9)
-    before, after = one.predict(X, return_std=True)[1], eight.predict(X, return_std=True)[1]
-    np.testing.assert_allclose(after, 8.0 * before, rtol=1e-9)
-
-
 EXPONENTIAL = ["heteroscedastic", "poisson", "negative_binomial"]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("likelihood", EXPONENTIAL)
 def test_sampled_heads_are_the_same_in_equivalent_units(likelihood):
-    """Of y, of X for counts. Chains part after some moves, so this tells how chance moves them."""
+    """Of y, of X for counts. Chains would part after some moves: 64 numbers whose sums are exact.
+
+    Then what is scaled, by a power of two, is the same bits in both units.
+    """
     reg = sk.MCMCRegressor(**NET, **{**CHAINS, "n_draws": 20}, likelihood=likelihood)
+    x, y, counts = np.round(X[:64] * 2**12) / 2**12, np.round(Y[:64] * 2**8) / 2**8, COUNTS[:64]
     rows, std = np.array([[-6.0], [0.0], [6.0]]), []
-    for a, b in ((1.0, 0.0), (100.0, 7.0)):
+    for a, b in ((1.0, 0.0), (128.0, 1024.0)):
         if likelihood == "heteroscedastic":
-            std.append(reg.fit(X, a * Y + b).predict(rows, return_std=True)[1] / a)
+            std.append(reg.fit(x, a * y + b).predict(rows, return_std=True)[1] / a)
         else:
-            std.append(reg.fit(a * X + b, COUNTS).predict(a * rows + b, return_std=True)[1])
-    assert np.abs(np.log(std[0] / std[1])).max() < 1.5
-    assert (std[0] < 100.0 * (Y if likelihood == "heteroscedastic" else COUNTS).std()).all()
+            std.append(reg.fit(a * x + b, counts).predict(a * rows + b, return_std=True)[1])
+    np.testing.assert_allclose(std[1], std[0], rtol=1e-9)
+    assert (std[0] < 100.0 * (y if likelihood == "heteroscedastic" else counts).std()).all()
 
 
 @pytest.mark.parametrize("likelihood", EXPONENTIAL)
@@ -109,19 +98,6 @@ def test_sampled_heads_by_exponentials_have_means(likelihood):
     assert (reg._reference_posterior().prior.gaussian().scale == 1.0).all()
     reg.set_params(prior="learn").fit(X, COUNTS)
     assert reg._reference_posterior().prior.gaussian() is None
-
-
-def test_two_targets_have_a_noise_each():
-    reg = clone(TAKES_NUMBERS["ensemble"]).set_params(likelihood="heteroscedastic")
-    reg.fit(X, np.column_stack([Y, 2.0 * Y[::-1]]))
-    assert reg.network_.n_outputs == 4
-    assert reg.predict_uncertainty(X).aleatoric.shape == (120, 2)
-    assert reg.sample_y(X, 3).shape == (120, 2, 3)
-
-
-def test_a_name_of_the_other_kind_is_refused():
-    with pytest.raises(ValueError, match="'categorical' doesn't go with SymmetrizedVIRegressor"):
-        sk.SymmetrizedVIRegressor(likelihood="categorical").fit(X, Y)
 
 
 RATE = np.exp(2.0 + X[:, 0])
@@ -198,25 +174,17 @@ def test_half_a_count_has_no_mass():
 
 @pytest.mark.long
 @pytest.mark.parametrize("likelihood", ["heteroscedastic", "negative_binomial"])
-def test_displays_scorers_and_one_distribution_ask_the_same(likelihood):
+def test_the_crps_is_that_of_draws(likelihood):
+    """E|Y - y| - E|Y - Y'| / 2, of 2,000 pairs of draws."""
     y = COUNTS if likelihood == "negative_binomial" else Y
     reg = learned("ensemble", likelihood)
     some, y = X[::6], y[::6]
     law = sk.predictive(reg, some)
-    np.testing.assert_array_equal(law.log_prob(y), reg.log_predictive_density(some, y))
-    split = reg.predict_uncertainty(some)
-    np.testing.assert_array_equal(law.uncertainty().aleatoric, split.aleatoric)
-    assert get_scorer("log_density")(reg, some, y) == pytest.approx(law.log_prob(y).mean())
-    # The score of a sample: E|Y - y| - E|Y - Y'| / 2, of 2,000 pairs of draws.
     draws = law.sample(4000)
     apart = np.abs(draws[:, :2000] - draws[:, 2000:]).mean(1)
     expected = np.abs(draws - y[:, None]).mean(1) - 0.5 * apart
     np.testing.assert_allclose(law.crps(y), expected, atol=0.1 * law.std().max())
     assert law.crps(y).mean() == pytest.approx(expected.mean(), rel=0.02)
-    fan = PredictiveDisplay.from_estimator(reg, some)
-    np.testing.assert_array_equal(np.sort(fan.values, axis=-1), fan.values)
-    display = IntervalCalibrationDisplay.from_estimator(reg, some, y)
-    assert np.abs(display.observed - display.nominal).max() < 0.25
 
 
 TAKES_CLASSES = {

@@ -54,6 +54,7 @@ OF_NETWORKS: list[tuple[Mapping[str, Any], str]] = [
     ({"network": LINEAR, "hidden_layer_sizes": (7,)}, r"hidden_layer_sizes=\(7,\) does not apply"),
     ({"network": LINEAR, "activation": "sigmoid"}, "activation='sigmoid' does not apply"),
 ]
+NO_LAYOUT = {"network": NoLayers()}, "network=.*NoLayers.* has no layout and no .*BaseNetwork"
 OF_NOISE: list[tuple[Mapping[str, Any], str]] = [
     ({"likelihood": Poisson(), "noise_std": 0.3}, "noise_std=0.3 does not apply")
 ]
@@ -100,12 +101,13 @@ REFUSED: dict[type, list[tuple[Mapping[str, Any], str]]] = {
         *(({"hidden_posterior": given}, "hidden_posterior") for given in ("full", 0)),
         ({"optimizer": Adam(batch_size=4)}, "batch_size=4.*all 12 distinct rows.*'auto'"),
     ],
-    sk.MCMCRegressor: OF_NETWORKS + OF_NOISE + OF_SAMPLED_NOISE,
+    sk.MCMCRegressor: [*OF_NETWORKS, *OF_NOISE, *OF_SAMPLED_NOISE, NO_LAYOUT],
     sk.MCMCClassifier: OF_NETWORKS,
     sk.DeepEnsembleRegressor: [
         *OF_NETWORKS,
         *OF_NOISE,
         *OF_SAMPLED_NOISE,
+        NO_LAYOUT,
         ({"network": nn.Linear(3, 2)}, "network has 2 outputs.*ask for 1"),
     ],
     sk.DeepEnsembleClassifier: [

@@ -17,6 +17,7 @@ from skbayes_sym.numerics.assignment import (
     sample_assignments,
 )
 from skbayes_sym.numerics.permanent import sinkhorn
+from skbayes_sym.numerics.random import generator_from
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 5])
@@ -44,15 +45,11 @@ def test_a_cycle_may_gain_where_no_exchange_does():
     assert best_assignment(gain).tolist() == [1, 2, 0]
 
 
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def assignment_log_prob(log_weights, permutations, n_iter=10):
     """Log probability of assignments (*S, *B, d), as if they had been drawn."""
     given = permutations.reshape(-1, *log_weights.shape[:-1])
     _, log_prob = sample_assignments(
-        log_weights, 0, n_iter=n_iter, generator=generator(), first=given
+        log_weights, 0, n_iter=n_iter, generator=generator_from(0), first=given
     )
     return log_prob.reshape(permutations.shape[:-1])
 
@@ -93,7 +90,7 @@ def test_assignment_log_prob_is_the_sequential_law(d, scale):
 def test_draws_follow_the_stated_law():
     log_weights = random_log_weights(3, 3, seed=2)
     n = 40_000
-    drawn, log_prob = sample_assignments(log_weights, n, generator=generator(3))
+    drawn, log_prob = sample_assignments(log_weights, n, generator=generator_from(3))
     for permutation in all_permutations(3):
         hit = (drawn == permutation).all(-1)
         p = assignment_log_prob(log_weights, permutation).exp()
@@ -110,17 +107,19 @@ def test_the_law_sums_to_one_and_draws_know_their_probability(scale, n_iter):
     permutations = all_permutations(5).unsqueeze(1).expand(120, 4, 5)
     log_tau = assignment_log_prob(log_weights, permutations, n_iter)
     assert_close(log_tau.logsumexp(0), torch.zeros(4, dtype=torch.float64))
-    drawn, log_prob = sample_assignments(log_weights, 50, n_iter=n_iter, generator=generator())
+    drawn, log_prob = sample_assignments(
+        log_weights, 50, n_iter=n_iter, generator=generator_from(0)
+    )
     found = (drawn.unsqueeze(1) == permutations).all(-1)  # (50, 120, 4)
     assert_close((found * log_tau).sum(1), log_prob)
 
 
 def test_separated_rows_find_their_assignment_from_any_row_order():
     d = 30
-    order = torch.randperm(d, generator=generator(8))
+    order = torch.randperm(d, generator=generator_from(8))
     levels = 1e3 * torch.arange(d, dtype=torch.float64).unsqueeze(-1)
     log_weights = (1e4 * torch.eye(d, dtype=torch.float64) - 1e4)[order] + levels
-    drawn, log_prob = sample_assignments(log_weights, 4, generator=generator())
+    drawn, log_prob = sample_assignments(log_weights, 4, generator=generator_from(0))
     assert_close(drawn, order.expand(4, d))
     assert_close(log_prob, torch.zeros(4, dtype=torch.float64))
 
@@ -130,7 +129,7 @@ def test_zero_weights_are_avoided_and_dead_ends_still_give_permutations(dtype):
     triangular = torch.zeros(4, 4, dtype=dtype).masked_fill(
         torch.ones(4, 4, dtype=torch.bool).triu(1), -INF
     )
-    drawn, log_prob = sample_assignments(triangular, 500, generator=generator())
+    drawn, log_prob = sample_assignments(triangular, 500, generator=generator_from(0))
     assert log_prob.isfinite().all()
     assert_close(drawn.sort(-1).values, torch.arange(4).expand(500, 4))
     valid = assignment_weight(triangular, drawn) > -INF
@@ -139,7 +138,7 @@ def test_zero_weights_are_avoided_and_dead_ends_still_give_permutations(dtype):
     estimate = (assignment_weight(triangular, drawn) - log_prob).exp()
     assert abs(estimate.mean() - 1) <= 5 * estimate.std() / math.sqrt(500) + 1e-6
     nothing = torch.full((3, 3), -INF, dtype=dtype)
-    drawn, log_prob = sample_assignments(nothing, 50, generator=generator())
+    drawn, log_prob = sample_assignments(nothing, 50, generator=generator_from(0))
     assert_close(drawn.sort(-1).values, torch.arange(3).expand(50, 3))
     assert log_prob.isfinite().all()
 
@@ -147,9 +146,9 @@ def test_zero_weights_are_avoided_and_dead_ends_still_give_permutations(dtype):
 def test_noise_comes_from_the_generator_alone():
     log_weights = random_log_weights(6, 6).requires_grad_()
     state = torch.random.get_rng_state()
-    first = sample_assignments(log_weights, 9, generator=generator(1))
-    again = sample_assignments(log_weights, 9, generator=generator(1))
-    other = sample_assignments(log_weights, 9, generator=generator(2))
+    first = sample_assignments(log_weights, 9, generator=generator_from(1))
+    again = sample_assignments(log_weights, 9, generator=generator_from(1))
+    other = sample_assignments(log_weights, 9, generator=generator_from(2))
     assert_close(first, again, rtol=0, atol=0)
     assert not torch.equal(first[0], other[0])
     assert_close(torch.random.get_rng_state(), state)

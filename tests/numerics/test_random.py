@@ -37,7 +37,7 @@ def test_spawned_seeds_differ_and_repeat():
     assert not set(seeds) & set(spawn_seeds(4, 50))
 
 
-@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_rotations_and_reflections_are_uniform(generator, k):
     """Moments of the Haar measure; the signs that LAPACK chooses would be all alike."""
     n = 4000

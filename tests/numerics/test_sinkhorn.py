@@ -13,10 +13,6 @@ from skbayes_sym.numerics.permanent import (
 )
 
 
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 @pytest.mark.parametrize("scale", [0.1, 3.0])
 def test_sinkhorn_is_doubly_stochastic_scaling(scale):
     log_weights = random_log_weights(5, 6, 6, scale=scale)

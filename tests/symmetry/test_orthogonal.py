@@ -1,42 +1,9 @@
-"""Haar matrices, and Procrustes alignment."""
+"""Procrustes alignment, and generators."""
 
-import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.numerics.random import random_orthogonal
 from skbayes_sym.symmetry.orthogonal import Orthogonal
-
-N = 40_000
-
-
-@pytest.mark.parametrize("k", [1, 2, 3, 6])
-def test_elements_are_orthogonal(k, generator):
-    g = random_orthogonal((5, 7), k, generator=generator)
-    identity = torch.eye(k, dtype=torch.float64).expand(5, 7, k, k)
-    assert_close(g @ g.mT, identity, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("k", [1, 2, 3, 6])
-def test_moments_of_the_haar_measure(k, generator):
-    """E T = 0, E T_ij^2 = 1/k, E T_ij^4 = 3 / (k (k + 2)); det is a fair coin."""
-    g = random_orthogonal((N,), k, generator=generator)
-    for power, expected in ((1, 0.0), (2, 1.0 / k), (4, 3.0 / (k * (k + 2.0)))):
-        moment = g**power
-        error = 5.0 * moment.std(0).clamp(min=1e-12) / N**0.5
-        assert bool(((moment.mean(0) - expected).abs() < error + 1e-12).all())
-    assert abs(float(torch.linalg.det(g).mean())) < 4.0 / N**0.5
-
-
-def test_uniform_under_translation(generator):
-    """The angle of a planar element is uniform, whichever element it is multiplied by."""
-    g = random_orthogonal((N,), 2, generator=generator)
-    fixed = random_orthogonal((), 2, generator=generator)
-    for moved in (g, fixed @ g, g @ fixed):
-        turn = torch.atan2(moved[:, 1, 0], moved[:, 0, 0]) / (2.0 * torch.pi) + 0.5
-        ecdf = torch.arange(1, N + 1) / N
-        distance = float((turn.sort().values - ecdf).abs().max())
-        assert distance < 1.95 / N**0.5  # Kolmogorov-Smirnov at 1e-3
 
 
 def test_alignment_undoes_a_rotation_exactly(generator):

@@ -29,16 +29,7 @@ def page_of_a_class() -> str:
 
 
 __all__ = [
-    "BaseScorer",
-    "CallbackSupportMixin",
-    "HasMethods",
-    "Interval",
-    "StrOptions",
-    "check_sample_weight",
-    "fit_context",
-    "num_samples",
-    "page_of_a_class",
-    "safe_indexing",
-    "safe_split",
-    "validate_params",
-]
+    "BaseScorer", "CallbackSupportMixin", "HasMethods", "Interval", "StrOptions",
+    "check_sample_weight", "fit_context", "num_samples", "page_of_a_class", "safe_indexing",
+    "safe_split", "validate_params",
+]  # fmt: skip

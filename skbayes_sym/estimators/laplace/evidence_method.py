@@ -62,6 +62,7 @@ from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import ARD, LayerScales, ScalesByGroup, UnboundPrior
+from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
@@ -161,6 +162,11 @@ class ModesFit:
     def report(self, data: Training, tol: object, *, warns: bool) -> None:
         """Log what was found, and warn of a best mode that still moved at the end."""
         values = self.search.modes.log_evidence + data.log_jacobian
+        if not len(values):
+            raise NotPositiveDefiniteError(
+                "no restart ended in a mode whose precision is positive definite in this "
+                "arithmetic: give noise_std a larger number, or learn it."
+            )
         logger.info(
             "log evidence of %d distinct modes from %.6g to %.6g, stopped: %s after %d steps",
             len(values), values.min(), values.max(), self.stop_reason, self.n_iter,

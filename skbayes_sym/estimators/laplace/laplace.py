@@ -317,8 +317,6 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         **REGRESSOR_CONSTRAINTS,
     }
 
-    _adam_effort = AdamEffort(keep_best=False)
-
     def _units(self, data: Training, n_outputs: int) -> int:
         return self._effort.units_of_numbers(data.n_rows, data.n_features, n_outputs)
 

@@ -108,7 +108,6 @@ class AdamEffort:
     tol: float = 1e-3  # nats per unit of sample weight, from a tenth of the steps to the next
     weights_rate: float = 0.02
     hyper_rate: float = 0.3
-    keep_best: bool = True
     # Two heads under the usual wide prior fit every row with hardly any noise, and the evidence
     # doesn't lead away from there (13 of 19 tables lose, up to 114 nats per new row).
     heads_start_scale: float = 0.3
@@ -150,7 +149,7 @@ class Laplace:
             )
             result = training.train(self._groups(problem), run.end_block)
             evaluated = problem.evaluated(training.point())
-            if self._keeps_best and training.best:
+            if self._updates.keep_best and training.best:
                 best = problem.evaluated(training.best[1])
                 evaluated = max(evaluated, best, key=lambda one: one.terms.value)
             value, curve = evaluated.terms.value, np.array(training.evidence_curve)
@@ -205,11 +204,6 @@ class Laplace:
     @property
     def _updates(self) -> Updates:
         return self.adam.updates or Updates()
-
-    @property
-    def _keeps_best(self) -> bool:
-        keep_best = self._updates.keep_best
-        return self.effort.keep_best if isinstance(keep_best, str) else keep_best
 
     @property
     def _weights_rate(self) -> float:

@@ -353,29 +353,6 @@ def test_with_more_columns_than_rows_it_doesn_t_lose_to_no_model():
     assert log_loss(y[50:], found.predict_proba(x[50:])) < np.log(2.0)
 
 
-BOTH = pytest.mark.parametrize(("pool", "x", "y"), [(REG, X, Y), (CLF, PETALS, KIND)])
-
-
-@pytest.mark.long
-@BOTH
-def test_weights_are_repetitions_bit_for_bit(pool, x, y):
-    weight = np.arange(len(x)) % 3
-    few = clone(pool).set_params(n_modes=1, n_members=1)
-    predict = "predict" if pool is REG else "predict_proba"
-    one = clone(few).fit(x, y, sample_weight=weight)
-    two = clone(few).fit(np.repeat(x, weight, axis=0), np.repeat(y, weight))
-    np.testing.assert_array_equal(getattr(one, predict)(x), getattr(two, predict)(x))
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@BOTH
-def test_a_callback_that_stops_leaves_a_model(pool, x, y):
-    model = clone(pool).set_callbacks(Watch(3)).fit(x, y)
-    assert model.stop_reason_ == "callback"
-    assert not hasattr(model, "samples_")
-    assert np.isfinite(model.log_predictive_density(x, y)).all()
-
-
 @pytest.mark.long
 def test_no_modes_is_the_ensemble_alone():
     settings = {"n_members": 2, "random_state": 0}

@@ -1,6 +1,5 @@
 """Deep ensembles: modes that are modes, mixed alike, of priors given and learned."""
 
-import warnings
 from dataclasses import replace
 from functools import partial
 from math import log, pi
@@ -12,7 +11,6 @@ from fits import fitted
 from scipy import stats
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris, load_linnerud
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 
 from skbayes_sym import Adam, DeepEnsembleClassifier, DeepEnsembleRegressor
@@ -100,21 +98,6 @@ def test_warm_start_goes_on(estimator, data):
     np.testing.assert_allclose(model.log_posterior_samples_, first, rtol=1e-5)
     with pytest.raises(ValueError, match=r"warm_start=True.*changed"):
         model.set_params(n_members=3).fit(*data)
-
-
-@pytest.mark.long
-@pytest.mark.kept("1")
-@pytest.mark.parametrize("rows", [1, 2])
-def test_data_that_can_be_fitted_exactly(rows):
-    """The density is unbounded as the noise vanishes: it stops at its floor."""
-    X, y = DIABETES
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.filterwarnings("ignore", ".*X has one distinct row", UserWarning)
-        reg = quick(max_iter=1500).fit(X[:rows], y[:rows])
-    mean, std = reg.predict(X, return_std=True)
-    assert np.isfinite(mean).all()
-    assert (std > 0).all()
 
 
 @pytest.mark.long

@@ -8,7 +8,6 @@ import torch
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
-from torch import nn
 
 from skbayes_sym import (
     DeepEnsembleRegressor,
@@ -93,31 +92,6 @@ def test_the_last_layer_alone_has_one_scale():
     assert clf.score(A, b) > 0.93
     draws = clf.posterior_.sample(3, generator=torch.Generator().manual_seed(0))
     assert (draws[:, :50] == torch.as_tensor(clf.posterior_.loc[:50])).all()
-
-
-@pytest.mark.long
-def test_predictives_of_a_classifier():
-    A, b = load_iris(return_X_y=True)
-    clf = LaplaceClassifier(
-        (5,), optimizer="adam", max_iter=300, tol=None, predictive=2000, random_state=0
-    ).fit(A, b)
-    sampled = clf.predict_proba(A)
-    plugin = clf.set_params(predictive="plugin").predict_proba(A)
-    for p in (sampled, plugin):
-        np.testing.assert_allclose(p.sum(1), 1.0)
-    # Averaging makes predictions less certain.
-    assert sampled.max(1).mean() < plugin.max(1).mean()
-    split = clf.set_params(predictive=2000).predict_uncertainty(A)
-    assert (split.epistemic > 0).all()
-
-
-@pytest.mark.long
-def test_any_module_of_linear_layers():
-    A, b = load_iris(return_X_y=True)
-    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-    clf = LaplaceClassifier(network=module, random_state=0, max_iter=400).fit(A, b)
-    assert clf.score(A, b) > 0.93
-    assert clf.prior_scale_.shape == (3,)
 
 
 @pytest.mark.long

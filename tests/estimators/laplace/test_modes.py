@@ -74,21 +74,6 @@ def test_learned_scales_and_noise_belong_to_the_posterior_of_their_mode():
     assert reg.relevance_[0].argmax() == 1  # whose slope is the largest
 
 
-@pytest.mark.kept("LaplaceClassifier")
-@few_steps
-@pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
-def test_weights_are_repetitions(kind):
-    weight = np.arange(40) % 3
-    y = CLASSES if kind is LaplaceClassifier else Y
-    model = kind((3,), optimizer=GaussNewton(2), max_iter=20, random_state=0)
-    one = clone(model).fit(X, y, sample_weight=weight)
-    other = clone(model).fit(np.repeat(X, weight, 0), np.repeat(y, weight))
-    assert one.optimizer_ == "gauss-newton"
-    assert np.array_equal(one.posterior_.loc, other.posterior_.loc)
-    assert np.array_equal(one.posterior_.factor, other.posterior_.factor)
-    assert one.log_evidence_ == other.log_evidence_
-
-
 @pytest.mark.long
 @few_steps
 def test_the_joint_covariance_is_that_of_the_mixtures_draws():
@@ -195,6 +180,8 @@ def test_class_probabilities_are_averaged_as_asked():
     logits = clf.network_.forward(*map(torch.as_tensor, (
         clf.posterior_.loc, (A - clf.x_mean_) / clf.x_scale_)))  # fmt: skip
     np.testing.assert_allclose(plugin, logits.softmax(-1).mean(0).numpy(), atol=1e-12)
+    online = clone(clf).set_params(optimizer="adam", predictive="sampling", max_iter=50, tol=None)
+    assert (online.fit(A, b).predict_uncertainty(A).epistemic > 0).all()
 
 
 @pytest.mark.long

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from quadrature import linear_log_evidence, one_unit_log_evidence
-from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import HMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
@@ -94,14 +93,6 @@ def test_where_weights_are_open_low_modes_have_none_all_the_same(monkeypatch):
     np.testing.assert_allclose(got, votes / votes.sum())
 
 
-@pytest.mark.long
-def test_one_vote_a_chain_on_request():
-    X, y = make_sinusoidal(40, random_state=0)
-    reg = MCMCRegressor((2,), **FAST | {"remove_symmetries": ModeWeights("uniform")}).fit(X, y)
-    assert (reg.chain_weights_ == 1 / 16).all()
-    assert np.isnan([reg.log_evidence_, reg.log_evidence_std_error_]).all()
-
-
 def test_where_the_evidence_cant_be_trusted_it_is_nan():
     """Two wide layers: 2 log(16! 2^16) = 83.5 nats of group elements."""
     X, y = make_sinusoidal(40, random_state=0)
@@ -151,13 +142,3 @@ def test_a_prior_that_tells_units_apart_is_refused():
     assert not hasattr(reg, "samples_")
     reg.set_params(remove_symmetries=False).fit(X, y)
     assert reg.samples_.shape == (16, 20, 7)
-
-
-@pytest.mark.long
-def test_default_settings_of_a_classifier_find_modes():
-    X, y = load_iris(return_X_y=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        clf = MCMCClassifier((1,), **FAST).fit(X[::3], y[::3])
-    assert clf.score(X, y) > 0.9
-    assert np.isfinite(clf.log_evidence_)

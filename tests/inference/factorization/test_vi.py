@@ -217,7 +217,10 @@ def test_symmetrised_fits_end_at_their_optimum(missing, short, generator):
 @pytest.mark.parametrize("family", ["isotropic", "full"])
 @pytest.mark.parametrize("matrices", [range(1), pytest.param(range(1, 10), marks=pytest.mark.slow)])
 def test_elbo_stays_below_the_log_evidence(matrices, family):
-    """The paper's listing is above it on every one of these matrices, by 14 nats on average."""
+    """The paper's listing is above it on every one of these matrices, by 14 nats on average.
+
+    The best mean-field bound, in closed form, is 140 to 170 nats below, and the group most of it.
+    """
     family = FAMILIES[family]
     term = rotations(80, 20, family)
     for i in matrices:
@@ -226,7 +229,10 @@ def test_elbo_stays_below_the_log_evidence(matrices, family):
         posterior = fit(data, 20, family, stream, noise=4.0, max_iter=60, tol=0.1).posterior
         gap, error = term.estimate(posterior, generator=g)
         elbo = bound(data, posterior) + gap
-        assert LOG_EVIDENCE[i] - 100.0 < elbo < LOG_EVIDENCE[i] + 1.5 + 4.0 * error
+        model = model_of(20, noise=4.0)
+        best = analytic_mean_field(noisy_matrices()[i], model)
+        short = LOG_EVIDENCE[i] - mean_field_elbo(data, best, model)
+        assert LOG_EVIDENCE[i] - 0.4 * short < elbo < LOG_EVIDENCE[i] + 1.5 + 4.0 * error
 
 
 @pytest.mark.long

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import BayesianLinearRegressor
 from skbayes_sym.estimators.linear import site_inference as method
@@ -154,12 +153,6 @@ def test_a_fit_is_that_of_one_site_a_row(settings, wide, monkeypatch):
         one, two = getattr(closed, name), getattr(sites, name)
         np.testing.assert_allclose(one, two, rtol=rtol, atol=0.1 * rtol, err_msg=name)
     np.testing.assert_allclose(closed.predict(x, True)[1], sites.predict(x, True)[1], rtol=rtol)
-
-
-def test_targets_without_error_are_said():
-    x, _, _ = rows()
-    with pytest.warns(ConvergenceWarning, match="noise_std_ reached the lower end"):
-        BayesianLinearRegressor().fit(x.numpy(), x[:, 0].numpy())
 
 
 def centred(n, k, seed):
