@@ -68,7 +68,7 @@ def log_density_ratio(group: SymmetryGroup, posterior: Any, theta: Tensor) -> Te
     loc, cov = _flat_moments(posterior)
     q = torch.distributions.MultivariateNormal(loc, cov)
     if isinstance(group, Orthogonal):
-        orbit = group.act(_planar_elements(), theta.unsqueeze(-2))
+        orbit = group.act(planar_elements(), theta.unsqueeze(-2))
     elif all(isinstance(factor, UnitGroup) for factor in group.factors):
         orbit = enumerate_group(group, len(loc)).orbit(theta)
     else:
@@ -89,7 +89,7 @@ def elements(group: SymmetryGroup, n_params: int) -> Tensor:
     return torch.stack(list(known.values()))
 
 
-def _planar_elements(n: int = 180) -> Tensor:
+def planar_elements(n: int = 180) -> Tensor:
     """A fine uniform grid on O(2)."""
     angle = torch.arange(n, dtype=torch.float64) * (2.0 * torch.pi / n)
     c, s = angle.cos(), angle.sin()

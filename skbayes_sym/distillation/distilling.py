@@ -8,8 +8,8 @@ from scipy.special import ndtr, xlogy
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import get_tags
 
-from skbayes_sym.distillation.networks import units_of_networks
-from skbayes_sym.distillation.rows import rows_to_learn
+from skbayes_sym.distillation.taken_units import units_of_networks
+from skbayes_sym.distillation.rows_to_learn import rows_to_learn
 from skbayes_sym.distillation.schooling import (
     Schooling,
     lesson_of_labels,

@@ -95,9 +95,10 @@ def named(modules: Mapping[str, str], prefix: str) -> dict[str, Any]:
 @cache
 def ours() -> dict[str, type]:
     """Estimators, and the objects with parameters that they take, by name."""
-    root = import_module("skbayes_sym")
-    names = (n for n, module in root._MODULES.items() if module.startswith("estimators."))
-    return {name: kind for name in names if isinstance(kind := getattr(root, name), type)}
+    places = import_module("skbayes_sym")._MODULES
+    of_estimators = {n: module for n, module in places.items() if module.startswith("estimators.")}
+    objects = {n: vars(import_module(f"skbayes_sym.{m}"))[n] for n, m in of_estimators.items()}
+    return {name: kind for name, kind in objects.items() if isinstance(kind, type)}
 
 
 @cache

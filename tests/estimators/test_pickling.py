@@ -60,16 +60,6 @@ def test_skops_with_the_documented_types(name):
     assert_predicts_as(name, restored)
 
 
-@every_fit
-def test_a_model_of_a_gpu_predicts_where_there_is_none(name, monkeypatch):
-    there = pickle.loads(pickle.dumps(fitted(name)))
-    there.device_ = "cuda:1"  # as if fitted on another machine
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    here = pickle.loads(pickle.dumps(there))
-    assert_predicts_as(name, here)
-    assert here.device_ == "cuda:1"  # still says where it was fitted
-
-
 def test_chains_go_on_from_a_pickle_as_from_the_model():
     case = FITS["mcmc-regressor"]
     model = copy.deepcopy(fitted("mcmc-regressor"))

@@ -194,27 +194,6 @@ def test_learned_scales_collapsed(prior, generator):
     assert_close(density(moved), density(position), rtol=1e-12, atol=0)
 
 
-@every_network
-@every_likelihood
-def test_invariant_under_the_networks_symmetry(network, case, generator):
-    scale = torch.full((density_size(network, case),), 0.8, dtype=torch.float64)
-    density = posterior(network, case, generator, scale=scale)
-    group, n = density.network.symmetry(), len(scale)
-    position = positions(density, generator)
-    g = group.sample((5,), generator=generator)
-    moved = torch.cat([group.act(g, position[:, :n]), position[:, n:]], 1)
-    value, gradient = density.evaluate(position)
-    value_moved, gradient_moved = density.evaluate(moved)
-    assert_close(value_moved, value, rtol=1e-12, atol=1e-12)
-    assert_close(gradient_moved[:, :n], group.act(g, gradient[:, :n]), rtol=1e-9, atol=1e-9)
-    assert_close(gradient_moved[:, n:], gradient[:, n:], rtol=1e-9, atol=1e-9)
-
-
-def density_size(network, case):
-    sizes = network.n_inputs, network.hidden_layer_sizes, case.n_outputs, network.activation
-    return MLP(*sizes).layout.n_params
-
-
 # Numbers that overflow as the last bias: of a log rate, a log noise and a log precision. An
 # enormous noise is merely improbable; what a likelihood learns overflows either way.
 OVERFLOWING = {

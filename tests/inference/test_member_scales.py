@@ -1,11 +1,12 @@
 """Scales, noise and variances of modes against linear models and dense matrices."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from cases import Waves
 from scipy import stats
 from torch import nn
 from torch.testing import assert_close
@@ -25,7 +26,7 @@ from skbayes_sym.inference.map import (
     noise_nodes,
     update_steps,
 )
-from skbayes_sym.models import ARD, MLP, TANH, BaseNetwork, LayerScales, ParamLayout
+from skbayes_sym.models import ARD, MLP, TANH, LayerScales
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.noise import Gaussian
@@ -276,31 +277,13 @@ def test_few_rows_leave_at_least_four_degrees():
     assert torch.equal(noise_nodes(np.array([[0.1]])).factor, noise_nodes(np.array([[4.0]])).factor)
 
 
-@dataclass(frozen=True)
-class Sines(BaseNetwork):
-    """A network whose layers nobody sees."""
-
-    n_outputs: int
-
-    @property
-    def layout(self):
-        return ParamLayout({"w": (4, 2), "a": (self.n_outputs, 4)})
-
-    def init(self, n, *, generator):
-        return torch.randn(n, self.layout.n_params, generator=generator, dtype=torch.float64)
-
-    def forward(self, theta, x):
-        weights = self.layout.unflatten(theta)
-        return torch.sin(x @ weights["w"].mT) @ weights["a"].mT
-
-
 def network_of(kind, n_outputs):
     if kind == "mlp":
-        return MLP(2, (4,), n_outputs, TANH)
+        return MLP(3, (4,), n_outputs, TANH)
     if kind == "own":
-        return Sines(n_outputs)
-    layers = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, n_outputs))
-    return ModuleNetwork(layers, (2,))
+        return Waves(4, n_outputs)
+    layers = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, n_outputs))
+    return ModuleNetwork(layers, (3,))
 
 
 LIKELIHOODS = {
@@ -313,7 +296,7 @@ LIKELIHOODS = {
 
 def table_of(name, n, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(n, 2, generator=generator, dtype=torch.float64)
+    x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
     n_outputs = LIKELIHOODS[name][1]
     y = torch.randn(n, n_outputs, generator=generator, dtype=torch.float64)
     if name == "counts":

@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from symmetry.modules.architectures import encoder
 from torch import nn
 
 from skbayes_sym import DeepEnsembleRegressor, SymmetrizedVIRegressor
@@ -193,21 +194,9 @@ def test_fitted_samplers_bring_their_own_network_through_pipelines_too():
         remove_symmetries(pipe[-1].samples_, hidden_layer_sizes=3)
 
 
-class Encoder(nn.Module):
-    """Heads with dimensions inside, and a width that residual sums share."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(4, 2, 5, dropout=0.0, batch_first=True)
-        self.last = nn.Linear(4, 1)
-
-    def forward(self, x):
-        return self.last(self.layer(x).mean(dim=1))
-
-
 def test_draws_of_any_module_come_back_to_one_copy():
     torch.manual_seed(0)
-    module, x = Encoder().eval(), torch.randn(3, 6, 4)
+    module, x = encoder(4, 2, 5, 1).eval(), torch.randn(3, 6, 9)
     group, generator = symmetry_of(module, x), torch.Generator().manual_seed(1)
     assert any(isinstance(factor, Wreath) for factor in group.factors)
     base = torch.randn(group.layout.n_params, generator=generator, dtype=torch.float64)
@@ -256,9 +245,6 @@ def test_bad_settings_of_a_module(arguments, error, message):
     module = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1))
     with pytest.raises(error, match=message):
         remove_symmetries(make_draws()[1], module=module, **arguments)
-
-
-ALL = ["weight of x0", "bias", "weight to output 0"]
 
 
 def columns(estimator, layer=1):

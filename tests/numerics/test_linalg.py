@@ -188,25 +188,6 @@ def test_gradient_where_targets_share_the_features(d, generator):
     assert torch.autograd.gradcheck(log_evidence, leaves)
 
 
-@shapes
-def test_means_are_the_dense_ones(shape, generator):
-    ridge = RidgePosterior(*problem(shape, generator))
-    q = dense(ridge.features, ridge.scale, ridge.y)
-    assert_close(ridge.mean, q.mean, rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.parametrize("d", [2, 6], ids=["narrow", "wide"])
-def test_draws_have_the_posterior_moments(d, generator):
-    features, scale, y = problem((4, d), generator)
-    n = 20_000
-    draws = RidgePosterior(features.expand(n, -1, -1), scale, y).draw(generator=generator)
-    q = dense(features, scale, y)
-    sd = q.variance.sqrt()
-    assert bool(((draws.mean(0) - q.mean).abs() < 5 * sd / n**0.5).all())
-    error = (draws.T.cov() - q.covariance_matrix).abs()
-    assert bool((error < 5 * (2 / n) ** 0.5 * torch.outer(sd, sd)).all())
-
-
 def test_an_overwhelming_design_names_remedies():
     features = torch.full((3, 2), float("nan"))
     with pytest.raises(NotPositiveDefiniteError, match=r"ridge regression.*noise_std.*float64"):

@@ -192,13 +192,6 @@ def test_bethe_holds_converged_or_not(scale, n_iter):
         assert (bethe_bound(log_weights, n_iter) <= log_permanent(log_weights) + 1e-11).all()
 
 
-def test_bethe_is_close_to_the_permanent():
-    log_weights = random_log_weights(100, 6, 6)
-    bethe = bethe_bound(log_weights, 500)
-    # Anari & Rezaei (2019): perm <= 2^(d/2) perm_Bethe.
-    assert (log_permanent(log_weights) - bethe <= 3 * math.log(2.0) + 1e-6).all()
-
-
 def test_bethe_is_exact_on_separated_weights_and_zero_weights():
     separated = 1e4 * torch.eye(6, dtype=torch.float64) - 1e4
     assert_close(bethe_bound(separated), float64(0.0), rtol=0, atol=1e-10)
@@ -220,9 +213,3 @@ def test_bethe_gradient_is_its_doubly_stochastic_matrix():
         up, down = bethe_bound(log_weights + step, 600), bethe_bound(log_weights - step, 600)
     # Central difference: relative error about step^2.
     assert_close((up - down) / 2, (gradient * step).sum(), rtol=1e-5, atol=1e-10)
-
-
-def test_bethe_of_equal_weights():
-    """P = 1/d: d log d + d (d - 1) log(1 - 1/d)."""
-    expected = float64(5 * math.log(5) + 20 * math.log(0.8))
-    assert_close(bethe_bound(torch.zeros(5, 5, dtype=torch.float64)), expected)

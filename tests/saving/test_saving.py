@@ -62,16 +62,6 @@ def test_the_same_model_comes_back(name, tmp_path):
         hurried(restored).fit(FITS[name].X, FITS[name].y)  # and learns again
 
 
-@every_fit
-def test_a_model_of_a_gpu_loads_where_there_is_none(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    sk.save(fitted(name), tmp_path / "model")
-    here = sk.load(tmp_path / "model")
-    here.device_ = "cuda:1"
-    sk.save(here, tmp_path / "model")
-    assert_predicts_as(name, sk.load(tmp_path / "model"))
-
-
 VALUES = {
     "none": None, "bool": True, "int": 3, "big": 10**30, "float": 0.1, "nan": float("nan"),
     "inf": float("-inf"), "string": "ä\n", "number": np.float32(0.1), "integer": np.int64(-3),

@@ -24,16 +24,6 @@ def parts(rows):
     return rows.X, rows.y, rows.weight
 
 
-def test_rows_are_distinct_sorted_and_keep_their_weight(table):
-    rows = canonical_rows(*table)[0]
-    joined = np.column_stack([rows.X, rows.y])
-    assert np.array_equal(joined, np.unique(joined, axis=0))
-    assert rows.weight.sum() == table[2].sum()
-    for x, y, w in zip(*parts(rows), strict=True):
-        same = (table[0] == x).all(axis=1) & (table[1] == y).all(axis=1)
-        assert w == table[2][same].sum()
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_order_and_repetition_dont_matter(table, seed):
     X, y, weight = table
@@ -51,11 +41,6 @@ def test_fractional_weights_dont_depend_on_the_order(table):
     order = np.random.default_rng(2).permutation(40)
     a, b = canonical_rows(X, y, weight)[0], canonical_rows(X[order], y[order], weight[order])[0]
     assert all(np.array_equal(*pair) for pair in zip(parts(a), parts(b), strict=True))
-
-
-def test_signed_zeros_are_one_row():
-    rows = canonical_rows(np.array([[0.0], [-0.0]]), np.zeros(2), np.ones(2))[0]
-    assert rows.weight.tolist() == [2.0]
 
 
 @st.composite
@@ -100,12 +85,6 @@ def test_scaling_is_weighted():
 def test_scaling_can_be_switched_off():
     scaling = column_scaling(np.array([[3.0], [9.0]]), np.ones(2), enabled=False)
     assert np.array_equal(scaling.apply(np.array([[3.0]])), [[3.0]])
-
-
-def test_origin_leads_every_row_given_to_its_place(table):
-    rows, origin = canonical_rows(*table)
-    assert np.array_equal(rows.X[origin], table[0])
-    assert np.array_equal(rows.y[origin], table[1])
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 700), (512, 1), (1_500, 7), (2_000, 600)])

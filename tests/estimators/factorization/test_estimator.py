@@ -393,12 +393,6 @@ def test_learned_prior_would_collapse():
 # Mistakes.
 
 
-def with_value(value):
-    bad = X.copy()
-    bad[3, 1] = value
-    return bad
-
-
 @pytest.mark.parametrize("bad", [X[:1], X[:, :1]], ids=["one-row", "one-column"])
 def test_too_small_for_its_components(bad):
     with pytest.raises(ValueError, match="n_components=2 must be at most"):
@@ -519,7 +513,7 @@ def test_errors_keep_the_previous_fit():
     model = clone(MODEL).fit(X)
     before = {k: v for k, v in vars(model).items() if k.endswith("_")}
     with pytest.raises(ValueError, match="infinity"):
-        model.fit(with_value(np.inf))
+        model.fit(np.full_like(X, np.inf))
     assert {k: v for k, v in vars(model).items() if k.endswith("_")} == before
 
 

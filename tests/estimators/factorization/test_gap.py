@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from gap_oracle import planar_elements
 from scipy.integrate import quad
 from scipy.stats import norm
 from sklearn.base import clone
@@ -48,18 +49,10 @@ def stacked(model):
     return np.concatenate([rows.mean, columns.mean]), np.concatenate([rows.cov, columns.cov])
 
 
-def rotations(n=180):
-    """A fine uniform grid on O(2)."""
-    angle = 2.0 * np.pi * np.arange(n) / n
-    c, s = np.cos(angle), np.sin(angle)
-    turns = np.stack([np.stack([c, -s], -1), np.stack([s, c], -1)], -2)
-    return np.concatenate([turns, turns * [1.0, -1.0]])
-
-
 def elements(symmetry, axes):
     """The group as matrices, in the coordinates of ``posterior_``."""
     if symmetry in {"orthogonal", None}:
-        return rotations()
+        return planar_elements(180).numpy()
     flips = [np.diag(signs) for signs in itertools.product([1.0, -1.0], repeat=2)]
     swaps = [np.eye(2), np.eye(2)[::-1]] if symmetry == "signed_permutation" else [np.eye(2)]
     return [axes.T @ flip @ swap @ axes for flip in flips for swap in swaps]
@@ -107,7 +100,7 @@ def test_of_a_symmetrised_fit_it_is_the_one_reported(symmetry, covariance, side)
 def turned_coordinates(n_angles=90):
     """O(2) on the factors of rows that have an offset too."""
     whole = np.tile(np.eye(3), (2 * n_angles, 1, 1))
-    whole[:, :2, :2] = rotations(n_angles)
+    whole[:, :2, :2] = planar_elements(n_angles).numpy()
     return whole
 
 
@@ -133,7 +126,7 @@ def test_offsets_leave_the_gap_as_it_is():
     mean = np.concatenate([side.mean[:, free] for side, free in sides])
     cov = np.concatenate([side.cov[:, free][:, :, free] for side, free in sides])
     noise = np.random.default_rng(1).normal(size=(N_DRAWS, *mean.shape, 1))
-    group, factors = turned_coordinates(), rotations(90)
+    group, factors = turned_coordinates(), planar_elements(90).numpy()
 
     def ratios(cov):
         draws = mean + (np.linalg.cholesky(cov) @ noise)[..., 0]

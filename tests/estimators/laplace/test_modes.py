@@ -10,7 +10,7 @@ from sklearn.datasets import load_iris
 from sklearn.model_selection import GridSearchCV
 from torch import nn
 
-from skbayes_sym import GaussNewton, LaplaceClassifier, LaplaceRegressor
+from skbayes_sym import EvidenceAdam, GaussNewton, LaplaceClassifier, LaplaceRegressor, Updates
 from skbayes_sym.estimators.laplace import evidence_method
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.inference.laplace.laplace_posterior import ModeMixture
@@ -38,21 +38,23 @@ def log_evidence(design, scale, noise):
     return -0.5 * (Y @ np.linalg.solve(total, Y) + np.linalg.slogdet(2.0 * pi * total)[1])
 
 
+ADAM = EvidenceAdam(curvature="full", updates=Updates(n=10))
+
+
+# Adam's last steps are a fiftieth of 0.02: far below the posterior's width of 0.05.
 @pytest.mark.long
-def test_a_linear_model_is_bayesian_linear_regression():
-    reg = LaplaceRegressor((), optimizer=GaussNewton(2), noise_std=0.3, prior=1.3, **AS_GIVEN).fit(
-        X, Y
-    )
-    assert reg.optimizer_ == "gauss-newton"
+@pytest.mark.parametrize(
+    ("optimizer", "max_iter", "error"), [(GaussNewton(2), 200, 1e-8), (ADAM, 2000, 3e-3)]
+)
+def test_a_linear_model_is_bayesian_linear_regression(optimizer, max_iter, error):
+    model = LaplaceRegressor((), noise_std=0.3, prior=1.3, **AS_GIVEN)
+    reg = model.set_params(optimizer=optimizer, max_iter=max_iter).fit(X, Y)
     scale = np.full(4, 1.3)
     design, mean, covariance = linear_posterior(scale, 0.3)
-    np.testing.assert_allclose(reg.posterior_.loc, [mean], atol=1e-9)
-    assert reg.multiplicity_modes_.tolist() == [2]
-    expected = log_evidence(design, scale, 0.3)
-    np.testing.assert_allclose(reg.log_evidence_modes_, expected, atol=1e-8)
-    np.testing.assert_allclose(reg.prior_scale_, scale)
+    np.testing.assert_allclose(np.atleast_2d(reg.posterior_.loc), [mean], atol=error)
+    assert reg.log_evidence_ == pytest.approx(log_evidence(design, scale, 0.3), abs=error)
     found, joint = reg.predict(X, return_cov=True)
-    np.testing.assert_allclose(found, design @ mean, atol=1e-9)
+    np.testing.assert_allclose(found, design @ mean, atol=error)
     total = design @ covariance @ design.T + 0.09 * np.eye(len(X))
     np.testing.assert_allclose(joint, total, atol=1e-9)
     std = reg.predict(X, return_std=True)[1]

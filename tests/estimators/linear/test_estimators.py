@@ -144,18 +144,6 @@ def test_every_regression_predicts_consistently(likelihood, diabetes):
     assert hasattr(reg, "log_evidence_") == (likelihood == "gaussian")
     assert hasattr(reg, "noise_std_") == (likelihood != "poisson")
     assert reg.score(X, y) > 0.3
-    mean, std = reg.predict(X, return_std=True)
-    draws = reg.sample_y(X, 4000, random_state=1)
-    error = std / 4000**0.5
-    assert (np.abs(draws.mean(axis=1) - mean) < 6 * error).all()
-    interval = reg.predict_interval(X, 0.8)
-    inside = ((draws >= interval[:, :1]) & (draws <= interval[:, 1:])).mean(axis=1)
-    floor = 0.8 - 6 * (0.8 * 0.2 / 4000) ** 0.5
-    assert (inside > floor).all()
-    if likelihood == "poisson":
-        assert np.array_equal(interval, np.round(interval))
-    else:
-        assert (inside < 0.8 + 6 * (0.8 * 0.2 / 4000) ** 0.5).all()
     assert np.isfinite(reg.log_predictive_density(X, y)).all()
 
 
@@ -256,22 +244,6 @@ def test_many_more_features_than_rows():
 
 def at_most(X, y):
     return BayesianLinearRegressor(prior=0.05, noise_std=1.0).fit(X, y)
-
-
-def test_gap_grows_with_the_number_of_weights():
-    """The same prior over functions with more and more features: mean-field alone pays."""
-    rng = np.random.default_rng(0)
-    x, gaps, evidences = np.linspace(-3, 3, 20), [], []
-    y = np.sin(x) + 0.1 * rng.normal(size=20)
-    for k in (5, 50, 500):
-        features = np.cos(np.outer(x, rng.normal(size=k)) + rng.uniform(0, 6.28, k))
-        reg = BayesianLinearRegressor(
-            prior=(2 / k) ** 0.5, noise_std=0.1, fit_intercept=False, **AS_GIVEN
-        ).fit(features, y)
-        gaps.append(reg.symmetry_gap_)
-        evidences.append(reg.log_evidence_)
-    assert gaps[0] < 10 < gaps[1] < gaps[2] / 2
-    assert abs(evidences[2] - evidences[1]) < 10
 
 
 # --- hard data -------------------------------------------------------------------------------

@@ -290,21 +290,6 @@ def interrupted_fit(model, data):
 
 
 @pytest.mark.long
-@pytest.mark.kept("regressor")
-@every_estimator
-def test_an_interrupt_while_drawing_keeps_the_draws(estimator, data, gradients):
-    whole = clone(estimator).set_params(remove_symmetries=False).fit(*data)
-    gradients.budget, gradients.count = int(0.85 * gradients.count), 0
-    part = interrupted_fit(clone(whole), data)
-    n = part.samples_.shape[1]
-    assert 1 <= n < 30
-    assert np.array_equal(part.samples_, whole.samples_[:, :n])
-    assert 80 + n <= part.n_iter_ <= 80 + n + 1
-    assert np.isfinite(part.log_predictive_density(*data)).all()
-    assert part.chain_weights_.sum() == pytest.approx(1.0)
-
-
-@pytest.mark.long
 def test_every_task_ends_and_an_interrupt_while_chains_are_allocated_keeps_the_modes(gradients):
     X, y = DIABETES[0][:, :1], DIABETES[1]
     reg = MCMCRegressor(

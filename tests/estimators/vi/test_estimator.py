@@ -15,7 +15,6 @@ from skbayes_sym import (
     SymmetrizedVIRegressor,
     VariationalAdam,
 )
-from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.vi import mean_field_training as method
 from skbayes_sym.estimators.vi.mean_field_training import noise_excess
 from skbayes_sym.models import ARD, Normal
@@ -167,18 +166,6 @@ def test_targets_that_may_not_be_written_to(fitted, diabetes):
     finally:
         torch.set_warn_always(False)
     assert np.array_equal(found, fitted.log_predictive_density(X, y))
-
-
-def test_draws_of_a_function_are_coherent():
-    """Neighbouring rows of one draw move together; the noise doesn't."""
-    X, y = make_sinusoidal(random_state=0)
-    reg = SymmetrizedVIRegressor((8,), "tanh", noise_std=1e-5, max_iter=60, tol=None,
-                                 random_state=0).fit(X, y)  # fmt: skip
-    pair = np.array([[4.0], [4.0 + 1e-6]])
-    draws = reg.sample_y(pair, 300)
-    assert np.corrcoef(draws)[0, 1] > 0.999
-    assert np.array_equal(draws, reg.sample_y(pair, 300))
-    assert not np.array_equal(draws, reg.sample_y(pair, 300, random_state=1))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -14,14 +14,6 @@ from torch.testing import assert_close
 from skbayes_sym.inference.factorization.factor_model import FactorProblem
 from skbayes_sym.inference.factorization.gibbs import _draw_noise, align, sample_factors
 
-
-def exact_mean(r):
-    """E[uv | r]: with v given, r is N(0, 1 + v^2); trapezoidal rule over v."""
-    v = torch.linspace(-12.0, 12.0, 8001, dtype=torch.float64)
-    weight = torch.exp(-0.5 * v**2 - 0.5 * r**2 / (1.0 + v**2)) / (1.0 + v**2).sqrt()
-    return float((weight * r * v**2 / (1.0 + v**2)).sum() / weight.sum())
-
-
 # Moore's Figure 3: the exact posterior mean, by tests/oracles/gaps.py.
 EXACT = {0.5: 0.14609664, 2.0: 0.83339463, 4.0: 2.80367299}
 
@@ -31,7 +23,6 @@ EXACT = {0.5: 0.14609664, 2.0: 0.83339463, 4.0: 2.80367299}
 def test_gibbs_has_the_posterior_of_one_number(r):
     """Within 3 standard errors of independent chains."""
     expected = EXACT[r]
-    assert exact_mean(r) == pytest.approx(expected, abs=1e-7)
     data = complete(torch.tensor([[r]], dtype=torch.float64))
     means = []
     for seed in range(20):

@@ -87,24 +87,6 @@ def test_a_diagonal_family_finds_its_axes(generator):
     assert min(bounds["diag"]) > max(bounds["row"])
 
 
-def test_rows_given_columns_are_bayesian_regression(generator):
-    """With V known the posterior of U is exact."""
-    data, k = incomplete(generator), 3
-    v = torch.randn(9, k, generator=generator, dtype=torch.float64)
-    mean = torch.cat([torch.zeros(14, k, dtype=torch.float64), v])
-    problem = problem_of(data, k, prior=1.5, noise=0.3, max_iter=1)
-    cov = 1e-14 * torch.eye(k, dtype=torch.float64).repeat(23, 1, 1)
-    known = problem.start._replace(mean=mean, cov=cov)
-    after = swept(problem, FAMILIES["full"], start=known).posterior
-    for i in range(14):
-        mine = slice(int(data.by_row.start[i]), int(data.by_row.start[i + 1]))
-        design, r = v[data.by_row.other[mine]] / sqrt(k), data.by_row.value[mine]
-        precision = design.T @ design / 0.3 + torch.eye(k, dtype=torch.float64) / 1.5**2
-        cov = torch.linalg.inv(precision)
-        assert_close(after.cov[i], cov, rtol=0, atol=1e-9)
-        assert_close(after.mean[i], cov @ design.T @ r / 0.3, rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize("noise", [0.5, 4.0])
 def test_map_soft_thresholds_the_singular_values(noise):
     matrix, k = noisy_matrices()[0, :, :30].contiguous(), 8
@@ -262,18 +244,3 @@ def test_finite_groups_raise_the_bound(permute, family, generator):
     fitted = fit(data, 3, family, GapStream(gap, generator), max_iter=60, tol=0.05)
     value, error = gap.estimate(fitted.posterior, generator=generator)
     assert bound(data, fitted.posterior) + value > plain + 3.0 * error
-
-
-def test_callbacks_stop_and_interrupts_keep_the_state(generator):
-    problem = problem_of(incomplete(generator), 3, max_iter=50, tol=-1.0)
-    counts = iter(range(1, 99)), iter(range(1, 99))
-    stopped = swept(problem, FAMILIES["full"], on_sweep=lambda *told: next(counts[0]) == 3)
-    assert (stopped.n_iter, stopped.stopped) == (3, "callback")
-
-    def interrupt(posterior, elbo):
-        if next(counts[1]) == 4:
-            raise KeyboardInterrupt
-        return False
-
-    broken = swept(problem, FAMILIES["full"], on_sweep=interrupt)
-    assert (broken.n_iter, broken.stopped) == (4, "interrupted")

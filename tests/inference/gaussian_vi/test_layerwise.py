@@ -1,6 +1,5 @@
 """Layers conditional on sampled ones: bounds, gradients, predictions that are moments of draws."""
 
-from dataclasses import replace
 from math import log
 
 import numpy as np
@@ -23,7 +22,6 @@ from skbayes_sym.inference.gaussian_vi.layers import (
     LayerwiseElbo,
     LayerwisePosterior,
     PriorOfLayers,
-    propagate,
 )
 from skbayes_sym.models import Gaussian
 from skbayes_sym.models.model import Data
@@ -365,30 +363,3 @@ def test_predictions_are_the_moments_of_draws(name, widths, generator):
     assert bool(((outputs.mean(0) - mean.mean(0)).abs() < 5 * spread * (2 / n) ** 0.5).all())
     # Tails are heavier than a normal's: 15 % on a standard deviation of 6000 draws.
     assert_close(outputs.std(0), spread, rtol=0.15, atol=0)
-
-
-@pytest.mark.kept("one an input-*")
-@every_posterior
-@pytest.mark.parametrize("under", [lambda parts: parts, one_per_input], ids=["one", "one an input"])
-def test_draws_of_the_last_layer_have_the_covariance_of_its_law(name, under, generator):
-    """Given one draw of the hidden layers: all moments of 40,000 draws, to 5 standard errors."""
-    n, data = 40_000, make_data()
-    parts = parts_of(name, MLP(3, (4,), 1, TANH))
-    params = train(parts, data, log(0.3), 30)
-    weights, _, last = under(parts).draw(params, data, 1, generator=generator)
-    law = last.conditional()
-    many = replace(last, features=last.features.expand(n, -1, -1))
-    drawn = many.sample(generator=generator)[..., 0]
-    root = law.root[0, 0]
-    scale = law.prior_scale.expand(5)
-    cov = torch.outer(scale, scale) * (root.mT @ root)
-    if law.complement:
-        cov = (scale**2).diag() - cov
-    sd = cov.diagonal().sqrt()
-    assert bool(((drawn.mean(0) - law.mean[0, :, 0]).abs() < 5 * sd / n**0.5).all())
-    # Of Gaussian draws: var of an entry of the sample covariance is (c_ij^2 + c_ii c_jj) / n.
-    error = ((cov**2 + torch.outer(sd, sd) ** 2) / n).sqrt()
-    assert bool(((drawn.T.cov() - cov).abs() < 5 * error).all())
-    features = propagate(parts.network, weights, data.x)
-    _, variance = law.moments(features)
-    assert_close(variance[0, :, 0], (features[0] @ cov * features[0]).sum(-1))

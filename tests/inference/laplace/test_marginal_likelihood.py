@@ -155,14 +155,6 @@ def test_linear_gaussian_evidence_is_exact():
     assert_close(found, float(expected))
 
 
-def test_averaged_network_forward_is_the_mean_of_its_transformations():
-    p = problem("numbers")
-    eta = p.model.hyper.unflatten(p.hyper)["eta"]
-    expected = averaged_outputs(p, p.theta)
-    assert_close(p.model.forward(p.theta, eta, p.data.x, p.noise), expected)
-    assert_close(p.model.record(p.theta, eta, p.data.x, p.noise)[1].detach(), expected)
-
-
 TRAINED = {
     "classes": problem("classes"),
     "numbers": problem("numbers", hidden=(3, 2)),

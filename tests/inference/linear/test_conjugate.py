@@ -244,17 +244,6 @@ def test_log_prob_is_the_normal_density(with_basis):
 
 
 @both
-def test_samples_have_the_moments(with_basis, generator):
-    posterior, dense = make(with_basis)
-    n = 20_000
-    draws = posterior.sample(n, generator=generator).numpy()
-    sd = np.sqrt(np.diag(dense))
-    assert (np.abs(draws.mean(0) - posterior.loc.ravel()) < 5 * sd / n**0.5).all()
-    # Entries of a sample covariance: standard error at most sqrt(2 / n) sd_i sd_j.
-    assert (np.abs(np.cov(draws.T) - dense) < 5 * (2 / n) ** 0.5 * np.outer(sd, sd)).all()
-
-
-@both
 def test_output_moments(with_basis):
     posterior, dense = make(with_basis)
     x = np.random.default_rng(2).normal(size=(3, 5))

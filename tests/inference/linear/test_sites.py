@@ -362,24 +362,6 @@ def test_other_likelihoods_end_where_the_converged_elbo_is_flat(data, likelihood
         assert abs(slope) < 0.05 * abs(curvature) + 1e-6  # of a parabola with its top within 5 %
 
 
-def test_callback_and_limit_stop():
-    data, likelihood = CASES["bernoulli"]
-    sites = first_sites(data, likelihood, torch.zeros(1, dtype=torch.float64))
-    seen = []
-
-    def on_step(state):
-        seen.append(float(state.elbo))
-        return len(seen) == 3
-
-    fit = fit_sites(data, likelihood, sites, 0.0, Learning(WIDE, WIDE), Until(1e-9, 50, on_step))
-    assert (fit.stopped, fit.n_iter) == ("callback", 3)
-    assert fit.elbo_curve == seen
-    limited = fit_sites(
-        data, likelihood, sites, 0.0, Learning(WIDE, WIDE), Until(1e-9, 2, lambda state: False)
-    )
-    assert (limited.stopped, limited.n_iter) == ("max_iter", 2)
-
-
 def test_no_finite_start_is_an_error():
     data = linear_data(np.full((2, 1), 1e200), np.array([[1e10], [0.0]]))
     likelihood = ScalarSites(Poisson())

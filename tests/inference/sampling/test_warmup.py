@@ -196,12 +196,6 @@ def test_fit_gives_standard_deviations_in_the_working_dtype(generator):
     assert_close(ratio, torch.ones(2, 7), rtol=0, atol=4.5 * (2 * 4000) ** -0.5)
 
 
-def test_fixed_preconditioner_is_fixed():
-    before = DiagonalPreconditioner(torch.ones(1, 2))
-    moments = RunningMoments.empty(torch.ones(1, 2))
-    assert FixedPreconditioner().fit(before, moments, position=torch.ones(1)) is before
-
-
 def test_windows_add_up():
     for n in range(500):
         assert sum(w.n_moves for w in stan_windows(n)) == n

@@ -9,7 +9,6 @@ from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.likelihood import (
     _LOGISTIC,
     N_NODES,
-    AutogradTerm,
     Likelihood,
     by_autograd,
     by_quadrature,
@@ -74,27 +73,6 @@ def test_the_root_is_differentiable_where_the_curvature_is(name, generator):
 
     found = torch.autograd.grad(squared(outputs.requires_grad_()), outputs)[0]
     assert_close(found, torch.func.grad(exact)(outputs.detach()), rtol=1e-8, atol=1e-10)
-
-
-@every_likelihood
-def test_data_terms_agree(case, generator):
-    """The likelihood's own, and the one by autograd, value and gradient."""
-    n, c = 6, 3
-    y = case.targets(n, generator)
-    weight = torch.rand(n, generator=generator, dtype=torch.float64)
-    outputs = torch.randn(c, case.n_outputs, n, generator=generator, dtype=torch.float64)
-    shape = (c, case.likelihood.n_params)
-    params = torch.randn(shape, generator=generator, dtype=torch.float64)
-    own = case.likelihood.given(y, weight, case.n_outputs)
-    default = AutogradTerm(case.likelihood, y, weight)
-    found = []
-    for term in (own, default):
-        out = torch.empty_like(outputs)
-        value, d_params = term.gradient(outputs.clone(), params, out)
-        assert_close(term.value(outputs.clone(), params), value)
-        found.append((value, d_params, out))
-    for mine, theirs in zip(*found, strict=True):
-        assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
 
 
 @every_likelihood

@@ -7,7 +7,7 @@ from cases import LIKELIHOODS
 from scipy import stats
 from torch.testing import assert_close
 
-from skbayes_sym.models import Heteroscedastic, NaturalHeteroscedastic
+from skbayes_sym.models import Heteroscedastic
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
 CASES = {k: c for k, c in LIKELIHOODS.items() if c.curvature == "expected"}
@@ -66,34 +66,6 @@ def test_the_curvature_is_the_variance_of_the_score(case, generator):
             expected += w1 * w2 * score.unsqueeze(-1) * score.unsqueeze(-2)
     root = likelihood.hessian_root(f, y)
     assert_close(torch.einsum("kno,knp->nop", root, root), expected, rtol=1e-9, atol=1e-9)
-
-
-def test_natural_curvature_is_gauss_newton_through_the_exponential_family(generator):
-    """J' H J of eta = (f_1, -exp(f_2) / 2), H the Hessian of its log normaliser, by autograd."""
-    f = torch.randn(2, generator=generator, dtype=torch.float64)
-
-    def eta(outputs):
-        return torch.stack([outputs[0], -0.5 * outputs[1].exp()])
-
-    def log_normaliser(natural):
-        return -(natural[0] ** 2) / (4 * natural[1]) - 0.5 * (-2 * natural[1]).log()
-
-    jacobian = torch.func.jacrev(eta)(f)
-    hessian = torch.func.jacrev(torch.func.jacrev(log_normaliser))(eta(f))
-    expected = jacobian.T @ hessian @ jacobian
-    root = NaturalHeteroscedastic().hessian_root(f[None], f[None, :1])[:, 0].mT
-    found = root @ root.mT
-    assert_close(found, expected, rtol=1e-10, atol=1e-12)
-    assert found[0, 1].abs() > 0.0
-
-
-def test_one_noise_is_the_limit_of_no_spread(generator):
-    """At a second head of spread 0+ it is the Gaussian of standard deviation exp(log_std)."""
-    f = torch.randn(6, 2, generator=generator, dtype=torch.float64)
-    y = torch.randn(6, 1, generator=generator, dtype=torch.float64)
-    flat = Heteroscedastic(log_std=-0.7, spread=1e-12).log_prob(f, y)
-    normal = torch.distributions.Normal(f[:, :1], np.exp(-0.7)).log_prob(y).sum(-1)
-    assert_close(flat, normal, rtol=1e-10, atol=1e-10)
 
 
 def test_the_noise_is_never_below_the_least(generator):

@@ -17,16 +17,6 @@ from skbayes_sym.models.networks.mlp_passes import (
 from skbayes_sym.symmetry.group import Trivial
 
 
-def test_flat_order_is_layer_by_layer_weights_then_bias():
-    network = MLP(2, (3,), 1, TANH)
-    theta = torch.arange(float(network.layout.n_params))
-    (w1, b1), (w2, b2) = network.layers(theta)
-    assert_close(w1, torch.arange(6.0).reshape(3, 2))
-    assert_close(b1, torch.arange(6.0, 9.0))
-    assert_close(w2, torch.arange(9.0, 12.0).reshape(1, 3))
-    assert_close(b2, torch.tensor([12.0]))
-
-
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
 def test_forward_equals_a_plain_loop(network, generator):
     theta = torch.randn(4, network.layout.n_params, generator=generator)

@@ -75,36 +75,6 @@ def test_one_output_with_few_rows_and_many(hidden, n_rows, generator):
     check_against_autograd(network, case.likelihood, data, position, 1e-12)
 
 
-def test_a_row_of_weight_two_is_two_rows(generator):
-    case = LIKELIHOODS["gaussian-learned"]
-    network, (x, y, _), position = problem(NETWORKS["one-layer-tanh"], case, generator)
-    weight = torch.ones(len(x), dtype=torch.float64)
-    weight[2] = 2.0
-    twice = [torch.cat([t, t[2:3]]) for t in (x, y)]
-    one = evaluate(MLPChainLikelihood(network, case.likelihood, x, y, weight), position)
-    two = evaluate(MLPChainLikelihood(network, case.likelihood, *twice, x.new_ones(7)), position)
-    for a, b in zip(one, two, strict=True):
-        assert_close(a, b, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.kept("nan-*-one-layer-relu", "inf-*-two-layers-tanh", "1e+200-*-linear")
-@pytest.mark.parametrize("name", ["linear", "one-layer-relu", "two-layers-tanh"])
-@every_likelihood
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e200])
-def test_a_lost_chain_leaves_the_others_alone(name, case, bad, generator):
-    network, data, position = problem(NETWORKS[name], case, generator)
-    kernel = MLPChainLikelihood(network, case.likelihood, *data)
-    value, gradient = evaluate(kernel, position)
-    others = torch.arange(N_CHAINS) != 1
-    for column in (0, network.layout.n_params - 1):
-        broken = position.clone()
-        broken[1, column] = bad
-        value_after, gradient_after = evaluate(kernel, broken)
-        assert torch.equal(value_after[others], value[others])
-        assert torch.equal(gradient_after[others], gradient[others])
-    assert torch.equal(evaluate(kernel, position)[1], gradient)  # nothing stays in the scratch
-
-
 def test_scratch_serves_any_number_of_chains_in_any_mode(generator):
     case = LIKELIHOODS["categorical"]
     network, data, position = problem(NETWORKS["two-layers-tanh"], case, generator)

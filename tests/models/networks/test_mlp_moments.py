@@ -113,15 +113,3 @@ def test_moments_have_the_law_of_weight_draws(activation, hidden, generator):
     assert bool(((mean.mean(0) - outputs.mean(0)).abs() < 5 * error).all())
     kurtosis = ((outputs - outputs.mean(0)) ** 4).mean(0) / outputs.var(0) ** 2
     assert_close(total, outputs.var(0), rtol=float(6 * (kurtosis.max() / n) ** 0.5), atol=0)
-
-
-def test_rows_of_a_prediction_ignore_each_other(generator):
-    network = MLP(3, (4, 5), 2, RELU)
-    loc, variance = posterior(network, generator)
-    layers = network.layers(loc), network.layers(variance)
-    x = torch.randn(9, 3, generator=generator, dtype=torch.float64)
-    noise = [torch.randn(700, 1, w, generator=generator, dtype=torch.float64) for w in (4, 5)]
-    whole = output_moments(network, *layers, x, noise)
-    part = output_moments(network, *layers, x[[5, 2]], noise)
-    for a, b in zip(whole, part, strict=True):
-        assert_close(a[:, [5, 2]], b, rtol=1e-12, atol=1e-13)

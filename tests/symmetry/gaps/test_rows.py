@@ -1,18 +1,15 @@
 """The gap of sign flips: a function of one number, and the components that have it."""
 
-from itertools import permutations, product
 from math import lgamma, log
 
 import pytest
 import torch
-from gap_oracle import Rows
+from gap_oracle import Rows, elements
 from torch.testing import assert_close
 
 from skbayes_sym.symmetry.gaps.rotations import (
     AnchoredRotationGap,
-    Distance,
     IsotropicRotationGap,
-    langevin_gap,
 )
 from skbayes_sym.symmetry.gaps.row_gaps import (
     AnchoredComponentGap,
@@ -48,16 +45,6 @@ def test_sign_flip_slope_is_the_derivative():
     assert_close(sign_flip_slope(a), expected, rtol=0, atol=1e-9)
 
 
-def test_one_component_is_a_sign_flip_by_two_ways(generator):
-    """O(1), and the flip's integral."""
-    distance = torch.tensor(0.9, dtype=torch.float64)
-    noise = torch.randn(60_000, 1, 1, generator=generator, dtype=torch.float64)
-    one = torch.ones(1, dtype=torch.float64)
-    values = langevin_gap(Distance.of(distance.sqrt().view(1, 1), one).draws(noise))
-    error = 4.0 * float(values.std()) / len(values) ** 0.5
-    assert abs(float(values.mean() - sign_flip_gap(distance))) < error
-
-
 def group_of(n, k, *, permute=True):
     return Units(torch.arange(n * k).view(n, k).mT, permute=permute, flip=True)
 
@@ -69,23 +56,6 @@ def separated(k, n=30):
     return Rows(mean, torch.eye(k, dtype=torch.float64).repeat(n, 1, 1))
 
 
-def test_gaps_of_subgroups_are_ordered(generator):
-    """Flips within signed permutations within rotations; the last exact for isotropic rows."""
-    mean = 0.5 * torch.randn(20, 3, generator=generator, dtype=torch.float64)
-    posterior = Rows(mean, 0.4 * torch.eye(3, dtype=torch.float64).repeat(20, 1, 1))
-    flips, both, all_of_it = (
-        gap.estimate(posterior, generator=generator)
-        for gap in (
-            SignFlipGap(group_of(20, 3, permute=False)),
-            ComponentGap(group_of(20, 3)),
-            IsotropicRotationGap(Orthogonal(torch.arange(60).view(20, 3))),
-        )
-    )
-    assert 0.0 < flips.value < both.value + 3.0 * both.standard_error
-    slack = 3.0 * (both.standard_error + all_of_it.standard_error)
-    assert both.value < all_of_it.value + slack
-
-
 def test_up_to_fourteen(generator):
     gap = ComponentGap(group_of(28, 14))
     found = gap.value_and_gradients(separated(14, 28), generator=generator)
@@ -94,18 +64,10 @@ def test_up_to_fourteen(generator):
     assert bool(found.added_precision.isfinite().all())
 
 
-def elements(k, *, permute=True):
-    """Matrices (|G|, k, k) of the group."""
-    orders = list(permutations(range(k))) if permute else [tuple(range(k))]
-    eye = torch.eye(k, dtype=torch.float64)
-    signs = [torch.tensor(s, dtype=torch.float64) for s in product([1.0, -1.0], repeat=k)]
-    return torch.stack([s[:, None] * eye[list(order)] for order in orders for s in signs])
-
-
 @pytest.mark.parametrize("permute", [True, False])
 def test_values_are_averages_over_the_group(permute, generator):
     inner = torch.randn(5, 3, 3, generator=generator, dtype=torch.float64)
-    group = elements(3, permute=permute)
+    group = elements(group_of(1, 3, permute=permute), 3)
     each = torch.einsum("bij,gij->gb", inner, group)
     expected = inner.diagonal(dim1=-2, dim2=-1).sum(-1) - each.logsumexp(0) + log(len(group))
     assert_close(AnchoredComponentGap(group_of(4, 3, permute=permute)).values(inner), expected)

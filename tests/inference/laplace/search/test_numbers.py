@@ -130,29 +130,6 @@ def test_restarts_of_labels_in_one_batch_are_those_one_after_the_other():
         torch.testing.assert_close(one, other)
 
 
-def test_a_callback_and_an_interrupt_end_a_batch_with_what_there_is():
-    rows = class_data()
-    data = rows._replace(y=rows.x[:, :1])
-    network = MLP(2, (3,), 1, TANH)
-    problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
-    start, seen = starts(problem), []
-
-    def stop(step, so_far):
-        seen.append((step, so_far().modes.theta.shape))
-        return step == 3
-
-    search = EvidenceSearch().search(problem, start, on_step=stop)
-    assert seen == [(step, start.shape) for step in (1, 2, 3)]
-    assert (search.stopped, search.modes.n_iter.tolist()) == (["callback"] * 2, [3, 3])
-
-    def interrupt(step, so_far):
-        raise KeyboardInterrupt
-
-    search = EvidenceSearch().search(problem, start, on_step=interrupt)
-    assert search.stop_reason == "interrupted"
-    assert torch.isfinite(search.modes.theta).all()
-
-
 def test_searches_that_are_joined_stopped_for_the_gravest_reason():
     problem = class_problem(class_data(n=10))
     search = EvidenceSearch(2).search(problem, starts(problem, 1))

@@ -47,9 +47,6 @@ def dense_of_each_chain(covariance, n_chains):
 
 
 PRECONDITIONERS = {"diagonal": diagonal, "dense": dense, "dense-own": dense_of_each_chain}
-every_preconditioner = pytest.mark.parametrize(
-    "precondition", PRECONDITIONERS.values(), ids=PRECONDITIONERS.keys()
-)
 
 
 @dataclass(frozen=True)
