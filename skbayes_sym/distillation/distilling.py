@@ -8,7 +8,6 @@ from scipy.special import ndtr, xlogy
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import get_tags
 
-from skbayes_sym.distillation.taken_units import units_of_networks
 from skbayes_sym.distillation.rows_to_learn import rows_to_learn
 from skbayes_sym.distillation.schooling import (
     Schooling,
@@ -17,6 +16,7 @@ from skbayes_sym.distillation.schooling import (
     normal_levels,
     train,
 )
+from skbayes_sym.distillation.taken_units import units_of_networks
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing

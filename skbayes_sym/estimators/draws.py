@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import gaussian_noise
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
@@ -101,9 +100,6 @@ class WeightedDraws(NetworkEstimator):
 
 class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
     """Draws of functions and of their noise."""
-
-    def _default_likelihood(self, data: Training) -> Likelihood:
-        return gaussian_noise(self.noise_std, data)
 
     def _likelihood(self, data: Training) -> Likelihood:
         likelihood = super()._likelihood(data)

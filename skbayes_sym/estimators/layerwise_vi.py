@@ -15,7 +15,6 @@ from skbayes_sym.estimators._fit.building import (
     NOISE_CONSTRAINTS,
     GivenPrior,
     fully_connected,
-    gaussian_noise,
     scale_attributes,
     scales_by_group,
 )
@@ -388,16 +387,10 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         "standardize": STANDARDIZE,
     }
 
-    def _default_likelihood(self, data: Training) -> Likelihood:
-        return gaussian_noise(self.noise_std, data)
-
     def _networks_at_once(self, n_weights: int) -> float:
         """Draws of a step."""
         n_weight_samples = as_adam(self.optimizer, VariationalAdam).n_weight_samples
         return 2.0 if isinstance(n_weight_samples, str) else float(n_weight_samples)
-
-    def _learned_params(self) -> Array:
-        return np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))
 
     def _method(self) -> LayerwiseVI:
         adam = as_adam(self.optimizer, VariationalAdam)

@@ -114,7 +114,9 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def _learned_params(self) -> Array:
         """Parameters of the likelihood, (n_params,), or (S, 1, n_params) of draws."""
-        return self._likelihood_params_
+        if "_likelihood_params_" in vars(self):
+            return self._likelihood_params_
+        return np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))
 
     def _noise(self) -> Array:
         """Standard deviation in the units of ``y``, (T,), or (S, 1, T) of draws."""
@@ -143,7 +145,7 @@ class BayesianRegressorMixin(RegressorMixin):
         return column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
 
     def _default_likelihood(self, data: Training) -> Likelihood:
-        return gaussian_noise("learn", data)
+        return gaussian_noise(self.noise_std, data)
 
     def _n_outputs(self, data: Training) -> int:
         return int(data.rows.y.shape[1])

@@ -27,14 +27,8 @@ class NormalMixtures(BaseDistribution):
 
     (Grimit, Gneiting, Berrocal & Johnson 2006, eq. 5), O(K^2) a row.
 
-    Parameters
-    ----------
-    weights : array-like of shape (n_components,)
-        Shares of the components, which add up to 1.
-    means, scales : array-like of shape (n_rows, n_components)
-        Means and standard deviations.
-    index, columns : pandas.Index
-        Names of the rows, and of the one target.
+    ``weights`` (K,): shares of the components, which add up to 1; ``means``, ``scales`` (n_rows,
+    K); ``index``, ``columns``: names of the rows, and of the one target.
     """
 
     _tags = {

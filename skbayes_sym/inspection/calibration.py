@@ -138,14 +138,8 @@ class IntervalCalibrationDisplay(Display):
         cdf : array-like of shape (n_samples,)
             Predicted probability that a target lies at or below the observed one. Of normal
             predictions it is ``scipy.stats.norm.cdf(y, mean, std)``.
-        coverages : array-like of float in (0, 1), optional
-            Increasing; by default 0.05, 0.1, ..., 0.95.
-        name : str, default="model"
-            For the legend.
-        ax : matplotlib Axes, optional
-            Those of an earlier display to compare with it; new ones by default.
-        **kwargs : dict
-            For the curve's ``Axes.plot``.
+        coverages, name, ax, **kwargs : object
+            As for `from_estimator`; "model" is the default name.
 
         """
         coverages = np.linspace(0.05, 0.95, 19) if coverages is None else coverages

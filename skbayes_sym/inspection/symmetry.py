@@ -160,12 +160,8 @@ class SymmetryDisplay(Display):
             Hidden layer, or set of units of a module, counted from 1.
         weight_names : tuple of str of length 2, optional
             Labels of the axes.
-        n_draws : int, default=1000
-            At most, evenly spaced.
-        ax : matplotlib Axes, optional
-            New ones by default.
-        **kwargs : dict
-            For both ``Axes.scatter``.
+        n_draws, ax, **kwargs : object
+            As for `from_estimator`.
 
         Raises
         ------

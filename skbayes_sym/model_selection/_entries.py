@@ -285,21 +285,9 @@ class RankingScorer:
             raise ValueError(f"metric must be one of {_METRICS}, got {self.metric!r}.")
 
     def __call__(self, estimator: PredictsEntries, X: Any, y: Any = None) -> float:
-        """Score held-out entries.
+        """Mean score over the rows that have a relevant entry.
 
-        Parameters
-        ----------
-        estimator : object
-            Fitted, with ``recommend``.
-        X : list of entries, or array-like or sparse matrix of shape (n_rows, n_columns)
-            Entries that `fit` hasn't seen.
-        y : None
-            Ignored.
-
-        Returns
-        -------
-        float
-            Mean over the rows that have a relevant entry.
+        ``estimator``: fitted, with ``recommend``; ``X``: entries that `fit` hasn't seen.
         """
         rows, columns, values, _ = _entries_of(X, vars(estimator).get("columns", "auto"))
         kept = values >= (-np.inf if self.relevant is None else self.relevant)

@@ -58,19 +58,7 @@ class NoSplit:
     """
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Array, Array]]:
-        """All rows, twice.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-        y, groups : object
-            Ignored.
-
-        Yields
-        ------
-        train, test : int64 ndarray
-            ``0, 1, ..., n_samples - 1``.
-        """
+        """Positions ``0, 1, ..., n_samples - 1``, twice: to train and to test."""
         rows = np.arange(num_samples(X))
         yield rows, rows.copy()
 

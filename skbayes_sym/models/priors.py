@@ -125,12 +125,10 @@ class GaussianPrior(Prior):
         return self.scale**-2
 
     def log_prob(self, theta: Tensor) -> Tensor:
-        """Log density in nats, (*B, P) -> (*B,)."""
         scale = self.scale.to(theta)
         return log_normal(theta.square(), scale.log()).sum(-1)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws, (n, P)."""
         scale = self.scale.to(generator.device)
         return scale * normal_like((n, scale.numel()), generator=generator, like=scale)
 
@@ -344,7 +342,6 @@ class CollapsedScales(Prior):
         return self.scales
 
     def log_prob(self, theta: Tensor) -> Tensor:
-        """Log density in nats, (*B, P) -> (*B,)."""
         kernel = self.kernel(theta)
         return kernel.value(kernel.rates(theta))
 

@@ -237,11 +237,6 @@ def log_permanent(log_weights: Tensor) -> Tensor:
 
     O(d 2^d) a matrix, with or without gradient; 4 d 2^d bytes of cached indices (80 MiB at d = 20).
     Recursion of Bellman, Held and Karp (1962).
-
-    Examples
-    --------
-    >>> log_permanent(torch.zeros(3, 3)).exp().round()  # 3! equal assignments
-    tensor(6.)
     """
     require_square(log_weights)
     d = log_weights.shape[-1]

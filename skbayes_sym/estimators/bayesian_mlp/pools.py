@@ -13,7 +13,6 @@ from skbayes_sym.estimators._fit.building import (
     GivenPrior,
     bound_prior,
     fully_connected,
-    gaussian_noise,
     layer_sizes,
     prior_object,
 )
@@ -169,8 +168,6 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         and their copies by symmetry, as far as these don't overlap.
     prior_scale_ : ndarray of shape (n_groups,)
         Learned prior standard deviation of every group of weights, geometric mean over the modes.
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of `relevance_`, as shares of 1.
     samples_ : ndarray of shape (n_members, P')
         Weights of the ensemble's members; only where there are some.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
@@ -194,7 +191,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
     log_evidence_curve_, prior_scale_modes_, relevance_ : as in every Laplace approximation
     noise_std_modes_, widths_, width_scores_ : as in every Laplace approximation
-    prior_groups_, symmetry_ : as in every network
+    feature_importances_, prior_groups_, symmetry_ : as in every network
     choice_, columns_in_, n_iter_, stop_reason_, x_mean_, x_scale_ : as in every estimator
     y_mean_, y_scale_, device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
@@ -250,9 +247,6 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         **PoolOfNetworks._parameter_constraints,
         **REGRESSOR_CONSTRAINTS,
     }
-
-    def _default_likelihood(self, data: Training) -> Likelihood:
-        return gaussian_noise(self.noise_std, data)
 
     def _units(self, data: Training, n_outputs: int) -> int:
         return ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
@@ -326,11 +320,11 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``; one logit for two
         classes.
     linear_share_, modes_share_, members_share_, linear_posterior_ : as in BayesianMLPRegressor
-    log_evidence_, prior_scale_, feature_importances_, member_network_ : as in BayesianMLPRegressor
+    log_evidence_, prior_scale_, member_network_ : as in BayesianMLPRegressor
     variance_scale_, n_modes_, multiplicity_modes_ : as in every Laplace approximation
     log_evidence_modes_, log_evidence_curve_, prior_scale_modes_ : as in every Laplace approximation
     relevance_ : as in every Laplace approximation
-    prior_groups_, symmetry_ : as in every network
+    feature_importances_, prior_groups_, symmetry_ : as in every network
     choice_, columns_in_, classes_, n_iter_, stop_reason_, x_mean_, x_scale_ : as in every estimator
     device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
@@ -356,9 +350,6 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     MacKay (1992). The evidence framework applied to classification networks.
 
     Opper & Archambeau (2009). The variational Gaussian approximation revisited.
-
-    Yao, Vehtari, Simpson & Gelman (2018). Using stacking to average Bayesian predictive
-    distributions.
 
     Examples
     --------

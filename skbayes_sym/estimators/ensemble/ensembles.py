@@ -284,12 +284,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     n_members : as in DeepEnsembleRegressor
     network : as in every network
     likelihood : as in every classifier
-    prior : "learn", float, sequence of float or Prior, default=1.0
-        Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number, one per layer or one per parameter; or an object. "learn" is
-        ``LayerScales(8.0, 64.0)``: one scale per layer's weights and one per layer's biases, every
-        member's own, by the evidence. ``ARD(8.0, 64.0)`` learns one per column of ``X`` besides:
-        `relevance_`.
+    prior : as in DeepEnsembleRegressor
+        Of labels these objects are ``LayerScales(8.0, 64.0)`` and ``ARD(8.0, 64.0)``.
     max_iter : as in every network
     standardize : as in every classifier
     optimizer, tol : as in DeepEnsembleRegressor

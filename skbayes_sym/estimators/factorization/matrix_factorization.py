@@ -444,7 +444,6 @@ class SymVIMatrixFactorization(PredictsEntries):
         return with_scale(likelihood, start, learn=learns)
 
     def _entries_likelihood(self) -> Likelihood:
-        """The likelihood of the entries, at any parameters of the right number."""
         if self._given_likelihood == "ordinal":
             return Ordinal(torch.zeros(len(self.classes_) - 1).double(), _LATENT_NOISE**0.5)
         likelihood = self._entry_likelihood()

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from skbayes_sym.estimators._fit.building import (
     NETWORK_CONSTRAINTS,
     GivenPrior,
-    gaussian_noise,
     layer_sizes,
     scale_array,
 )
@@ -34,7 +33,6 @@ from skbayes_sym.inference.laplace.predictors import LinearisedLabels, Linearise
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.augmentations.augmentation import Identity, ImageShape
 from skbayes_sym.models.likelihoods.categorical import Categorical
-from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
@@ -184,11 +182,6 @@ class LaplaceEstimator(NetworkEstimator):
 
 class LaplaceRegression(BayesianRegressorMixin, LaplaceEstimator):
     """Numbers: normal noise in closed form, other likelihoods by averages over the outputs."""
-
-    noise_std: Any
-
-    def _default_likelihood(self, data: Training) -> Likelihood:
-        return gaussian_noise(self.noise_std, data)
 
     def _predictor(self, like: Tensor) -> Predictor:
         network = self._linearised(like)

@@ -252,8 +252,6 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         the modes and their copies by symmetry, as far as these don't overlap; Adam's is of its one
         mode. It is expanded where the search ended, which few rows end early: where the weights
         went on to converge it was 0 to 46 nats lower (442 rows of diabetes: 27 to 46).
-    feature_importances_ : ndarray of shape (n_features,)
-        Means of `relevance_`, as shares of 1.
     prior_scale_ : ndarray of shape (n_groups,) or (n_layers,)
         Prior standard deviation of every group of weights, geometric mean over the modes (every
         weight's own where it was given); by Adam that of every covered layer.
@@ -273,7 +271,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     prior_scale_modes_, relevance_, noise_std_modes_ : as in every Laplace approximation
     log_evidence_curve_, widths_, width_scores_ : as in every Laplace approximation
     likelihood_ : as in every regressor
-    prior_groups_, symmetry_ : as in every network
+    feature_importances_, prior_groups_, symmetry_ : as in every network
     stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_, device_, dtype_ : as in every estimator
     n_features_in_, feature_names_in_ : as in every estimator
 
@@ -396,12 +394,11 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
 
     Attributes
     ----------
-    log_evidence_, feature_importances_, prior_scale_, posterior_, network_ : as in LaplaceRegressor
-    optimizer_, n_iter_ : as in LaplaceRegressor
+    log_evidence_, prior_scale_, posterior_, network_, optimizer_, n_iter_ : as in LaplaceRegressor
     n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
     prior_scale_modes_, relevance_, variance_scale_ : as in every Laplace approximation
     log_evidence_curve_ : as in every Laplace approximation
-    prior_groups_, symmetry_ : as in every network
+    feature_importances_, prior_groups_, symmetry_ : as in every network
     stop_reason_, classes_, x_mean_, x_scale_, device_, dtype_ : as in every estimator
     n_features_in_, feature_names_in_ : as in every estimator
 
@@ -416,16 +413,12 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     gathers an online update; an exact one costs about as much as C looks at the data for C classes,
     and the predictive covariance O(C D^2 + C G^2) a row and layer of D inputs and G units.
 
-    Restarts count alike: evidences differ mostly by the approximation's own error.
-
     Two classes have one output after Gauss-Newton steps, and two after Adam's.
 
     References
     ----------
-    MacKay (1992). The evidence framework applied to classification networks.
-
-    Immer, Bauer, Fortuin, Raetsch & Khan (2021). Scalable marginal likelihood estimation for model
-    selection in deep learning.
+    MacKay (1992). The evidence framework applied to classification networks; others are those of
+    `LaplaceRegressor`.
 
     Examples
     --------

@@ -4,7 +4,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Real
 from typing import Any, ClassVar, cast
 
-import numpy as np
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.building import gaussian_noise
@@ -214,9 +213,6 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
             return likelihood
         return likelihood.at(gaussian_noise(self.noise_std, data).log_noise)
 
-    def _learned_params(self) -> Array:
-        return np.log(np.atleast_1d(self.noise_std_ / self.y_scale_))
-
 
 @in_full
 @dataclass(eq=False, repr=False)
@@ -284,14 +280,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     -----
     Solved in the space of dimension ``r = min(n_samples, n_features)``: an update costs
     O(n r^2 C^2 + (C r)^3) for C outputs, after one QR factorisation where there are more features
-    than rows. No K x K array is made.
-
-    References
-    ----------
-    Kurle, Herbrich, Januschowski, Wang & Gasthaus (2022). On the detrimental effect of invariances
-    in the likelihood for variational inference. https://arxiv.org/abs/2209.07157
-
-    Khan & Lin (2017). Conjugate-computation variational inference.
+    than rows. No K x K array is made. `BayesianLinearRegressor` names the papers.
 
     Examples
     --------

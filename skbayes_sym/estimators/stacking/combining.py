@@ -2,14 +2,14 @@
 
 import time
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import exp
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from joblib import Parallel, delayed
 from sklearn.exceptions import FitFailedWarning
 from torch import Tensor
 
@@ -26,7 +26,7 @@ from skbayes_sym.inference.pooling import (
     stacking_weights,
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.numerics.machine import closing
+from skbayes_sym.numerics.machine import closing, side_by_side
 
 
 class JudgedMember(NamedTuple):
@@ -87,7 +87,8 @@ def fit_stack(
     stop = False
     late = [name for name, member in members.items() if isinstance(member, Networks)]
     early = [name for name in members if name not in late]
-    with closing(_attempts([members[name] for name in early], task, by_folds, n_jobs)) as fits:
+    jobs = [partial(attempt, members[name], task, by_folds) for name in early]
+    with closing(side_by_side(jobs, n_jobs)) as fits:
         for name in [*early, *late]:
             if stop or (judged and time.monotonic() > task.deadline):
                 break
@@ -147,22 +148,10 @@ def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask)
     return gap if gap > task.effort.race else None
 
 
-def _attempts(
-    members: Sequence[Member], task: StackTask, by_folds: bool, n_jobs: int | None
-) -> Generator[JudgedMember | str, None, None]:
-    """The members' fits in their order; those behind it may be worked at meanwhile."""
-    if n_jobs in (None, 1):
-        yield from (attempt(member, task, by_folds) for member in members)
-        return
-    jobs = (delayed(attempt)(member, task, by_folds) for member in members)
-    with closing(Parallel(n_jobs=n_jobs, return_as="generator")(jobs)) as fits:
-        yield from fits
-
-
 def attempt(member: Member, task: StackTask, by_folds: bool) -> JudgedMember | str:
     """Fit and judge a member; what went wrong where it fails."""
     try:
-        with one_thread(), warnings.catch_warnings():
+        with one_thread(), torch.enable_grad(), warnings.catch_warnings():
             if not isinstance(member, Given):
                 warnings.simplefilter("ignore")  # of parts that no one can reach
             return judge(member, task, by_folds)

@@ -1,6 +1,5 @@
 """Symmetrised variational inference: Gelberg et al. 2024 as scikit-learn estimators."""
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ from skbayes_sym.estimators._fit.building import (
 )
 from skbayes_sym.estimators._fit.rows import STANDARDIZE
 from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, STEP_CONSTRAINTS, Steps
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
+from skbayes_sym.estimators._fit.scikit_learn import StrOptions
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
@@ -35,38 +34,44 @@ from skbayes_sym.models.priors import Prior
 from skbayes_sym.symmetry.gaps.gap import Gap
 from skbayes_sym.symmetry.group import SymmetryGroup
 
-RandomState = int | np.random.RandomState | None
-
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,
     **NETWORK_CONSTRAINTS,
     **STEP_CONSTRAINTS,
     **OBJECT_CONSTRAINTS,
     "max_iter": [StrOptions({"auto"}), *STEP_CONSTRAINTS["max_iter"]],
-    "symmetry": [
-        StrOptions({"auto", "permutation", "signed_permutation", "sign_flip"}),
-        HasMethods(["act", "generators"]),
-        Symmetrized,
-        None,
-    ],
+    "symmetry": [*Symmetrized._parameter_constraints["group"], Symmetrized],
 }
 
 
+@dataclass(eq=False, repr=False)
 class _SymmetrizedVI(NetworkEstimator):
     """Base of the two: the method, the group and the predictor."""
 
-    symmetry: str | SymmetryGroup | Symmetrized | None
-    optimizer: str | Optimizer
-    max_iter: int | str
-    n_predict_samples: int
-    tol: float | None
+    hidden_layer_sizes: Any = (50,)
+    activation: str = "relu"
+    _: KW_ONLY
+    network: str | nn.Module | Network = "mlp"
+    symmetry: str | SymmetryGroup | Symmetrized | None = "auto"
+    likelihood: str | Likelihood = "auto"
+    prior: GivenPrior = 1.0
+    max_iter: int | str = "auto"
+    standardize: bool | str = True
+    optimizer: str | Optimizer = "adam"
+    n_predict_samples: int = 200
+    tol: float | None = 1e-3
+    device: str = "auto"
+    random_state: Any = None
+    verbose: Any = 0
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = CONSTRAINTS
     _closing = (
         "elbo_", "elbo_mean_field_", "elbo_std_error_", "elbo_upper_", "saturation_",
         "symmetry_gap_",
     )  # fmt: skip
 
-    posterior_: MeanFieldGaussian
-    _predict_seed_: int
+    posterior_: ClassVar[MeanFieldGaussian]
+    _predict_seed_: ClassVar[int]
 
     def _group(self, network: Network, prior: Prior) -> SymmetryGroup:
         """A gap with a group of its own says which, unless ``symmetry`` does."""
@@ -111,7 +116,6 @@ class _SymmetrizedVI(NetworkEstimator):
 
     @property
     def symmetry_(self) -> SymmetryGroup:
-        """The part of the network's group that the prior keeps."""
         prior = self._prior(self.network_)
         if symmetrized(self.symmetry).group is None:
             return declared_group("auto", self.network_, prior)
@@ -152,7 +156,6 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         normals. It must not tell the units of a layer apart. "learn" is ``LayerScales()``, one
         learned scale per layer's weights and per layer's biases; ``ARD()`` learns one per column
         of ``X`` besides: `relevance_`.
-    noise_std : as in every regressor
     max_iter : int or "auto", default="auto"
         Largest number of optimiser steps of a start; "auto" is 1000, or those of all starts in one
         where steps take some of the rows or a layer has more than 20 units.
@@ -166,6 +169,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         Training stops, in the second half of the steps, when the training ELBO gains less than this
         many nats per row from one tenth of ``max_iter`` to the next. None never stops.
     device, random_state, verbose : as in every estimator
+    noise_std : as in every regressor
 
     Attributes
     ----------
@@ -234,22 +238,8 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     ((3,), True)
     """
 
-    hidden_layer_sizes: int | Sequence[int] = (50,)
-    activation: str = "relu"
     _: KW_ONLY
-    network: str | nn.Module | Network = "mlp"
-    symmetry: str | SymmetryGroup | Symmetrized | None = "auto"
-    likelihood: str | Likelihood = "auto"
-    prior: GivenPrior = 1.0
-    noise_std: str | float | Sequence[float] = "learn"
-    max_iter: int | str = "auto"
-    standardize: bool | str = True
-    optimizer: str | Optimizer = "adam"
-    n_predict_samples: int = 200
-    tol: float | None = 1e-3
-    device: str = "auto"
-    random_state: RandomState = None
-    verbose: int = 0
+    noise_std: Any = "learn"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,
@@ -268,19 +258,12 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     r"""Bayesian neural network classification by symmetrised variational inference.
 
     Fits ``q(w) = N(mu, diag(sigma^2))`` to the posterior of an MLP's weights with a softmax
-    likelihood by maximising the symmetrised ELBO
-
-    .. math:: E_q[\log p(y \mid w)] - KL[q \,\|\, p] + I(g; w),
-
-    the bound of q averaged over all exchanges (and sign flips) of hidden units (eq. 5 of the
-    paper).
+    likelihood by maximising the symmetrised ELBO, as `SymmetrizedVIRegressor` does.
 
     Parameters
     ----------
     hidden_layer_sizes : as in every network
-    activation : as in every network
-        With an odd one (tanh, identity) the signs of hidden units are symmetries too.
-    network, symmetry : as in SymmetrizedVIRegressor
+    activation, network, symmetry : as in SymmetrizedVIRegressor
     likelihood : as in every classifier
     prior, max_iter : as in SymmetrizedVIRegressor
     standardize : as in every classifier
@@ -315,24 +298,6 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     >>> clf.predict_proba(X[:2]).shape, clf.predict_uncertainty(X[:2]).epistemic.shape
     ((2, 3), (2,))
     """
-
-    hidden_layer_sizes: int | Sequence[int] = (50,)
-    activation: str = "relu"
-    _: KW_ONLY
-    network: str | nn.Module | Network = "mlp"
-    symmetry: str | SymmetryGroup | Symmetrized | None = "auto"
-    likelihood: str | Likelihood = "auto"
-    prior: GivenPrior = 1.0
-    max_iter: int | str = "auto"
-    standardize: bool = True
-    optimizer: str | Optimizer = "adam"
-    n_predict_samples: int = 200
-    tol: float | None = 1e-3
-    device: str = "auto"
-    random_state: RandomState = None
-    verbose: int = 0
-
-    _parameter_constraints: ClassVar = {**CONSTRAINTS}
 
     def _likelihood(self, data: Training) -> Likelihood:
         likelihood = super()._likelihood(data)

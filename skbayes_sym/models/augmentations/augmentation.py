@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -413,24 +413,12 @@ class Invariances:
             raise ValueError(f"learning_rate must be 'auto' or a positive number, got {rate!r}.")
 
 
-class TransformObjective(Protocol):
-    """Objective of a network that is averaged over transformations."""
-
-    @property
-    def transforms(self) -> bool:
-        """Whether it is averaged at all."""
-
-    @property
-    def learns_prior(self) -> bool:
-        """Whether the evidence is maximised over the prior's scales."""
-
-    @property
-    def reward(self) -> float | None:
-        """Reward of wide laws that are trained with the weights; None where they aren't."""
-
-
 class _ByEvidence(NamedTuple):
-    """Weights at their mode; half-widths, prior and noise by the Laplace evidence, or as given."""
+    """Weights at their mode; half-widths, prior and noise by the Laplace evidence, or as given.
+
+    ``transforms``: whether the network is averaged over transformations at all; ``reward``: of wide
+    laws that are trained with the weights; None where they aren't.
+    """
 
     transforms: bool
     learns_prior: bool
@@ -452,15 +440,11 @@ class Augerino:
 
     reward: float = 0.01
 
-    @property
-    def transforms(self) -> bool:
-        return True
-
-    @property
-    def learns_prior(self) -> bool:
-        return False
+    transforms: ClassVar[bool] = True
+    learns_prior: ClassVar[bool] = False
 
 
+TransformObjective = _ByEvidence | Augerino
 OBJECTIVES: dict[str, TransformObjective] = {
     "evidence": _ByEvidence(True, True),
     "map": _ByEvidence(False, False),

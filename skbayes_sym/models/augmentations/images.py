@@ -249,10 +249,7 @@ class _Factor(_OfPixels):
 class Brightness(_Factor):
     """Multiplication of an image by exp(z), z uniform on ±half-width: black stays black.
 
-    Parameters
-    ----------
-    image_shape : tuple of int, optional
-        (C, H, W); estimators fill it in.
+    ``image_shape``: (C, H, W); estimators fill it in.
     """
 
     def _changed(self, images: Tensor, z: Tensor) -> Tensor:
@@ -262,10 +259,7 @@ class Brightness(_Factor):
 class Contrast(_Factor):
     """Multiplication of an image's differences from its mean by exp(z), z uniform on ±half-width.
 
-    Parameters
-    ----------
-    image_shape : tuple of int, optional
-        (C, H, W); estimators fill it in.
+    ``image_shape``: (C, H, W); estimators fill it in.
     """
 
     def _changed(self, images: Tensor, z: Tensor) -> Tensor:
@@ -278,10 +272,7 @@ class Hue(_OfPixels):
 
     A turn by 2 pi / 3 makes green of red. For images of three channels.
 
-    Parameters
-    ----------
-    image_shape : tuple of int, optional
-        (3, H, W); estimators fill it in.
+    ``image_shape``: (3, H, W); estimators fill it in.
     """
 
     @property
@@ -327,10 +318,7 @@ class PixelNoise(_OfPixels):
     Its half-width is in units of the largest pixel of the training data (with
     ``standardize=False`` in those of the pixels).
 
-    Parameters
-    ----------
-    image_shape : tuple of int, optional
-        (C, H, W); estimators fill it in.
+    ``image_shape``: (C, H, W); estimators fill it in.
 
     Notes
     -----
@@ -350,10 +338,7 @@ class PixelNoise(_OfPixels):
 class Blur(_OfPixels):
     """Gaussian blur whose standard deviation is uniform between 0 and its half-width (pixels).
 
-    Parameters
-    ----------
-    image_shape : tuple of int, optional
-        (C, H, W); estimators fill it in.
+    ``image_shape``: (C, H, W); estimators fill it in.
 
     Notes
     -----

@@ -290,6 +290,7 @@ class Likelihood:
     """
 
     kind: ClassVar[Kind] = "other"  # for methods that have a faster or exact form for a law
+    n_outputs_per_target: ClassVar[int] = 1  # outputs of the network for every target or class
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -317,11 +318,6 @@ class Likelihood:
         By default the free parameters' exponentials.
         """
         return self.params.exp()
-
-    @property
-    def n_outputs_per_target(self) -> int:
-        """Outputs that the network has for every target (or class)."""
-        return 1
 
     def n_outputs(self, n_targets: int) -> int:
         """Outputs that the network has for the targets, or classes; ValueError if it can't be."""
@@ -497,7 +493,6 @@ class TargetLikelihood(Likelihood):
 
     @property
     def is_discrete(self) -> bool:
-        """Whether targets are whole numbers."""
         return bool(self._support.is_discrete)
 
     @property

@@ -171,6 +171,7 @@ class Heteroscedastic(TargetLikelihood):
     """
 
     kind: ClassVar[Kind] = "heteroscedastic"
+    n_outputs_per_target: ClassVar[int] = 2
 
     log_std: float = 0.0
     spread: float = 1.0
@@ -184,10 +185,6 @@ class Heteroscedastic(TargetLikelihood):
             )
         if not 0.0 <= self.least < inf:
             raise ValueError(f"least must be finite and not negative, got {self.least!r}.")
-
-    @property
-    def n_outputs_per_target(self) -> int:
-        return 2
 
     def heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Means and log standard deviations (*B, N, T) of outputs (*B, N, 2 T)."""
@@ -337,10 +334,7 @@ class NaturalHeteroscedastic(TargetLikelihood):
     """
 
     kind: ClassVar[Kind] = "heteroscedastic"
-
-    @property
-    def n_outputs_per_target(self) -> int:
-        return 2
+    n_outputs_per_target: ClassVar[int] = 2
 
     def heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Means and standard deviations (*B, N, T) of outputs (*B, N, 2 T)."""

@@ -437,22 +437,10 @@ class MLP:
         return Recording(h, inputs, preactivations, head)
 
     def symmetry(self, *, signed: bool | None = None) -> SymmetryGroup:
-        """The group of weight transformations that leave the function unchanged.
+        """The group of weight transformations that leave the function unchanged, a factor a layer.
 
-        Parameters
-        ----------
-        signed : bool, optional
-            Whether to include sign flips of hidden units; by default where the activation is odd.
-
-        Returns
-        -------
-        SymmetryGroup
-            One factor a hidden layer; `Trivial` without hidden layers.
-
-        Raises
-        ------
-        ValueError
-            If flips are asked for and the activation isn't odd.
+        ``signed``: whether to include sign flips of hidden units, by default where the activation
+        is odd. Raises ValueError if flips are asked for and it isn't.
         """
         if signed is None:
             signed = self.activation.is_odd

@@ -37,16 +37,9 @@ class DrawnGap:
     for any density :math:`\tilde q`: here independent normals with the moments of q's draws, whose
     sums `UnitGap` bounds. Draws by which these are chosen aren't used again.
 
-    Parameters
-    ----------
-    group : SymmetryGroup
-        Of units, a factor a layer.
-    n_params : int
-        Number P of weights.
-    max_order : int, default=1000
-        Elements that are summed over at most, at O(P) a draw and element beside the densities.
-    n_draws : int, default=100
-        Draws that are averaged, fewer where all copies of so many are large.
+    ``group``: of units, a factor a layer; ``n_params``: number P of weights; ``max_order``: most
+    elements that are summed over, at O(P) a draw and element beside the densities; ``n_draws``:
+    draws that are averaged, fewer where all copies of so many are large.
     """
 
     group: SymmetryGroup

@@ -342,20 +342,11 @@ class UnitGap:
     ) -> Tensor:
         """Values, one a draw ``loc + scale * noise``; they average to the gap or to the bound.
 
-        Parameters
-        ----------
-        loc, scale : Tensor of shape (P,), or (R, P) of several posteriors
-            Differentiable in both, first derivatives only.
-        noise : Tensor of shape (S, P)
-            Standard normal, shared by all posteriors.
-        generator : torch.Generator
-            For estimates that draw permutations.
-
-        Returns
-        -------
-        Tensor of shape (S,) or (R, S), nats
-            At most log |G| each for exact and upper-bounding permanents. Time O(S d^2 p) a layer
-            plus the permanents', memory O(S (P + d^2)).
+        ``loc``, ``scale`` (P,), or (R, P) of several posteriors: differentiable in both, first
+        derivatives only; ``noise`` (S, P): standard normal, shared by all posteriors;
+        ``generator``: for estimates that draw permutations. Returns (S,) or (R, S), nats, at most
+        log |G| each for exact and upper-bounding permanents. Time O(S d^2 p) a layer plus the
+        permanents', memory O(S (P + d^2)).
         """
         shape = *loc.shape[:-1], *noise.shape[:-1]
         total = torch.full(shape, self._unknown, dtype=loc.dtype, device=loc.device)
