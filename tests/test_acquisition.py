@@ -10,9 +10,10 @@ from fits import NUMBERS, X, fitted
 from scipy import integrate, stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 
-from skbayes_sym import BayesianLinearRegressor, acquisition, predictive
+from skbayes_sym import BayesianLinearRegressor, DeepEnsembleRegressor, acquisition, predictive
 from skbayes_sym.acquisition import botorch_model
 from skbayes_sym.estimators.distributions import ClassPredictive, NormalPredictive
+from skbayes_sym.models import StudentT
 
 LAW = predictive(BayesianLinearRegressor().fit(X, NUMBERS), X)
 NOISE = np.sqrt(LAW.uncertainty().aleatoric)
@@ -51,6 +52,19 @@ def test_information_is_that_of_normals_and_of_classes():
     labels = predictive(fitted("ensemble-classifier"), X)
     epistemic = labels.uncertainty().epistemic
     np.testing.assert_array_equal(acquisition.expected_information(labels), epistemic)
+
+
+def test_what_has_no_utility_is_refused():
+    heavy = {"likelihood": StudentT(df=1.5), "n_members": 2, "max_iter": 20, "tol": None}
+    law = predictive(DeepEnsembleRegressor((2,), **heavy, random_state=0).fit(X, NUMBERS), X)
+    for utility in (acquisition.expected_information, lambda law: acquisition.batch(law, 2)):
+        with pytest.raises(ValueError, match="the noise has no variance"):
+            utility(law)
+    with pytest.raises(ValueError, match="best must be a finite number, got nan"):
+        acquisition.expected_improvement(LAW, np.nan)
+    for wrong in (LAW._model, predictive(fitted("ensemble-classifier"), X)):
+        with pytest.raises(ValueError, match=r"takes predictive\(model, X\) of a regressor"):
+            acquisition.upper_confidence_bound(wrong)
 
 
 def test_a_batch_is_the_greedy_one_of_the_exact_covariance():

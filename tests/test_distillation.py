@@ -114,6 +114,10 @@ def test_tables_are_read_as_they_are_and_pipelines_whole():
     assert encoded.shape == (24, 2 + 1 + 3)  # numbers, one that is missing at times, three words
     np.testing.assert_array_equal(encoded[:, 2], np.isnan(frame["c"]))
     np.testing.assert_array_equal(encoded[:, 3:].sum(axis=1), 1.0)
+    nullable = frame.astype({"c": "Float64"})  # gaps are pandas' NA
+    assert nullable["c"].isna().any()
+    np.testing.assert_array_equal(student.predict(nullable), student.predict(frame))
+    np.testing.assert_array_equal(distill(stack, nullable).predict(frame), student.predict(frame))
     search = GridSearchCV(
         make_pipeline(StandardScaler(), LogisticRegression()), {"logisticregression__C": [1.0]}
     ).fit(X, LABELS)

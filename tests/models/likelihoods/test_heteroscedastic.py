@@ -7,7 +7,7 @@ from cases import LIKELIHOODS
 from scipy import stats
 from torch.testing import assert_close
 
-from skbayes_sym.models import Heteroscedastic
+from skbayes_sym.models import Heteroscedastic, NaturalHeteroscedastic
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
 CASES = {k: c for k, c in LIKELIHOODS.items() if c.curvature == "expected"}
@@ -29,6 +29,14 @@ def test_the_density_is_a_normal_of_both_heads(generator):
     mixture = case.likelihood.predictive(f[None])
     assert_close(mixture.log_prob(y), torch.as_tensor(expected))
     assert_close(mixture.uncertainty().aleatoric, torch.as_tensor(std**2))
+
+
+@pytest.mark.parametrize("likelihood", [Heteroscedastic(), NaturalHeteroscedastic()], ids=str)
+def test_far_rows_have_a_density(likelihood):
+    """Heads of thousands, where sigma would be 0 in one draw and infinite in the next."""
+    outputs = torch.tensor([[[3.0, 2e4]], [[3.0, -2e4]], [[2e5, 900.0]]]).double()
+    value = likelihood.predictive(outputs).log_prob(torch.ones(1, 1).double())
+    assert bool(torch.isfinite(value).all())
 
 
 @every_case
