@@ -16,6 +16,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skbayes_sym.estimators._fit.rows import Array, require_rows
+from skbayes_sym.estimators._fit.warnings import warn_user
 
 _MOST_WORDS = 30  # with a column of their own
 _LEAST_MISSING = 0.02  # share of a column's rows from which that it is missing says something
@@ -133,12 +134,30 @@ def _column(name: str, values: Array) -> Column:
     tells_missing = _LEAST_MISSING <= share < 1.0
     if not _is_words(values, name):
         numbers = values[~missing].astype(np.float64)
-        middle = float(np.median(numbers)) if len(numbers) else 0.0
+        middle = float(_median(numbers)) if len(numbers) else 0.0
         return Column(name, (), (), middle, tells_missing)
     words, counts = np.unique([str(v) for v in values[~missing].tolist()], return_counts=True)
     by_count = [str(w) for w in words[np.argsort(-counts, kind="stable")][:_MOST_WORDS]]
     order = tuple(map(str, words)) if len(words) > _MOST_WORDS else ()
+    if order and sum(map(_is_number, order)) > len(order) / 2:
+        warn_user(
+            f"column {name!r} of X holds numbers as text and is read as words: if it measures "
+            "something, convert it first, as by pandas.to_numeric(column, errors='coerce').",
+            UserWarning,
+        )
     return Column(name, tuple(by_count), order, 0.0, tells_missing)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return bool(np.isfinite(float(word)))
+    except ValueError:
+        return False
+
+
+def _median(numbers: Array) -> Array:
+    """Of each column; halves, as two of the largest numbers have a sum that is none."""
+    return np.asarray(2.0 * np.median(numbers / 2.0, axis=0))
 
 
 def _numbers(column: Column, values: Array) -> Array:
@@ -194,7 +213,7 @@ class TakesTables:
             validate_data(self, X, skip_check_array=True)  # the columns that were given
         self.columns_in_ = columns
         if columns is None:
-            self._medians_in_ = np.median(checked[0], axis=0)
+            self._medians_in_ = _median(checked[0])
         return checked
 
     def _check_inputs(self, X: Any) -> Any:

@@ -158,6 +158,21 @@ def test_rare_gaps_have_no_indicator():
     np.testing.assert_array_equal(numbers[0], [100.0])  # the constant is gone
 
 
+def test_numbers_as_text_are_words_with_a_warning():
+    numbers = np.r_[np.arange(40.0) / 8.0, np.nan]
+    text = ["?" if np.isnan(v) else str(v) for v in numbers]
+    with pytest.warns(UserWarning, match="column 'lag' of X holds numbers as text"):
+        columns, _ = encoded(pd.DataFrame({"lag": text}))
+    assert len(columns.columns[0].order) == 41
+    codes = pd.DataFrame({"lag": [f"{v:.0f}a" for v in 10.0 * numbers]})
+    encoded(codes)  # without a warning: they are errors in the suite
+
+
+def test_the_median_of_the_largest_numbers_is_one_of_them():
+    middle, _ = encoded(pd.DataFrame({"x": [1.6e308, 1.6e308, np.nan]}))
+    assert middle.columns[0].middle == 1.6e308
+
+
 @pytest.mark.parametrize("dates", [
     pd.Timestamp("2020-02-20"), pd.Timedelta("1D"), pd.Timestamp("2020-02-20").date(),
 ])  # fmt: skip
