@@ -1,6 +1,7 @@
 """Questions of the Displays to an estimator, alone or in a pipeline or a search."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def of_target(values: Array, target: int, ndim: int) -> Array:
     """Values of one target; ``ndim`` is the number of axes they have where there is only one."""
     several = values.ndim > ndim
     n_targets = values.shape[1] if several else 1
-    if target not in range(n_targets):
+    if not isinstance(target, Integral) or target not in range(n_targets):
         raise ValueError(f"target must lie between 0 and {n_targets - 1}, got {shown(target)}.")
     return values[:, target] if several else values
 
