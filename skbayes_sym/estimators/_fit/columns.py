@@ -156,7 +156,7 @@ def _is_number(word: str) -> bool:
 
 
 def _median(numbers: Array) -> Array:
-    """Of each column; halves, as two of the largest numbers have a sum that is none."""
+    """Take the medians of columns from halves: two of the largest numbers have no sum."""
     return np.asarray(2.0 * np.median(numbers / 2.0, axis=0))
 
 
