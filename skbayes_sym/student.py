@@ -13,6 +13,7 @@ from scipy.special import logsumexp, ndtr
 Array = npt.NDArray[Any]
 
 KINDS = ("tanh", "relu", "identity")  # of hidden units that a student takes over, in this order
+_ROWS = 512  # at a time, whose hidden units a processor's cache holds
 _LEARNED = ("weight", "bias", "unit", "feature")
 
 
@@ -90,8 +91,12 @@ class Student:
         a = self._arrays
         if "units" not in a:
             return np.empty((len(columns), 0), np.float32)
-        units = hidden(columns.astype(np.float32) @ a["units"] + a["unit_bias"], a["ends"])
-        return np.asarray(units @ a["features"] + a["feature_bias"])
+        said = []
+        for i in range(0, max(len(columns), 1), _ROWS):
+            units = columns[i : i + _ROWS].astype(np.float32) @ a["units"]
+            units += a["unit_bias"]
+            said.append(hidden(units, a["ends"]) @ a["features"] + a["feature_bias"])
+        return np.concatenate(said)
 
     def encode(self, X: Any) -> Array:
         """Inputs of the network (N, I): columns, far rows within reach, and the networks'."""
@@ -102,31 +107,38 @@ class Student:
 
     def _outputs(self, inputs: Array) -> Array:
         a, h = self._arrays, inputs
-        skip = h @ a["weight3"]
         for i in (0, 1):
-            h = np.tanh(h @ a[f"weight{i}"] + a[f"bias{i}"])
-        return np.asarray(h @ a["weight2"] + a["bias2"] + skip, dtype=np.float64)
+            h = h @ a[f"weight{i}"]
+            h += a[f"bias{i}"]
+            np.tanh(h, out=h)
+        outputs = h @ a["weight2"] + a["bias2"] + inputs @ a["weight3"]
+        return np.asarray(outputs, dtype=np.float64)
+
+    def _normals(self, X: Any) -> tuple[Array, Array, Array]:
+        """As `components` has them, each (K, n_samples)."""
+        a, inputs = self._arrays, self.encode(X)
+        logits, loc, log_scale = np.split(np.ascontiguousarray(self._outputs(inputs).T), 3)
+        weights = np.exp(logits - logits.max(axis=0))
+        weights /= weights.sum(axis=0)
+        loc = a["y_mean"] + a["y_scale"] * loc
+        if "units" in a:
+            loc += a["slope"] * inputs[:, len(a["units"])]
+        return weights, loc, a["y_scale"] * np.exp(log_scale)
 
     def components(self, X: Any) -> tuple[Array, Array, Array]:
         """Weights, means and standard deviations of every row's normals, each (n_samples, K)."""
-        a, inputs = self._arrays, self.encode(X)
-        logits, loc, log_scale = np.split(self._outputs(inputs), 3, axis=1)
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        loc = a["y_mean"] + a["y_scale"] * loc
-        if "units" in a:
-            loc += a["slope"] * inputs[:, [len(a["units"])]]
-        return weights, loc, a["y_scale"] * np.exp(log_scale)
+        weights, loc, scale = self._normals(X)
+        return weights.T, loc.T, scale.T
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean, and standard deviation of a new target; or the most probable class."""
         if self.classes_ is not None:
             return self.classes_[self._outputs(self.encode(X)).argmax(axis=1)]
-        weights, loc, scale = self.components(X)
-        mean = (weights * loc).sum(axis=1)
+        weights, loc, scale = self._normals(X)
+        mean = (weights * loc).sum(axis=0)
         if not return_std:
             return mean
-        return mean, np.sqrt((weights * (scale**2 + (loc - mean[:, None]) ** 2)).sum(axis=1))
+        return mean, np.sqrt((weights * (scale**2 + (loc - mean) ** 2)).sum(axis=0))
 
     def predict_proba(self, X: Any) -> Array:
         """Class probabilities (n_samples, n_classes)."""
