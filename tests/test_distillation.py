@@ -137,7 +137,7 @@ def test_a_teachers_networks_are_read_through_its_pipeline():
     turned = make_pipeline(PCA(), sk.LaplaceRegressor(3, "relu", random_state=0)).fit(X, NUMBERS)
     deep = sk.LaplaceRegressor((3, 2), random_state=0).fit(X, NUMBERS)
     for model, rows in ((pool, frame), (turned, X)):
-        arrays, learned, _ = rows_to_learn(rows, 300, np.random.default_rng(0))
+        arrays, learned, _ = rows_to_learn(rows, 600, np.random.default_rng(0))
         arrays |= units_of_networks(model, learned, arrays, Schooling())
         said = Student(arrays).encode(learned)[:, len(arrays["units"]) :]
         np.testing.assert_allclose(said.std(axis=0), 1.0, rtol=1e-4)
