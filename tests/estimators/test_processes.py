@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from habits import Watch
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_friedman1
+from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import BayesianMLPClassifier, LaplaceClassifier, LaplaceRegressor
+from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators.optimizers import GaussNewton
 from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence
 from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
@@ -68,3 +71,21 @@ def test_told_to_end_it_gives_those_that_had_begun(large):
     # Every third step of a restart, and its end: twice one mode, then two.
     assert seen == [1, 1, 2]
     assert search.stopped == ["max_iter", "callback"]
+
+
+def interrupted(_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.processes
+def test_modes_of_labels_from_other_processes_are_heard_and_kept(monkeypatch):
+    model, rows = FITS["labels"]
+    watch, ended = Watch(1), clone(model).set_params(n_jobs=2)
+    ended.set_callbacks(watch).fit(*rows)
+    assert watch.begun == watch.ended == 2  # a block, and the fit
+    assert (ended.stop_reason_, ended.n_modes_) == ("callback", 1)
+    monkeypatch.setattr(Run, "end_block", interrupted)
+    kept = clone(model).set_params(n_jobs=2)
+    with pytest.raises(KeyboardInterrupt), pytest.warns(ConvergenceWarning, match="interrupted"):
+        kept.fit(*rows)
+    np.testing.assert_array_equal(kept.log_evidence_modes_, ended.log_evidence_modes_)

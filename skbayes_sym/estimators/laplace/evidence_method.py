@@ -500,23 +500,27 @@ class EvidenceLaplaceLabels:
 
             return on_step
 
-        def search(problem: LabelsEvidence, theta: Tensor, doubted: bool) -> Search:
-            def better(search: Search) -> tuple[LabelsEvidence, Search]:
-                either = [*best, (problem, search)]
-                return max(either, key=lambda one: float(one[1].modes.score.max()))
+        def better(problem: LabelsEvidence, search: Search) -> tuple[LabelsEvidence, Search]:
+            either = [*best, (problem, search)]
+            return max(either, key=lambda one: float(one[1].modes.score.max()))
 
-            search = search_one(how, problem, theta, doubted, keeping(better))
-            best[:] = [better(search)]
+        def search(problem: LabelsEvidence, theta: Tensor, doubted: bool) -> Search:
+            return search_one(how, problem, theta, doubted, keeping(partial(better, problem)))
+
+        def on_found(problem: LabelsEvidence, search: Search) -> bool:
+            best[:] = [better(problem, search)]
             run.keep(lambda: unrefined(*best[0]))
-            return search
+            return not is_here and run.phase(share, 1)(1, {"modes": 1.0})
 
         alternative = None
         if tries and self.alternative is not None:
             alternative = scales_by_group(self.alternative.bind(problem.network.layout))
-        # Other processes don't tell of their steps.
-        one = search if joblib.effective_n_jobs(run.n_jobs) == 1 else partial(search_one, how)
-        n_jobs = run.n_jobs
-        some, rough = search_labels(one, some, start, alternative, tries=tries, n_jobs=n_jobs)
+        # Other processes tell of their ends, not of their steps.
+        is_here = joblib.effective_n_jobs(run.n_jobs) == 1
+        some, rough = search_labels(
+            search if is_here else partial(search_one, how), some, start, alternative,
+            tries=tries, n_jobs=run.n_jobs, on_found=on_found,
+        )  # fmt: skip
         problem = replace(problem, prior=some.prior)
         if rough.has_ended or len(some.data.x) == len(problem.data.x):
             return problem, rough

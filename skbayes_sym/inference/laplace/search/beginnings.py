@@ -105,6 +105,7 @@ def _kept(score: Tensor, doubted: Tensor, n: int) -> Tensor:
 
 # The mode that is found from a starting point (P,), begun with labels doubted or not.
 OneSearch = Callable[[LabelsEvidence, Tensor, bool], Search]
+OnFound = Callable[[LabelsEvidence, Search], bool]  # told a mode; True stops
 
 
 def search_one(
@@ -119,7 +120,7 @@ def search_one(
 def search_labels(
     search: OneSearch, problem: LabelsEvidence, starts: Tensor,
     alternative: ScalesByGroup | None = None, *, tries: bool = True,
-    n_jobs: int | None = None,
+    n_jobs: int | None = None, on_found: OnFound = lambda *_: False,
 ) -> tuple[LabelsEvidence, Search]:  # fmt: skip
     """The problem, under the prior that was taken, and a mode from every start (R, P).
 
@@ -131,9 +132,11 @@ def search_labels(
 
     def searched(*ways: tuple[LabelsEvidence, Tensor, bool]) -> list[Search]:
         searches: list[Search] = []
-        for one in side_by_side([partial(search, *way) for way in ways], n_jobs):
-            searches.append(one)
-            if one.has_ended:
+        jobs = side_by_side([partial(search, *way) for way in ways], n_jobs)
+        for (tried, _, _), one in zip(ways, jobs, strict=True):
+            stops = on_found(tried, one) and not one.has_ended
+            searches.append(one.ended_by("callback") if stops else one)
+            if stops or one.has_ended:
                 break
         return searches
 
