@@ -81,7 +81,8 @@ class NetworkEstimator(RowEstimator):
         if chosen is self._named_likelihoods["auto"]:
             return self._default_likelihood(data)
         if not isinstance(self.noise_std, HalfNormal):
-            refuse(self, ("noise_std",), "likelihood= is given", "its own parameters")
+            instead = "parameters of a likelihood object, such as log_noise of StudentT"
+            refuse(self, ("noise_std",), "likelihood= is given", instead)
         require_kind(self, chosen, self._foreign_likelihoods)
         ANY_LIKELIHOOD.require(chosen, "likelihood")
         return chosen

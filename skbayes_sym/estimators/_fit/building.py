@@ -74,9 +74,9 @@ def given_noise(noise_std: Any, n_targets: int) -> Array:
     with numbers_due("noise_std"):
         noise = np.asarray(noise_std, dtype=float)
     if noise.shape not in {(), (1,), (n_targets,)} or not np.all(np.isfinite(noise) & (noise > 0)):
-        several = f" or a sequence of {n_targets}" if n_targets > 1 else ""
+        several = f" or a sequence of {n_targets} of them" if n_targets > 1 else ""
         raise ValueError(
-            f"noise_std must be 'learn', a positive number{several}, got {noise_std!r}."
+            f"noise_std must be 'learn' or a positive number{several}, got {noise_std!r}."
         )
     return np.broadcast_to(noise, (n_targets,))
 
