@@ -12,7 +12,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils import get_tags
 
 import skbayes_sym as sk
 from skbayes_sym.estimators.samplers import Info, State
@@ -579,3 +581,27 @@ def test_what_a_method_cannot_take_is_named(name):
     kind, own, message = REFUSED[name]
     with pytest.raises((TypeError, ValueError), match=message):
         kind(**own).fit(X, Y)
+
+
+class OnlyDensity:
+    """Short of all that estimators ask of a likelihood but its density."""
+
+    def log_prob(self, outputs, y):
+        return -(outputs - y).abs()
+
+
+EVERY = [getattr(sk, name) for name in sk.__all__ if name.endswith(("ssor", "ifier", "ization"))]
+
+
+@pytest.mark.parametrize("kind", [k for k in EVERY if "likelihood" in k().get_params()])
+def test_half_a_likelihood_is_refused_by_what_it_lacks(kind):
+    model = kind(likelihood=OnlyDensity())
+    get_tags(model)  # as searches do before they fit
+    with pytest.raises(TypeError, match=r"OnlyDensity.*has no .*n_params and no"):
+        model.fit(X, Y.mean() < Y if is_classifier(model) else Y)
+
+
+def test_tags_of_a_likelihood_that_no_one_knows_leave_the_refusal_to_fit():
+    search = GridSearchCV(sk.BayesianLinearRegressor("none"), {}, error_score="raise")
+    with pytest.raises(ValueError, match="'likelihood' parameter of BayesianLinearRegressor"):
+        search.fit(X, Y)

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.building import gaussian_noise
+from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD
 from skbayes_sym.estimators._fit.rows import (
     ENCODE,
     Array,
@@ -77,18 +78,22 @@ class BayesianRegressorMixin(RegressorMixin):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
-        tags.target_tags.positive_only = self._chosen_likelihood.is_discrete
+        chosen: Any = self._chosen_likelihood
+        tags.target_tags.positive_only = isinstance(chosen, Likelihood) and chosen.is_discrete
         return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        several = get_tags(self).target_tags.multi_output
+        ANY_LIKELIHOOD.require(self._chosen_likelihood, "likelihood")
+        target = get_tags(self).target_tags
         require_rows(X)
         with numbers_due("X and y", ENCODE, X):
-            X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=several, y_numeric=True)
+            X, y = validate_data(
+                self, X, y, dtype=FLOATS, multi_output=target.multi_output, y_numeric=True
+            )
             if issparse(y):
                 raise TypeError("Sparse data was passed for y: give y.toarray().")
             y = y.astype(np.float64)
-        if self._chosen_likelihood.is_discrete:
+        if target.positive_only:
             check_counts(y, self.likelihood)
         return X, y
 

@@ -100,7 +100,7 @@ class Needs(NamedTuple):
 _OWN_LIKELIHOOD = "Inherit from skbayes_sym.models.Likelihood or TargetLikelihood."
 _LIKELIHOOD = (
     "kind", "is_discrete", "params", "n_params", "n_outputs", "at", "to", "log_prob", "predictive",
-    "given",
+    "given", "scales_targets",
 )  # fmt: skip
 _OF_ONE_OUTPUT = (
     "params", "n_params", "at", "to", "expected_log_prob", "predictive", "n_outputs_per_target",

@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Real
 from typing import Any, ClassVar, cast
 
+import numpy as np
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.building import gaussian_noise
@@ -177,8 +178,16 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     @property
     def _chosen_likelihood(self) -> Likelihood:
         """The likelihood by name, or the object itself."""
-        likelihood = self._given_likelihood
-        return FOR_NUMBERS[likelihood] if isinstance(likelihood, str) else likelihood
+        chosen: Any = self._given_likelihood
+        if isinstance(chosen, str):  # `fit` refuses other names
+            chosen = FOR_NUMBERS.get(chosen, chosen)
+        return chosen  # type: ignore[no-any-return]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        chosen: Any = self._chosen_likelihood
+        tags.target_tags.multi_output = isinstance(chosen, Likelihood) and is_conjugate(chosen)
+        return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         likelihood = self._chosen_likelihood
@@ -187,13 +196,13 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         if not likelihood.n_params:
             why = f"likelihood={self.likelihood!r} has no scale of noise to set"
             refuse(self, ["noise_std"], why, "likelihood='gaussian' or 'student_t'")
-        X, y = super()._check_targets(X, y)
-        if y.ndim == 2 and not is_conjugate(likelihood):
+        shape = () if is_conjugate(likelihood) else np.asarray(y).shape
+        if len(shape) == 2 and shape[1] > 1:
             raise ValueError(
-                f"likelihood={self.likelihood!r} takes one target, got y of shape {y.shape}. Use "
+                f"likelihood={self.likelihood!r} takes one target, got y of shape {shape}. Use "
                 "likelihood='gaussian', or one model a target by MultiOutputRegressor."
             )
-        return X, y
+        return super()._check_targets(X, y)
 
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         """Counts have no unit, and a likelihood without free scale comes in that of ``y``."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from sklearn.base import is_classifier
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv
+from sklearn.utils import indexable
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.columns import TakesTables
@@ -152,7 +153,8 @@ class Stack(RowEstimator):
         if self.max_seconds is not None:
             deadline = time.monotonic() + self.max_seconds
         return StackTask(
-            RowBlock(rows.double(), safe_indexing(X, first)), targets, weight, values, folds, seed,
+            RowBlock(rows.double(), safe_indexing(*indexable(X), first)),
+            targets, weight, values, folds, seed,
             of_y=(0.0, 1.0) if scaling is None else (
                 float(scaling.mean[0]), float(scaling.scale[0])
             ),
@@ -253,7 +255,7 @@ class StackTables(TakesTables):
 
     def _with_given(self, encoded: Array, X: Any) -> RowBlock:
         scaled = Scaling(self.x_mean_, self.x_scale_).apply(encoded)
-        return RowBlock(torch.as_tensor(scaled, dtype=torch.float64), X)
+        return RowBlock(torch.as_tensor(scaled, dtype=torch.float64), *indexable(X))
 
 
 @in_full

@@ -18,6 +18,7 @@ from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegres
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import _NotAnArray
 
 from skbayes_sym import (
     BayesianLinearRegressor,
@@ -259,6 +260,12 @@ def test_a_gap_where_training_had_none_is_the_median(kind):
     rows[1, :2] = np.nan
     filled = np.where(np.isnan(rows), np.median(X, axis=0), rows)
     np.testing.assert_array_equal(model.predict(rows), model.predict(filled))
+
+
+def test_rows_that_only_convert_to_an_array_are_read():
+    line, rows = [("line", "linear")], _NotAnArray(X)
+    plain, other = (PredictiveStackingRegressor(line, random_state=0).fit(r, Y) for r in (X, rows))
+    np.testing.assert_array_equal(other.predict(rows), plain.predict(X))
 
 
 def test_a_member_far_behind_has_no_weight():

@@ -32,7 +32,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import ScalesByGroup
-from skbayes_sym.numerics.machine import side_by_side
+from skbayes_sym.numerics.machine import closing, side_by_side
 
 # Nats per row that a mode leaves unexplained, below which classes count as separated.
 SEPARATED = 0.05
@@ -132,12 +132,13 @@ def search_labels(
 
     def searched(*ways: tuple[LabelsEvidence, Tensor, bool]) -> list[Search]:
         searches: list[Search] = []
-        jobs = side_by_side([partial(search, *way) for way in ways], n_jobs)
-        for (tried, _, _), one in zip(ways, jobs, strict=True):
-            stops = on_found(tried, one) and not one.has_ended
-            searches.append(one.ended_by("callback") if stops else one)
-            if stops or one.has_ended:
-                break
+        jobs = [partial(search, *way) for way in ways]
+        with closing(side_by_side(jobs, n_jobs)) as results:
+            for (tried, _, _), one in zip(ways, results, strict=True):
+                stops = on_found(tried, one) and not one.has_ended
+                searches.append(one.ended_by("callback") if stops else one)
+                if stops or one.has_ended:
+                    break
         return searches
 
     at_once, start, of_all = min(2, joblib.effective_n_jobs(n_jobs)), starts[0], problem
