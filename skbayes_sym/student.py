@@ -13,7 +13,6 @@ from scipy.special import logsumexp, ndtr
 Array = npt.NDArray[Any]
 
 KINDS = ("tanh", "relu", "identity")  # of hidden units that a student takes over, in this order
-_ROWS = 512  # at a time, whose hidden units a processor's cache holds
 _LEARNED = ("weight", "bias", "unit", "feature")
 
 
@@ -55,6 +54,8 @@ class Student:
     skbayes_sym.distill : Makes it.
     """
 
+    _n_rows = 512  # at a time, whose hidden units a processor's cache holds
+
     def __init__(self, arrays: dict[str, Array]) -> None:
         self._arrays = arrays
         self.lost_ = float(arrays.get("lost", np.nan))
@@ -92,8 +93,8 @@ class Student:
         if "units" not in a:
             return np.empty((len(columns), 0), np.float32)
         said = []
-        for i in range(0, max(len(columns), 1), _ROWS):
-            units = columns[i : i + _ROWS].astype(np.float32) @ a["units"]
+        for i in range(0, max(len(columns), 1), self._n_rows):
+            units = columns[i : i + self._n_rows].astype(np.float32) @ a["units"]
             units += a["unit_bias"]
             said.append(hidden(units, a["ends"]) @ a["features"] + a["feature_bias"])
         return np.concatenate(said)
@@ -115,7 +116,7 @@ class Student:
         return np.asarray(outputs, dtype=np.float64)
 
     def _normals(self, X: Any) -> tuple[Array, Array, Array]:
-        """As `components` has them, each (K, n_samples)."""
+        """Arrays of `components`, each (K, n_samples)."""
         a, inputs = self._arrays, self.encode(X)
         logits, loc, log_scale = np.split(np.ascontiguousarray(self._outputs(inputs).T), 3)
         weights = np.exp(logits - logits.max(axis=0))

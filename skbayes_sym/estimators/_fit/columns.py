@@ -156,7 +156,7 @@ def _is_number(word: str) -> bool:
 
 
 def _median(numbers: Array) -> Array:
-    """Take the medians of columns from halves: two of the largest numbers have no sum."""
+    """Medians of columns, by halves: two of the largest numbers may have no sum."""
     return np.asarray(2.0 * np.median(numbers / 2.0, axis=0))
 
 
