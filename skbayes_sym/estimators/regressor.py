@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.building import gaussian_noise
-from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD
+from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD, Need
 from skbayes_sym.estimators._fit.rows import (
     ENCODE,
     Array,
@@ -72,6 +72,7 @@ class BayesianRegressorMixin(RegressorMixin):
     noise_std: Any
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = {"auto": Gaussian(), **OF_NUMBERS}
     _foreign_likelihoods: ClassVar[tuple[type, ...]] = tuple(map(type, OF_CLASSES.values()))
+    _need: ClassVar[Need] = ANY_LIKELIHOOD  # of a likelihood
     y_mean_: Array
     y_scale_: Array
 
@@ -83,7 +84,7 @@ class BayesianRegressorMixin(RegressorMixin):
         return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
-        ANY_LIKELIHOOD.require(self._chosen_likelihood, "likelihood")
+        self._need.require(self._chosen_likelihood, "likelihood")
         target = get_tags(self).target_tags
         require_rows(X)
         with numbers_due("X and y", ENCODE, X):

@@ -103,8 +103,8 @@ _LIKELIHOOD = (
     "given", "scales_targets",
 )  # fmt: skip
 _OF_ONE_OUTPUT = (
-    "params", "n_params", "at", "to", "expected_log_prob", "predictive", "n_outputs_per_target",
-    "noise_scale", "scales_targets",
+    "kind", "is_discrete", "params", "n_params", "at", "to", "expected_log_prob", "predictive",
+    "n_outputs_per_target", "noise_scale", "scales_targets", "sites", "constant_outputs",
 )  # fmt: skip
 
 ANY_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)

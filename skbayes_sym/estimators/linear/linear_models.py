@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.building import gaussian_noise
-from skbayes_sym.estimators._fit.compatibility import Fitted, refuse
+from skbayes_sym.estimators._fit.compatibility import ONE_OUTPUT, Fitted, Need, refuse
 from skbayes_sym.estimators._fit.rows import (
     STANDARDIZE,
     Array,
@@ -168,6 +168,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     _: KW_ONLY
     noise_std: str | float = "learn"
 
+    _need: ClassVar[Need] = ONE_OUTPUT
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LINEAR_CONSTRAINTS,
         "likelihood": [StrOptions(set(FOR_NUMBERS)), HasMethods("log_prob")],

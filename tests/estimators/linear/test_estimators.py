@@ -11,7 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
-from skbayes_sym.models import Bernoulli, Categorical
+from skbayes_sym.estimators._fit.compatibility import ONE_OUTPUT
+from skbayes_sym.models import Bernoulli, Categorical, StudentT
 
 AS_GIVEN = {"standardize": False}
 
@@ -366,3 +367,29 @@ def test_several_targets_are_fitted_as_each_alone(n_features):
     np.testing.assert_allclose(both.posterior_.log_prob(theta), each, rtol=1e-9)
     with pytest.raises(ValueError, match=r"'student_t' takes one target, got y of shape \(20, 2\)"):
         BayesianLinearRegressor("student_t").fit(X, Y)
+
+
+class Shown:
+    """A likelihood of which only the members that linear models say they need can be seen."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        for name in {*ONE_OUTPUT.members, "log_prob"} - {"at", "to"}:
+            setattr(self, name, getattr(inner, name))
+
+    def at(self, params):
+        return Shown(self.inner.at(params))
+
+    def to(self, like):
+        return Shown(self.inner.to(like))
+
+
+def test_a_likelihood_needs_what_is_named_and_no_more():
+    plain, shown = (
+        BayesianLinearRegressor(one, random_state=0).fit(X, Y)
+        for one in (StudentT(), Shown(StudentT()))
+    )
+    assert shown.elbo_ == plain.elbo_
+    np.testing.assert_array_equal(shown.predict_quantiles(X), plain.predict_quantiles(X))
+    np.testing.assert_array_equal(shown.sample_y(X[:3]), plain.sample_y(X[:3]))
+    assert shown.score(X, Y) == plain.score(X, Y)
