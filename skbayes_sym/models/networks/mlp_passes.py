@@ -369,13 +369,37 @@ def _products(a: Tensor, b: Tensor, alike: bool) -> Tensor:
     if n_rows <= 16:  # one gather costs less than n products
         first, second = torch.triu_indices(n, n, device=a.device)
         return a[..., first, :] * b[..., second, :]
-    products = b.new_empty(*b.shape[:-2], n * (n + 1) // 2, n_rows)
+    products = b.new_empty(*b.shape[:-2], _count(n, n, True), n_rows)
     begin = 0
     for i in range(n):
         end = begin + n - i
         torch.mul(a[..., i : i + 1, :], b[..., i:, :], out=products[..., begin:end, :])
         begin = end
     return products
+
+
+def _count(n: int, m: int, alike: bool) -> int:
+    """How many pairs `_products` has."""
+    return n * (n + 1) // 2 if alike else n * m
+
+
+def _form(entries: Tensor, a: Tensor, b: Tensor, alike: bool) -> Tensor:
+    """Sums ``entries * _products(a, b, alike)`` over the pairs, (R, pairs, N) -> (R, N)."""
+    n, n_rows = a.shape[1:]
+    if not alike or n_rows <= 16:
+        return (entries * _products(a, b, alike)).sum(1)
+    sums, begin = torch.zeros_like(b), 0
+    for i in range(n):  # one pass, which keeps no product
+        end = begin + n - i
+        sums[:, i:].addcmul_(entries[:, begin:end], a[:, i : i + 1])
+        begin = end
+    return (sums * b).sum(1)
+
+
+def _halves(entries: Tensor, n: int) -> Tensor:
+    """Matrices (*B, n, n) of entries (*B, n (n + 1) / 2), which two places share by halves."""
+    matrix = entries.index_select(-1, _numbers(n, n, True).flatten().to(entries.device))
+    return matrix.unflatten(-1, (n, n)) * (0.5 + 0.5 * torch.eye(n).to(entries))
 
 
 class LayerFactors(NamedTuple):
@@ -452,21 +476,18 @@ class FactoredJacobian(NamedTuple):
         is_one = self.layers[0].slopes.shape[1] == 1
         by_row = [] if is_one else [layer.by_row for layer in self.layers]
         for i, k in combinations_with_replacement(range(len(self.layers)), 2):
-            earlier, later, alike = self.layers[i], self.layers[k], i == k
-            n, m = earlier.slopes.shape[2], later.slopes.shape[2]
-            inputs = _products(earlier.inputs, later.inputs, alike)
-            n_units = n * (n + 1) // 2 if alike else n * m
-            here, packed = packed.tensor_split([n_units * inputs.shape[1]], 1)
-            middle = here.unflatten(1, (n_units, -1)) @ inputs  # (R, pairs of units, N)
-            if is_one:
-                d, e = earlier.slopes[:, 0], later.slopes[:, 0]
-                half = half + middle.mul_(_products(d, e, alike)).sum(1)[..., None, None]
+            (a, d), (b, e), alike = self.layers[i], self.layers[k], i == k
+            n, m = d.shape[2], e.shape[2]
+            n_units, n_inputs = _count(n, m, alike), _count(a.shape[1], b.shape[1], alike)
+            here, packed = packed.tensor_split([n_units * n_inputs], 1)
+            if is_one and alike and n == 1:  # a form in the inputs alone
+                half = half + ((_halves(here, a.shape[1]) @ a) * a).sum(1) * d[:, 0, 0].square()
                 continue
-            between = middle.mT
-            if alike:
-                pairs = _numbers(n, n, alike).flatten()
-                between = between.index_select(2, pairs.to(middle.device))
-                between = between * (0.5 + 0.5 * torch.eye(n).to(middle)).flatten()
-            half = half + by_row[i] @ between.unflatten(2, (n, m)) @ by_row[k].mT
+            middle = here.unflatten(1, (n_units, -1)) @ _products(a, b, alike)
+            if is_one:
+                half = half + _form(middle, d[:, 0], e[:, 0], alike)
+                continue
+            between = _halves(middle.mT, n) if alike else middle.mT.unflatten(2, (n, m))
+            half = half + by_row[i] @ between @ by_row[k].mT
         assert isinstance(half, Tensor)
-        return 0.5 * (half + half.mT)
+        return half[..., None, None] if is_one else 0.5 * (half + half.mT)
