@@ -15,10 +15,11 @@ def work(n_restarts: int, max_iter: int, n_rows: int, n_params: int, n_outputs: 
     diagonal asks for products anew, and ten systems of all weights at the end.
     """
     m = n_rows * n_outputs
-    if are_few(m, n_params):
-        step = 4.0 * m**2 * n_params + 2.0 * m**3
-        return n_restarts * (max_iter * step + 10.0 * n_params**3)
-    return float(n_restarts * max_iter * (n_rows * n_params**2 + n_params**3))
+    of_weights = float(n_restarts * max_iter * (n_rows * n_params**2 + n_params**3))
+    if not are_few(m, n_params):
+        return of_weights
+    step = 4.0 * m**2 * n_params + 2.0 * m**3
+    return min(of_weights, n_restarts * (max_iter * step + 10.0 * n_params**3))
 
 
 def network_of(network: MLP, width: int) -> MLP:

@@ -426,11 +426,11 @@ class FactoredJacobian(NamedTuple):
         return self._replace(layers=tuple(layers))
 
     def dense(self) -> Tensor:
-        """J itself, (R, N, K, P)."""
+        """J itself, (R, N, K, P), whose rows lie side by side in memory."""
         parts = []
         for a, d in self.layers:
             parts += [(d.unsqueeze(3) * a[:, None, None, :-1]).flatten(2, 3), d]
-        return torch.cat(parts, 2).permute(0, 3, 1, 2).contiguous()
+        return torch.cat(parts, 2).permute(0, 3, 1, 2)
 
     def transposed(self, values: Tensor) -> Tensor:
         """``J' v`` summed over rows, (R, N, K) -> (R, P)."""

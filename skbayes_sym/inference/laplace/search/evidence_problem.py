@@ -182,8 +182,10 @@ class ResidualSums(NamedTuple):
         if self.product.shape[2] < self.product.shape[3]:
             root = beta.sqrt()[:, :, None, None] * self.product
             return Expansion(value, gradient, RowCurvature(root.flatten(1, 2)))
-        product = torch.einsum("rt,rtpq->rpq", beta, self.product)
-        return Expansion(value, gradient, WeightCurvature(product))
+        product, unit = self.product[:, 0], beta[:, 0]
+        if beta.shape[1] > 1:
+            product, unit = torch.einsum("rt,rtpq->rpq", beta, self.product), torch.ones_like(unit)
+        return Expansion(value, gradient, WeightCurvature(product, unit))
 
     def determined(self, hyper: SearchHyper, system: System) -> Tensor:
         """Weights that the rows of each target determine, (R, T); at most N."""
@@ -254,7 +256,8 @@ class NumbersEvidence(EvidenceProblem):
         squares = theta.new_zeros(n_restarts, n_targets)
         slope = theta.new_zeros(n_restarts, n_targets, p)
         few, packed = are_few(y.numel(), p), theta.new_zeros(1, 1, 1)
-        size = len(x) if few else rows_per_block(self.network, n_restarts)
+        is_small = n_restarts * y.numel() * p <= 1 << 19  # J stays in cache
+        size = len(x) if few or is_small else rows_per_block(self.network, n_restarts)
         for rows in torch.arange(len(x), device=x.device).split(size):
             outputs, jacobian = outputs_and_factors(self.network, theta, x[rows])
             weight = self.weight[:, rows]
@@ -264,12 +267,14 @@ class NumbersEvidence(EvidenceProblem):
             each = [jacobian.of_output(t) for t in range(n_targets)]
             for t, of_target in enumerate(each):
                 slope[:, t] += of_target.transposed(weighted[..., t : t + 1])
-            if few:
+            if few or is_small:
                 product = weight.sqrt()[:, None, :, None] * jacobian.dense().transpose(1, 2)
             else:
                 sums = [one.packed(weight[..., None, None]) for one in each]
                 packed = packed + torch.stack(sums, 1)
-        if not few:
+        if is_small and not few:
+            product = product.mT @ product
+        elif not few:
             product = jacobian.gauss_newton(packed.flatten(0, 1))
             product = product.unflatten(0, (n_restarts, n_targets))
         return ResidualSums(squares, slope, product)
@@ -464,7 +469,10 @@ class LabelsEvidence(EvidenceProblem):
             product = torch.cat(roots) if few else jacobian.gauss_newton(packed)[0]
             parts.append((value, gradient, product))
         values, gradients, products = (torch.stack(t) for t in zip(*parts, strict=True))
-        return Expansion(values, gradients, (RowCurvature if few else WeightCurvature)(products))
+        curvature: Curvature = RowCurvature(products)
+        if not few:
+            curvature = WeightCurvature(products, torch.ones_like(values))
+        return Expansion(values, gradients, curvature)
 
     def logits(self, theta: Tensor, covariance: Tensor) -> LinearisedOutputs:
         """Logits of the training rows at ``theta`` (P,), the weights' covariance (P, P)."""

@@ -6,7 +6,10 @@ The negative log posterior of weights with a Gaussian prior of precisions :math:
 
 is lowered by steps :math:`(A + \mathrm{diag}\,\alpha + \lambda \bar a I)\,\delta = -\nabla E` with
 the Gauss-Newton curvature A of the likelihood and the mean :math:`\bar a` of its diagonal
-(Levenberg 1944, Marquardt 1963; Foresee & Hagan 1997 for networks).
+(Levenberg 1944, Marquardt 1963; Foresee & Hagan 1997 for networks). After a step that gained the
+share :math:`\rho` of what the quadratic model promised, damping falls to
+:math:`1 - \rho` of what it was, but no further than to a ninth: a step that fell short is not
+followed by a longer one, which would fail, and nearly all are taken at the first try.
 
 The curvature of M derivatives (rows times outputs) of P weights is :math:`B'B`, B (M, P). With few
 rows nothing of size (P, P) is needed: by Woodbury's identity
@@ -35,23 +38,24 @@ def are_few(n_derivatives: int, n_params: int) -> bool:
 
     Their inner products are taken anew for every diagonal, the matrix of the weights is not.
     """
-    return n_derivatives <= 0.5 * n_params
+    return n_derivatives <= 0.75 * n_params
 
 
 @dataclass(frozen=True, eq=False)
 class WeightCurvature:
     """R positive semidefinite matrices, formed, before a diagonal (R, P) is added."""
 
-    matrix: Tensor  # (R, P, P)
+    matrix: Tensor  # (R, P, P), in units of
+    unit: Tensor  # (R,)
 
     def of(self, which: Tensor) -> "WeightCurvature":
-        return WeightCurvature(self.matrix[which])
+        return WeightCurvature(self.matrix[which], self.unit[which])
 
     def mean_diagonal(self) -> Tensor:
-        return self.matrix.diagonal(dim1=1, dim2=2).mean(1)
+        return self.unit * self.matrix.diagonal(dim1=1, dim2=2).mean(1)
 
     def system(self, diagonal: Tensor) -> "WeightSystem":
-        matrix = self.matrix.clone()
+        matrix = self.matrix * self.unit[:, None, None]
         matrix.diagonal(dim1=1, dim2=2).add_(diagonal)
         return WeightSystem(*torch.linalg.cholesky_ex(matrix))
 
@@ -139,7 +143,8 @@ class RowSpaceSystem:
         return v / self.diagonal - (self.scaled.mT @ inner).squeeze(2)
 
     def cholesky(self) -> Tensor:
-        system = WeightCurvature(self.root.mT @ self.root).system(self.diagonal)
+        product = self.root.mT @ self.root
+        system = WeightCurvature(product, product.new_ones(len(product))).system(self.diagonal)
         require_factor(system, "Standardise X.")
         return system.factor
 
@@ -197,17 +202,20 @@ def step(
     unit = expansion.curvature.mean_diagonal()
     moved = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
     start, theta, damping, least = damping, theta.clone(), damping.clone(), 1e-9
-    tried = torch.arange(len(theta), device=theta.device)
+    ratio = torch.ones_like(damping)
+    tried, curvature = torch.arange(len(theta), device=theta.device), expansion.curvature
     for _ in range(8):
-        added = precision[tried] + (damping[tried] * unit[tried]).unsqueeze(1)
-        system = expansion.curvature.of(tried).system(added)
+        added = (damping[tried] * unit[tried]).unsqueeze(1)
+        system = curvature.system(precision[tried] + added)
         away = system.solve(gradient[tried])
         candidate = theta[tried] - away
         lower = misfit(candidate, tried) + 0.5 * (precision[tried] * candidate.square()).sum(1)
         # What a step at a minimum gains is below the rounding of the energy, which mustn't judge.
-        rounding = 4.0 * torch.finfo(theta.dtype).eps * energy[tried].abs()
-        is_lower = (lower < energy[tried]) | ((gradient[tried] * away).sum(1) < rounding)
-        better = is_lower & (system.failed == 0)
+        slope, gain = (gradient[tried] * away).sum(1), energy[tried] - lower
+        is_flat = slope < 4.0 * torch.finfo(theta.dtype).eps * energy[tried].abs()
+        better = ((gain > 0.0) | is_flat) & (system.failed == 0)
+        promised = 0.5 * (slope + (added * away.square()).sum(1))
+        ratio[tried] = torch.where(is_flat, 1.0, gain / promised)
         theta[tried] = torch.where(better.unsqueeze(1), candidate, theta[tried])
         moved[tried] = better
         factors = torch.where(system.failed > 0, 10.0, 6.0).to(damping)
@@ -216,8 +224,9 @@ def step(
         tried = (~moved).nonzero().flatten()
         if not len(tried):
             break
+        curvature = expansion.curvature.of(tried)
     # At a minimum nothing is lower: the damping found there says nothing about the next step.
-    lowered = (damping / 4.0).clamp_min(least)
+    lowered = (damping * (1.0 - ratio).clamp(1.0 / 9.0, 1.0)).clamp_min(least)
     if is_wary:
         lowered = torch.where(damping > start, damping, lowered)
     damping = torch.where(moved, lowered, start)

@@ -237,7 +237,7 @@ def test_rows_held_out_are_predicted_by_modes_of_the_others():
 
 
 def test_a_search_goes_on_from_modes_that_leave_out_a_fold():
-    """Farther in a dozen steps than one of its own; the scales and the noise come along."""
+    """Farther in ten steps than one of its own; the scales and the noise come along."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, (120, 2))
     y = np.sin(2 * x[:, :1]) + 0.1 * rng.standard_normal((120, 1))
@@ -247,10 +247,10 @@ def test_a_search_goes_on_from_modes_that_leave_out_a_fold():
     start = starting_points(network, 10, generator=torch.Generator().manual_seed(0))
     fold = folds(120, 5, generator=torch.Generator().manual_seed(1))
     begun = cross_validated(EvidenceSearch(40, 1e-3), problem, start, fold)[0].modes
-    cold = EvidenceSearch(12, None).search(problem, start).modes
-    warm = EvidenceSearch(32, None).resumed(problem, begun).modes  # twenty count as made
-    assert warm.n_iter.tolist() == 10 * [12]
-    assert warm.log_evidence.median() > cold.log_evidence.median() + 10.0
+    cold = EvidenceSearch(10, None).search(problem, start).modes
+    warm = EvidenceSearch(30, None).resumed(problem, begun).modes  # twenty count as made
+    assert warm.n_iter.tolist() == 10 * [10]
+    assert warm.log_evidence.median() > cold.log_evidence.median() + 30.0
     whole = EvidenceSearch(60, None).search(problem, start).modes
     assert warm.log_evidence.median() > whole.log_evidence.median() - 10.0
     still = EvidenceSearch(1, None).resumed(problem, begun).modes
