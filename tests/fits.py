@@ -95,7 +95,7 @@ FITS: dict[str, FitCase] = {
     ),
     "bayesian-mlp-ard": FitCase(
         sk.BayesianMLPRegressor((3,), prior=ARD(), n_modes=1, n_members=1, random_state=0),
-        X, NUMBERS,
+        X, X[:, 0] - 0.5 * X[:, 1],  # few rows have members where there is hardly any noise
     ),
     "bayesian-mlp-two-classes": FitCase(
         sk.BayesianMLPClassifier((3,), prior=ARD(8.0, 64.0), n_modes=1, n_members=1,

@@ -58,9 +58,10 @@ class Effort:
     modes: ModesEffort = field(default=ModesEffort())
     modes_blocks: float = 0.5  # of the fit's; members have the rest
     linear_blocks: float = 0.01
-    # Members cost a third of a fit of a thousand rows, and counted on none of eleven tables of 110
-    # to 300. So two are trained first, and all only where these, beside two modes, gain a share
-    # nearly as large as all must.
+    # Members cost a third of a fit, and counted on none of eleven tables of 100 to 450 rows, nor on
+    # nine others but where there is hardly any noise (|x|; 450 rows of energy). So few rows have
+    # none elsewhere; else two are trained first, and all only where these, beside two modes, gain a
+    # share nearly as large as all must.
     judges: int = 2
     judges_blocks: float = 0.2  # of the members'
     judges_gain: float = 0.7
@@ -336,7 +337,9 @@ class Numbers(Pool):
         n = min(n, parts.n_modes)
         if parts.n_members == n or (parts.members and not self._count(parts, data, model)):
             return None
-        if noise_share(parts.modes.modes, data.double_data.y.cpu()) > self.effort.modes.most_noise:
+        modes, is_few = effort.modes, data.n_rows <= effort.modes.few_rows
+        most = modes.hardly if is_few else modes.most_noise
+        if noise_share(parts.modes.modes, data.double_data.y.cpu()) > most:
             return None
         # The noise and the left-out rows of a member cost two eigendecompositions in the smaller of
         # the spaces of rows and weights.

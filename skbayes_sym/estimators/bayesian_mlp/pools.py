@@ -146,7 +146,8 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         evidence and left-out rows are behind the best by a quarter of a nat per row are left out.
     n_members : int, default=10
         Members of the ensemble; not more than there are modes, two where these hardly gain on
-        left-out rows, and none where the noise is a fifth of the targets' variance.
+        left-out rows, and none where the noise is a fifth of the targets' variance, or of 500 rows
+        and fewer a hundredth.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, whose width
         may depend on the level of the target and whose tails may be wide, where held-out rows

@@ -118,6 +118,17 @@ def test_two_members_judge_the_others(monkeypatch):
         assert len(few.fit(BENT[:30], np.tanh(2.0 * BENT[:30, 0])).samples_) == n
 
 
+def test_few_rows_have_members_where_there_is_hardly_any_noise(monkeypatch):
+    """Noise of a tenth of the variance is little enough for many rows only."""
+    effort = replace(pool_module.Effort(), modes=ModesEffort(few_rows=30), member_steps=2)
+    method = pool_module.Numbers(1, 1, effort=effort)
+    monkeypatch.setattr(BayesianMLPRegressor, "_method", lambda self: method)
+    for share, n_rows, is_there in ((0.009, 30, 1), (0.1, 30, 0), (0.1, 31, 1), (0.21, 31, 0)):
+        monkeypatch.setattr(pool_module, "noise_share", lambda *_, share=share: share)
+        reg = BayesianMLPRegressor((2,), random_state=0).fit(BENT[:n_rows], CURVE[:n_rows])
+        assert hasattr(reg, "samples_") == is_there
+
+
 @pytest.mark.long
 def test_several_targets_share_alike():
     both = clone(REG).fit(BENT, np.column_stack([CURVE, BENT[:, 1]]))
