@@ -1,5 +1,7 @@
 """Stacks: their members, weights and left-out rows against others' arithmetic, and what fails."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -291,6 +293,39 @@ def test_networks_that_begin_far_behind_are_not_finished(score, is_fitted, kind,
     assert slow.is_fitted is is_fitted
     assert ("networks" in stack.weights_) is is_fitted
     assert ("weren't finished" in stack.choice_) is not is_fitted
+
+
+def test_networks_need_twenty_numbers():
+    members = [("line", "linear"), ("networks", "networks")]
+    few = PredictiveStackingRegressor(members, random_state=0).fit(X[:19], Y[:19])
+    assert list(few.weights_) == ["line"]
+    assert "networks need 20 rows" in few.choice_
+
+
+def test_the_usual_width_is_asked_where_few_units_are_near(monkeypatch):
+    """Or where rows are many."""
+    asked = []
+
+    def fitted(self, task, settings):
+        asked.append(settings["hidden_layer_sizes"])
+        return SimpleNamespace(_left_out_log_density_=np.zeros(len(task)))
+
+    monkeypatch.setattr(Networks, "_fitted", fitted)
+    few, race = NUMBERS.take(np.arange(100)), StackEffort().race
+    for task, enough, n in ((few, 0.0, 1), (few, race, 2), (few, 2 * race, 1), (NUMBERS, 9.0, 2)):
+        asked.clear()
+        assert Networks().probe(task, enough) == 0.0
+        assert asked == [3, 20][:n]
+
+
+def test_boosting_that_divides_no_leaf_makes_one_round():
+    """Nineteen rows, where a leaf has ten: the mean, as of all rounds."""
+    task = task_of(SCALED[0][:19], SCALED[1][:19])
+    fit = KINDS["boosting"]().fit(task)
+    assert len(fit.part.trees.roots) == 1
+    mean = np.array([SCALED[1][:19][train].mean() for train, test in task.folds for _ in test])
+    where = np.concatenate([test for _, test in task.folds])
+    np.testing.assert_allclose(fit.left_out.loc[0, where, 0], mean)
 
 
 def test_no_member_is_begun_when_time_is_up():
