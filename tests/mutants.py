@@ -310,7 +310,7 @@ MUTANTS = [
     *planted("estimators/stacking/combining.py", "estimators/stacking/test_stacks.py",
         ("base.log_density(rows.rows.x, rows.targets)", "part.law(rows.rows).log_prob(rows.y)"),
         ("prior = ((score - score.max())", "prior = (0.0 * (score - score.max())"),
-        ("if gap <= task.effort.race", "if gap >= 0.0")),
+        ("if gap > task.effort.race", "if gap < 0.0")),
     *planted("distillation/schooling.py", "test_distillation.py",
         ("share = torch.rand(1, generator=generator)", "share = torch.full((1,), 0.5)")),
     *planted("estimators/bayesian_mlp/pool.py", "",

@@ -93,9 +93,11 @@ def fit_stack(
             if stop or (judged and time.monotonic() > task.deadline):
                 break
             member = members[name]
-            reason = _out_of_the_race(member, judged, task)
-            if reason is not None:
-                reasons.append(f"{name} {reason}")
+            behind = _behind(member, judged, task)
+            if behind is not None:
+                reasons.append(
+                    f"{name} began {behind:.2f} nats per row behind and weren't finished"
+                )
                 continue
             answer = next(fits) if name in early else attempt(member, task, by_folds)
             if isinstance(answer, str):
@@ -121,18 +123,14 @@ def fit_stack(
     return stack
 
 
-def _out_of_the_race(
-    member: Member, judged: Mapping[str, JudgedMember], task: StackTask
-) -> str | None:
-    """Why networks aren't fitted: too few numbers, or a beginning far behind the best member.
+def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask) -> float | None:
+    """How far behind the best of the others networks begin, where they are out of the race.
 
     Those of labels begin with what they would need anyway, a refit (on six settling tables another
     probe took a third of the time again, and stopped nothing), and are out by more than its error.
     """
     if not judged or not isinstance(member, Networks):
         return None
-    if not task.n_classes and len(task) < task.effort.fewest_rows:
-        return f"need {task.effort.fewest_rows} rows"
     scores = {name: score_of(m.log_density, task)[0] for name, m in judged.items()}
     best = max(scores, key=lambda name: scores[name])
     try:
@@ -147,9 +145,7 @@ def _out_of_the_race(
             gap = gap if gap > error else 0.0
     except (ArithmeticError, RuntimeError, ValueError):
         return None  # the fit itself says what is wrong
-    if gap <= task.effort.race:
-        return None
-    return f"began {gap:.2f} nats per row behind and weren't finished"
+    return gap if gap > task.effort.race else None
 
 
 def attempt(member: Member, task: StackTask, by_folds: bool) -> JudgedMember | str:

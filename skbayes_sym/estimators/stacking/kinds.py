@@ -49,9 +49,6 @@ class StackEffort:
     # Of up to so many rows the usual width isn't asked where three units are out of the race by as
     # much again: it was never in it (60 fits of thirty and a hundred rows).
     few_rows: int = 100
-    # With fewer rows networks gained nothing (.002 nats per row behind on eleven tables of twelve;
-    # of twenty .006 ahead), and were half of the time.
-    fewest_rows: int = 20
     # Networks with more weights than this share of the rows are judged by a refit that leaves a
     # fold out, which labels begin with: of 1,261 weights and 1,000 rows the left-out rows promised
     # +.21 and kept -4.63.

@@ -324,9 +324,8 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     -----
     The process costs O(min(n, 2000)^3) and its scales O(min(n, 500)^3) a step, trees
     O(n log n); networks take most of the time and are fitted last. Where two modes of them stay .1
-    nat per row behind the best other member, or rows are fewer than 20, they are left out: then
-    they add nothing. Networks of more weights than half the rows are judged by a refit without a
-    fold.
+    nat per row behind the best other member, they are left out: then they add nothing. Networks of
+    more weights than half the rows are judged by a refit without a fold.
 
     Members of the default list get noise from left-out rows: two normals whose width changes with
     the predicted level, of the forest over the spread of the targets in its leaves. No width is

@@ -295,13 +295,6 @@ def test_networks_that_begin_far_behind_are_not_finished(score, is_fitted, kind,
     assert ("weren't finished" in stack.choice_) is not is_fitted
 
 
-def test_networks_need_twenty_numbers():
-    members = [("line", "linear"), ("networks", "networks")]
-    few = PredictiveStackingRegressor(members, random_state=0).fit(X[:19], Y[:19])
-    assert list(few.weights_) == ["line"]
-    assert "networks need 20 rows" in few.choice_
-
-
 def test_the_usual_width_is_asked_where_few_units_are_near(monkeypatch):
     """Or where rows are many."""
     asked = []

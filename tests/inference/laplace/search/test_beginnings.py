@@ -73,7 +73,8 @@ def test_every_mode_is_of_the_better_beginning(problem, right):
 @pytest.mark.long
 def test_where_both_beginnings_lead_alike_nothing_is_sought_anew():
     problem = a_bend()
-    problem.data.y[:] = problem.data.x[:, :1]  # a line without noise
+    noise = torch.as_tensor(np.random.default_rng(9).standard_normal((80, 1)))
+    problem.data.y[:] = problem.data.x[:, :1] + 0.1 * noise  # a line: one mode
     theta = starts(problem, 8)
     search = search_numbers(HOW, problem, lambda n: theta[:n], 4)
     once = HOW.search(problem, theta[:4], alternating(4, theta))
