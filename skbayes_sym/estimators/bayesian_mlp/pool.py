@@ -58,10 +58,9 @@ class Effort:
     modes: ModesEffort = field(default=ModesEffort())
     modes_blocks: float = 0.5  # of the fit's; members have the rest
     linear_blocks: float = 0.01
-    # Members cost a third of a fit, and counted on none of eleven tables of 100 to 450 rows, nor on
-    # nine others but where there is hardly any noise (|x|; 450 rows of energy). So few rows have
-    # none elsewhere; else two are trained first, and all only where these, beside two modes, gain a
-    # share nearly as large as all must.
+    # Members cost a third of a fit, and counted on none of twenty tables of 100 to 450 rows but
+    # where there is hardly any noise; few rows have none elsewhere. Two are trained first, and all
+    # only where these, beside two modes, gain a share nearly as large as all must.
     judges: int = 2
     judges_blocks: float = 0.2  # of the members'
     judges_gain: float = 0.7

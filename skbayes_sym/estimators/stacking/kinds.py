@@ -46,8 +46,8 @@ class StackEffort:
     # of the time.
     race: float = 0.1
     n_probes: int = 2
-    # Of up to so many rows the usual width isn't asked where three units are out of the race by as
-    # much again: it was never in it (60 fits of thirty and a hundred rows).
+    # Up to so many rows the usual width isn't asked where three units are twice as far behind: not
+    # once of 60 was it near.
     few_rows: int = 100
     # Networks with more weights than this share of the rows are judged by a refit that leaves a
     # fold out, which labels begin with: of 1,261 weights and 1,000 rows the left-out rows promised
