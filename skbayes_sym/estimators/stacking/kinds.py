@@ -246,8 +246,8 @@ class Boosting:
         if n_classes:
             few = effort.trees_of_labels // (n_classes if n_classes > 2 else 1)
             most = max(effort.fewest_rounds, min(effort.rounds_of_labels, few))
-        if int(weight.sum()) < 2 * effort.rows_a_leaf:
-            most = 1  # no leaf is ever divided
+        if max(len(y), weight.sum()) < 2 * effort.rows_a_leaf:
+            most = 1  # no leaf is ever divided, of which rows count, not their weight
         staged = np.zeros((most, len(y), max(n_classes, 1)))
         for train, test in task.folds:
             model = self._fitted(task, most, train)

@@ -1,5 +1,6 @@
 """Stacks: their members, weights and left-out rows against others' arithmetic, and what fails."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -319,6 +320,8 @@ def test_boosting_that_divides_no_leaf_makes_one_round():
     mean = np.array([SCALED[1][:19][train].mean() for train, test in task.folds for _ in test])
     where = np.concatenate([test for _, test in task.folds])
     np.testing.assert_allclose(fit.left_out.loc[0, where, 0], mean)
+    light = replace(NUMBERS, weight=0.01 * NUMBERS.weight)  # 120 rows, however little they weigh
+    assert len(KINDS["boosting"]().fit(light).part.trees.roots) > 1
 
 
 def test_no_member_is_begun_when_time_is_up():
