@@ -94,8 +94,10 @@ class DrawsPredictor(BasePredictor):
         return self.likelihood.predictive(outputs, self.log_weights)
 
     def mean(self, x: Tensor) -> Tensor:
-        if self.likelihood.kind != "normal" or self.log_weights is None:
+        if self.likelihood.kind != "normal":
             return super().mean(x)
+        if self.log_weights is None:
+            return self.network.forward(self.theta, x).mean(0)
         weights = self.log_weights.exp().unflatten(0, (-1, self.n_states)).sum(1)
         return torch.tensordot(weights, self.network.forward(self.theta, x), dims=1)
 

@@ -1,5 +1,8 @@
 """Several tensors of a device reach the host in one copy, bit for bit."""
 
+import platform
+import subprocess
+import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -112,3 +115,22 @@ def test_main_thread_gets_its_own_back_where_another_was_inside_first():
         finally:
             leave.set()
     assert torch.get_num_threads() == 2
+
+
+FAULTS = """
+import resource, torch
+import skbayes_sym.numerics.machine
+for _ in range(60):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    [torch.full((1 << 18,), 1.0, dtype=torch.float64) for _ in range(8)]  # 2 MB each, 512 pages
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
+def test_memory_that_is_freed_is_not_taken_page_by_page_again():
+    """At import nothing has been freed yet; without the package's block 4,096 pages a time."""
+    code = [sys.executable, "-c", FAULTS]
+    found = subprocess.run(code, capture_output=True, text=True, check=True).stdout
+    assert int(found) < 100

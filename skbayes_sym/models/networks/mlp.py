@@ -406,12 +406,15 @@ class MLP:
 
     def forward(self, theta: Tensor, x: Tensor) -> Tensor:
         """Outputs (*B, N, n_outputs) at ``theta`` (*B, P) and ``x`` (N, n_inputs)."""
-        h = x
-        for i, (weight, bias) in enumerate(self.layers(theta), start=1):
-            h = h @ weight.mT + bias.unsqueeze(-2)
+        flat = theta.reshape(-1, theta.shape[-1])
+        is_followed = torch.is_grad_enabled() and (theta.requires_grad or x.requires_grad)
+        activation = self.activation.function if is_followed else self.activation.apply_
+        h = x.T.expand(len(flat), -1, -1)
+        for i, (weight, bias) in enumerate(self.layers(flat), start=1):
+            h = torch.baddbmm(bias.unsqueeze(2), weight, h)
             if i < self.n_layers:
-                h = self.activation.function(h)
-        return h
+                h = activation(h)
+        return h.mT.unflatten(0, theta.shape[:-1]) if theta.ndim > 1 else h[0].mT
 
     @property
     def input_shape(self) -> tuple[int, ...]:
