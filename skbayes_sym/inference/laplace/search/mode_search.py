@@ -296,13 +296,16 @@ class EvidenceSearch:
         with loop:
             for i in loop.steps(range(n_before, self.max_iter + self.max_more)):
                 now = (at_first if i < how.hyper_start else problem).of(alive)
-                part = mapped(lambda t: t[alive], state)  # noqa: B023
+                all_move = len(moving) == n
+                part = state if all_move else mapped(lambda t: t[alive], state)  # noqa: B023
                 if i == how.hyper_start and at_first is not problem:
                     rows = now.expansion(part.here.theta)
                     damping = torch.where(doubted[alive], INITIAL_DAMPING, part.damping)
                     part = part._replace(damping=damping)
                 part, rows = _iterated(now, part, rows, i, is_wary=self.is_wary or how.is_wary)
-                state = mapped(lambda t, m: t.index_copy(0, alive, m), state, part)  # noqa: B023
+                if not all_move:
+                    part = mapped(lambda t, m: t.index_copy(0, alive, m), state, part)  # noqa: B023
+                state = part
                 if _has_update(problem, i):
                     values = torch.stack([state.here.score, state.here.log_evidence])
                     curve.append(torch.where(ended, nan, values))
