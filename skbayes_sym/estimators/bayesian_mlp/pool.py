@@ -32,6 +32,7 @@ from skbayes_sym.inference.pooling import (
     gaining,
     left_out,
     mixture,
+    noise_of_few,
     stacking_weights,
 )
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -83,6 +84,7 @@ class Effort:
     # With fewer rows a column members fit any labels: refitted, their left-out rows look a quarter
     # to two thirds of a nat better than new ones are (90 rows x 50 to 400 columns, 250 x 100).
     least_rows_a_column: int = 3
+    so_few: int = 10  # rows up to which some of the noise is as wide as the targets' spread
 
     def members_model(self, n_inputs: int, n_outputs: int, likelihood: Likelihood) -> Model:
         """Network and prior of every member."""
@@ -388,6 +390,8 @@ class Numbers(Pool):
                 counting.pop("members", None)
             judged = mixture([laws[kind] for kind in counting], list(counting.values()))
             noise = fit_noise_shape(judged, rows.y, rows.weight)
+            if noise is None and float(rows.weight.sum()) <= self.effort.so_few:
+                noise = noise_of_few(judged, rows.y, rows.weight)
             if noise is not None:
                 without = noise.shaped(law).log_prob(rows.y)
         if parts.members is not None:  # by the rows that were judged, among all

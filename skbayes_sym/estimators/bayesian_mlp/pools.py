@@ -186,7 +186,8 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     noise_shape_ : NoiseShape
         How the noise changes: the ``slope`` of its logarithm per standard deviation of the
         predicted means, the ``wide_share`` with wide tails, and how wide (``wide_ratio`` of the
-        variances). None where held-out rows prefer the same noise for all.
+        variances). None where held-out rows prefer the same noise for all. With ten rows or fewer,
+        which can't say, one row in N + 1 has noise as wide as the targets' spread.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
     n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
