@@ -158,7 +158,8 @@ def test_draws_have_the_moments_of_the_law(noise):
     drawn, law = pool.drawn(X, n, generator=torch.Generator().manual_seed(0)), pool.law(X)
     _, epistemic, aleatoric = law.uncertainty()
     assert_close(pool.mean(X), law.mean())
-    assert bool(((drawn.loc.mean(0) - law.mean()).abs() < 4.5 * (epistemic / n).sqrt()).all())
+    away = (drawn.loc.mean(0) - law.mean()).abs()
+    assert bool((away <= 4.5 * (epistemic / n).sqrt() + 1e-12).all())  # one row has no spread
     assert_close(drawn.loc.var(0), epistemic, rtol=0.05, atol=1e-9)
     assert_close(drawn.noise_variance.mean(0), aleatoric, rtol=0.05, atol=0.0)
 
