@@ -17,7 +17,7 @@ from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run, logger
 from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.stacking.kinds import Fit, Given, Member, Networks, StackTask
+from skbayes_sym.estimators.stacking.kinds import Fit, Given, Member, Networks, Process, StackTask
 from skbayes_sym.estimators.stacking.parts import CalibratedPredictor, StackPart
 from skbayes_sym.inference.pooling import (
     ShapedPredictor,
@@ -34,6 +34,7 @@ class JudgedMember(NamedTuple):
 
     part: Any
     log_density: Array
+    worth: float = 1.0  # rows beforehand, as the best of all
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +69,7 @@ def weighed(members: Mapping[str, JudgedMember], task: StackTask) -> StackFit:
     density, weight = density[:, known], task.weight[known]
     score = density @ weight / weight.sum()
     prior = ((score - score.max()) / task.effort.forgiven).nan_to_num(0.0, neginf=-np.inf).exp()
+    prior = prior * prior.new_tensor([m.worth for m in members.values()])
     p = stacking_weights(density, weight, prior=prior)
     p = torch.where(p < task.effort.least_weight, 0.0, p)
     return StackFit(members, dict(zip(members, (p / p.sum()).tolist(), strict=True)))
@@ -179,7 +181,9 @@ def judge(member: Member, task: StackTask, by_folds: bool) -> JudgedMember:
     if bool(density.isposinf().any() | density.isnan().all()):
         raise ValueError("the log densities of its left-out rows are no numbers.")
     part = StackPart(base, reads_given=isinstance(member, Given))
-    return JudgedMember(part, density.numpy() - fit.optimism)
+    is_process = isinstance(member, Process) and not task.n_classes
+    worth = task.effort.process_rows if is_process else 1.0
+    return JudgedMember(part, density.numpy() - fit.optimism, worth)
 
 
 def _shaped(fit: Fit, law: NormalMixture, task: StackTask) -> tuple[ShapedPredictor, Tensor]:

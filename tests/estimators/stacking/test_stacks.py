@@ -282,6 +282,17 @@ def test_a_member_far_behind_has_no_weight():
     assert 8.0 * ratio / mixed + ratio / p["near"] == pytest.approx(total, rel=0.01)
 
 
+@pytest.mark.parametrize(("task", "share"), [(NUMBERS, 0.8), (LABELS, 0.5)])
+def test_a_process_of_numbers_is_worth_four_rows(task, share):
+    """Members that predict alike divide what their rows beforehand say."""
+    worth = (
+        judge(KINDS["process"](), task, False).worth,
+        judge(KINDS["linear"](), task, False).worth,
+    )
+    members = {k: JudgedMember(None, np.zeros(len(task)), w) for k, w in enumerate(worth)}
+    assert weighed(members, task).weights[0] == pytest.approx(share, abs=1e-6)
+
+
 @pytest.mark.parametrize("kind", [PredictiveStackingRegressor, PredictiveStackingClassifier])
 @pytest.mark.parametrize(("score", "is_fitted"), [(-9.0, False), (9.0, True)])
 def test_networks_that_begin_far_behind_are_not_finished(score, is_fitted, kind, monkeypatch):
