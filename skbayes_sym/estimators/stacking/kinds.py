@@ -40,8 +40,8 @@ class StackEffort:
     # error of twelve noiseless points (of 24 cases .86 of a process's in the mean, now .82); tables
     # of 30 rows are .013 nats worse, of 100 .004 better. If none is, one table of 30 loses 6.8.
     forgiven: float = 1.0
-    # Rows that a process of numbers is worth: points of functions (eight cases) have .97 of the
-    # error, and tables of 12 rows don't mind.
+    # Rows that a process of numbers is worth: few points of a function have .96 of the error, and
+    # tables of 12 rows don't mind.
     process_rows: float = 4.0
     least_weight: float = 1e-3  # of a member that is asked for predictions
     # Networks that are this far behind the best other member after two modes, of three units or of
