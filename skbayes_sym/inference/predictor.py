@@ -96,10 +96,11 @@ class DrawsPredictor(BasePredictor):
     def mean(self, x: Tensor) -> Tensor:
         if self.likelihood.kind != "normal":
             return super().mean(x)
+        outputs = self.network.forward(self.theta, x)
         if self.log_weights is None:
-            return self.network.forward(self.theta, x).mean(0)
+            return outputs.mean(0)
         weights = self.log_weights.exp().unflatten(0, (-1, self.n_states)).sum(1)
-        return torch.tensordot(weights, self.network.forward(self.theta, x), dims=1)
+        return torch.tensordot(weights, outputs, dims=1)
 
     def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
         if self.log_weights is None:
