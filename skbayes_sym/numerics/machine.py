@@ -15,8 +15,8 @@ from torch import Tensor
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 
 # Glibc hands freed memory back to the system, and has it page by page again, beyond twice the
-# largest block freed before: up to two fifths of the time of a prediction. To free this block, which
-# nothing is written to, makes that 64 MB.
+# largest block freed before: up to two fifths of the time of a prediction. Freeing this block,
+# which nothing is written to, makes that 64 MB.
 torch.empty((1 << 25) - (1 << 16), dtype=torch.uint8)
 
 
