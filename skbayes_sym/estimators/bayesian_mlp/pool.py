@@ -24,6 +24,7 @@ from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refit
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
 from skbayes_sym.estimators.laplace.evidence_method import EvidenceLaplace, EvidenceLaplaceLabels
 from skbayes_sym.inference.laplace.search.beginnings import noise_share
+from skbayes_sym.inference.laplace.search.mode_search import FoundModes
 from skbayes_sym.inference.map import chosen_rows
 from skbayes_sym.inference.pooling import (
     NoiseShape,
@@ -59,9 +60,8 @@ class Effort:
     modes: ModesEffort = field(default=ModesEffort())
     modes_blocks: float = 0.5  # of the fit's; members have the rest
     linear_blocks: float = 0.01
-    # Members cost a third of a fit, and counted on none of twenty tables of 100 to 450 rows but
-    # where there is hardly any noise; few rows have none elsewhere. Two are trained first, and all
-    # only where these, beside two modes, gain a share nearly as large as all must.
+    # Two members are trained first, and all only where these, beside two modes, gain a share nearly
+    # as large as all must.
     judges: int = 2
     judges_blocks: float = 0.2  # of the members'
     judges_gain: float = 0.7
@@ -74,9 +74,8 @@ class Effort:
     eigenvectors: float = 9.0  # multiplications of symmetric matrices' eigenvectors, over m^3
     # Networks of one kind count if they gain at least this share of the other kind's gain over the
     # linear model. Left-out rows of linearised networks are too rough to weigh the kinds more
-    # finely: stacking gives members nothing on concrete (a share of .91 there), where they gain a
-    # tenth of a nat per row; where the share is .6 to .8 (yacht, airfoil, friedman1) they cost .03
-    # to .2.
+    # finely: at .91 members gain a tenth of a nat per row (concrete), at .6 to .8 they cost .03 to
+    # .2 (yacht, airfoil, friedman1).
     least_gain: float = 0.85
     # Share of the labels' entropy, on rows that modes leave out, up to which members count as
     # trained: beyond they don't know that classes overlap, and lose up to half a nat per row.
@@ -318,6 +317,7 @@ class Numbers(Pool):
     widens: bool = False  # as for `EvidenceLaplace`, like the next
     wide_prior: UnboundPrior | None = None
     shapes_noise: bool = True  # whether left-out rows may say that the noise isn't the same for all
+    start: FoundModes | None = None  # to go on from
 
     def modes(self, data: Training, model: Model) -> EvidenceLaplace | None:
         network = fully_connected(model.network)
@@ -325,7 +325,7 @@ class Numbers(Pool):
             return None
         return EvidenceLaplace(
             "auto", "auto", self.effort.mode_tol, widens=self.widens, wide_prior=self.wide_prior,
-            most=self.n_modes, effort=self.effort.modes,
+            most=self.n_modes, start=self.start, effort=self.effort.modes,
         )  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:

@@ -5,6 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,6 +38,7 @@ from skbayes_sym.inference.laplace.predictors import (
     ModesPredictor,
     RefittedPredictor,
 )
+from skbayes_sym.inference.laplace.search.mode_search import FoundModes
 from skbayes_sym.inference.pooling import NoiseShape, PooledPredictor, ShapedPredictor
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -45,7 +47,7 @@ from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP, TANH
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.models.priors import LayerScales, UnboundPrior
+from skbayes_sym.models.priors import ARD, LayerScales, UnboundPrior
 from skbayes_sym.symmetry.group import Trivial
 
 
@@ -257,7 +259,17 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         widens = isinstance(self.hidden_layer_sizes, str)
         is_free = self._has_default_noise and isinstance(self.noise_std, str)
         prior = prior_object(self.prior)
-        return Numbers(self.n_modes, self.n_members, widens, prior, is_free)
+        start = self._found() if self._goes_on else None
+        return Numbers(self.n_modes, self.n_members, widens, prior, is_free, start)
+
+    def _found(self) -> FoundModes | None:
+        """Modes of the last fit."""
+        if "prior_scale_modes_" not in vars(self):
+            return None
+        scale, noise_std = self.prior_scale_modes_, self.noise_std_modes_ / self.y_scale_
+        state = self.posterior_.loc, -2.0 * np.log(scale), noise_std**-2.0
+        prior = ARD() if "relevance_" in vars(self) else LayerScales()
+        return FoundModes(self.network_, prior, *map(torch.as_tensor, state))
 
     def _make_part(self, name: str, like: Tensor) -> ModesPredictor | DrawsPredictor:
         if name == "members":

@@ -40,14 +40,11 @@ class ModesEffort:
     fewest_modes: int = 3  # worth finding at all
     most_modes: int = 10
 
-    # Steps of a regression's restart: small systems make all (concrete: -2.86 nats per row after
-    # 50, -2.85 after 100, -3.00 after 30; 1,000 rows without noise: .05 better after 100); large
-    # ones fewer, and predict as well (an arm of eight links and a ship's sixteen columns, 1,000 to
-    # 2,000 rows: .01 better after 50). So do few rows, whose evidences fall from there on while
-    # scales drift (twenty tables of 110 to 300 rows, with 25 steps in cross-validation: .003 nats
-    # per row worse in the mean, .002 better in the median, .23 worse at most), unless eight units
-    # leave hardly anything unexplained (yacht: 100 steps are .3 better, energy .02). Twice as many
-    # again while the evidence rises steeply: where there is hardly any noise.
+    # Steps of a regression's restart: small systems make all (1,000 rows without noise: .05 nats
+    # per row better than after 50); large ones fewer, and predict as well. So do few rows, whose
+    # evidences fall from there on while scales drift, unless eight units leave hardly anything
+    # unexplained (yacht: 100 steps are .3 better, energy .02). Twice as many again while the
+    # evidence rises steeply: where there is hardly any noise.
     steps: int = 100
     fewest_steps: int = 50
     few_rows: int = 500
@@ -79,24 +76,18 @@ class ModesEffort:
     other_work: float = 4e11
 
     # Where many columns make even three modes of twenty units take too long, fewer units found by
-    # Gauss-Newton steps predict better than twenty trained by Adam (1,600 rows x 100 columns: ten
-    # are .17 nats per row ahead; 800 x 200: five are .74; 4,000 x 60: ten are .12). On these five
-    # do as well as ten.
+    # Gauss-Newton steps predict better than twenty trained by Adam, by .12 to .74 nats per row.
     fewer: tuple[int, ...] = (10, 5)
     most_rows_a_weight: int = 10
-    # A scale a column needs two rows a weight: at 1.4 it was .06, .22 and .08 worse than a scale a
-    # layer, at 2.2 .02, .04 worse and .12 better (1,200 rows; columns that share twelve causes, of
-    # which five matter, that matter alike).
+    # A scale a column needs two rows a weight: at 1.4 it was .06 to .22 worse than a scale a layer.
     rows_a_column_weight: int = 2
 
     # Three or eight units predict better wherever held-out rows aren't more likely under more
     # units: on noisy tables of some hundred rows twenty follow the noise (Friedman's
     # third function: .1 nats per row; suburbs: .05; 90 rows x 100 columns: .5). Where eight gain
     # over three and leave little unexplained, twenty have always gained over eight (concrete,
-    # energy, yacht). Near a line eight are worse than either (150 rows x 8 columns: twenty are .05
-    # ahead of three). Of eight units rows held out say, too, whether scales are a layer's or a
-    # column's: on eleven settling tables the pool's new rows were 0 (eight), .07, .26 and 3.2 nats
-    # more likely.
+    # energy, yacht). Of eight units rows held out say, too, whether scales are a layer's or a
+    # column's.
     widths: tuple[int, ...] = (3, 8, 20)
     most_unexplained: float = 0.15
     folds: int = 5

@@ -49,6 +49,7 @@ from skbayes_sym.inference.laplace.search.evidence_problem import (
 )
 from skbayes_sym.inference.laplace.search.mode_search import (
     EvidenceSearch,
+    FoundModes,
     Modes,
     OnSearch,
     Search,
@@ -263,6 +264,7 @@ class EvidenceLaplace:
     # held out say.
     wide_prior: UnboundPrior | None = None
     most: int | None = None
+    start: FoundModes | None = None  # to go on from, where columns and targets are as many
     effort: ModesEffort = field(default=ModesEffort(), kw_only=True)
 
     def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
@@ -274,7 +276,10 @@ class EvidenceLaplace:
             network, data.double_data, scales_by_group(model.prior),
             noise_precision=None if learns_noise else model.likelihood.noise_scale.double() ** -2,
         )  # fmt: skip
-        may_change = self.widens and learns_noise
+        start = self.start
+        if start and network_of(network, *start.network.hidden_layer_sizes) != start.network:
+            start = None
+        may_change = self.widens and learns_noise and start is None
         wide = effort.richer(data.n_rows, network) if may_change else None
         asks = may_change and effort.asks_width(data.n_rows, network)
         n_parts = 1 + begins_both_ways(problem) + (wide is not None)
@@ -289,7 +294,9 @@ class EvidenceLaplace:
         n_parts += (len(effort.widths) + len(priors) - 1) * asks
         run.begin(n_parts * most, lambda: searches.so_far[-1]())
         with torch.no_grad():
-            if asks:
+            if start:
+                fit = searches.again(problem, start)
+            elif asks:
                 _, y, weight = data.double_data
                 widths = choose_width(
                     lambda *how: searches.validate(_resized(problem, *how)),
@@ -374,6 +381,13 @@ class _Searches(NamedTuple):
         evidence = modes.score / self.data.total_weight
         near = torch.stack([s > s.max() - effort.most_behind for s in (density, evidence)]).any(0)
         return replace(fit, search=fit.search.of(near.nonzero().flatten()))
+
+    def again(self, problem: NumbersEvidence, start: FoundModes) -> ModesFit:
+        """Modes from those of an earlier fit, of its width and kind of scales."""
+        start = FoundModes(start.network, start.prior, *(t.to(self.data.device) for t in start[2:]))
+        problem = _resized(problem, start.network.hidden_layer_sizes[0], start.prior)
+        search = self._how(problem).resumed(problem, start, self._on_step(problem))
+        return self._fit(problem, distinct(problem, search))
 
     def validate(self, problem: NumbersEvidence) -> tuple[ModesFit, HeldOutFold | None]:
         """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""

@@ -131,7 +131,7 @@ def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask)
     Those of labels begin with what they would need anyway, a refit (on six settling tables another
     probe took a third of the time again, and stopped nothing), and are out by more than its error.
     """
-    if not judged or not isinstance(member, Networks):
+    if not judged or not isinstance(member, Networks) or member.last is not None:
         return None
     scores = {name: score_of(m.log_density, task)[0] for name, m in judged.items()}
     best = max(scores, key=lambda name: scores[name])

@@ -9,6 +9,7 @@ import inspect
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -36,25 +37,22 @@ class StackEffort:
 
     folds: int = 5
     # A prior under which members count: the best is worth a row beforehand, one that is behind by
-    # this many nats per row 1/e of one. If all are worth a row, a tenth of trees is most of the
-    # error of twelve noiseless points (of 24 cases .86 of a process's in the mean, now .82); tables
-    # of 30 rows are .013 nats worse, of 100 .004 better. If none is, one table of 30 loses 6.8.
+    # this many nats per row 1/e of one. If all are worth a row, tables of 30 rows lose .013 nats;
+    # if none is, one of them loses 6.8.
     forgiven: float = 1.0
     # Rows that a process of numbers is worth: few points of a function have .96 of the error, and
     # tables of 12 rows don't mind.
     process_rows: float = 4.0
     least_weight: float = 1e-3  # of a member that is asked for predictions
+    least_again: float = 0.05  # and of one that a warm start fits again
+    growth: float = 1.5  # times the rows of the last full fit: the next full one
     # Networks that are this far behind the best other member after two modes, of three units or of
-    # the usual width, add nothing (nats per row): in 12 tables of 22, and they were three quarters
-    # of the time.
+    # the usual width, add nothing (nats per row), in 12 tables of 22.
     race: float = 0.1
     n_probes: int = 2
-    # Up to so many rows the usual width isn't asked where three units are twice as far behind: not
-    # once of 60 was it near.
-    few_rows: int = 100
+    few_rows: int = 100  # up to which the usual width isn't asked if three units are twice behind
     # Networks with more weights than this share of the rows are judged by a refit that leaves a
-    # fold out, which labels begin with: of 1,261 weights and 1,000 rows the left-out rows promised
-    # +.21 and kept -4.63.
+    # fold out, which labels begin with (1,261 weights, 1,000 rows: promised +.21, kept -4.63).
     most_weights_a_row: float = 0.5
     n_trees: int = 200
     leaf_share: float = 0.1  # of the out-of-bag mean square, added to the leaves' variance
@@ -65,8 +63,7 @@ class StackEffort:
     learning_rate: float = 0.1
     leaves: int = 15
     rows_a_leaf: int = 10
-    # Bins of all columns, at most 255 each: on 128 columns boosting takes 11 CPU seconds for 41.
-    bins: int = 8192
+    bins: int = 8192  # of all columns, at most 255 each
     fewest_bins: int = 32
 
 
@@ -91,6 +88,7 @@ class StackTask:
     n_jobs: int | None = None
     deadline: float = float("inf")  # of time.monotonic()
     effort: StackEffort = StackEffort()
+    n_searched: int = 0  # rows of the last full fit, if this one goes on from it
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -334,14 +332,15 @@ class Deadline:
         return time.monotonic() > self.seconds
 
 
+@dataclass(eq=False)
 class Networks:
     """The pool of networks, with its approximate left-out rows."""
 
-    def __init__(self) -> None:
-        self._begun: tuple[Array, Array] | None = None  # `_refit` of labels, before the fit
+    last: Any = None  # a pool of numbers that was fitted to nearly the same rows, to go on from
+    _begun: tuple[Array, Array] | None = None  # `_refit` of labels, before the fit
 
     def fit(self, task: StackTask) -> Fit:
-        model = self._fitted(task, {})
+        model = self._fitted(task, {}, self.last)
         part, density = OfEstimator(model), model._left_out_log_density_
         if not task.folds:
             return Fit(part, is_final=True)
@@ -401,13 +400,14 @@ class Networks:
         y = task.targets[test] if task.n_classes else task.y[test].numpy()
         return test, OfEstimator(refit).log_density(task.rows.x[test], y).numpy()
 
-    def _fitted(self, task: StackTask, settings: dict[str, Any]) -> Any:
+    def _fitted(self, task: StackTask, settings: dict[str, Any], last: Any = None) -> Any:
         kind: Any = BayesianMLPClassifier if task.n_classes else BayesianMLPRegressor
-        model = kind(**settings, random_state=task.seed % 2**32, device=task.device)
-        if task.deadline < float("inf"):  # other processes wouldn't hear of it
-            model.set_callbacks(Deadline(task.deadline))
-        else:
-            model.set_params(n_jobs=task.n_jobs)
+        model = kind() if last is None else copy(last)
+        model.set_params(**settings, random_state=task.seed % 2**32, device=task.device)
+        model.warm_start = last is not None
+        is_free = task.deadline == float("inf")  # other processes wouldn't hear of it
+        model.set_callbacks(*([] if is_free else [Deadline(task.deadline)]))
+        model.set_params(n_jobs=task.n_jobs if is_free else None)
         x, y, weight = task.arrays
         with warnings.catch_warnings(), config_context(skip_parameter_validation=True):
             warnings.simplefilter("ignore")  # of parts that no one can reach

@@ -29,7 +29,7 @@ from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.predictive import predicts_numbers
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.stacking.combining import StackFit, fit_stack, score_of
-from skbayes_sym.estimators.stacking.kinds import KINDS, Given, Member, StackEffort, StackTask
+from skbayes_sym.estimators.stacking.kinds import KINDS, Given, Member, Networks, StackTask
 from skbayes_sym.estimators.stacking.parts import RowBlock
 from skbayes_sym.inference.gaussian_process import ProcessEffort
 from skbayes_sym.inference.pooling import PooledPredictor
@@ -46,6 +46,7 @@ class Stack(RowEstimator):
     cv: Any = None
     n_jobs: int | None = None
     max_seconds: float | None = None
+    warm_start: bool = False
     device: str = "auto"
     random_state: Any = None
     verbose: Any = 0
@@ -57,6 +58,7 @@ class Stack(RowEstimator):
         "estimators": [list, None],
         "cv": ["cv_object"],
         "n_jobs": N_JOBS,
+        "warm_start": ["boolean"],
         "max_seconds": [Interval(Real, 0, None, closed="neither"), None],
         "random_state": ["random_state"],
     }
@@ -88,6 +90,8 @@ class Stack(RowEstimator):
             members = self._members()
             data = Training.open(self, X, y, sample_weight)
             task = self._task(data, X, y)
+            if task.n_searched:
+                members = self._counting(members)
             n = min(data.n_rows, ProcessEffort().most_rows)
             process = Part(f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them.")
             require_memory([data.rows_part, process], data.device)
@@ -97,6 +101,15 @@ class Stack(RowEstimator):
                 stack = fit_stack(members, task, run, by_folds=by_folds, n_jobs=self.n_jobs)
                 self._replace_fit(self._stacked(data, task, stack))
         return self
+
+    def _counting(self, members: dict[str, Member]) -> dict[str, Member]:
+        """Members that counted in the last fit, networks of numbers with its modes."""
+        least, old = StackTask.effort.least_again, self.weights_
+        kept = {name: m for name, m in members.items() if old.get(name, 0.0) > least}
+        for name, member in kept.items():
+            if isinstance(member, Networks) and not is_classifier(self):
+                kept[name] = Networks(self.estimators_[name])
+        return kept or members
 
     def _members(self) -> dict[str, Member]:
         """Members by name; those that are names themselves are of the default list."""
@@ -133,7 +146,7 @@ class Stack(RowEstimator):
 
     def _task(self, data: Training, X: Any, y: Any) -> StackTask:
         """Distinct rows, encoded and as they were given, and the folds."""
-        labels, scaling, effort = data.labels, data.y_scaling, StackEffort()
+        labels, scaling, effort = data.labels, data.y_scaling, StackTask.effort
         present = np.flatnonzero(data.origin >= 0)
         first = np.empty(data.n_rows, dtype=int)
         first[data.origin[present[::-1]]] = present[::-1]
@@ -152,6 +165,9 @@ class Stack(RowEstimator):
         deadline = float("inf")
         if self.max_seconds is not None:
             deadline = time.monotonic() + self.max_seconds
+        n_searched = self._n_searched_ if self._goes_on else 0
+        if len(weight) >= effort.growth * n_searched:
+            n_searched = 0
         return StackTask(
             RowBlock(rows.double(), safe_indexing(*indexable(X), first)),
             targets, weight, values, folds, seed,
@@ -159,7 +175,7 @@ class Stack(RowEstimator):
                 float(scaling.mean[0]), float(scaling.scale[0])
             ),
             classes=labels, device=self.device, deadline=deadline, effort=effort,
-            n_jobs=self.n_jobs,
+            n_jobs=self.n_jobs, n_searched=n_searched,
         )  # fmt: skip
 
     def _folds(self, targets: Array, n_folds: int, seed: int) -> list[tuple[Array, Array]]:
@@ -217,6 +233,7 @@ class Stack(RowEstimator):
             "n_iter_": stack.n_iter,
             "stop_reason_": stack.stop_reason,
             "weights_": dict(stack.weights),
+            "_n_searched_": task.n_searched or len(task),
             "left_out_log_density_": scores,
             "choice_": f"{what}: " + "; ".join([", ".join(told), *stack.reasons]),
             "_parts_": {name: member.part for name, member in stack.members.items()},
@@ -291,6 +308,10 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     max_seconds : float, default=None
         Time from which no other member is begun, and networks stop where they are. With it a fit
         can't be repeated to the bit.
+    warm_start : bool, default=False
+        If True, a fit to nearly the same rows goes on from the last: members that counted for
+        less than .05 are left out, and networks of numbers begin at their modes. With half as
+        many rows again as the last full fit had, all are fitted anew.
     device : as in every estimator
     random_state : int, RandomState instance or None, default=None
         Source of all randomness, and the seed of members whose own ``random_state`` is None.
@@ -380,7 +401,7 @@ class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
         Members and their names: classifiers with ``predict_proba``. They are cloned and fitted to
         ``X`` as it is given. "linear", "forest", "boosting", "process" and "networks" stand for the
         members of the default list, which are all of these.
-    cv, n_jobs, max_seconds : as in PredictiveStackingRegressor
+    cv, n_jobs, max_seconds, warm_start : as in PredictiveStackingRegressor
     device : as in every estimator
     random_state : as in PredictiveStackingRegressor
     verbose : as in every estimator

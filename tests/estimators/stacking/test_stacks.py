@@ -343,6 +343,40 @@ def test_no_member_is_begun_when_time_is_up():
 
 
 @pytest.mark.long
+def test_a_warm_start_fits_again_what_counted_until_there_are_half_as_many_rows_again():
+    members = [("line", "linear"), ("trees", "forest"), ("smooth", "process")]
+    reg = PredictiveStackingRegressor(members, random_state=0, warm_start=True)
+    x = np.random.default_rng(0).uniform(-3.0, 3.0, (46, 2))
+    y = np.sin(2.0 * x[:, 0]) + x[:, 1] ** 2
+    first = reg.fit(x[:30], y[:30]).weights_
+    counted = {name for name, weight in first.items() if weight > StackEffort().least_again}
+    assert set(first) == {"line", "trees", "smooth"} > counted
+    assert set(reg.fit(x[:31], y[:31]).weights_) == counted
+    assert set(reg.fit(x[:44], y[:44]).weights_) == counted
+    assert set(reg.fit(x[:45], y[:45]).weights_) == set(first)
+    cold = clone(reg).set_params(warm_start=False)
+    assert set(cold.fit(x[:30], y[:30]).fit(x[:31], y[:31]).weights_) == set(first)
+
+
+def test_networks_of_a_warm_start_go_on_from_their_modes():
+    """The same rows: evidences are those of the first fit at least, and no width is asked."""
+    reg = PredictiveStackingRegressor([("n", "networks")], random_state=0, warm_start=True)
+    x = np.random.default_rng(1).uniform(-2.0, 2.0, (40, 2))
+    y = np.sin(2.0 * x[:, 0]) + 0.1 * np.random.default_rng(2).normal(size=40)
+    first = reg.fit(x, y).estimators_["n"]
+    evidence, width = first.log_evidence_modes_.max(), first.network_.hidden_layer_sizes
+    reg.fit(x, y)
+    again = reg.estimators_["n"]
+    assert first.log_evidence_modes_.max() == evidence
+    assert again.network_.hidden_layer_sizes == width
+    assert "widths_" in vars(first)
+    assert "widths_" not in vars(again)
+    assert again.log_evidence_modes_.max() > evidence - 0.5
+    wider = np.column_stack([x, x[:, 0] ** 2])
+    other = clone(reg).fit(wider, y).predict(wider)
+    np.testing.assert_array_equal(reg.fit(wider, y).predict(wider), other)
+
+
 def test_networks_of_more_weights_than_rows_are_judged_by_a_refit():
     """Targets are noise: left-out rows of such networks promise what new ones don't keep."""
     rng = np.random.default_rng(0)

@@ -32,7 +32,7 @@ from skbayes_sym.inference.laplace.search.evidence_problem import (
 )
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, step
 from skbayes_sym.models.networks.mlp import MLP
-from skbayes_sym.models.priors import LayerScales
+from skbayes_sym.models.priors import LayerScales, UnboundPrior
 from skbayes_sym.numerics.machine import side_by_side
 from skbayes_sym.numerics.optimise import Loop, Stopped, gravest
 
@@ -111,6 +111,16 @@ class Modes(NamedTuple):
     def root(self) -> None:
         """None: the curvature is that at the mode, averaged over no law of the logits."""
         return None
+
+
+class FoundModes(NamedTuple):
+    """R modes of an earlier fit, to go on from, with their network and kind of scales."""
+
+    network: MLP
+    prior: UnboundPrior
+    theta: Tensor  # (R, P), like the next as in `Modes`
+    hyper: Tensor
+    noise_precision: Tensor
 
 
 class Search(NamedTuple):
@@ -245,13 +255,14 @@ class EvidenceSearch:
         return self._joined(_Start(problem, at_first, hyper, theta, doubted, 0), on_step)
 
     def resumed(
-        self, problem: EvidenceProblem, modes: Modes, on_step: OnSearch | None = None
+        self, problem: EvidenceProblem, modes: Modes | FoundModes, on_step: OnSearch | None = None
     ) -> Search:
         """Modes from those of nearly the same problem, with their scales and noise.
 
         Steps that count as made there aren't made again.
         """
-        hyper, sure = SearchHyper(modes.hyper, modes.noise_precision), modes.n_iter < 0
+        hyper = SearchHyper(modes.hyper, modes.noise_precision)
+        sure = torch.zeros(len(modes.theta), dtype=torch.bool, device=modes.theta.device)
         n_before = min(problem.schedule.best_start, self.max_iter - 1)
         start = _Start(problem, problem, hyper, modes.theta, sure, n_before)
         return self._joined(start, on_step)
