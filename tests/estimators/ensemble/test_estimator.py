@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 from math import log, pi
 
+import joblib
 import numpy as np
 import pytest
 import torch
@@ -170,6 +171,17 @@ def test_a_given_variance_scale_and_members_as_trained():
     rows = torch.func.jacrev(lambda t: alone.network_.forward(t, x))(theta)
     expected = alone.network_.forward(theta, x) + rows @ torch.as_tensor(one.loc[0] - one.theta[0])
     np.testing.assert_allclose(alone.predict_proba(X)[:, 1], expected.diff(dim=1)[:, 0].sigmoid())
+
+
+def test_refits_are_shared_by_the_processes_that_joblib_is_told_of(monkeypatch):
+    X, y = overlapping(60)
+    alone = clone(CLF).set_params(correction="gaussian").fit(X, y)
+    run, n_run = joblib.Parallel, []
+    monkeypatch.setattr(joblib, "Parallel", lambda **how: n_run.append(1) or run(**how))
+    with joblib.parallel_config("threading", n_jobs=2):
+        together = clone(CLF).set_params(correction="gaussian").fit(X, y)
+    assert n_run == [1]
+    np.testing.assert_array_equal(together.predict_proba(X), alone.predict_proba(X))
 
 
 def test_what_would_take_long_stays_as_trained(monkeypatch):
