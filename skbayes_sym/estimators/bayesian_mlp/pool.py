@@ -78,10 +78,9 @@ class Effort:
     # .2 (yacht, airfoil, friedman1).
     least_gain: float = 0.85
     # Share of the labels' entropy, on rows that modes leave out, up to which members count as
-    # trained: beyond they don't know that classes overlap, and lose up to half a nat per row.
+    # trained: beyond they lose up to half a nat per row.
     most_unexplained: float = 0.2
-    # With fewer rows a column members fit any labels: refitted, their left-out rows look a quarter
-    # to two thirds of a nat better than new ones are (90 rows x 50 to 400 columns, 250 x 100).
+    # With fewer rows a column members fit any labels, and left-out rows promise too much.
     least_rows_a_column: int = 3
     so_few: int = 10  # rows up to which some of the noise is as wide as the targets' spread
 

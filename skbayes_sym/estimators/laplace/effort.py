@@ -31,8 +31,7 @@ def network_of(network: MLP, width: int) -> MLP:
 class ModesEffort:
     """Numbers behind "auto"; work is in multiplications, 5e10 a second of one core."""
 
-    # Work that "auto" takes Gauss-Newton steps for, some twenty seconds; where there is a choice,
-    # three to six; and to choose the width.
+    # Of Gauss-Newton steps, some twenty seconds; where there is a choice; and to choose the width.
     most_work: float = 1e12
     usual_work: float = 8e10
     validation_work: float = 1e11
@@ -52,20 +51,18 @@ class ModesEffort:
     more: int = 2
     # Beyond so many rows these are searched, and a few steps go on with all: within .0005 nats per
     # row of the evidence that thirty reach, at a quarter of the work (40,000 rows x 20 columns).
-    # From a few hundred thousand rows on there is time for one step.
     searched_rows: int = 10_000
     last_steps: int = 8
     last_work: float = 5e11
 
     # Evidences say too little of which mode predicts better, so modes count alike. But one whose
     # evidence and left-out rows are both behind the best by this many nats per row has collapsed,
-    # and predicts worse by about as much (friedman2: 1.2, 1.4, and new rows 1.3).
+    # and predicts worse by about as much.
     most_behind: float = 0.25
 
     # hidden_layer_sizes="auto", prior="learn": beyond so many rows a scale a column predicts better
     # than a scale a layer, wherever at most this share of the targets' variance is noise; and forty
-    # units better than twenty (airfoil: .1 nats per row), if there are so many rows a weight and
-    # time enough. Of 640 weights for 1,350 rows forty units were .07 worse, at thrice the cost.
+    # units better than twenty (airfoil: .1 nats per row), of so many rows a weight, if in time.
     many_rows: int = 1000
     usual_width: int = 20
     wide: int = 40
@@ -94,15 +91,13 @@ class ModesEffort:
     fewest_rows: int = 10
     most_rows_asked: int = 20  # numbers to learn from a weight
     # Wary steps, enough to compare widths and to go on from; and more while the evidence rises
-    # steeply (parkinsons: 24 steps prefer eight units and a scale a layer, more of them twenty and
-    # a scale a column: RMSE 2.8 and 1.2).
+    # steeply (parkinsons: a root mean square of 1.2 for 2.8).
     rough_steps: int = 24
     rough_more: int = 76
     rough_tol: float = 1e-3  # nats per unit of weight
 
     # Modes of labels: beyond 1,000 weights fewer steps do, and each costs much more; beyond four
-    # modes classes gain little. Work for all modes, and for one where no more are found, is some 25
-    # seconds of one core, of which noisy labels take 2.5 times as much.
+    # modes classes gain little. Work is some 25 seconds of one core; noisy labels take more.
     labels_steps: int = 60
     labels_steps_of_many: int = 30
     labels_last_steps: int = 40  # of all rows, after a search of some, whose first count
@@ -144,10 +139,7 @@ class ModesEffort:
         return self.units(n_rows, n_inputs, n_outputs, in_time)
 
     def units_of_labels(self, n_rows: int, n_inputs: int, n_outputs: int, n_modes: int) -> int:
-        """`units` of classification: two modes at most, in time.
-
-        Ten or fifty predict as well as twenty (iris, wine, moons: within .006 nats per row).
-        """
+        """`units` of classification: two modes at most, in time."""
         n = min(n_modes, 2)
         return self.units(
             n_rows, n_inputs, n_outputs,

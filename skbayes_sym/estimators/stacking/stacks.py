@@ -308,11 +308,7 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     max_seconds : float, default=None
         Time from which no other member is begun, and networks stop where they are. With it a fit
         can't be repeated to the bit.
-    warm_start : bool, default=False
-        If True, a fit to nearly the same rows goes on from the last: members that counted for
-        less than .05 are left out, and networks of numbers begin at their modes. With half as
-        many rows again as the last full fit had, all are fitted anew.
-    device : as in every estimator
+    warm_start, device : as in every estimator
     random_state : int, RandomState instance or None, default=None
         Source of all randomness, and the seed of members whose own ``random_state`` is None.
     verbose : as in every estimator
@@ -354,6 +350,10 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
 
     Words of up to 30 are one-hot; of more the frequent ones are, and the place in alphabetical
     order is a column. A missing number is the median, with an indicator if 2 % are missing.
+
+    With ``warm_start`` a fit leaves out members that counted for less than .05, and networks of
+    numbers begin at their modes. With half as many rows again as the last full fit had, all members
+    are fitted anew.
 
     References
     ----------
@@ -401,8 +401,8 @@ class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
         Members and their names: classifiers with ``predict_proba``. They are cloned and fitted to
         ``X`` as it is given. "linear", "forest", "boosting", "process" and "networks" stand for the
         members of the default list, which are all of these.
-    cv, n_jobs, max_seconds, warm_start : as in PredictiveStackingRegressor
-    device : as in every estimator
+    cv, n_jobs, max_seconds : as in PredictiveStackingRegressor
+    warm_start, device : as in every estimator
     random_state : as in PredictiveStackingRegressor
     verbose : as in every estimator
 
