@@ -1,5 +1,6 @@
 """The machine: one wait for several tensors, constants of a device, threads, jobs, errors."""
 
+import pickle
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import joblib
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,21 +55,28 @@ Job = Callable[[], Result]
 def side_by_side(jobs: Sequence[Job[Result]], n_jobs: int | None) -> Generator[Result, None, None]:
     """Results of jobs in their order, from as many processes as joblib makes of ``n_jobs``.
 
-    With one process a job is done when its result is asked for. A job is an object, such as a
-    `partial`, not a function and arrays: Dask would hand those to one worker, and a worker that is
-    lost could not be replaced.
+    With one process a job is done when its result is asked for. Other processes are sent what jobs
+    have in common once: as a file in memory, or to all workers of Dask, of which some may be lost.
     """
     if len(jobs) <= 1 or joblib.effective_n_jobs(n_jobs) == 1:
         yield from (job() for job in jobs)
         return
     run = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator")
-    with closing(run(joblib.delayed(_alone)(job) for job in jobs)) as results:
+    backend, _ = joblib.parallel.get_active_backend()
+    sent: Any = jobs
+    if not isinstance(backend, joblib.parallel.ThreadingBackend):
+        sent = np.frombuffer(pickle.dumps(joblib.wrap_non_picklable_objects(jobs, False)), np.uint8)
+        client = vars(backend).get("client")
+        sent = sent if client is None else client.scatter(sent, broadcast=True, hash=False)
+    with closing(run(joblib.delayed(_alone)(sent, i) for i in range(len(jobs)))) as results:
         yield from results
 
 
-def _alone(job: Job[Result]) -> Result:
+def _alone(sent: Any, i: int) -> Any:
+    """Result of the i-th of the jobs, or of their bytes."""
+    jobs = pickle.loads(sent.data) if isinstance(sent, np.ndarray) else sent
     with one_thread(), torch.no_grad():
-        return job()
+        return jobs[i]()
 
 
 # What allocators say, of a host and of a GPU.

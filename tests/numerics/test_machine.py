@@ -6,13 +6,14 @@ import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Event
 
 import joblib
 import pytest
 import torch
 
-from skbayes_sym.numerics.machine import closing, one_thread, to_host
+from skbayes_sym.numerics.machine import closing, one_thread, side_by_side, to_host
 
 _MIXED = (
     torch.tensor([True, False, True]),
@@ -56,6 +57,32 @@ def test_leaving_early_is_silent(n_jobs):
             assert next(results) == 0
     with pytest.raises(StopIteration):
         next(results)
+
+
+class Rows:
+    """What jobs have in common; it counts how often it is sent."""
+
+    n_sent = 0
+
+    def __reduce__(self):
+        Rows.n_sent += 1
+        return Rows, ()
+
+
+def of_rows(rows, i):
+    return type(rows).__name__, i
+
+
+@pytest.mark.long
+@pytest.mark.processes
+def test_what_jobs_have_in_common_is_sent_once():
+    rows, before = Rows(), Rows.n_sent
+    jobs = [partial(of_rows, rows, i) for i in range(5)]
+    assert list(side_by_side(jobs, 2)) == [("Rows", i) for i in range(5)]
+    assert Rows.n_sent == before + 1
+    with joblib.parallel_config("threading"):
+        assert list(side_by_side(jobs, 2)) == [("Rows", i) for i in range(5)]
+    assert Rows.n_sent == before + 1
 
 
 @pytest.fixture
