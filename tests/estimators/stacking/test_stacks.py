@@ -1,5 +1,6 @@
 """Stacks: their members, weights and left-out rows against others' arithmetic, and what fails."""
 
+import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -373,6 +374,8 @@ def test_networks_of_a_warm_start_go_on_from_their_modes():
     assert "widths_" not in vars(again)
     assert again.log_evidence_modes_.max() > evidence - 0.5
     wider = np.column_stack([x, x[:, 0] ** 2])
+    saved = pickle.loads(pickle.dumps(reg)).fit(x, y).predict(x)
+    np.testing.assert_array_equal(saved, reg.fit(x, y).predict(x))
     other = clone(reg).fit(wider, y).predict(wider)
     np.testing.assert_array_equal(reg.fit(wider, y).predict(wider), other)
 
