@@ -31,7 +31,7 @@ def network_of(network: MLP, width: int) -> MLP:
 class ModesEffort:
     """Numbers behind "auto"; work is in multiplications, 5e10 a second of one core."""
 
-    # Of Gauss-Newton steps, some twenty seconds; where there is a choice; and to choose the width.
+    # Work of Gauss-Newton steps, some twenty seconds; where there is a choice; to choose a width.
     most_work: float = 1e12
     usual_work: float = 8e10
     validation_work: float = 1e11
@@ -62,7 +62,7 @@ class ModesEffort:
 
     # hidden_layer_sizes="auto", prior="learn": beyond so many rows a scale a column predicts better
     # than a scale a layer, wherever at most this share of the targets' variance is noise; and forty
-    # units better than twenty (airfoil: .1 nats per row), of so many rows a weight, if in time.
+    # units better than twenty (airfoil: .1 nats per row), given so many rows a weight and time.
     many_rows: int = 1000
     usual_width: int = 20
     wide: int = 40
@@ -91,7 +91,7 @@ class ModesEffort:
     fewest_rows: int = 10
     most_rows_asked: int = 20  # numbers to learn from a weight
     # Wary steps, enough to compare widths and to go on from; and more while the evidence rises
-    # steeply (parkinsons: a root mean square of 1.2 for 2.8).
+    # steeply (parkinsons: an error of 1.2 for 2.8).
     rough_steps: int = 24
     rough_more: int = 76
     rough_tol: float = 1e-3  # nats per unit of weight

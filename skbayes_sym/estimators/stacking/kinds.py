@@ -50,7 +50,7 @@ class StackEffort:
     # the usual width, add nothing (nats per row), in 12 tables of 22.
     race: float = 0.1
     n_probes: int = 2
-    few_rows: int = 100  # up to which the usual width isn't asked if three units are twice behind
+    few_rows: int = 100  # up to which three units that are twice as far behind are enough to tell
     # Networks with more weights than this share of the rows are judged by a refit that leaves a
     # fold out, which labels begin with (1,261 weights, 1,000 rows: promised +.21, kept -4.63).
     most_weights_a_row: float = 0.5
