@@ -21,10 +21,10 @@ from skbayes_sym.estimators.factorization.entries import (
     with_entries,
 )
 from skbayes_sym.estimators.factorization.predictions import PredictsEntries
-from skbayes_sym.numerics.arguments import shown
+from skbayes_sym.numerics.arguments import check_count, shown
 
 _BY = ("entries", "rows", "columns", "time")
-_METRICS = ("ndcg", "precision", "recall")
+_METRICS = ("ndcg", "precision", "recall", "map", "hit_rate")
 
 
 class EntryKFold:
@@ -252,14 +252,25 @@ def _fit_and_score(
 class RankingScorer:
     r"""Score of the lists of columns that a fitted factorisation recommends; for ``scoring=``.
 
+    Every row is scored by its own list, and the score is the mean over the rows that have a
+    relevant entry. Other rows don't count.
+
     Parameters
     ----------
-    metric : {"ndcg", "precision", "recall"}, default="ndcg"
-        With :math:`h_r` whether the column at place r is relevant, of R that are: "precision"
-        :math:`\sum_r h_r / n`, "recall" :math:`\sum_r h_r / R`, "ndcg" :math:`\sum_r h_r / \log_2
-        (r + 1)` over the most that it could be.
+    metric : {"ndcg", "precision", "recall", "map", "hit_rate"}, default="ndcg"
+        With :math:`h_r` whether the column at place r of the list is relevant, n places, and R
+        relevant columns of the row:
+
+        - "precision": :math:`\sum_r h_r / n`;
+        - "recall": :math:`\sum_r h_r / R`;
+        - "ndcg": :math:`\sum_r h_r / \log_2 (r + 1)` divided by its largest possible value,
+          :math:`\sum_{r \le \min(R, n)} 1 / \log_2 (r + 1)`;
+        - "map": the mean over rows of the average precision
+          :math:`\sum_r h_r P_r / \min(R, n)`, with the precision :math:`P_r` of the first r places;
+        - "hit_rate": whether there is any relevant column in the list.
     n : int, default=10
-        Length of a list. Columns that the row had in the fit aren't in it.
+        Length of a list. Columns that the row had in the fit aren't in it. If a row has fewer
+        columns left, its list is shorter, and its last places count as not relevant.
     relevant : float, optional
         Least value of an entry that counts as relevant; by default every one does.
 
@@ -283,30 +294,46 @@ class RankingScorer:
     def __post_init__(self) -> None:
         if self.metric not in _METRICS:
             raise ValueError(f"metric must be one of {_METRICS}, got {self.metric!r}.")
+        check_count("n", self.n)
 
     def __call__(self, estimator: PredictsEntries, X: Any, y: Any = None) -> float:
         """Mean score over the rows that have a relevant entry.
 
-        ``estimator``: fitted, with ``recommend``; ``X``: entries that `fit` hasn't seen.
+        ``estimator``: fitted, with ``recommend``; ``X``: entries that `fit` hasn't seen. A column
+        that is relevant twice counts once.
         """
-        rows, columns, values, _ = _entries_of(X, vars(estimator).get("columns", "auto"))
+        rows, columns, values, _ = _entries_of(X, getattr(estimator, "columns", "auto"))
         kept = values >= (-np.inf if self.relevant is None else self.relevant)
         if not kept.any():
             raise ValueError(f"no entry of X is relevant, at least {self.relevant}.")
         asked, whose = np.unique(rows[kept], return_inverse=True)
-        listed = estimator.recommend(asked, self.n).columns
-        n_relevant = np.zeros(len(asked))
-        hits = np.zeros(listed.shape, dtype=bool)
-        for i, column in set(zip(whose.tolist(), columns[kept].tolist(), strict=True)):
-            hits[i] |= listed[i] == column
-            n_relevant[i] += 1.0
-        if self.metric == "precision":
-            return float(np.mean(hits.sum(1) / self.n))
-        if self.metric == "recall":
-            return float(np.mean(hits.sum(1) / n_relevant))
-        gains = 1.0 / np.log2(np.arange(2, self.n + 2))
-        most = np.cumsum(gains)[np.minimum(n_relevant, self.n).astype(int) - 1]
-        return float(np.mean(hits @ gains[: listed.shape[1]] / most))
+        relevant: list[set[Any]] = [set() for _ in asked]
+        for i, column in zip(whose.tolist(), columns[kept].tolist(), strict=True):
+            relevant[i].add(column)
+        recommended = estimator.recommend(asked, self.n)
+        lengths = getattr(recommended, "lengths", np.full(len(asked), self.n))
+        lists = zip(recommended.columns, lengths, strict=True)
+        scores = [
+            _ranking_score(self.metric, self.n, np.isin(listed[:length], list(wanted)), len(wanted))
+            for (listed, length), wanted in zip(lists, relevant, strict=True)
+        ]
+        return float(np.mean(scores))
+
+
+def _ranking_score(metric: str, n: int, hits: Array, n_relevant: int) -> float:
+    """Score of one list; ``hits``: which of its places are relevant, at most n."""
+    place = np.arange(1, len(hits) + 1)
+    most = min(n_relevant, n)
+    if metric == "precision":
+        return float(hits.sum()) / n
+    if metric == "recall":
+        return float(hits.sum()) / n_relevant
+    if metric == "hit_rate":
+        return float(hits.any())
+    if metric == "map":
+        return float(np.sum(hits * np.cumsum(hits) / place)) / most
+    gains = 1.0 / np.log2(place + 1)
+    return float(hits @ gains / np.sum(1.0 / np.log2(np.arange(2, most + 2))))
 
 
 def _checked(X: Any) -> Any:

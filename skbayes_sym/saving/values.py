@@ -174,7 +174,8 @@ def _check_predictions(estimator: BaseEstimator) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if not isinstance(trial, RowEstimator):
-                trial.predict_entries([0], [0], return_std=True)
+                first = (getattr(trial, f"{side}_labels_", [0])[:1] for side in ("row", "column"))
+                trial.predict_entries(*first, return_std=True)
                 return
             is_table = isinstance(trial, TakesTables)
             row = trial._example() if is_table else trial.x_mean_[None].astype(trial.dtype_)

@@ -183,6 +183,65 @@ def test_rankings_are_scored_by_what_is_relevant():
         RankingScorer(relevant=6)(model, test)
 
 
+def test_every_row_is_ranked_by_its_own_list():
+    """Against the metrics by hand; row 0 has seen all columns but one, row 3 has none relevant."""
+    table = np.full((4, 6), np.nan)
+    table[0, :5] = [1.0, 2.0, 3.0, 4.0, 5.0]
+    table[1, :2] = [5.0, 1.0]
+    table[2, 3:5] = [2.0, 4.0]
+    table[3, 5] = 3.0
+    model = SymVIMatrixFactorization(1, max_iter=3, tol=None, random_state=0).fit(table)
+    rows, columns, values = [0, 1, 1, 2, 2, 2, 3], [5, 2, 4, 0, 1, 5, 0], [5, 5, 4, 5, 4, 4, 1]
+    held_out = (rows, columns, np.array(values, dtype=float))
+    n, lists = 3, {}
+    for row in (0, 1, 2):  # the best that the row hasn't seen
+        score = model.predict_entries([row] * 6, range(6))
+        left = [j for j in range(6) if np.isnan(table[row, j])]
+        lists[row] = sorted(left, key=lambda j: (-score[j], j))[:n]
+        alone = model.recommend([row], n)
+        assert alone.columns[0, : alone.lengths[0]].tolist() == lists[row]
+    assert lists[0] == [5]
+    found = model.recommend(n=n)
+    assert found.lengths.tolist() == [1, 3, 3, 3]
+    assert found.columns[0].tolist() == [5, -1, -1]
+    assert np.isnan(found.values).tolist()[0] == [False, True, True]
+    wanted = {0: {5}, 1: {2, 4}, 2: {0, 1, 5}}
+    by_hand = {metric: [] for metric in ("precision", "recall", "ndcg", "map", "hit_rate")}
+    for row, listed in lists.items():
+        hits = [column in wanted[row] for column in listed]
+        n_relevant = len(wanted[row])
+        places = [place for place, hit in enumerate(hits, 1) if hit]
+        by_hand["precision"].append(len(places) / n)
+        by_hand["recall"].append(len(places) / n_relevant)
+        by_hand["hit_rate"].append(float(len(places) > 0))
+        best = sum(1 / np.log2(place + 1) for place in range(1, min(n, n_relevant) + 1))
+        by_hand["ndcg"].append(sum(1 / np.log2(place + 1) for place in places) / best)
+        precisions = [sum(hits[:place]) / place for place in places]
+        by_hand["map"].append(sum(precisions) / min(n, n_relevant))
+    for metric, scores in by_hand.items():
+        scorer = RankingScorer(metric, n=n, relevant=4.0)
+        assert scorer(model, held_out) == pytest.approx(np.mean(scores), rel=1e-12)
+    # A list longer than what is left or than all columns scores the same hits.
+    assert model.recommend([0, 1], 50).columns.shape == (2, 6)
+    assert RankingScorer("recall", n=50)(model, held_out) == 1.0
+
+
+def test_padding_is_no_label():
+    """A row that has seen everything gets an empty list, also where -1 is a label."""
+    rows, columns = ["a", "a", "b"], [-1, 0, 0]
+    model = SymVIMatrixFactorization(1, max_iter=2, tol=None, random_state=0)
+    model.fit((rows, columns, [1.0, 2.0, 3.0]))
+    for by in ("mean", "probability_best", "thompson"):
+        found = model.recommend(n=2, by=by, random_state=0)
+        assert found.lengths.tolist() == [0, 1]
+        assert found.columns.tolist() == [[-1, -1], [-1, -1]]
+        assert np.isnan(found.values).tolist() == [[True, True], [False, True]]
+    held_out = (["a", "b"], [-1, -1], [2.0, 2.0])
+    assert RankingScorer("hit_rate", n=2)(model, held_out) == 0.5
+    words = model.fit((rows, ["x", "y", "y"], [1.0, 2.0, 3.0])).recommend(n=2)
+    assert words.columns.tolist() == [["", ""], ["x", ""]]
+
+
 def test_a_factorisation_ranks_better_than_chance():
     scoring = {"recall": RankingScorer("recall", relevant=1.5)}
     scores = cross_validate_entries(QUICK, FRAME, cv=2, scoring=scoring)

@@ -13,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 import skbayes_sym
 import skbayes_sym as sk
+from skbayes_sym import SymVIMatrixFactorization, load, save
 from skbayes_sym.estimators.base import is_fitted_name
 from skbayes_sym.models import Categorical
 from skbayes_sym.saving.files import FORMAT
@@ -223,3 +224,27 @@ def test_without_safetensors_the_message_names_the_package(tmp_path, monkeypatch
         sk.save(fitted("linear-gaussian"), tmp_path / "model")
     with pytest.raises(ImportError, match=r"pip install safetensors"):
         sk.load(tmp_path / "model")
+
+
+LABELS = {
+    "words": lambda codes: np.array([f"u{i}" for i in codes]),
+    "integers": lambda codes: 100 - codes,
+    "fractions": lambda codes: codes + 0.5,
+    "mixed": lambda codes: pd.Series([int(i) if i % 2 else f"w{i}" for i in codes], dtype=object),
+}
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_factorisations_of_any_labels_are_saved(tmp_path, labels):
+    rng = np.random.default_rng(0)
+    rows, columns = np.divmod(rng.permutation(120)[:80], 10)
+    entries = (LABELS[labels](rows), LABELS[labels](columns), rng.normal(size=80))
+    model = SymVIMatrixFactorization(2, max_iter=2, tol=None, random_state=0).fit(entries)
+    save(model, tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.row_labels_, model.row_labels_)
+    for ask in ("predict", "score"):
+        np.testing.assert_array_equal(getattr(loaded, ask)(entries), getattr(model, ask)(entries))
+    found, again = (m.recommend(n=4) for m in (model, loaded))
+    np.testing.assert_array_equal(found.columns, again.columns)
+    np.testing.assert_array_equal(found.values, again.values)

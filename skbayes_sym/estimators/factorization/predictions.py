@@ -38,10 +38,27 @@ from skbayes_sym.numerics.random import generator_from
 
 
 class Recommended(NamedTuple):
-    """Columns for each row asked for, the best first."""
+    """Recommended columns of each row, the best first.
 
-    columns: Array  # (n_rows, n), labels or positions
-    values: Array  # (n_rows, n): expected entries, probabilities, or one draw of entries
+    A row that has fewer than n columns left has a shorter list, which is padded at its end. Every
+    row's list is therefore the one that the row would have on its own.
+
+    Attributes
+    ----------
+    columns : ndarray of shape (n_rows, n)
+        Labels, or positions where columns have none. The padding is -1 for positions and numbers,
+        "" for words, and NaT for dates.
+    values : ndarray of shape (n_rows, n)
+        Expected entries, probabilities, or one draw of entries. The padding is NaN.
+    """
+
+    columns: Array
+    values: Array
+
+    @property
+    def lengths(self) -> Array:
+        """Number of columns that are recommended to each row, (n_rows,)."""
+        return np.count_nonzero(~np.isnan(self.values), axis=1)
 
 
 class Similar(NamedTuple):
@@ -277,7 +294,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             Labels, or positions where rows have none; all rows by default. Unknown ones get what is
             best on average.
         n : int, default=10
-            Columns for each, if every row has that many left.
+            Number of columns for each row, at most all columns. A row with fewer columns left has a
+            shorter list, which is padded.
         exclude_seen : bool, default=True
             Whether columns that the row has an entry of are left out.
         by : {"mean", "probability_best", "thompson"}, default="mean"
@@ -289,7 +307,10 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         Returns
         -------
         Recommended
-            ``columns`` and ``values``, (n_rows, n) each.
+            ``columns`` and ``values``, of shape (n_rows, n) each, where n is at most the number of
+            columns. Lists that are shorter end in -1 (positions and numbers), "" (words) or NaT
+            (dates) with the value NaN. ``lengths`` are the numbers of columns without the padding.
+            Columns of equal value are in the order of `column_labels_`.
         """
         check_is_fitted(self)
         if by not in ("mean", "probability_best", "thompson"):
@@ -307,7 +328,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         m, (i, j) = len(self.posterior_.columns.mean), self._seen_
         marks = np.ones(len(i), dtype=bool)
         seen = self._cached("seen", lambda: sp.csr_array((marks, (i, j)), shape=(n_known, m)))
-        n_left, chosen, values = min(n, m), list[Array](), list[Array]()
+        chosen, values = list[Array](), list[Array]()
         at_once = n_draws if by == "probability_best" else 1
         for block in np.array_split(asked, max(1, len(asked) * m * at_once // (1 << 22))):
             x = torch.cartesian_prod(torch.as_tensor(block), torch.arange(m)).view(-1, 2)
@@ -329,13 +350,14 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             scores = scores.reshape(-1, m)
             if by == "thompson" and predictor.likelihood.scales_targets:
                 scores = scores * self.scale_ + self.mean_
-            n_left = min(n_left, int((m - out.sum(axis=1)).min(initial=m)))
             order = np.argsort(-scores, axis=1, kind="stable")[:, :n]
-            chosen.append(order)
-            values.append(np.take_along_axis(scores, order, axis=1))
-        columns, names = np.concatenate(chosen)[:, :n_left], self._labels("column")
-        columns = columns if names is None else names[columns]
-        return Recommended(columns, np.concatenate(values)[:, :n_left])
+            # Columns that the row has seen come last. They are padding, of this row alone.
+            is_padding = np.take_along_axis(out, order, axis=1)
+            chosen.append(np.where(is_padding, -1, order))
+            ordered = np.take_along_axis(scores, order, axis=1)
+            values.append(np.where(is_padding, np.nan, ordered))
+        columns = np.concatenate(chosen)
+        return Recommended(padded_labels(columns, self._labels("column")), np.concatenate(values))
 
     def similar_columns(
         self, column: Any, n: int = 10, *, n_draws: int = 200, random_state: Any = None
@@ -513,6 +535,15 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
 
     def _predictive(self, X: Any) -> EntryPredictive:
         return self._law(*self._asked(X, None))
+
+
+def padded_labels(positions: Array, labels: Array | None) -> Array:
+    """Labels at positions, and the padding where a position is -1."""
+    if labels is None:
+        return positions
+    padding = {"U": "", "M": np.datetime64("NaT"), "m": np.timedelta64("NaT")}
+    missing = np.array(padding.get(labels.dtype.kind, -1)).astype(labels.dtype)
+    return np.where(positions < 0, missing, labels[positions])
 
 
 def places(raw: Any, n: int, name: str, labels: Array | None) -> tuple[Array, int]:
