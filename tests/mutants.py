@@ -306,6 +306,7 @@ MUTANTS = [
         ("down / max(both - share, 1e-300)", "down / (both - share)"),
         ("(law.noise_variance * factor.square())", "(law.noise_variance / factor.square())"),
         ("kept + softmax, mixed +", "mixed + softmax, kept +"),
+        ("1.0 - weight.unsqueeze(1) * leverage", "1.0 - leverage"),
         ("0.5 * np.log(square), zero,", "np.log(square), zero,")),
     *planted("inference/gaussian_process.py", "",
         ("loc = y - variance * solved", "loc = y + variance * solved")),

@@ -10,8 +10,10 @@ out in closed form, with the residual :math:`r_n` and the leverage :math:`h_n = 
 
 .. math:: y_n \mid y_{-n} \sim N\big(y_n - r_n / (1 - h_n),\; \beta^{-1} / (1 - h_n)\big)
 
-(Rasmussen & Williams 2006, eqs. 5.10 to 5.12). For a linearised network it is an approximation, and
-too favourable: the features themselves have seen the row.
+(Rasmussen & Williams 2006, eqs. 5.10 to 5.12). A row of weight w stands for w repetitions, all of
+which are left out: then :math:`1 - w_n h_n` takes the place of :math:`1 - h_n` in the residual, and
+the variance is :math:`\beta^{-1} (1 + h_n / (1 - w_n h_n))`. For a linearised network
+it is an approximation, and too favourable: the features themselves have seen the row.
 
 **Noise.** Targets that can't be negative scatter more where they are large; counts of rare events
 and faults of instruments have tails. With the noise :math:`s` of training and the pooled mean
@@ -132,16 +134,31 @@ def baseline_share(
     return float(stacking_weights(torch.stack([baseline, together]), weight)[0])
 
 
-def left_out(law: NormalMixture, y: Tensor) -> NormalMixture:
-    """Distribution of every row given all others, the mixture of S models.
+def left_out(law: NormalMixture, y: Tensor, weight: Tensor) -> NormalMixture:
+    """Predict every row from all others.
 
-    ``law``: of every row given all rows, (S, N, T); a row of weight w is one of w repetitions.
-    ``y`` (N, T).
+    A row of weight w stands for w repetitions. All of them are left out, or the prediction would
+    be made by a model that has seen the same row.
+
+    Parameters
+    ----------
+    law : NormalMixture
+        Predictive distributions of the training rows, (S, N, T): function values and noise.
+    y : Tensor of shape (N, T)
+        Targets.
+    weight : Tensor of shape (N,)
+        Sample weights.
+
+    Returns
+    -------
+    NormalMixture
+        Leave-one-out predictive distribution of one repetition of every row, (S, N, T).
     """
     noise = law.noise_variance
-    leverage = (law.variance / noise).clamp(0.0, 1.0 - 1e-6)
-    rest = 1.0 - leverage
-    return NormalMixture(y - (y - law.loc) / rest, noise * leverage / rest, noise, law.log_weights)
+    leverage = law.variance / noise  # of one repetition
+    remaining = (1.0 - weight.unsqueeze(1) * leverage).clamp(1e-6, 1.0)
+    loc = y - (y - law.loc) / remaining
+    return NormalMixture(loc, law.variance / remaining, noise, law.log_weights)
 
 
 @dataclass(frozen=True)

@@ -431,10 +431,11 @@ def _left_out(
         each = leverage.to(rows.x).mT / (share * rows.weight).unsqueeze(1)  # of one repetition
         noise = members.noise_scale(members_model).to(rows.x).square().unsqueeze(1)
         outputs = members_model.network.forward(theta, rows.x)
-        laws["members"] = left_out(NormalMixture(outputs, noise * each, noise), rows.y)
+        law = NormalMixture(outputs, noise * each, noise)
+        laws["members"] = left_out(law, rows.y, rows.weight)
     for name, fit in (("modes", modes), ("linear", linear)):
         if fit is not None:
-            laws[name] = fit.without_each(rows.x, rows.y)
+            laws[name] = fit.without_each(rows)
     return laws, {kind: law.log_prob(rows.y) for kind, law in laws.items()}, rows
 
 

@@ -104,7 +104,7 @@ class Refitting:
         jobs = [partial(refit, network, theta_m, prior, rows) for theta_m, prior in each]
         for member, logits, terms in side_by_side(jobs, n_jobs):
             members.append(member)
-            left_out.append(without_itself(logits, terms))
+            left_out.append(without_itself(logits, terms, rows.weight))
         together = RefittedMembers.of(members)
         if not isinstance(self.variance_scale, str):
             return Refitted(together, float(self.variance_scale))

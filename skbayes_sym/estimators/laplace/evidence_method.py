@@ -150,15 +150,16 @@ class ModesFit:
             total = np.logaddexp(total, alone + gap.estimate(normal, generator=generator).value)
         return float(total)
 
-    def without_each(self, x: Tensor, y: Tensor) -> NormalMixture:
-        """Distributions of targets (N, T) by all other rows, a draw a mode."""
+    def without_each(self, data: Data) -> NormalMixture:
+        """Predict the targets of every row from all others, one component per mode."""
+        x, y, weight = data
         modes = self.search.modes
         parts = (t.to(x) for t in (modes.theta, modes.factor, modes.shares))
         networks = LinearisedModes(self.network, *parts)
         mean, covariance = networks.outputs(x)
         noise = modes.noise_precision.to(x).reciprocal().unsqueeze(1)
         variance, log_weights = covariance.diagonal(dim1=-2, dim2=-1), networks.weight.log()
-        return left_out(NormalMixture(mean, variance, noise, log_weights), y)
+        return left_out(NormalMixture(mean, variance, noise, log_weights), y, weight)
 
     def report(self, data: Training, tol: object, *, warns: bool) -> None:
         """Log what was found, and warn of a best mode that still moved at the end."""
@@ -376,8 +377,9 @@ class _Searches(NamedTuple):
         if search.has_ended or len(modes.theta) == 1:
             return fit
         rows = chosen_rows(self.data.n_rows).to(self.data.device)
-        x, y, weight = (t[rows] for t in self.data.double_data)
-        density = fit.without_each(x, y).log_prob_of_draws(y) @ weight / weight.sum()
+        subsample = Data(*(t[rows] for t in self.data.double_data))
+        density = fit.without_each(subsample).log_prob_of_draws(subsample.y) @ subsample.weight
+        density = density / subsample.weight.sum()
         evidence = modes.score / self.data.total_weight
         near = torch.stack([s > s.max() - effort.most_behind for s in (density, evidence)]).any(0)
         return replace(fit, search=fit.search.of(near.nonzero().flatten()))

@@ -126,7 +126,7 @@ def scale_by_left_out(state: SiteState, data: Data, most_rows: int = 5000) -> fl
     y, weight = data.y[chosen], data.weight[chosen]
     value, gradient, curvature = (t[chosen] for t in state.terms)
     logits = LinearisedOutputs(state.mean[chosen], state.output_covariance[chosen])
-    left_out = without_itself(logits, Terms(-value, -gradient, curvature))
+    left_out = without_itself(logits, Terms(-value, -gradient, curvature), weight)
     losses = left_out_losses([left_out], y, VARIANCE_SCALES) @ weight
     return VARIANCE_SCALES[int(losses.argmin())]
 

@@ -158,7 +158,7 @@ class Linear:
             known = None if density is None else torch.as_tensor(density)
             return Fit(OfEstimator(labels), known, is_final=True)
         part = OfEstimator(BayesianLinearRegressor(device="cpu").fit(x, y, weight))
-        return Fit(part, left_out(part.law(task.rows.x), task.y))
+        return Fit(part, left_out(part.law(task.rows.x), task.y, task.weight))
 
 
 class Process:

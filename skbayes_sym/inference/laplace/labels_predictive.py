@@ -130,24 +130,42 @@ class LeftOut(NamedTuple):
     root: Tensor  # (N, K, K), of the covariance: root root'
 
 
-def without_itself(logits: LinearisedOutputs, terms: Terms) -> LeftOut:
-    """The law of every row's logits without the row's own term; approximately."""
+def without_itself(logits: LinearisedOutputs, terms: Terms, weight: Tensor) -> LeftOut:
+    """Approximate the distribution of every row's logits without the row's own term.
+
+    Parameters
+    ----------
+    logits : LinearisedOutputs
+        Mean (N, K) and covariance (N, K, K) of the logits.
+    terms : Terms
+        Derivatives of the negative log likelihood of one repetition of every row.
+    weight : Tensor of shape (N,)
+        Sample weights: a row of weight w stands for w repetitions, all of which are left out.
+
+    Returns
+    -------
+    LeftOut
+        Mean and root of the covariance.
+    """
+    slope = terms.slope * weight.unsqueeze(1)
+    curvature = terms.curvature * weight.reshape(-1, 1, 1)
     root = symmetric_root(logits.covariance)
-    leverage, vectors = torch.linalg.eigh(root @ terms.curvature @ root)
+    leverage, vectors = torch.linalg.eigh(root @ curvature @ root)
     # A row that determines its own logits leaves none behind.
     wider = (1.0 - leverage.clamp(0.0, 1.0 - 1e-6)).rsqrt()
     root = root @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
-    shift = root @ (root.mT @ terms.slope.unsqueeze(-1))
+    shift = root @ (root.mT @ slope.unsqueeze(-1))
     return LeftOut(logits.mean + shift.squeeze(-1), root)
 
 
 def leave_one_out(problem: LabelsEvidence, laws: Modes | RefinedModes) -> list[LeftOut]:
-    """Approximately, by every law. Of a row with weight w one of its w repetitions is left out."""
+    """Approximate leave-one-out logits of every row by each of the posteriors."""
     left_out = []
     for i, covariance in enumerate(laws.covariance):
         logits = problem.logits(laws.theta[i], covariance)
         root = None if laws.root is None else laws.root[i]
-        left_out.append(without_itself(logits, LabelTerms(logits.mean, root).terms(problem.data.y)))
+        terms = LabelTerms(logits.mean, root).terms(problem.data.y)
+        left_out.append(without_itself(logits, terms, problem.data.weight))
     return left_out
 
 

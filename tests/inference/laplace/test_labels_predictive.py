@@ -137,6 +137,7 @@ def test_exchanging_classes_exchanges_probabilities(variance_scale, atol):
 @pytest.mark.parametrize("averaged", [False, True], ids=["mode", "refined"])
 def test_leaving_out_is_near_to_fitting_without_the_row(n_outputs, n_classes, averaged):
     data = class_data(n=15, n_classes=n_classes)
+    data = data._replace(weight=1.0 + torch.arange(15, dtype=torch.float64) % 2)
 
     def law(rows):
         problem = class_problem(rows, n_outputs=n_outputs)
@@ -155,17 +156,28 @@ def test_leaving_out_is_near_to_fitting_without_the_row(n_outputs, n_classes, av
         exact.append(probabilities[row, data.y[row]].log())
     exact = torch.stack(exact)
     assert (log_p - exact).abs().mean() < 0.1
-    assert (log_p - exact).abs().mean() < 0.25 * (within - exact).abs().mean()
+    assert (log_p - exact).abs().mean() < 0.35 * (within - exact).abs().mean()
 
 
-def test_the_scale_with_the_least_loss_is_chosen_and_weights_are_repetitions():
+def test_the_scale_with_the_least_loss_is_chosen():
+    problem = class_problem(class_data(n=12), (3,))
+    found = choose_variance_scale(problem, modes_of(problem, n=2, max_iter=8))
+    assert found.chosen == VARIANCE_SCALES[int(found.log_losses.argmin())]
+
+
+def test_all_repetitions_of_a_row_are_left_out():
+    """A row that repeats would otherwise be predicted by a model that has seen it."""
     weighted, rows = repeated(class_data(n=12))
-    found = []
+    left_out = []
     for data in (weighted, rows):
         problem = class_problem(data, (3,))
-        found.append(choose_variance_scale(problem, modes_of(problem, n=2, max_iter=8)))
-    torch.testing.assert_close(found[0].log_losses, found[1].log_losses)
-    assert found[0].chosen == VARIANCE_SCALES[int(found[0].log_losses.argmin())]
+        (law,) = leave_one_out(problem, modes_of(problem, n=1, max_iter=8))
+        left_out.append(LabelTerms(*law).log_likelihood(data.y))
+    n_repeated = weighted.weight.long()
+    twin = left_out[1][n_repeated.cumsum(0) - 1]
+    once = n_repeated == 1
+    torch.testing.assert_close(left_out[0][once], twin[once])
+    assert bool((left_out[0][~once] < twin[~once]).all())
 
 
 def test_a_row_thrown_far_away_does_not_decide(monkeypatch):

@@ -94,15 +94,18 @@ def test_the_baseline_has_its_stacking_weight_beside_the_kinds_together():
     assert 0.0 < baseline_share(linear, {"modes": modes}, {"modes": 1.0}, ROWS) < 1.0
 
 
-def test_left_out_rows_are_those_of_refits(generator):
-    """A Bayesian linear model at fixed scales, fitted again without each row."""
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 2.0, 10.0]], ids=["ones", "repetitions"])
+def test_left_out_rows_are_those_of_refits(weights, generator):
+    """A Bayesian linear model at fixed scales, fitted again without all repetitions of a row."""
+    weight = torch.tensor(weights, dtype=torch.float64).repeat(9 // len(weights))
     x = torch.randn(9, 3, generator=generator, dtype=torch.float64)
     y = torch.randn(9, 2, generator=generator, dtype=torch.float64)
     noise = torch.tensor([0.3, 0.8], dtype=torch.float64)  # variances of two targets
 
     def posterior(rows, t):
-        precision = x[rows].T @ x[rows] / noise[t] + torch.eye(3).double()
-        return torch.linalg.solve(precision, x[rows].T @ y[rows, t]) / noise[t], precision.inverse()
+        weighted = (weight[rows, None] * x[rows]).T / noise[t]
+        precision = weighted @ x[rows] + torch.eye(3).double()
+        return torch.linalg.solve(precision, weighted @ y[rows, t]), precision.inverse()
 
     expected = torch.zeros(9, dtype=torch.float64)
     fitted, leverage = torch.empty_like(y), torch.empty_like(y)
@@ -115,7 +118,7 @@ def test_left_out_rows_are_those_of_refits(generator):
             scale = (x[n] @ covariance @ x[n] + noise[t]).sqrt()
             expected[n] += torch.distributions.Normal(x[n] @ mean, scale).log_prob(y[n, t])
     law = NormalMixture(fitted[None], (leverage * noise)[None], noise)
-    assert_close(left_out(law, y).log_prob(y), expected)
+    assert_close(left_out(law, y, weight).log_prob(y), expected)
 
 
 X = torch.linspace(-1.0, 1.0, 7, dtype=torch.float64).unsqueeze(1)
