@@ -4,8 +4,10 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from math import inf
 from numbers import Integral, Real
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,6 +79,27 @@ _BLOCKS = 100  # of a fit, that callbacks see
 
 OnStep = Callable[[int, Mapping[str, float]], bool]
 
+# Time at which fits stop, in seconds of `time.monotonic`. Callbacks could do this too, but
+# scikit-learn has none before version 1.9.
+_deadline: ContextVar[float] = ContextVar("_deadline", default=inf)
+
+
+@contextmanager
+def fit_deadline(seconds: float) -> Iterator[None]:
+    """Stop the fits inside after the block of steps in which the deadline passes.
+
+    Parameters
+    ----------
+    seconds : float
+        Deadline as a value of `time.monotonic`; infinite for none. An earlier deadline set by a
+        surrounding fit stays in force. Worker processes don't know of it.
+    """
+    token = _deadline.set(min(seconds, _deadline.get()))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
 
 class Schedule(NamedTuple):
     """When an optimiser stops, and how its steps shrink."""
@@ -140,12 +163,13 @@ class Run:
         return {**attributes, "n_iter_": n_iter, "stop_reason_": "interrupted"}
 
     def end_block(self) -> bool:
-        """Report a finished block; True if a callback asks to stop."""
+        """Report a finished block; True if a callback or the deadline ends the fit."""
         self._n_steps += 1
-        stop, block, self._block = False, self._block, None
+        stop = monotonic() > _deadline.get()
+        block, self._block = self._block, None
         if block is not None:
             ended = {**self._task, "reconstruction_attributes": self._reconstruct}
-            stop = bool(block.call_on_fit_task_end(**ended))
+            stop = bool(block.call_on_fit_task_end(**ended)) or stop
         if self._start is not None and self._n_blocks > 1:
             # Log once, after the first block, how long the fit may take.
             seconds, self._start = perf_counter() - self._start, None

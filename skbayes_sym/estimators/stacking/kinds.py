@@ -6,7 +6,6 @@ rows, `Fit` is the answer.
 """
 
 import inspect
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from sklearn import config_context
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
@@ -316,22 +315,6 @@ def _of_boosting(model: Any, n_classes: int) -> Trees:
     return _joined(parts, values, depth, rounds=False)
 
 
-@dataclass(frozen=True)
-class Deadline:
-    """A callback that ends a fit when time is up."""
-
-    seconds: float  # of time.monotonic()
-
-    def _pass(self, *_: Any, **task: Any) -> None:
-        """Do nothing."""
-
-    setup = teardown = on_fit_task_begin = _pass
-
-    def on_fit_task_end(self, estimator: BaseEstimator, context: Any, **task: Any) -> bool:
-        """Say whether time is up."""
-        return time.monotonic() > self.seconds
-
-
 @dataclass(eq=False)
 class Networks:
     """The pool of networks, with its approximate left-out rows."""
@@ -406,7 +389,6 @@ class Networks:
         model.set_params(**settings, random_state=task.seed % 2**32, device=task.device)
         model.warm_start = last is not None
         is_free = task.deadline == float("inf")  # other processes wouldn't hear of it
-        model.set_callbacks(*([] if is_free else [Deadline(task.deadline)]))
         model.set_params(n_jobs=task.n_jobs if is_free else None)
         x, y, weight = task.arrays
         with warnings.catch_warnings(), config_context(skip_parameter_validation=True):
