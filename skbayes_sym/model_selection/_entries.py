@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +15,15 @@ from sklearn.utils.validation import check_array
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
 from skbayes_sym.estimators.factorization.entries import (
+    frame_labels,
     is_listed,
     listed_parts,
     observed_entries,
-    times_of,
     with_entries,
+    without_mask,
 )
+from skbayes_sym.estimators.factorization.frames import check_columns, entry_times
+from skbayes_sym.estimators.factorization.labels import labels_like
 from skbayes_sym.estimators.factorization.predictions import PredictsEntries
 from skbayes_sym.numerics.arguments import check_count, shown
 
@@ -40,15 +44,19 @@ class EntryKFold:
     by : {"entries", "rows", "columns", "time"}, default="entries"
         What is dealt out to the folds: single entries; rows or columns with all their entries,
         users or films that the fit then hasn't seen; or stretches of time, each predicted from what
-        came before it (the earliest of ``n_splits + 1`` is in no test fold). Times stand in a
-        frame's column called time, timestamp or date.
+        came before it (the earliest of ``n_splits + 1`` is in no test fold). Entries of the same
+        time stay together. Times stand in a frame's column called time, timestamp or date, or in
+        the one that ``columns`` names. They are numbers, dates, or words that are dates in one
+        format; words that could be either day/month or month/day are refused.
     shuffle : bool, default=True
         Whether to deal out at random; otherwise in order, one after the other to each fold in turn.
         Times are in order always.
     random_state : int, RandomState instance or None, default=None
         Order if ``shuffle``.
-    columns : "auto" or tuple of str, default="auto"
-        Columns of a frame that hold rows, columns and values, as the model takes them.
+    columns : "auto", tuple of str or dict, default="auto"
+        Columns of a frame that hold rows, columns and values, as the model takes them, such as
+        ``{"time": "when"}``. `cross_validate_entries` replaces "auto" by the ``columns`` of the
+        model.
 
     Examples
     --------
@@ -69,6 +77,7 @@ class EntryKFold:
             raise ValueError(f"n_splits must be an integer of at least 2, got {n_splits!r}.")
         if not isinstance(by, str) or by not in _BY:
             raise ValueError(f"by must be one of {_BY}, got {by!r}.")
+        check_columns(columns)
         self.n_splits = int(n_splits)
         self.by = by
         self.shuffle = shuffle
@@ -99,10 +108,17 @@ class EntryKFold:
         if len(place) < k:
             raise ValueError(f"n_splits={k} is more than the {len(place)} observed entries.")
         if self.by == "time":
-            times = times_of(X)[place]
-            order = np.argsort(times, kind="stable")
-            fold = np.empty(len(place), dtype=np.int64)
-            fold[order] = np.arange(len(place)) * (k + 1) // len(place) - 1
+            times = entry_times(X, self.columns)[place]
+            # Entries of the same time are in the same fold, so all training entries are earlier.
+            first = np.searchsorted(np.sort(times), times)
+            fold = first * (k + 1) // len(place) - 1
+            empty = np.setdiff1d(np.arange(k), fold)
+            if empty.size:
+                n_times = len(np.unique(times))
+                raise ValueError(
+                    f"n_splits={k} leaves folds without entries: there are {n_times} different "
+                    "times, and entries of the same time stay together. Use fewer splits."
+                )
             for i in range(k):
                 yield np.sort(place[fold < i]), np.sort(place[fold == i])
             return
@@ -123,7 +139,9 @@ def _entries_of(X: Any, columns: Any) -> tuple[Array, Array, Array, Array]:
     """Observed entries in their order: labels or positions, values, and places in the list."""
     if not is_listed(X, columns):
         seen = observed_entries(_checked(X))
-        return *seen[:3], np.arange(len(seen.values))
+        row_labels, column_labels = frame_labels(X)
+        seen = seen._replace(row_labels=row_labels, column_labels=column_labels)
+        return *seen.labelled, seen.values, np.arange(len(seen.values))
     rows, places, values, _ = listed_parts(X, columns)
     place = np.flatnonzero(~np.isnan(values))
     return rows[place], places[place], values[place], place
@@ -132,8 +150,13 @@ def _entries_of(X: Any, columns: Any) -> tuple[Array, Array, Array, Array]:
 def _part(X: Any, columns: Any, place: Array) -> Any:
     """Some of the entries, as a fit takes them."""
     if isinstance(X, tuple):
-        return tuple(safe_indexing(np.asarray(part), place) for part in X)
-    return safe_indexing(X, place) if is_listed(X, columns) else with_entries(X, place)
+        return tuple(part[place] for part in listed_parts(X) if part is not None)
+    if is_listed(X, columns):
+        return safe_indexing(X, place)
+    part = with_entries(_checked(X), place)
+    if hasattr(X, "index") and hasattr(X, "columns"):  # labels find their features by name
+        return type(X)(part, index=X.index, columns=X.columns)
+    return part
 
 
 def cross_validate_entries(
@@ -195,9 +218,11 @@ def cross_validate_entries(
     for name, argument in {"scoring": scoring, "params": params}.items():
         if argument is not None and not isinstance(argument, Mapping):
             raise TypeError(f"{name} must be a dict, got {shown(argument)}.")
-    columns = vars(estimator).get("columns", "auto")
+    columns = getattr(estimator, "columns", "auto")
+    if isinstance(splitter, EntryKFold) and isinstance(splitter.columns, str):
+        splitter = copy(splitter)
+        splitter.columns = columns
     is_list = is_listed(X, columns)
-    X = X if is_list else _checked(X)
     *parts, place = _entries_of(X, columns)
     runs = Parallel(n_jobs=n_jobs)(
         delayed(_fit_and_score)(
@@ -307,6 +332,9 @@ class RankingScorer:
         if not kept.any():
             raise ValueError(f"no entry of X is relevant, at least {self.relevant}.")
         asked, whose = np.unique(rows[kept], return_inverse=True)
+        known = getattr(estimator, "column_labels_", None)
+        if known is not None:
+            columns = labels_like(columns, known, "columns of X")
         relevant: list[set[Any]] = [set() for _ in asked]
         for i, column in zip(whose.tolist(), columns[kept].tolist(), strict=True):
             relevant[i].add(column)
@@ -339,6 +367,6 @@ def _ranking_score(metric: str, n: int, hits: Array, n_relevant: int) -> float:
 def _checked(X: Any) -> Any:
     with numbers_due("X"):
         return check_array(
-            X, accept_sparse=("csr", "csc", "coo"), dtype=(np.float64, np.float32),
+            without_mask(X), accept_sparse=("csr", "csc", "coo"), dtype=(np.float64, np.float32),
             ensure_all_finite="allow-nan", input_name="X",
         )  # fmt: skip

@@ -252,6 +252,9 @@ class Encoder:
                 "kind": "strings", "dtype": array.dtype.str, "shape": list(array.shape),
                 "items": array.ravel().tolist(),
             }  # fmt: skip
+        if array.dtype.kind in "mM" and isinstance(value, np.ndarray):
+            counts = self._encode_array(array.view(np.int64), name)
+            return {"kind": "dates", "dtype": array.dtype.str, "counts": counts}
         if array.dtype.name not in _NUMBERS:
             raise _unfit(value, name)
         # Sums depend on the order in memory in their last digits: keep it.
@@ -342,6 +345,13 @@ class Decoder:
         self._spend(dtype.itemsize * len(items))
         return np.array(items, dtype=dtype).reshape(e["shape"])
 
+    def dates(self, e: Encoded) -> Array:
+        dtype = np.dtype(e["dtype"])
+        counts = self.decode(e["counts"])
+        if dtype.kind not in "mM" or not isinstance(counts, np.ndarray) or counts.dtype != np.int64:
+            raise ValueError(f"dates of dtype {dtype}")
+        return counts.view(dtype)
+
     def network(self, e: Encoded) -> ModuleNetwork:
         channels, height, width = map(int, e["input_shape"])
         n_outputs = int(e["n_outputs"])
@@ -377,6 +387,7 @@ _KINDS: dict[str, Callable[[Decoder, Encoded], Any]] = {
     "number": lambda d, e: d.array(e)[()],
     "tensor": lambda d, e: torch.as_tensor(d.array(e)),
     "strings": Decoder.strings,
+    "dates": Decoder.dates,
     "list": Decoder.items,
     "tuple": lambda d, e: tuple(d.items(e)),
     "dict": Decoder.pairs,

@@ -1,7 +1,7 @@
 """Observed entries of a matrix with missing ones, dense or sparse, or of a list of them."""
 
-import re
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,8 +10,10 @@ import torch
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators.factorization.frames import frame_names, list_columns
+from skbayes_sym.estimators.factorization.labels import as_labels, labels_like
 from skbayes_sym.inference.factorization.incidence import Entries, entries
-from skbayes_sym.numerics.arguments import is_frame
+from skbayes_sym.numerics.arguments import is_frame, shown
 
 
 class Observed(NamedTuple):
@@ -79,11 +81,21 @@ def frame_labels(X: Any) -> tuple[Array | None, Array | None]:
     if not is_frame(X):
         return None, None
     named = list[Array | None]()
-    for labels in map(np.asarray, (X.index, X.columns)):
-        array = labels.astype(str) if labels.dtype.kind == "O" else labels
+    n_rows = len(X)
+    index = X.index if hasattr(X, "index") else np.arange(n_rows)  # polars and pyarrow have none
+    for name, labels in (("the index of X", index), ("columns of X", frame_names(X))):
+        array = as_labels(labels, name)
         is_numbered = array.dtype.kind in "iu" and np.array_equal(array, np.arange(len(array)))
         named.append(None if is_numbered or len(np.unique(array)) < len(array) else array)
     return named[0], named[1]
+
+
+def without_mask(X: Any) -> Any:
+    """X with NaN in place of masked values, if it is one of NumPy's masked arrays."""
+    if not np.ma.isMaskedArray(X):
+        return X
+    mask = np.ma.getmaskarray(X)
+    return np.where(mask, np.nan, np.ma.getdata(X)) if mask.any() else np.ma.getdata(X)
 
 
 def observed_entries(X: Any) -> Observed:
@@ -163,117 +175,27 @@ def warn_of_empty(observed: Observed, *, is_told: Sequence[bool]) -> None:
         )
 
 
-# How the columns of a list are called; any of them may have an end such as "_id".
-_STEMS = {
-    "row": "row|user|customer|reviewer|member|client|person",
-    "column": "column|item|movie|film|product|book|song|track|artist|article|business",
-    "value": "value|rating|score|star",
-    "weight": "weight",
-    "time": "time|date",
-}
-_END = r"s?[ _.:-]*(id|no|nr|key|code|idx|index|stamp)?s?"
-
-
-def list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> list[Hashable] | None:
-    """Columns of a frame that hold rows, columns, values and maybe weights; None of a matrix.
-
-    ``valued``: whether it must have values.
-
-    Raises ValueError if the columns that were named aren't there, or several could be meant, or
-    the frame is no matrix by the look of it.
-    """
-    if not is_frame(X):
-        return None
-    names, most = list(X.columns), 4 if valued else 2
-    if not isinstance(columns, str):
-        missing = [name for name in columns[:most] if name not in names]
-        if missing:
-            raise ValueError(f"columns={tuple(columns)!r} names {missing}, X has {names}.")
-        return list(columns[:most])
-    by_role = [_column_of(names, role) for role in ("row", "column", "value", "weight")]
-    if None in by_role[: 3 if valued else 2]:
-        _require_matrix(X, names)
-        return None
-    return [name for name in by_role[:most] if name is not None]
-
-
-def context_columns(X: Any, context: Any, columns: Any) -> Any:
-    """Columns of a frame that are the context of its entries, by name.
-
-    Raises ValueError if X isn't a frame that has them besides rows, columns and values.
-    """
-    names = [context] if isinstance(context, str) else list(context)
-    taken = list_columns(X, columns)
-    others = [] if taken is None else [name for name in X.columns if name not in taken]
-    missing = [name for name in names if name not in others]
-    if missing:
-        had = f"X has {others} besides" if others else "X is no frame with more than"
-        raise ValueError(f"{context=} names {missing}, but {had} rows, columns and values.")
-    return X[names]
-
-
 def is_listed(X: Any, columns: Any = "auto") -> bool:
     """Whether X is a list of entries: a tuple, or a frame whose columns say so."""
     return isinstance(X, tuple) or list_columns(X, columns) is not None
-
-
-def _column_of(names: Sequence[Hashable], role: str) -> Hashable | None:
-    """The column of that role: the one so called, else the one that begins so."""
-    for pattern in (f"({_STEMS[role]}){_END}", f"({_STEMS[role]}).*"):
-        matching = [name for name in names if re.fullmatch(pattern, str(name), re.IGNORECASE)]
-        if len(matching) == 1:
-            return matching[0]
-        if len(matching) > 1 and pattern.endswith(_END):
-            raise ValueError(
-                f"{matching} of X may all be the {role}s of a list of entries: say which, by "
-                "columns=(rows, columns, values)."
-            )
-    return None
-
-
-def label_column(names: Sequence[Hashable], role: str) -> Hashable | None:
-    """The only column that is called as one of labels of that role."""
-    matching = [n for n in names if re.fullmatch(f"({_STEMS[role]}){_END}", str(n), re.IGNORECASE)]
-    return matching[0] if len(matching) == 1 else None
-
-
-def times_of(X: Any) -> Array:
-    """Times of the entries of a frame; ValueError if no column is called so."""
-    name = _column_of(list(X.columns), "time") if is_frame(X) else None
-    if name is None:
-        raise ValueError("X has no column of times: a frame with one that is called so is due.")
-    return np.asarray(X[name])
-
-
-def _require_matrix(X: Any, names: list[Hashable]) -> None:
-    """Refuse a frame that looks like a list of entries whose columns have other names."""
-    kinds = [np.asarray(X[name]).dtype.kind for name in names]
-    ids = [name for name, kind in zip(names, kinds, strict=True) if kind in "iuOUS"]
-    words = [name for name, kind in zip(names, kinds, strict=True) if kind in "OUSmM"]
-    looks_so = 3 <= len(names) <= 5 and len(ids) >= 2 and len(X) > 1
-    if looks_so and not words:
-        first, second = (np.asarray(X[name]) for name in ids[:2])
-        n_pairs = len(np.unique(np.stack([first, second]), axis=1).T)
-        sizes = len(np.unique(first)), len(np.unique(second))
-        looks_so = n_pairs == len(X) and max(sizes) < len(X) and min(sizes) > 10
-    if looks_so or (words and len(names) >= 3):
-        raise ValueError(
-            f"X has columns {names}. Of a list of entries say which hold rows, columns and values: "
-            f"columns=({', '.join(map(repr, names[:3]))}), say. A matrix of numbers is taken as "
-            "X.to_numpy()."
-        )
 
 
 # Labels of rows and of columns, values (NaN is missing) and weights, (N,) each, as listed.
 EntryList = tuple[Array, Array, Array, Array | None]
 
 
-def with_labels(observed: Observed, side: int, more: Array) -> Observed:
-    """The entries of a list with these labels, sorted, among those of its rows (0) or columns."""
+def with_labels(observed: Observed, side: int, more: Array, name: str) -> Observed:
+    """The entries of a list with these labels, sorted, among those of its rows (0) or columns.
+
+    ``name``: of the features whose labels they are, in messages.
+    """
     if side == 1:
-        return with_labels(observed.transposed, 0, more).transposed
+        return with_labels(observed.transposed, 0, more, name).transposed
     old, m = observed.row_labels, observed.shape[1]
-    if old is None or not len(np.setdiff1d(more, old)):
+    if old is None:
+        return observed
+    more = labels_like(more, old, f"labels of {name}", "labels of the entries")
+    if not len(np.setdiff1d(more, old)):
         return observed
     labels = np.union1d(old, more)
     rows = np.searchsorted(labels, old).astype(np.int32)[observed.rows]
@@ -343,22 +265,6 @@ def warn_of_other_values(observed: Observed) -> None:
         )
 
 
-def as_labels(raw: Any, name: Hashable) -> Array:
-    """Labels as numbers or words, (N,). Raises ValueError where one is missing."""
-    labels = np.asarray(raw)
-    if labels.ndim != 1:
-        raise ValueError(f"{name} of a list of entries must be 1D, got shape {labels.shape}.")
-    with np.errstate(invalid="ignore"):
-        is_missing = np.array([v is None or v != v or str(v) in ("<NA>", "NaT") for v in labels]) \
-            if labels.dtype.kind == "O" else labels != labels  # fmt: skip
-    if is_missing.any():
-        raise ValueError(
-            f"{name} is missing in {np.count_nonzero(is_missing)} entries, the first at position "
-            f"{np.argmax(is_missing)}: an entry must say whose it is. Leave these out."
-        )
-    return labels.astype(str) if labels.dtype.kind == "O" else labels
-
-
 def _coded(labels: Array) -> tuple[Array, Array]:
     """Distinct labels in their order, and each one's place among them, int32."""
     if labels.dtype.kind in "iu" and len(labels):
@@ -374,7 +280,16 @@ def _coded(labels: Array) -> tuple[Array, Array]:
 
 
 def _numbers(raw: Any, name: Hashable) -> Array:
-    numbers = np.asarray(raw)
+    """Values as float32 or float64, (N,); what is missing or masked is NaN."""
+    numbers = np.asarray(without_mask(raw))
+    if numbers.dtype.kind == "O":  # of pandas' nullable dtypes, or Decimal
+        missing = [value is None or type(value).__name__ == "NAType" for value in numbers]
+        has_words = any(isinstance(value, str | bytes) for value in numbers)
+        with suppress(TypeError, ValueError):
+            numbers = numbers if has_words else np.where(missing, np.nan, numbers).astype(float)
     if numbers.ndim != 1 or numbers.dtype.kind not in "fiub":
-        raise ValueError(f"{name} of a list of entries must be numbers, 1D; got {raw!r}.")
+        raise ValueError(
+            f"{name} of a list of entries must be numbers, 1D; got {numbers.dtype} of shape "
+            f"{numbers.shape} such as {shown(numbers[:2].tolist())}."
+        )
     return numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)

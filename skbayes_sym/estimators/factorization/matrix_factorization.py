@@ -96,9 +96,12 @@ class SymVIMatrixFactorization(PredictsEntries):
     implicit : bool or {"rows", "columns"}, default=False
         Whether to take as features which entries were observed at all, of rows, of columns or of
         both (the implicit part of SVD++). It helps where people rate what they like.
-    columns : "auto" or tuple of str, default="auto"
-        Columns of a frame that hold a list of entries: of rows, of columns, of values, and maybe of
-        weights. "auto" knows them by names such as "userId", "movie_id" and "rating".
+    columns : "auto", tuple of str or dict, default="auto"
+        Columns of a frame that hold a list of entries: a tuple ``(rows, columns, values)`` or
+        ``(rows, columns, values, weights)``, or a dict with any of the keys "row", "column",
+        "value", "weight" and "time". "auto", and what a dict leaves out, goes by well-known names
+        such as "userId", "movie_id" and "rating"; weights are used only if they are named. A frame
+        without such columns is a matrix.
     context : str or tuple of str, optional
         Further columns of such a frame that say when, where or how an entry was made, such as
         ("hour", "device"). They have linear effects, whose scale is learned; words and missing
@@ -235,7 +238,7 @@ class SymVIMatrixFactorization(PredictsEntries):
         "noise_std": [StrOptions({"learn"}), Interval(Real, 0, None, closed="neither")],
         "prior": [StrOptions({"learn", "ard"}), Interval(Real, 0, None, closed="neither")],
         "implicit": ["boolean", StrOptions({"rows", "columns"})],
-        "columns": [StrOptions({"auto"}), tuple, list],
+        "columns": [StrOptions({"auto"}), tuple, list, dict],
         "context": [str, tuple, list, None],
         "standardize": ["boolean", StrOptions({"center", "scale"})],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -267,8 +270,10 @@ class SymVIMatrixFactorization(PredictsEntries):
             NaN is missing. In a sparse matrix what isn't stored is missing, and a stored zero is an
             observed zero. A list of entries is a tuple ``(rows, columns, values)`` of 1D arrays, or
             a frame as it was read (``columns``); its rows and columns are labels, sorted in
-            `row_labels_` and `column_labels_`. A fourth part, or a column "weight", says how often
-            an entry counts.
+            `row_labels_` and `column_labels_`. Ids that are integers, integral floats or text are
+            the same label. An entry that is listed twice was observed twice. A fourth part, or a
+            column of weights that ``columns`` names, says how often an entry counts. Masked values
+            of a masked array are missing.
         y : None
             Ignored.
         row_features : array-like, sparse matrix or DataFrame of shape (n_rows, n_features)

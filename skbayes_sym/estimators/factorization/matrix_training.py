@@ -13,11 +13,11 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import dtype_of, resolve_device, worthwhile
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
 from skbayes_sym.estimators._fit.training import LARGEST
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import (
     Observed,
-    context_columns,
     frame_labels,
     is_listed,
     listed_entries,
@@ -26,6 +26,8 @@ from skbayes_sym.estimators.factorization.entries import (
     warn_of_other_values,
     with_labels,
 )
+from skbayes_sym.estimators.factorization.frames import check_columns, context_columns
+from skbayes_sym.estimators.factorization.labels import labels_like
 from skbayes_sym.estimators.factorization.side_features import Described, FeatureCode
 from skbayes_sym.inference.factorization.entry_predictor import FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import as_targets, is_of_classes, with_scale
@@ -67,15 +69,18 @@ class MatrixTraining:
         likelihood = estimator._entry_likelihood()
         observed, checked = observe(estimator, X)
         is_list = is_listed(X, estimator.columns)
-        described = [Described.read(row_features, 0), Described.read(column_features, 1)]
+        described = [
+            Described.read(features, side, estimator.columns)
+            for side, features in enumerate((row_features, column_features))
+        ]
         for side, features in enumerate(described):
             if is_list and features is not None and features.labels is not None:
-                observed = with_labels(observed, side, features.labels)
+                observed = with_labels(observed, side, features.labels, features.name)
         context = None
         if estimator.context:
             table = context_columns(X, estimator.context, estimator.columns)
             weights = np.ones(len(table)) if observed.weights is None else observed.weights
-            told = Described("context", table.iloc[observed.place], None)
+            told = Described("context", safe_indexing(table, observed.place), None)
             context = FeatureCode.of_context(told, weights)
             observed = observed._replace(context=context.encoded(told))
         if is_list:
@@ -206,6 +211,7 @@ class MatrixTraining:
 
 def observe(estimator: BaseEstimator, X: Any) -> tuple[Observed, Any]:
     """The entries of a matrix or a list of entries, and what their precision is read off."""
+    check_columns(estimator.columns)
     if is_listed(X, estimator.columns):
         observed = listed_entries(X, estimator.columns)
         if 0 in observed.shape:
@@ -270,12 +276,11 @@ def joined(old: Listed | None, new: Observed) -> Listed:
         parts = tuple(np.concatenate(pair) for pair in zip(parts, missing, strict=True))
     if old is None:
         return parts[0], parts[1], parts[2], parts[3]
-    for name, before, now in zip(("rows", "columns"), old, parts, strict=False):
-        if (before.dtype.kind in "US") != (now.dtype.kind in "US"):
-            raise ValueError(
-                f"{name} of partial_fit are {now.dtype}, but were {before.dtype} before: give one "
-                "kind of label throughout."
-            )
+    parts = (
+        labels_like(parts[0], old[0], "rows of partial_fit", "rows of earlier calls"),
+        labels_like(parts[1], old[1], "columns of partial_fit", "columns of earlier calls"),
+        *parts[2:],
+    )
     n_old = len(old[0])
     codes = [
         np.unique(np.concatenate(pair), return_inverse=True)[1]

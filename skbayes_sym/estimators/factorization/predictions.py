@@ -14,19 +14,21 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._fit.run import FLOATS
+from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.factorization.entries import (
-    as_labels,
     frame_labels,
     is_listed,
-    list_columns,
     listed_entries,
     observed_entries,
     warn_of_other_values,
+    without_mask,
 )
 from skbayes_sym.estimators.factorization.entry_law import EntryPredictive
 from skbayes_sym.estimators.factorization.fitting import stated
+from skbayes_sym.estimators.factorization.frames import list_columns
+from skbayes_sym.estimators.factorization.labels import as_labels, labels_like
 from skbayes_sym.estimators.factorization.side_features import Described, FeatureCode, of_new_rows
 from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor, law_cov
 from skbayes_sym.inference.factorization.entry_sites import as_targets
@@ -114,7 +116,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
         settings = {"accept_sparse": ("csr", "csc", "coo"), "ensure_all_finite": "allow-nan"}
         with numbers_due("X", ENCODE, X):
-            return validate_data(self, X, reset=reset, dtype=FLOATS, **settings)
+            return validate_data(self, without_mask(X), reset=reset, dtype=FLOATS, **settings)
 
     def transform(self, X: Any, return_std: bool = False, *, row_features: Any = None) -> Any:
         """Posterior means of the row factors given the posterior of V; rows may be new.
@@ -277,7 +279,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         data, labels = self._entries_of(X)
         with one_thread(), torch.no_grad():
             code = self._feature_codes_[0]
-            features = of_new_rows(row_features, code, labels, self._rated(data), 0)
+            features = of_new_rows(row_features, code, labels, self._rated(data), 0, self.columns)
             density = self._predictor().log_density_of_rows(data, features)
         total = density - len(data.value) * float(np.log(self.scale_))
         return total / max(len(data.value), 1)
@@ -409,7 +411,9 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         code = self._feature_codes_[2]
         if code is None or not is_frame(X):
             return None
-        return code.encoded(Described("context", X if place is None else X.iloc[place], None))
+        return code.encoded(
+            Described("context", X if place is None else safe_indexing(X, place), None)
+        )
 
     def _asked(
         self, rows: Any, columns: Any, context: Array | None = None
@@ -476,7 +480,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         predictor = predictor.swapped if side else predictor
         with one_thread(), torch.no_grad():
             code = self._feature_codes_[side]
-            known = of_new_rows(features, code, labels, self._rated(data, side), side)
+            known = of_new_rows(features, code, labels, self._rated(data, side), side, self.columns)
             return predictor.row_posterior(data, predictor.prior_means(known))
 
     def _with_new(self, X: Any, features: Any, side: int) -> Self:
@@ -487,6 +491,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         predictor = predictor.with_rows(self._new_rows(data, labels, features, side))
         model.__dict__.update(stated(predictor.swapped if side else predictor, self.scale_))
         if old is not None:
+            labels = None if labels is None else labels_like(labels, old, f"{name}s")
             if labels is None or len(np.intersect1d(old, labels)):
                 raise ValueError(
                     f"{name}s that are new need labels of their own, got {shown(labels)}: give a "
@@ -523,6 +528,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         units = (self.mean_, self.scale_) if is_scaled else (0.0, 1.0)
 
         def log_density(values: Any) -> Array:
+            values = without_mask(values)
             checked = check_arrays("entries", {"values": len(x)}, values=values)["values"]
             if np.isnan(checked).any():
                 raise ValueError("values holds NaN: leave out the entries that aren't observed.")
@@ -551,8 +557,9 @@ def places(raw: Any, n: int, name: str, labels: Array | None) -> tuple[Array, in
 
     Raises ValueError of positions outside, and of words where labels are numbers.
     """
-    array = np.atleast_1d(np.asarray(raw))
+    raw = [raw] if np.ndim(raw) == 0 else raw
     if labels is None:
+        array = np.asarray(raw)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise ValueError(f"{name} must be a list of integers, got {shown(raw)}.")
         outside = array[(array < 0) | (array >= n)]
@@ -562,12 +569,7 @@ def places(raw: Any, n: int, name: str, labels: Array | None) -> tuple[Array, in
                 f"{outside[0]}. For new ones use with_new_{name}."
             )
         return array.astype(np.int64), 0
-    array = as_labels(array, name)
-    if array.size and (array.dtype.kind in "US") != (labels.dtype.kind == "U"):
-        raise ValueError(
-            f"{name} are {array.dtype} such as {array[0].item()!r}, but labels in fit were "
-            f"{labels.dtype} such as {labels[0].item()!r}."
-        )
+    array = labels_like(as_labels(raw, name), labels, name)
     order = np.argsort(labels)
     place = np.searchsorted(labels, array, sorter=order).clip(max=len(labels) - 1)
     chosen = order[place] if array.size else np.zeros(0, dtype=np.int64)

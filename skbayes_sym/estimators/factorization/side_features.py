@@ -12,7 +12,15 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.columns import Columns, Table, table_of
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
-from skbayes_sym.estimators.factorization.entries import as_labels, label_column
+from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
+from skbayes_sym.estimators.factorization.entries import without_mask
+from skbayes_sym.estimators.factorization.frames import (
+    frame_names,
+    looks_like_id,
+    named_role,
+    well_known,
+)
+from skbayes_sym.estimators.factorization.labels import as_labels, labels_like
 from skbayes_sym.numerics.arguments import is_frame, shown
 
 MOST_FEATURES = 5000  # their inner products are held and factorised
@@ -26,20 +34,28 @@ class Described(NamedTuple):
     labels: Array | None
 
     @classmethod
-    def read(cls, raw: Any, side: int) -> "Described | None":
+    def read(cls, raw: Any, side: int, columns: Any = "auto") -> "Described | None":
         """Features of rows (side 0) or columns (1).
 
-        A frame is labelled by its index, or where that only numbers by a column such as "userId".
+        A frame is labelled by its index. If that only numbers, the labels are in the column that
+        ``columns`` of the estimator names, or in one with a well-known name such as "userId".
+
+        Raises ValueError if several columns could hold the labels, or a label occurs twice.
         """
         name = ("row_features", "column_features")[side]
         if raw is None or not is_frame(raw):
-            return None if raw is None else cls(name, raw, None)
-        index = np.asarray(raw.index)
-        column = None
-        if raw.index.name is None and index.dtype.kind in "iu":
-            column = label_column(list(raw.columns), ("row", "column")[side])
-        if column is not None:
-            index, raw = raw[column], raw.drop(columns=[column])
+            return None if raw is None else cls(name, without_mask(raw), None)
+        if hasattr(raw, "to_pandas") and hasattr(raw, "column_names"):  # of pyarrow
+            raw = raw.to_pandas()
+        is_numbered = not hasattr(raw, "index")
+        index = np.arange(len(raw)) if is_numbered else np.asarray(raw.index)
+        if not is_numbered:
+            is_numbered = raw.index.name is None and index.dtype.kind in "iu"
+        if is_numbered:
+            label_column = _label_column(raw, name, ("row", "column")[side], columns)
+            if label_column is not None:
+                index = raw[label_column]
+                raw = raw[[other for other in frame_names(raw) if other != label_column]]
         labels = as_labels(index, f"the index of {name}")
         if len(np.unique(labels)) < len(labels):
             raise ValueError(f"{name} has several rows of one label: keep one of each.")
@@ -50,19 +66,15 @@ class Described(NamedTuple):
 
         Raises ValueError if there isn't one row for each, naming a label that is missing.
         """
-        if self.labels is None or (labels is None and self.labels.dtype.kind == "U"):
+        if self.labels is None or (labels is None and self.labels.dtype.kind not in "iu"):
             n_rows = self.table.shape[0] if hasattr(self.table, "shape") else len(self.table)
             if n_rows != n:
                 raise ValueError(f"{self.name} has {n_rows} rows, but the matrix has {n} of them.")
             return self
         wanted = np.arange(n) if labels is None else labels
-        order = np.argsort(self.labels)
-        sorted_labels = self.labels[order]
-        if (wanted.dtype.kind == "U") != (sorted_labels.dtype.kind == "U"):
-            raise ValueError(
-                f"{self.name} is labelled by {sorted_labels.dtype} such as {sorted_labels[:1]}, "
-                f"the matrix by {wanted.dtype} such as {wanted[:1]}: set_index(...) says by what."
-            )
+        known = labels_like(self.labels, wanted, f"labels of {self.name}", "labels of the matrix")
+        order = np.argsort(known)
+        sorted_labels = known[order]
         place = np.searchsorted(sorted_labels, wanted).clip(max=len(order) - 1)
         missing = wanted[sorted_labels[place] != wanted]
         if len(missing):
@@ -70,7 +82,28 @@ class Described(NamedTuple):
                 f"{self.name} has no row for {len(missing)} labels of the matrix, such as "
                 f"{shown(missing[0].item())}: add it, or set_index(...) to what labels are."
             )
-        return self._replace(table=self.table.iloc[order[place]], labels=wanted)
+        return self._replace(table=safe_indexing(self.table, order[place]), labels=wanted)
+
+
+def _label_column(table: Any, name: str, role: str, columns: Any) -> Any:
+    """The column of features that holds labels, or None if the order of rows does."""
+    names = frame_names(table)
+    named = named_role(columns, role)
+    if named is not None and named in names:
+        return named
+    found = well_known(names, role)
+    if len(found) > 1:
+        raise ValueError(
+            f"{found} of {name} may all hold the labels of its rows: call "
+            f"{name}.set_index({found[0]!r}), say, and drop the others."
+        )
+    ids = [other for other in names if looks_like_id(other)]
+    if not found and len(ids) == 1 and len(np.unique(np.asarray(table[ids[0]]))) == len(table):
+        raise ValueError(
+            f"{name} has the column {ids[0]!r}, which looks like the labels of its rows: call "
+            f"{name}.set_index({ids[0]!r}). If it is a feature, give it another name."
+        )
+    return found[0] if found else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +133,8 @@ class FeatureCode:
         if described is not None:
             table = None if sp.issparse(described.table) else table_of(described.table)
             columns = None if table is None else Columns.learned(table)
-            names = tuple(map(str, described.table.columns)) if is_frame(described.table) else ()
+            if is_frame(described.table):
+                names = tuple(map(str, frame_names(described.table)))
             values = cls(columns, np.ones(1))._given(described)
             if values.shape[1] > MOST_FEATURES:
                 raise ValueError(
@@ -140,7 +174,7 @@ class FeatureCode:
         """Features in this code, (n, h); words and gaps by columns of their own."""
         name, raw = described.name, described.table
         if is_frame(raw) and self.names:
-            by_name = {str(column): column for column in raw.columns}
+            by_name = {str(column): column for column in frame_names(raw)}
             if not set(self.names) <= set(by_name):
                 raise ValueError(f"{name} must have the columns {list(self.names)}, as in fit.")
             raw = raw[[by_name[column] for column in self.names]]
@@ -172,13 +206,14 @@ def _shares(rated: sp.csr_array) -> sp.csr_array:
 
 
 def of_new_rows(
-    raw: Any, code: FeatureCode | None, labels: Array | None, rated: sp.csr_array, side: int
-) -> Tensor:
+    raw: Any, code: FeatureCode | None, labels: Array | None, rated: sp.csr_array, side: int,
+    columns: Any = "auto",
+) -> Tensor:  # fmt: skip
     """Features of new rows, and what they rated, in the code of those of `fit`, (n, h).
 
     Raises ValueError if the model has none and some are given, or the other way round.
     """
-    described, name = Described.read(raw, side), ("row_features", "column_features")[side]
+    described, name = Described.read(raw, side, columns), ("row_features", "column_features")[side]
     takes = code is not None and code.scaling is not None
     if described is not None and not takes:
         raise ValueError(f"{name} was not given to fit, so the model has no use for it.")

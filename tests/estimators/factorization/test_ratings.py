@@ -193,8 +193,8 @@ def test_a_frame_is_a_list_as_it_was_read(fitted):
         (([], [], []), "at least one entry"),
         ((["a", None, "b"], [1, 1, 1], [2.0, 3.0, 3.0]), "rows is missing in 1 .*position 1"),
         (([1, 1], [2.0, np.nan], [2.0, 3.0]), "columns is missing in 1 entries"),
-        (OTHER_NAMES, r"X has columns \['t', 'mark'.*columns=\('t', 'mark', 'where'\)"),
-        (OTHER_NAMES[["who", "where", "mark"]], "Of a list of entries say which hold rows"),
+        (OTHER_NAMES, r"X has columns \['t', 'mark'.*columns=\('where', 'who', 'mark'\)"),
+        (OTHER_NAMES[["who", "where", "mark"]], "name its rows, columns and values"),
         (CSV.assign(item_id=1), r"\['movieId', 'item_id'\] of X may all be the columns"),
         (sp.coo_array(([5.0, 5.0], ([1, 1], [2, 2])), shape=(4, 4)), "X stores 1 entries more"),
     ],
@@ -577,7 +577,10 @@ def test_labels_without_features_and_bad_ones_are_named():
     table = (np.array(names)[ROWS], COLUMNS, X[ROWS, COLUMNS])
     for settings, message in (
         ({"row_features": users.drop(["u7", "u12"])}, "no row for 2 labels .* such as 'u12'"),
-        ({"row_features": users.reset_index(drop=True)}, "row_features is labelled by int64"),
+        (
+            {"row_features": users.reset_index(drop=True)},
+            "labels of row_features are int64",
+        ),
         ({"row_features": pd.concat([users, users[:1]])}, "several rows of one label"),
         ({"column_features": movies.assign(movieId=films + 1)}, "no row for 1 labels .* such as 0"),
         ({"column_features": movies.assign(day=pd.Timestamp("2020-01-01"))}, "such as dates"),
@@ -661,7 +664,7 @@ def test_a_stream_refuses_impossible_settings_by_name(name, value):
 def test_a_stream_that_was_changed_begins_anew():
     where, values = (ROWS, COLUMNS), X[ROWS, COLUMNS]
     stream = clone(MODEL).partial_fit((*where, values))
-    with pytest.raises(ValueError, match="rows of partial_fit are <U2, but were int64 before"):
+    with pytest.raises(ValueError, match="rows of partial_fit are <U2 such as 'u0', but"):
         stream.partial_fit((["u0"], [0], [3.0]))
     stream.set_params(offsets="rows", likelihood="student_t", n_components=3, max_iter=3, tol=None)
     stream.partial_fit(([0], [0], [3.0]))
