@@ -184,7 +184,7 @@ class Student:
             steps, names = _STEPS + _OF_NORMALS, ["weights", "loc", "std"]
         if "units" in a:
             steps = steps.replace(_INPUTS, _OF_NETWORKS).replace(":loc", ":own") + _MOVED
-        how: dict[str, dict[str, int]] = {
+        how: dict[str, dict[str, Any]] = {
             **{kind: {"axis": 1} for kind in ("Gather", "Concat", "Softmax")},
             "Cast": {"to": TensorProto.FLOAT},
         }  # fmt: skip
