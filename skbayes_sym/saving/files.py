@@ -41,6 +41,11 @@ FORMAT = 1
 _KEY = "skbayes_sym"
 _CHECKSUM = "skbayes_sym_sha256"
 _LEAST_BYTES = 8  # of any safetensors file; some of the kernel's say 0 and never end
+# Memory of what a header describes, in CPython: a list or dictionary, an item, half a name.
+_CONTAINER_BYTES = 150
+_ITEM_BYTES = 60
+_QUOTE_BYTES = 100
+_SPARE_BYTES = 1 << 24  # what any header may take; beyond it as many bytes as the file has
 
 
 def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
@@ -94,7 +99,9 @@ def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     }  # fmt: skip
     text = json.dumps(header, allow_nan=False)
     try:
-        decoder = Decoder(encoder.arrays, len(text))
+        n_bytes = len(text) + sum(array.nbytes for array in encoder.arrays.values())
+        require_affordable(text, n_bytes)
+        decoder = Decoder(encoder.arrays, n_bytes)
         rebuilt(name, decoder.by_name(parameters), decoder.by_name(attributes))
     except ValueError as error:
         raise ValueError(
@@ -143,7 +150,7 @@ def load(path: str | PathLike[str]) -> Any:
     >>> bool((same.predict(X) == reg.predict(X)).all())
     True
     """
-    header, arrays, n_characters = _read(path)
+    header, arrays, n_bytes = _read(path)
     if not isinstance(header, dict) or "format" not in header:
         raise _damaged(path)
     if header["format"] != FORMAT:
@@ -153,7 +160,7 @@ def load(path: str | PathLike[str]) -> Any:
             "Install that version, or fit again."
         )
     try:
-        decoder = Decoder(arrays, n_characters)
+        decoder = Decoder(arrays, n_bytes)
         parameters, attributes = map(decoder.by_name, (header["parameters"], header["attributes"]))
         name, written_by, sklearn = (str(header[k]) for k in ("class", "version", "scikit-learn"))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -194,22 +201,53 @@ def checksum(text: str, arrays: Mapping[str, Array]) -> str:
 def _read(path: str | PathLike[str]) -> tuple[Any, Mapping[str, Array], int]:
     safetensors = _safetensors()
     require_regular(path)
-    if Path(path).stat().st_size < _LEAST_BYTES:  # a missing file is an OSError that names it
+    n_bytes = Path(path).stat().st_size  # a missing file is an OSError that names it
+    if n_bytes < _LEAST_BYTES:
         raise _damaged(path)
-    Path(path).open("rb").close()  # so is one that may not be read
+    with Path(path).open("rb") as file:  # so is a file that may not be read
+        n_header = int.from_bytes(file.read(_LEAST_BYTES), "little")
+        header = file.read(min(n_header, n_bytes))
     try:
+        # Names of arrays are strings of the outer JSON, where quotes of the text are escaped.
+        n_quotes = header.count(b'"') - header.count(b'\\"')
+        del header
+        if _QUOTE_BYTES * n_quotes > _SPARE_BYTES + n_bytes:
+            raise ValueError("too many names")
         with safetensors.safe_open(fspath(path), framework="numpy") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         text = metadata.get(_KEY, "null")
         if metadata.get(_CHECKSUM) != checksum(text, arrays):
             raise ValueError("another checksum")
-        return json.loads(text), arrays, len(text)
+        require_affordable(text, n_bytes)
+        return json.loads(text), arrays, n_bytes
     # The last two: numbers that NumPy doesn't have, bfloat16 for one.
     except (
         safetensors.SafetensorError, ValueError, RecursionError, TypeError, AttributeError
     ) as error:  # fmt: skip
         raise _damaged(path) from error
+
+
+def require_affordable(text: str, n_bytes: int) -> None:
+    """Refuse JSON whose values would take much more memory than the file has bytes.
+
+    Parameters
+    ----------
+    text : str
+        The JSON.
+    n_bytes : int
+        Size of the whole file.
+
+    Raises
+    ------
+    ValueError
+        If containers and items together take more than `_SPARE_BYTES` and the file's size.
+    """
+    n_containers = text.count("{") + text.count("[")
+    n_items = text.count(",") + text.count(":")
+    needed = _CONTAINER_BYTES * n_containers + _ITEM_BYTES * n_items
+    if needed > _SPARE_BYTES + n_bytes:
+        raise ValueError(f"a description that takes {needed:,} bytes")
 
 
 def _damaged(path: str | PathLike[str]) -> ValueError:

@@ -28,6 +28,7 @@ from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, Activation
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.numerics.arguments import shown
+from skbayes_sym.saving.checks import FileContent, check_object
 
 # Nouns a file may hold, by module. Their names and fields are part of the file's format; they are
 # imported when a file is written or read.
@@ -200,9 +201,13 @@ _NUMBERS = {"bool", "float16", "float32", "float64"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 
-# Bytes that values may take beyond the file's arrays: what a small file may, and for a character.
-_SPARE, _FOR_A_CHARACTER = 1 << 21, 64
-_OF_AN_OUTPUT, _OF_A_PIXEL = 10_000, 100  # bytes of a convolutional network, about
+# Bytes that strings and networks may take: in any file, and for each of the file's bytes. A string
+# has four bytes per character.
+_SPARE_BYTES = 1 << 21
+_BYTES_PER_BYTE = 4
+_OUTPUT_BYTES = 10_000  # of a convolutional network, about
+_PIXEL_BYTES = 100
+_LONGEST_EMPTY_AXIS = 1 << 20
 
 Encoded = Any  # what the json module writes
 
@@ -290,7 +295,7 @@ class Encoder:
             raise _unfit(value, name)
         is_tuple = isinstance(value, tuple)  # make_column_selector is neither that nor a dataclass
         held: dict[str, Any] = value._asdict() if is_tuple else vars(value)  # type: ignore[attr-defined]
-        names = [f.name for f in fields(value)] if is_dataclass(value) else list(held)
+        names = [f.name for f in fields(value) if f.init] if is_dataclass(value) else list(held)
         parts = {n: self.encode(held[n], f"{name}.{n}") for n in names}
         return {"kind": "noun", "name": kind.__name__, "fields": parts}
 
@@ -308,12 +313,20 @@ def _unfit(value: Any, name: str) -> TypeError:
 class Decoder:
     """Turns what an `Encoder` made back into values.
 
-    An array is there once, as it was encoded, and what else takes memory is in proportion to the
-    text: a small file can't take all there is. ``n_characters``: of the text.
+    Every array is decoded once, and everything else is charged before it is allocated.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        Arrays of the file, by name.
+    n_bytes : int
+        Size of the file.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], n_characters: int) -> None:
-        self._arrays, self._spare = dict(arrays), _SPARE + _FOR_A_CHARACTER * n_characters
+    def __init__(self, arrays: Mapping[str, Array], n_bytes: int) -> None:
+        self._arrays = dict(arrays)
+        self._spare = _SPARE_BYTES + _BYTES_PER_BYTE * n_bytes
+        self._content = FileContent(sum(array.size for array in arrays.values()))
 
     def decode(self, encoded: Encoded) -> Any:
         """The value that was encoded.
@@ -336,14 +349,20 @@ class Decoder:
 
     def array(self, e: Encoded) -> Array:
         stored = np.array(self._arrays.pop(e["name"]))
+        if not stored.size and max(stored.shape, default=0) > _LONGEST_EMPTY_AXIS:
+            raise ValueError(f"an array without numbers of shape {stored.shape}")
         return stored.T if e["turned"] else stored
 
     def strings(self, e: Encoded) -> Array:
         dtype, items = np.dtype(e["dtype"]), [str(s) for s in e["items"]]
         if dtype.kind not in "UO":
             raise ValueError(f"strings of dtype {dtype}")
+        shape = tuple(e["shape"])
+        is_shape = all(type(n) is int and n >= 0 for n in shape)
+        if not is_shape or prod(shape) != len(items):
+            raise ValueError(f"{len(items)} strings of shape {shape}")
         self._spend(dtype.itemsize * len(items))
-        return np.array(items, dtype=dtype).reshape(e["shape"])
+        return np.array(items, dtype=dtype).reshape(shape)
 
     def dates(self, e: Encoded) -> Array:
         dtype = np.dtype(e["dtype"])
@@ -355,9 +374,16 @@ class Decoder:
     def network(self, e: Encoded) -> ModuleNetwork:
         channels, height, width = map(int, e["input_shape"])
         n_outputs = int(e["n_outputs"])
-        pixels = prod((channels, height, width))
-        self._spend(_OF_AN_OUTPUT * n_outputs + _OF_A_PIXEL * pixels)
+        if min(channels, height, width, n_outputs) < 1:
+            raise ValueError(f"a network of {n_outputs} outputs and input {e['input_shape']}")
+        n_pixels = channels * height * width
+        self._spend(_OUTPUT_BYTES * n_outputs + _PIXEL_BYTES * n_pixels)
         return ARCHITECTURES[e["name"]]((channels, height, width), n_outputs)
+
+    def noun(self, e: Encoded) -> Any:
+        value = nouns()[e["name"]](**self.by_name(e["fields"]))
+        check_object(value, self._content)
+        return value
 
     def scalar_type(self, e: Encoded) -> type[np.generic]:
         candidate = vars(np)[e["name"]]
@@ -402,5 +428,5 @@ _KINDS: dict[str, Callable[[Decoder, Encoded], Any]] = {
     "dtype": lambda d, e: np.dtype(e["name"]),
     "scalar_type": Decoder.scalar_type,
     "ufunc": Decoder.ufunc,
-    "noun": lambda d, e: nouns()[e["name"]](**d.by_name(e["fields"])),
+    "noun": Decoder.noun,
 }

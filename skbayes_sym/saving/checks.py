@@ -1,0 +1,498 @@
+"""Checks of the objects in a file: types, shapes, ranges and sizes of their fields.
+
+A file can hold anything, so every object is checked once it is built and before anything is
+computed with it. Types follow from the annotations of a class, shapes and dtypes from the table
+`ARRAYS`, bounds of whole numbers from `COUNTS`, and relations between fields from `RULES`.
+"""
+
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from math import isnan, prod
+from numbers import Integral, Real
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+import numpy as np
+import torch
+
+from skbayes_sym.estimators._fit.rows import Array
+
+# Shape of every array of a class: one letter per axis, and the same letter is the same length.
+# Before it the dtype: f (finite or infinite floats), g (floats that may be NaN), i (integers), b
+# (booleans or integers). "?" allows None or a number in place of the array, "|" separates shapes.
+ARRAYS: dict[str, dict[str, str]] = {
+    "Columns": {"kept": "b n"},
+    "FeatureCode": {"scaling": "f h?", "directions": "f mr?", "centre": "f h?"},
+    "Mode": {"members": "i m"},
+    "OfTrees": {"offset": "f v?"},
+    "Trees": {
+        "column": "i n", "threshold": "f n", "below": "i n", "above": "i n", "value": "f nv",
+        "roots": "i t",
+    },
+    "GaussianProcess": {
+        "position": "f p", "x": "f nd", "solved": "f nt", "factor": "f nn", "weight": "f n",
+        "centre": "f t",
+    },
+    "LayerSpectrum": {
+        "input_basis": "f dd?", "input_values": "f d", "output_basis": "f gg?",
+        "output_values": "f g",
+    },
+    "KroneckerPrecision": {"prior": "f l"},
+    "FullPrecision": {"cholesky": "f pp"},
+    "RefittedMembers": {"theta": "f mp", "loc": "f mp", "root": "f mpr", "scale": "f mp"},
+    "LaplacePosterior": {"loc": "f p", "positions": "i q"},
+    "ModeMixture": {"loc": "f rp", "factor": "f rpp", "weight": "f r?"},
+    "Layerwise": {"last_scale": "f s?"},
+    "LayerwisePosterior": {"params": "f q", "x": "f nd", "y": "f nt", "weight": "f n"},
+    "LowRankGaussian": {
+        "loc": "f ck", "scale": "f k", "basis": "f kr?", "covariance": "f ee",
+        "prior_variance": "f c?",
+    },
+    "Calibration": {"frequency": "f k"},
+    "NoiseShape": dict.fromkeys(
+        ("offset", "slope", "centre", "spread", "lowest", "highest", "mean_square"), "f t"
+    ),
+    "MeanFieldGaussian": {"loc": "f p", "scale": "f p"},
+    "GaussianRows": {"mean": "f nk", "cov": "f nkk"},
+    "KroneckerPreconditioner": {"precision": "f l", "own": "f cn"},
+    "LayerCurvature": {"inputs": "f cii", "slopes": "f coo"},
+    "State": {"position": "f cd", "value": "f c", "gradient": "f cd"},
+    "DiagonalPreconditioner": {"scale": "f d|f cd"},
+    "DensePreconditioner": {"cholesky": "f dd|f cdd"},
+    "Block": {"step_size": "f c", "random_state": "i n"},
+    "NegativeBinomial": {"log_dispersion": "f t"},
+    "Gaussian": {"log_noise": "f t"},
+    "StudentT": {"log_noise": "f t", "log_tail": "f u"},
+    "Ordinal": {"steps": "f s"},
+    "Normal": {"scale": "f p?"},
+    "GaussianPrior": {"scale": "f p|f mp"},
+    "Units": {"index": "i dp"},
+}  # fmt: skip
+
+_MOST = 2**31 - 1
+
+# Least and greatest value of whole numbers; those in tuples too. All others are from 0 to 2**31.
+COUNTS: dict[tuple[str, str], tuple[int, int]] = {
+    ("InducingHidden", "n_inducing"): (1, _MOST),
+    ("HMC", "max_leapfrog"): (1, _MOST),
+    ("Gibbs", "n_draws"): (1, _MOST),
+    ("MLP", "n_inputs"): (1, _MOST),
+    ("MLP", "hidden_layer_sizes"): (1, _MOST),
+    ("MLP", "n_outputs"): (1, _MOST),
+    ("Convolution", "kernel_size"): (1, 2**15),
+    ("Convolution", "stride"): (1, 2**15),
+    ("Convolution", "padding"): (0, 2**15),
+    ("Convolution", "dilation"): (1, 2**15),
+    ("Invariances", "n_augmentations"): (1, _MOST),
+    ("Categorical", "n_points"): (2, 10**6),
+    ("ExactUpTo", "max_width"): (0, 40),
+    ("Importance", "n_permutations"): (1, _MOST),
+    ("InfoNCE", "n_permutations"): (1, _MOST),
+    ("Product", "_max_sweeps"): (1, 10**6),
+    ("Trivial", "_max_sweeps"): (1, 10**6),
+} | {
+    (name, "image_shape"): (1, 2**15)
+    for name in ("Affine", "Brightness", "Contrast", "Hue", "PixelNoise", "Blur")
+}
+
+# Fields that are NaN where a figure has no meaning.
+MAY_BE_NAN = {
+    ("Mode", "weight"), ("Mode", "log_evidence"), ("Mode", "std_error"),
+    ("Mode", "mean_log_posterior"), ("Column", "middle"),
+}  # fmt: skip
+
+# Fields that must be above zero.
+POSITIVE = {
+    ("OfGiven", "scale_of_y"), ("InRescaledUnits", "scale"), ("HMC", "path_length"),
+    ("HMC", "least_step"), ("HMC", "jitter"), ("Annealing", "energy_error"), ("ARD", "shape"),
+    ("ARD", "output_variance"), ("LayerScales", "shape"), ("LayerScales", "output_variance"),
+    ("Heteroscedastic", "spread"), ("StudentT", "df"), ("Ordinal", "noise_std"),
+    ("Normal", "scale"), ("NoiseShape", "wide_ratio"), ("LowRankGaussian", "prior_variance"),
+    ("LowRankGaussian", "scale"), ("MeanFieldGaussian", "scale"), ("GaussianPrior", "scale"),
+    ("LayerwisePosterior", "weight"), ("GaussianProcess", "weight"), ("NoiseShape", "spread"),
+}  # fmt: skip
+
+# Fields that must not be below zero.
+NOT_NEGATIVE = {
+    ("OfTrees", "spread"), ("OfTrees", "least"), ("ShapedPredictor", "floor"),
+    ("NoiseShape", "wide_share"), ("NoiseShape", "mean_square"), ("Calibration", "share"),
+    ("Calibration", "frequency"), ("KroneckerPrecision", "total_weight"),
+    ("Heteroscedastic", "least"), ("ModeMixture", "weight"), ("Augerino", "reward"),
+}  # fmt: skip
+
+
+class FileContent(NamedTuple):
+    """What an object may count on: all numbers of the file's arrays together."""
+
+    n_numbers: int
+
+
+def check_object(value: Any, content: FileContent) -> None:
+    """Check all fields of an object that was read from a file.
+
+    Parameters
+    ----------
+    value : object
+        An instance of one of the classes that a file may name.
+    content : FileContent
+        Sizes that follow from a field, a network's weights for example, can't exceed the numbers
+        that the file holds.
+
+    Raises
+    ------
+    ValueError
+        Names the class, the field and what is wrong with it.
+    """
+    name = type(value).__name__
+    hints = _field_types(type(value))
+    for field, hint in hints.items():
+        held = getattr(value, field)
+        if not _has_type(held, hint):
+            raise ValueError(f"{name}.{field} of a wrong type")
+        _check_range(name, field, held)
+    _check_shapes(name, value)
+    for kind in type(value).__mro__:
+        if kind.__name__ in RULES:
+            RULES[kind.__name__](value, content)
+
+
+def _field_types(kind: type) -> Mapping[str, Any]:
+    """Annotations of the fields that a file holds."""
+    if is_dataclass(kind):
+        return {f.name: f.type for f in fields(kind) if f.init}
+    if issubclass(kind, tuple):
+        return inspect.get_annotations(kind)
+    return {}
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    """Whether a value agrees with an annotation, as far as it can be told."""
+    origin = get_origin(hint)
+    arguments = get_args(hint)
+    if hint is Any or isinstance(hint, str) or type(hint).__name__ == "TypeVar":
+        return True
+    if hint is None or hint is type(None):
+        return value is None
+    if origin in (Union, types.UnionType):
+        return any(_has_type(value, alternative) for alternative in arguments)
+    if hint is bool:
+        return isinstance(value, bool | np.bool_)
+    if hint is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if hint in (float, complex):
+        return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    if hint in (str, bytes):
+        return isinstance(value, hint)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if len(arguments) == 2 and arguments[1] is ...:
+            return all(_has_type(item, arguments[0]) for item in value)
+        same_length = len(value) == len(arguments)
+        return same_length and all(map(_has_type, value, arguments))
+    if origin is Sequence:
+        return isinstance(value, list | tuple) and all(
+            _has_type(item, arguments[0]) for item in value
+        )
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(
+            _has_type(k, arguments[0]) and _has_type(v, arguments[1]) for k, v in value.items()
+        )
+    if hint is np.ndarray or origin is np.ndarray:
+        return isinstance(value, np.ndarray)
+    if hint is torch.Tensor:  # a fitted state keeps tensors as arrays
+        return isinstance(value, torch.Tensor | np.ndarray)
+    return _is_instance(value, hint if origin is None else origin)
+
+
+def _is_instance(value: Any, kind: Any) -> bool:
+    """Whether it is of a class; of a protocol every object is that is no plain value."""
+    plain = (bool, int, float, str, bytes, list, dict, np.ndarray, np.generic, torch.Tensor)
+    if kind.__module__.startswith("numpy"):  # parts of ArrayLike
+        return isinstance(value, Real | np.ndarray | list | tuple)
+    if getattr(kind, "_is_protocol", False):
+        is_plain_tuple = type(value) is tuple
+        return value is not None and not is_plain_tuple and not isinstance(value, plain)
+    return isinstance(value, kind)
+
+
+def _check_range(name: str, field: str, value: Any) -> None:
+    """Check all numbers in a field, in tuples and arrays too."""
+    if isinstance(value, np.ndarray | torch.Tensor):
+        array = value.detach().numpy() if isinstance(value, torch.Tensor) else value
+        if array.dtype.kind not in "fiub" or not array.size:
+            return
+        low = float(array.min())
+    elif isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        for item in value:
+            _check_range(name, field, item)
+        return
+    elif isinstance(value, Integral) and not isinstance(value, bool | np.bool_):
+        least, most = COUNTS.get((name, field), (0, _MOST))
+        is_count = (name, field) in COUNTS or (name, field) not in POSITIVE | NOT_NEGATIVE
+        if is_count and not least <= int(value) <= most:
+            raise ValueError(f"{name}.{field} = {str(value)[:20]}")
+        low = float(value)
+    elif isinstance(value, Real) and not isinstance(value, bool | np.bool_):
+        low = float(value)
+        if isnan(low) and (name, field) not in MAY_BE_NAN:
+            raise ValueError(f"{name}.{field} = nan")
+    else:
+        return
+    if (name, field) in POSITIVE and not low > 0.0:
+        raise ValueError(f"{name}.{field} of {low:g}, which isn't positive")
+    if (name, field) in NOT_NEGATIVE and not low >= 0.0:
+        raise ValueError(f"{name}.{field} of {low:g}, which is negative")
+
+
+def _check_shapes(name: str, value: Any) -> None:
+    """Check the arrays of an object against `ARRAYS`."""
+    lengths: dict[str, int] = {}
+    for field, specification in ARRAYS.get(name, {}).items():
+        array = getattr(value, field)
+        if specification.endswith("?") and (array is None or isinstance(array, Real)):
+            continue
+        if isinstance(array, list | tuple):
+            array = np.asarray(array, dtype=np.float64)
+        alternatives = specification.removesuffix("?").split("|")
+        if not any(_matches(array, one, lengths) for one in alternatives):
+            raise ValueError(f"{name}.{field} of a wrong shape or dtype, or with NaN")
+
+
+_DTYPES = {"f": "f", "g": "f", "i": "iu", "b": "biu"}
+
+
+def _matches(array: Any, specification: str, lengths: dict[str, int]) -> bool:
+    """Whether an array has a dtype and shape; ``lengths``: of the axes so far, extended."""
+    dtype, axes = specification.split()
+    if isinstance(array, torch.Tensor):
+        array = array.detach().numpy()
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in _DTYPES[dtype]:
+        return False
+    if array.ndim != len(axes):
+        return False
+    trial = dict(lengths)
+    if any(trial.setdefault(a, n) != n for a, n in zip(axes, array.shape, strict=True)):
+        return False
+    if dtype == "f" and np.isnan(array).any():
+        return False
+    lengths.update(trial)
+    return True
+
+
+def _require(condition: Any, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+def _check_indices(array: Array, n: int, message: str) -> None:
+    """Check that indices are within an axis of length n."""
+    _require(not array.size or (array.min() >= 0 and array.max() < n), message)
+
+
+def _check_trees(trees: Any, content: FileContent) -> None:
+    """Check that the nodes form trees, and that their depth and number can be afforded."""
+    n_nodes = len(trees.column)
+    n_trees = len(trees.roots)
+    node = np.arange(n_nodes)
+    below, above = trees.below, trees.above
+    is_leaf = below == node
+    _require(n_nodes and n_trees, "Trees without nodes")
+    _check_indices(trees.roots, n_nodes, "Trees.roots outside of the nodes")
+    _check_indices(trees.column, _MOST, "Trees.column below zero")
+    _require(np.array_equal(is_leaf, above == node), "Trees with a node of one child")
+    children = np.concatenate([below[~is_leaf], above[~is_leaf], trees.roots])
+    _check_indices(children, n_nodes, "Trees with a child outside of the nodes")
+    # Every node has one parent or is a root, and parents come first: there is no cycle.
+    n_parents = np.bincount(children, minlength=n_nodes)
+    _require((n_parents == 1).all(), "Trees whose nodes don't form trees")
+    comes_later = (below > node) & (above > node)
+    _require((comes_later | is_leaf).all(), "Trees with a child before its parent")
+    _require(0 <= trees.depth <= n_nodes, "Trees.depth beyond the number of nodes")
+    # A row takes `depth` steps in every tree.
+    _require(trees.depth * n_trees <= 16 * n_nodes + 10**6, "Trees that are too deep")
+    level = trees.roots
+    for _ in range(trees.depth):
+        level = level[~is_leaf[level]]
+        level = np.concatenate([below[level], above[level]])
+        if not len(level):
+            break
+    _require(is_leaf[level].all(), "Trees deeper than their depth")
+
+
+def _check_network(value: Any, content: FileContent) -> None:
+    """A file holds at least one number per weight of its networks."""
+    sizes = (value.n_inputs, *value.hidden_layer_sizes, value.n_outputs)
+    n_weights = sum((a + 1) * b for a, b in pairwise(sizes))
+    _require(n_weights <= content.n_numbers, "MLP with more weights than the file has numbers")
+
+
+def _check_layout(layout: Any, content: FileContent) -> None:
+    sizes = [prod(shape) for shape in layout.shapes.values()]
+    lengths = [n for shape in layout.shapes.values() for n in shape]
+    _require(all(n >= 1 for n in lengths), "ParamLayout with an axis of no length")
+    _require(
+        sum(sizes) <= content.n_numbers, "ParamLayout with more weights than the file has numbers"
+    )
+
+
+def _n_covered(precision: Any) -> int:
+    """Number of weights and biases of the layers that a precision covers."""
+    shapes = precision.layout.shapes
+    names = [name for layer in precision.layers for name in (layer.weight, layer.bias)]
+    return sum(prod(shapes[name]) for name in names if name is not None)
+
+
+def _check_layers(precision: Any, content: FileContent) -> None:
+    names = precision.layout.shapes
+    for layer in precision.layers:
+        _require(layer.weight in names, f"no weights {layer.weight} of a layer")
+        _require(layer.bias is None or layer.bias in names, f"no bias {layer.bias} of a layer")
+    if hasattr(precision, "cholesky"):
+        agrees = len(precision.cholesky) == _n_covered(precision)
+        _require(agrees, "FullPrecision.cholesky of other layers")
+
+
+def _check_kronecker(precision: Any, content: FileContent) -> None:
+    n = len(precision.layers)
+    _require(len(precision.spectra) == len(precision.prior) == n, "layers that don't agree")
+    _check_layers(precision, content)
+
+
+def _check_laplace(value: Any, content: FileContent) -> None:
+    positions = value.positions
+    _check_indices(positions, len(value.loc), "LaplacePosterior.positions out of range")
+    _require(len(np.unique(positions)) == len(positions), "LaplacePosterior.positions repeated")
+    layout = value.precision.layout
+    n_layout = sum(prod(shape) for shape in layout.shapes.values())
+    # The weights of some layers only, or of all.
+    _require(n_layout == len(value.loc), "LaplacePosterior.loc of another length")
+    n_covered = _n_covered(value.precision)
+    _require(n_covered == len(positions), "LaplacePosterior.positions of another length")
+
+
+def _check_process(process: Any, content: FileContent) -> None:
+    n_scales = process.x.shape[1] + 3
+    _require(len(process.position) == n_scales, "GaussianProcess.position of a wrong length")
+    _require(len(process.x), "GaussianProcess without rows")
+
+
+def _check_low_rank(value: Any, content: FileContent) -> None:
+    n_rows, rank = value.loc.shape
+    if value.basis is not None:
+        rank = value.basis.shape[1]
+    agrees = len(value.covariance) == n_rows * rank
+    _require(agrees, "LowRankGaussian.covariance of a wrong shape")
+
+
+def _check_layerwise(value: Any, content: FileContent) -> None:
+    parts = value.parts
+    agrees = value.x.shape[1] == parts.network.n_inputs
+    _require(agrees, "LayerwisePosterior.x with a wrong number of columns")
+    n_inducing = getattr(parts.hidden, "n_inducing", 0)
+    agrees = n_inducing <= len(value.params)
+    _require(agrees, "InducingHidden.n_inducing beyond the number of parameters")
+
+
+def _check_hidden(hidden: Any, content: FileContent) -> None:
+    agrees = len(hidden.prior_scale) == len(hidden.network.hidden_layer_sizes)
+    _require(agrees, "prior scales of another number of layers")
+    for scale in hidden.prior_scale:
+        is_number = isinstance(scale, Real)
+        agrees = is_number or _matches(scale, "f s", {})
+        _require(agrees, "prior scales of a wrong shape or dtype, or with NaN")
+
+
+def _check_image_shape(augmentation: Any, content: FileContent) -> None:
+    shape = augmentation.image_shape
+    _require(shape is None or prod(shape) <= 2**24, "an image of too many pixels")
+
+
+def _check_moves(kernel: Any, content: FileContent) -> None:
+    _require(kernel.jitter[0] <= kernel.jitter[1], "HMC.jitter that decreases")
+
+
+def _check_rescaled(augmentation: Any, content: FileContent) -> None:
+    agrees = len(augmentation.mean) == len(augmentation.scale)
+    _require(agrees, "InRescaledUnits with units of another number of columns")
+    _check_columns(augmentation.part, len(augmentation.mean))
+
+
+def _check_columns(augmentation: Any, n_columns: int) -> None:
+    """Check the columns that an augmentation names, and those of its parts."""
+    for part in getattr(augmentation, "parts", ()):
+        _check_columns(part, n_columns)
+    columns = np.array(getattr(augmentation, "columns", None) or (), dtype=int)
+    _check_indices(columns, n_columns, "an augmentation of columns that there aren't")
+
+
+def _check_shift(augmentation: Any, content: FileContent) -> None:
+    n_columns = len(augmentation.columns or ())
+    agrees = len(augmentation.units) in (0, n_columns)
+    _require(agrees, "ColumnShift.units of another number of columns")
+
+
+def _check_log_noise(value: Any, content: FileContent) -> None:
+    _require(len(value.log_noise), f"{type(value).__name__}.log_noise of no targets")
+
+
+def _check_kept(columns: Any, content: FileContent) -> None:
+    if columns.kept.dtype.kind != "b":
+        _check_indices(columns.kept, _MOST, "Columns.kept out of range")
+
+
+def _check_units(units: Any, content: FileContent) -> None:
+    _check_indices(units.index.numpy(), _MOST, "Units.index out of range")
+
+
+def _check_preconditioner(preconditioner: Any, content: FileContent) -> None:
+    agrees = len(preconditioner.layers) == len(preconditioner.precision)
+    _require(agrees, "KroneckerPreconditioner with layers that don't agree")
+
+
+def _check_block(block: Any, content: FileContent) -> None:
+    agrees = len(block.step_size) == len(block.state.value)
+    _require(agrees, "Block with a wrong number of step sizes")
+    generator = torch.Generator()
+    expected = generator.get_state().shape
+    agrees = np.shape(block.random_state) == tuple(expected)
+    _require(agrees and np.asarray(block.random_state).dtype == np.uint8, "Block.random_state")
+
+
+def _check_members(mode: Any, content: FileContent) -> None:
+    _check_indices(mode.members, _MOST, "Mode.members below zero")
+    _require(len(np.unique(mode.members)) == len(mode.members), "Mode.members repeated")
+
+
+# Relations between the fields of a class.
+RULES: dict[str, Callable[[Any, FileContent], None]] = {
+    "Columns": _check_kept,
+    "Trees": _check_trees,
+    "MLP": _check_network,
+    "ParamLayout": _check_layout,
+    "FullPrecision": _check_layers,
+    "KroneckerPrecision": _check_kronecker,
+    "LaplacePosterior": _check_laplace,
+    "GaussianProcess": _check_process,
+    "LowRankGaussian": _check_low_rank,
+    "LayerwisePosterior": _check_layerwise,
+    "MeanFieldHidden": _check_hidden,
+    "InducingHidden": _check_hidden,
+    "Affine": _check_image_shape,
+    "Brightness": _check_image_shape,
+    "Contrast": _check_image_shape,
+    "Hue": _check_image_shape,
+    "PixelNoise": _check_image_shape,
+    "Blur": _check_image_shape,
+    "HMC": _check_moves,
+    "InRescaledUnits": _check_rescaled,
+    "ColumnShift": _check_shift,
+    "Gaussian": _check_log_noise,
+    "StudentT": _check_log_noise,
+    "Units": _check_units,
+    "KroneckerPreconditioner": _check_preconditioner,
+    "Block": _check_block,
+    "Mode": _check_members,
+}
