@@ -56,6 +56,8 @@ MUTANTS = [
         ("torch.xlogy(rest, rest) - torch.xlogy(plan, plan)",
          "-torch.xlogy(rest, rest) - torch.xlogy(plan, plan)"),
         ("torch.minimum(bounds[:2]", "torch.maximum(bounds[:2]")),
+    *planted("estimators/stacking/stacks.py", "estimators/stacking/test_stacks.py",
+        ("if name in counted or name not in known", "if name in counted")),
     *planted("saving/checks.py", "saving/test_forged.py",
         ("(n_parents == 1).all()", "(n_parents >= 0).all()"),
         ("array.min() >= 0 and array.max() < n", "array.max() < n"),

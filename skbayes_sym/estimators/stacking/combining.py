@@ -39,12 +39,17 @@ class JudgedMember(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StackFit:
-    """Members and their weights (so far), and why others aren't among them."""
+    """Members and their weights (so far), and why others aren't among them.
+
+    ``considered``: names of the members that need no further fit of the same data: those that were
+    fitted, and networks that began too far behind.
+    """
 
     members: Mapping[str, JudgedMember]
     weights: Mapping[str, float]
     reasons: tuple[str, ...] = ()
     stop_reason: str = "tol"
+    considered: frozenset[str] = frozenset()
 
     @property
     def n_iter(self) -> int:
@@ -86,6 +91,7 @@ def fit_stack(
     judged: dict[str, JudgedMember] = {}
     reasons: list[str] = []
     failed: dict[str, str] = {}
+    outrun: list[str] = []  # networks that began too far behind
     stop = False
     late = [name for name, member in members.items() if isinstance(member, Networks)]
     early = [name for name in members if name not in late]
@@ -97,6 +103,7 @@ def fit_stack(
             member = members[name]
             behind = _behind(member, judged, task)
             if behind is not None:
+                outrun.append(name)
                 reasons.append(
                     f"{name} began {behind:.2f} nats per row behind and weren't finished"
                 )
@@ -114,11 +121,16 @@ def fit_stack(
         told = "; ".join(f"{name}: {error}" for name, error in failed.items())
         raise ValueError(f"no member of the stack could be fitted. {told}")
     reasons += [f"{name} failed" for name in failed]
-    missing = [n for n in members if n not in judged and n not in failed]
+    missing = [n for n in members if n not in {*judged, *failed, *outrun}]
     is_late = time.monotonic() > task.deadline
-    if is_late and not stop:
-        reasons += [f"no time was left for {name}" for name in missing if name not in late]
-    stack = replace(weighed(judged, task), reasons=tuple(reasons))
+    if is_late and not stop and missing:
+        reasons += [f"no time was left for {name}" for name in missing]
+        warn_user(
+            f"max_seconds left no time for {', '.join(missing)}, which the stack doesn't have. "
+            "Raise max_seconds, or name fewer estimators."
+        )
+    considered = frozenset([*judged, *outrun])
+    stack = replace(weighed(judged, task), reasons=tuple(reasons), considered=considered)
     if stop or is_late:
         stack = replace(stack, stop_reason="callback" if stop else "max_seconds")
     run.end(stack)

@@ -6,12 +6,14 @@ rows, `Fit` is the answer.
 """
 
 import inspect
+import pickle
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import joblib
 import numpy as np
 import torch
 from sklearn import config_context
@@ -425,6 +427,33 @@ class Given:
         is_of_points = part.is_of_points
         is_final = not task.n_classes and not is_of_points
         return Fit(part, is_final=is_final, is_of_points=is_of_points)
+
+
+def member_settings(members: Mapping[str, Member]) -> dict[str, str]:
+    """Describe every member by its class and parameters, so that two fits can be compared.
+
+    Parameters
+    ----------
+    members : mapping of str to Member
+        Members by name.
+
+    Returns
+    -------
+    dict of str to str
+        Equal strings mean members that `sklearn.base.clone` makes equal.
+    """
+    settings = {}
+    for name, member in members.items():
+        settings[name] = type(member).__name__
+        if isinstance(member, Given):
+            estimator = clone(member.estimator)
+            kind = type(estimator)
+            try:
+                parameters = joblib.hash(estimator.get_params(deep=True))
+            except (pickle.PicklingError, AttributeError, TypeError):  # a lambda, for example
+                parameters = repr(estimator)
+            settings[name] = f"{kind.__module__}.{kind.__qualname__} {parameters}"
+    return settings
 
 
 # Cheap ones first; the networks begin when the others are judged.

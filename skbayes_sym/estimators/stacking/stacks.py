@@ -29,7 +29,14 @@ from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.predictive import predicts_numbers
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.estimators.stacking.combining import StackFit, fit_stack, score_of
-from skbayes_sym.estimators.stacking.kinds import KINDS, Given, Member, Networks, StackTask
+from skbayes_sym.estimators.stacking.kinds import (
+    KINDS,
+    Given,
+    Member,
+    Networks,
+    StackTask,
+    member_settings,
+)
 from skbayes_sym.estimators.stacking.parts import RowBlock
 from skbayes_sym.inference.gaussian_process import ProcessEffort
 from skbayes_sym.inference.pooling import PooledPredictor
@@ -103,11 +110,21 @@ class Stack(RowEstimator):
         return self
 
     def _counting(self, members: dict[str, Member]) -> dict[str, Member]:
-        """Members that counted in the last fit, networks of numbers with its modes."""
-        least, old = StackTask.effort.least_again, self.weights_
-        kept = {name: m for name, m in members.items() if old.get(name, 0.0) > least}
+        """Members that counted in the last fit, and those that it didn't have.
+
+        A member that the last fit left out for lack of weight stays out. One that is new, was
+        changed, failed or got no time is fitted. Networks of a regressor go on from their modes.
+        """
+        least = StackTask.effort.least_again
+        settings = member_settings(members)
+        known = {name for name in members if self._member_settings_.get(name, "") == settings[name]}
+        counted = {name for name in known if self.weights_.get(name, 0.0) > least}
+        kept = {
+            name: member for name, member in members.items()
+            if name in counted or name not in known
+        }  # fmt: skip
         for name, member in kept.items():
-            if isinstance(member, Networks) and not is_classifier(self):
+            if name in counted and isinstance(member, Networks) and not is_classifier(self):
                 kept[name] = Networks(self.estimators_[name])
         return kept or members
 
@@ -214,6 +231,15 @@ class Stack(RowEstimator):
         places = [fold[first] == k for k in range(len(splits))]
         return [(np.flatnonzero(~here), np.flatnonzero(here)) for here in places if here.any()]
 
+    def _considered(self, task: StackTask, stack: StackFit) -> dict[str, str]:
+        """Settings of the members that a warm start needn't fit to find out about them."""
+        old = self._member_settings_ if task.n_searched else {}
+        settings = member_settings(self._members())
+        return {
+            name: setting for name, setting in settings.items()
+            if name in stack.considered or old.get(name) == setting
+        }  # fmt: skip
+
     def _stacked(self, data: Training, task: StackTask, stack: StackFit) -> dict[str, Any]:
         """Fitted attributes."""
         unit = float(np.log(task.of_y[1]))
@@ -234,6 +260,7 @@ class Stack(RowEstimator):
             "stop_reason_": stack.stop_reason,
             "weights_": dict(stack.weights),
             "_n_searched_": task.n_searched or len(task),
+            "_member_settings_": self._considered(task, stack),
             "left_out_log_density_": scores,
             "choice_": f"{what}: " + "; ".join([", ".join(told), *stack.reasons]),
             "_parts_": {name: member.part for name, member in stack.members.items()},
@@ -306,8 +333,8 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
         Processes that share the work (joblib): members at once, then parts of networks, unless
         ``max_seconds`` is given. The numbers don't depend on it.
     max_seconds : float, default=None
-        Time from which no other member is begun, and networks stop where they are. With it a fit
-        can't be repeated to the bit.
+        Time from which no other member is begun, and networks stop where they are. A warning and
+        ``choice_`` name the members that got no time. With it a fit can't be repeated to the bit.
     warm_start, device : as in every estimator
     random_state : int, RandomState instance or None, default=None
         Source of all randomness, and the seed of members whose own ``random_state`` is None.
@@ -351,8 +378,9 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     Words of up to 30 are one-hot; of more the frequent ones are, and the place in alphabetical
     order is a column. A missing number is the median, with an indicator if 2 % are missing.
 
-    With ``warm_start`` a fit leaves out members that counted for less than .05, and networks of
-    numbers begin at their modes. With half as many rows again as the last full fit had, all members
+    With ``warm_start`` a fit leaves out members whose weight was less than 0.05, and networks of a
+    regressor begin at their modes. Members that are new, have other parameters than in the last fit
+    or failed then are fitted. With half as many rows again as the last full fit had, all members
     are fitted anew.
 
     References

@@ -16,9 +16,9 @@ from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     HistGradientBoostingRegressor,
 )
-from sklearn.exceptions import FitFailedWarning
+from sklearn.exceptions import ConvergenceWarning, FitFailedWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -360,10 +360,44 @@ def test_boosting_that_divides_no_leaf_makes_one_round():
 
 
 def test_no_member_is_begun_when_time_is_up():
-    stack = clone(REG).set_params(max_seconds=1e-9).fit(X, Y)
+    stack = clone(REG).set_params(max_seconds=1e-9)
+    with pytest.warns(ConvergenceWarning, match="left no time for trees, boosted, smooth"):
+        stack.fit(X, Y)
     assert list(stack.weights_) == ["line"]
     assert stack.stop_reason_ == "max_seconds"
     assert "no time was left for trees" in stack.choice_
+
+
+def test_a_warm_start_fits_members_that_are_new_or_changed():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 2))
+    y = 3.0 * x[:, 0] + 0.1 * rng.normal(size=40)
+
+    def fitted_names(reg):
+        known = {id(part) for part in vars(reg).get("_parts_", {}).values()}
+        reg.fit(x, y)
+        return {name for name, part in reg._parts_.items() if id(part) not in known}
+
+    ridge = Ridge(alpha=1.0)
+    line = ("line", ridge)
+    far = ("far", Ridge(alpha=1e3))
+    reg = PredictiveStackingRegressor([line, far], random_state=0, warm_start=True)
+    assert fitted_names(reg) == {"line", "far"}
+    assert reg.weights_["far"] < StackEffort().least_again
+    assert fitted_names(reg) == {"line"}
+    # A member that stays out, and one more.
+    reg.set_params(estimators=[line, far, ("more", Ridge(alpha=2.0))])
+    assert fitted_names(reg) == {"line", "far", "more"} - {"far"}
+    # The name of one that stayed out, with a model of other parameters.
+    reg.set_params(estimators=[line, ("far", Ridge(alpha=2e3))])
+    assert fitted_names(reg) == {"line", "far"}
+    # The name of one that counted, with another model; it's compared by parameters.
+    reg.set_params(estimators=[("line", Ridge(alpha=1.0)), ("far", "linear")])
+    assert fitted_names(reg) == {"line", "far"}
+    # One that was removed is gone.
+    reg.set_params(estimators=[line])
+    assert fitted_names(reg) == {"line"}
+    assert set(reg.weights_) == {"line"}
 
 
 @pytest.mark.long
