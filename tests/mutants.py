@@ -155,7 +155,8 @@ MUTANTS = [
     *planted(
         "models/likelihoods/counts.py",
         "models/likelihoods/test_expectations.py models/likelihoods/test_base.py",
-        ("rate = (mean + 0.5 * variance).exp()", "rate = (mean + variance).exp()")),
+        ("rate = (mean + 0.5 * variance).exp()", "rate = (mean + variance).exp()"),
+        ("return size * log_one_plus - ", "return -size * log_one_plus - ")),
     *planted("models/likelihoods/counts.py", "models/likelihoods/test_families.py",
         ("(y + size) * mean)", "y * mean)")),
     *planted("models/predictive_mixtures.py", "models/test_predictive.py",

@@ -10,7 +10,15 @@ from scipy.special import betainc
 from torch import Tensor
 from torch.distributions import Distribution
 
-from skbayes_sym.models.likelihoods.likelihood import ExpectedLogProb, Kind, TargetLikelihood
+from skbayes_sym.models.likelihoods.likelihood import (
+    ExpectedLogProb,
+    Kind,
+    TargetLikelihood,
+    by_quadrature,
+    kept,
+    leaf,
+    logistic_nodes,
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -127,6 +135,43 @@ class NegativeBinomial(TargetLikelihood):
         factors = _log_rising(y, size) - torch.lgamma(y + 1.0)
         mean = torch.log1p((outputs + log_alpha).exp())
         return (factors + y * outputs - (y + size) * mean).sum(-1)
+
+    def bound(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
+        r"""The expectation of one output, with closed-form slopes at the nodes.
+
+        With :math:`a = f + \log\alpha`, only :math:`-(y + r) \log(1 + e^a)` isn't linear in f. The
+        gamma functions don't depend on f, so they are computed once per row, not at every node.
+        """
+        log_alpha = self.log_dispersion.detach().to(mean)
+        if mean.shape[1] != 1 or log_alpha.shape != (1,):
+            return super().bound(mean, variance, y)
+        size = (-log_alpha).exp()
+
+        at_nodes = list[tuple[Tensor, Tensor]]()  # log(1 + e^a) and its slope
+
+        def value_and_slope(f: Tensor) -> tuple[Tensor, Tensor]:
+            logit = f + log_alpha
+            small = logit.abs().neg_().exp_()
+            log_one_plus = small.log1p().add_(logit.clamp_min(0.0))
+            chance = torch.where(logit < 0.0, small, 1.0).div_(small.add_(1.0))
+            at_nodes.append((log_one_plus, chance))
+            return y * f - (y + size) * log_one_plus, y - (y + size) * chance
+
+        def dispersion_slope(f: Tensor) -> Tensor:
+            log_one_plus, chance = at_nodes[-1]
+            return size * log_one_plus - (y + size) * chance
+
+        terms = by_quadrature(
+            value_and_slope, mean, variance, dispersion_slope if self.learn else None,
+            n_nodes=logistic_nodes(variance),
+        )  # fmt: skip
+        with torch.inference_mode(False), torch.enable_grad():
+            rows = leaf(log_alpha.expand_as(y).clone())
+            rising = _log_rising(kept(y), (-rows).exp())
+            (rising_slope,) = torch.autograd.grad(rising.sum(), rows)
+        value = terms.value + (rising.detach() - torch.lgamma(y + 1.0))[:, 0]
+        d_params = terms.d_params + rising_slope if self.learn else terms.d_params
+        return terms._replace(value=value, d_params=d_params)
 
     def mean(self, outputs: Tensor) -> Tensor:
         return outputs.exp()

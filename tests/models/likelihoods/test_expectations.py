@@ -1,11 +1,13 @@
 """Score, curvature and data term by autograd: against finite differences and faster members."""
 
+import numpy as np
 import pytest
 import torch
 from cases import LIKELIHOODS, LaplaceNoise
 from torch.testing import assert_close
 
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
+from skbayes_sym.models.likelihoods.counts import NegativeBinomial
 from skbayes_sym.models.likelihoods.likelihood import (
     _LOGISTIC,
     N_NODES,
@@ -155,3 +157,19 @@ def test_wide_outputs_ask_for_the_most_nodes():
     ).value
     assert_close(most, exact, rtol=0.0, atol=1e-6)
     assert abs(float(few - exact)) > 1e-4
+
+
+@pytest.mark.parametrize("log_dispersion", [-25.0, -2.0, 4.0])
+@pytest.mark.parametrize("learn", [True, False])
+def test_negative_binomial_slopes_in_closed_form(log_dispersion, learn):
+    """The bound of entries has the value and the slopes of the quadrature that autograd makes."""
+    rng = np.random.default_rng(0)
+    mean, y = torch.as_tensor(rng.normal(size=(60, 1))), torch.as_tensor(rng.poisson(3.0, (60, 1)))
+    likelihood = NegativeBinomial(torch.tensor([log_dispersion]).double(), learn=learn)
+    for sd in (0.05, 0.6, 2.0):
+        variance = torch.full_like(mean, sd**2)
+        bound = likelihood.bound(mean, variance, y.double())
+        noise = mean.new_empty(60, 0)
+        expected = by_autograd(likelihood, mean, variance, y.double(), noise)
+        for part, reference in zip(bound, expected, strict=True):
+            assert_close(part, reference, rtol=1e-10, atol=1e-10)
