@@ -20,10 +20,12 @@ from skbayes_sym.estimators._fit.rows import (
     Array,
     Rows,
     Scaling,
+    check_column_names,
     column_scaling,
     is_standardized,
     numbers_due,
     require_rows,
+    without_mask,
 )
 from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS, Run, logging_to_stderr
 from skbayes_sym.estimators._fit.scikit_learn import (
@@ -220,6 +222,7 @@ class RowEstimator(BayesianEstimator):
             the first step there is nothing to keep: the previous fit stays. Any other error leaves
             it untouched.
         """
+        X = without_mask(X)
         with self._fitting():
             data = Training.open(self, X, y, sample_weight)
             model = self._model(data)
@@ -287,30 +290,58 @@ class RowEstimator(BayesianEstimator):
         X = self._check_inputs(X)
         if y is not None and len(y) != len(X):
             raise ValueError(f"X has {len(X)} rows and y {len(y)}: they must match.")
-        blocks, start = [], 0
+        blocks = []
+        places = []
         with prediction():
-            for x in self._input_blocks(X):
-                answers = ask(x, slice(start, start + len(x)))
+            for x, rows in self._numbered_blocks(X):
+                answers = ask(x, rows)
                 blocks.append([t.cpu().numpy() for t in answers])
-                start += len(x)
-        return numbers([np.concatenate(columns) for columns in zip(*blocks, strict=True)])
+                places.append(rows)
+        columns = [np.concatenate(column) for column in zip(*blocks, strict=True)]
+        if not all(isinstance(rows, slice) for rows in places):
+            # Blocks weren't in the order of the rows.
+            order = np.argsort(np.concatenate(places))
+            columns = [column[order] for column in columns]
+        return numbers(columns)
+
+    def _numbered_blocks(self, X: Any) -> Iterator[tuple[Any, Any]]:
+        """Blocks of inputs and their positions among the rows, a slice or an array."""
+        start = 0
+        for x in self._input_blocks(X):
+            yield x, slice(start, start + len(x))
+            start += len(x)
 
     def _check_inputs(self, X: Any) -> Array:
         """Inputs of a question to a fitted model."""
         check_is_fitted(self)
         if "_fitted_with_" in vars(self):
             self._validate_params()
+        X = without_mask(X)
         require_rows(X)
         with numbers_due("X", ENCODE, X):
-            return validate_data(self, X, reset=False, dtype=FLOATS, ensure_all_finite=self._finite)
+            checked: Array = validate_data(
+                self, X, reset=False, dtype=FLOATS, ensure_all_finite=self._finite
+            )
+        check_column_names(vars(self).get("_column_names_in_"), X)
+        return checked
+
+    def _check_columns(self, X: Any) -> None:
+        """Refuse a table with other columns than in `fit`."""
+        validate_data(self, X, reset=False, skip_check_array=True)
+        check_column_names(vars(self).get("_column_names_in_"), X)
 
 
-def warn_of_infinite_rows(values: Array, first: int = 0) -> bool:
-    """Say which is the first row that is infinite, and whether there is one."""
+def warn_of_infinite_rows(values: Array, rows: Any = slice(0, None)) -> bool:
+    """Say which is the first row that is infinite, and whether there is one.
+
+    ``rows``: positions of the values among the rows of a question, a slice or an array.
+    """
     wrong = np.isinf(values).reshape(len(values), -1).any(axis=1)
     if wrong.any():
+        place = int(wrong.argmax())
+        row = rows.start + place if isinstance(rows, slice) else rows[place]
         warn_user(
-            f"the prediction for row {first + int(wrong.argmax())} of X is infinite: too far from "
+            f"the prediction for row {row} of X is infinite: too far from "
             "the training data for this arithmetic. Check the row, or give X as float64.",
             UserWarning,
         )

@@ -11,7 +11,17 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.rows import ENCODE, Array, Rows, Scaling, numbers_due, require_rows
+from skbayes_sym.estimators._fit.rows import (
+    ENCODE,
+    Array,
+    Rows,
+    Scaling,
+    numbers_due,
+    refuse_categorical,
+    require_rows,
+    unusual_names,
+    without_mask,
+)
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
 from skbayes_sym.estimators._fit.training import Targets, Training
@@ -19,7 +29,7 @@ from skbayes_sym.models.likelihoods import OF_CLASSES
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
 from skbayes_sym.models.predictive_mixtures import Predictive
-from skbayes_sym.numerics.arguments import check_count, labels_of, seed_of, shown
+from skbayes_sym.numerics.arguments import check_count, labels_of, refuse_masked, seed_of, shown
 from skbayes_sym.numerics.memory import draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
 
@@ -31,14 +41,20 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     classes_: Array
     likelihood: Any = "auto"
+    _column_names_in_: list[str] | None = None
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = {"auto": Categorical(), **OF_CLASSES}
     _foreign_likelihoods: ClassVar[tuple[type, ...]] = (TargetLikelihood,)
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+        X = without_mask(X)
         require_rows(X)
+        refuse_categorical(X)
+        refuse_masked("y", y)
+        names = unusual_names(X)
         with numbers_due("X", ENCODE, X):
             X, y = validate_data(self, X, y, dtype=FLOATS)
             check_classification_targets(y)
+        self._column_names_in_ = names
         return X, y
 
     def _encode_targets(self, y: Array) -> Targets:
@@ -63,6 +79,7 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy of `predict`: the share of rows, or of ``sample_weight``, whose class it is."""
+        refuse_masked("y", y)
         labels_of(np.asarray(y), "y")
         return float(super().score(X, y, sample_weight=sample_weight))
 
@@ -117,6 +134,7 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     def _observed_codes(self, y: Any, n_rows: int) -> tuple[Array, Array]:
         """Columns of `predict_proba` that labels belong to, and whether they are known at all."""
+        refuse_masked("y", y)
         labels = np.asarray(y).ravel()
         if len(labels) != n_rows:
             raise ValueError(f"X has {n_rows} rows and y {len(labels)}: they must match.")

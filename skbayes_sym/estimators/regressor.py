@@ -22,7 +22,10 @@ from skbayes_sym.estimators._fit.rows import (
     column_scaling,
     is_standardized,
     numbers_due,
+    refuse_categorical,
     require_rows,
+    unusual_names,
+    without_mask,
 )
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.scikit_learn import num_samples
@@ -34,7 +37,7 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
-from skbayes_sym.numerics.arguments import check_count, seed_of
+from skbayes_sym.numerics.arguments import check_count, refuse_masked, seed_of
 from skbayes_sym.numerics.memory import covariance_part, draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
 
@@ -69,6 +72,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
     standardize: bool | str
     likelihood: Any = "auto"
+    _column_names_in_: list[str] | None = None
     noise_std: Any
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = {"auto": Gaussian(), **OF_NUMBERS}
     _foreign_likelihoods: ClassVar[tuple[type, ...]] = tuple(map(type, OF_CLASSES.values()))
@@ -86,7 +90,11 @@ class BayesianRegressorMixin(RegressorMixin):
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         self._need.require(self._chosen_likelihood, "likelihood")
         target = get_tags(self).target_tags
+        X = without_mask(X)
         require_rows(X)
+        refuse_categorical(X)
+        refuse_masked("y", y)
+        names = unusual_names(X)
         with numbers_due("X and y", ENCODE, X):
             X, y = validate_data(
                 self, X, y, dtype=FLOATS, multi_output=target.multi_output, y_numeric=True
@@ -94,6 +102,7 @@ class BayesianRegressorMixin(RegressorMixin):
             if issparse(y):
                 raise TypeError("Sparse data was passed for y: give y.toarray().")
             y = y.astype(np.float64)
+        self._column_names_in_ = names
         if target.positive_only:
             check_counts(y, self.likelihood)
         return X, y
@@ -300,12 +309,11 @@ class BayesianRegressorMixin(RegressorMixin):
         """Join draws ``draw(x, n, generator)`` (n, N, T) of blocks of rows, in target units."""
         X, n = self._check_inputs(X), check_count("n_samples", n)
         require_memory([draws_part(n, len(X), len(self.y_scale_))], _HOST, task=task)
-        values, start = np.empty((n, len(X), len(self.y_scale_))), 0
+        values = np.empty((n, len(X), len(self.y_scale_)))
         with prediction():
-            for x in self._input_blocks(X):
+            for x, rows in self._numbered_blocks(X):
                 drawn = draw(x, n, generator_from(seed))
-                values[:, start : start + len(x)] = drawn.cpu().numpy()
-                start += len(x)
+                values[:, rows] = drawn.cpu().numpy()
         values *= self.y_scale_
         values += self.y_mean_
         (by_row,) = numbers([np.moveaxis(values, 0, -1)])
@@ -334,6 +342,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R^2 of `predict`, the mean over targets."""
+        refuse_masked("y", y)
         with numbers_due("y"):
             r2 = float(super().score(X, y, sample_weight=sample_weight))
         if not np.isfinite(r2) and num_samples(X) > 1:
@@ -346,6 +355,7 @@ class BayesianRegressorMixin(RegressorMixin):
     def _observed_targets(self, y: Any) -> Array:
         """Targets to judge predictions by, (n_samples, n_targets)."""
         check_is_fitted(self)
+        refuse_masked("y", y)
         # Copied, since torch warns of memory that it may not write to, such as a pandas series'.
         with numbers_due("y"):
             targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", copy=True)
@@ -360,8 +370,12 @@ class BayesianRegressorMixin(RegressorMixin):
         weights: list[Tensor] = []
 
         def ask(law: TargetPredictive) -> list[Tensor]:
-            weights[:] = [law.weights]  # of all rows alike
-            return [law.means.movedim(0, -1), law.scales.expand_as(law.means).movedim(0, -1)]
+            values = [law.means.movedim(0, -1), law.scales.expand_as(law.means).movedim(0, -1)]
+            if not weights:
+                weights.append(law.weights)
+            # Rows with unknown levels come first and have several times the components of others.
+            repeats = len(weights[0]) // values[0].shape[-1]
+            return [torch.cat([value] * repeats, dim=-1) for value in values]
 
         loc, scale = (np.moveaxis(self._shaped(t, extra=1), -1, 0) for t in self._reduce(X, ask))
         return weights[0].cpu().numpy(), loc, scale
@@ -389,7 +403,7 @@ class BayesianRegressorMixin(RegressorMixin):
             values = functional(law)
             if any(bool(value.isinf().any()) for value in values):
                 for each in (law.mean(), law.uncertainty().epistemic):  # or without a variance
-                    if warn_of_infinite_rows(each.cpu().numpy(), rows.start):
+                    if warn_of_infinite_rows(each.cpu().numpy(), rows):
                         break
             return values
 

@@ -87,6 +87,26 @@ def check_names(owner: str, name: str, value: Any, n: int) -> list[str]:
     return names
 
 
+def refuse_masked(name: str, value: Any) -> None:
+    """Refuse a masked array with masked entries, whose data would be used unseen.
+
+    ``name``: of the argument.
+    """
+    if isinstance(value, list | tuple):
+        is_masked = np.array([item is np.ma.masked or np.ma.is_masked(item) for item in value])
+    elif np.ma.is_masked(value):
+        is_masked = np.ma.getmaskarray(value)
+    else:
+        return
+    if is_masked.any():
+        row = int(np.argwhere(is_masked)[0, 0]) if is_masked.ndim else 0
+        n = int(is_masked.sum())
+        raise ValueError(
+            f"{name} has {n} masked entr{'y' if n == 1 else 'ies'}, the first in row {row}: leave "
+            "these rows out, or fill them."
+        )
+
+
 def is_frame(X: Any) -> bool:
     """Whether it is a table with named columns, pandas' or another library's."""
     return hasattr(X, "columns") and not isinstance(X, Mapping)
@@ -125,6 +145,8 @@ def shown(value: Any, most: int = 60) -> str:
 
 def _numbers(value: Any) -> NDArray[Any] | None:
     if value is None:
+        return None
+    if np.ma.is_masked(value):
         return None
     try:
         array = np.asarray(value)

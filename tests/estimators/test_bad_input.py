@@ -150,7 +150,7 @@ def mistakes_in_questions() -> Iterator[Mistake]:
          "^X has 2 features, but {} is expecting 3 features"),
         ("one row", PREDICTS, lambda m, y: m.predict(X[0]), "^Expected 2D array, got 1D array"),
         ("words", PREDICTS, lambda m, y: m.predict(FRAME.to_numpy()),
-         "^X must hold numbers: could not convert"),
+         "^X must hold numbers(: could not convert| in column .* in row 0)"),
         ("short y", PREDICTS, lambda m, y: m.log_predictive_density(X, y[:-1]),
          "^X has 24 rows and y 23: they must match"),
         ("missing y", PREDICTS,

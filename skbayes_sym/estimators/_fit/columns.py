@@ -1,65 +1,144 @@
-"""Tables as they are read: words, booleans and missing values as numbers.
+"""Encoding of tables: categorical, boolean and numeric columns with missing values as numbers.
 
-One encoder inside the model. A word of few is a column of its own; of many the frequent ones are,
-and all have their place in alphabetical order besides. A missing number is the median, and its own
-indicator where it is missing often enough to say something.
+`fit` decides once what each column is. The encoding is then applied to whatever dtype a value
+arrives with: a level that was text in training may be read back from a csv file as an int, a float
+beside missing values, or a bool.
+
+A categorical column is one-hot encoded. With more than 30 levels the 30 most frequent ones are, and
+the rank of the level is an additional column. A missing number is replaced by the median, with an
+indicator column where values are missing often enough to be informative. A level that `fit` hasn't
+seen stands for any of the known levels: predictions are averaged over them (`OpenRows`).
 """
 
 import datetime
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Number
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted, validate_data
+import torch
+from sklearn.utils.validation import check_is_fitted, indexable, validate_data
+from torch import Tensor
 
-from skbayes_sym.estimators._fit.rows import Array, require_rows
+from skbayes_sym.estimators._fit.rows import (
+    Array,
+    column_names,
+    is_declared_categorical,
+    require_rows,
+    unusual_names,
+    without_mask,
+)
+from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
 from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.inference.pooling import mixture
+from skbayes_sym.inference.predictor import BasePredictor
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
+from skbayes_sym.numerics.arguments import is_frame, shown
+from skbayes_sym.numerics.random import generator_from
 
-_MOST_WORDS = 30  # with a column of their own
-_LEAST_MISSING = 0.02  # share of a column's rows from which that it is missing says something
+_MAX_ONE_HOT = 30  # levels with a column of their own
+_MIN_MISSING = 0.02  # proportion of missing rows from which a column gets an indicator
+_MAX_ALTERNATIVES = 32  # known levels, or combinations of them, that stand for an unknown one
+
+# Codes of values without a level.
+_MISSING = -1
+_UNKNOWN = -2
+
+# Text that pandas.read_csv reads as a missing number.
+_MISSING_TEXT = {"", "nan", "-nan", "na", "n/a", "#n/a", "null", "none", "<na>", "nat"}
+_DECIMAL = re.compile(r"[+-]?\d+(\.\d*)?")
 
 
 class Column(NamedTuple):
-    """How one column becomes numbers.
+    """Encoding of one column.
 
-    ``words``: those with a column, by frequency (none: the column holds numbers); ``order``: all of
-    them, where they are many; ``middle``: of the numbers, for a missing one; ``tells_missing``:
-    whether missing values have an indicator.
+    Parameters
+    ----------
+    name : str
+        Name, or position where columns have no names.
+    kind : {"numeric", "boolean", "categorical"}
+    words : tuple of str
+        Levels with a one-hot column, by frequency. Empty unless categorical.
+    order : tuple of str
+        All levels in order, where they are more than have a one-hot column.
+    middle : float
+        Median of the numbers, which replaces a missing one.
+    tells_missing : bool
+        Whether missing values have an indicator column.
+    has_missing : bool
+        Whether values were missing in training at all.
     """
 
     name: str
+    kind: str
     words: tuple[str, ...]
     order: tuple[str, ...]
     middle: float
     tells_missing: bool
+    has_missing: bool
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """All levels that occurred in training; their positions are the codes."""
+        return self.order or self.words
 
 
 class Table(NamedTuple):
-    """Columns as they were given: their names, and an array each."""
+    """Columns of a table: names, arrays, and whether the dtype of each declares it categorical."""
 
     names: list[str]
     columns: list[Array]
+    declared: list[bool]
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether all columns are arrays of numbers."""
+        return not any(self.declared) and all(c.dtype.kind in "fiubc" for c in self.columns)
+
+
+def read_table(X: Any) -> Table | None:
+    """Columns of a frame, a list of rows or an array; None if it has no two axes."""
+    if is_frame(X):
+        names = column_names(X)
+        series = list(_frame_columns(X))
+        columns = [np.asarray(s) for s in series]
+        return Table(names, columns, [is_declared_categorical(s) for s in series])
+    array = X
+    if isinstance(X, Sequence) and not isinstance(X, str):
+        try:
+            array = np.array([list(row) if isinstance(row, tuple) else row for row in X], object)
+        except ValueError:  # rows of different lengths, which scikit-learn refuses
+            return None
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or not array.size:
+        return None
+    names = [f"{i}" for i in range(array.shape[1])]
+    return Table(names, list(array.T), [False] * len(names))
+
+
+def _frame_columns(X: Any) -> Iterator[Any]:
+    """Columns of a frame of pandas, polars or pyarrow by position, since names may repeat."""
+    if hasattr(X, "iloc"):
+        yield from (X.iloc[:, j] for j in range(X.shape[1]))
+    elif hasattr(X, "column_names"):  # pyarrow
+        yield from X.columns
+    else:
+        yield from (X[name] for name in X.columns)
 
 
 def table_of(X: Any) -> Table | None:
-    """The columns of a table that holds words or missing values; None if it is all numbers."""
-    try:
-        names, columns = [str(c) for c in X.columns], [np.asarray(X[c]) for c in X.columns]
-    except (AttributeError, TypeError):
-        array = X
-        if isinstance(X, Sequence) and not isinstance(X, str):
-            array = np.array([list(row) if isinstance(row, tuple) else row for row in X], object)
-        if not isinstance(array, np.ndarray) or array.ndim != 2 or not array.size:
-            return None
-        names, columns = [f"{i}" for i in range(array.shape[1])], list(array.T)
-    gaps = [bool(_missing(c).any()) for c in columns]
-    if not any(gaps) and all(c.dtype.kind in "fiubc" for c in columns):
+    """Columns of a table with levels or missing values; None if it holds numbers only."""
+    table = read_table(X)
+    if table is None:
         return None
-    words = [_is_words(c, name) for name, c in zip(names, columns, strict=True)]
-    return Table(names, columns) if any(words + gaps) else None
+    gaps = [bool(_missing(c).any()) for c in table.columns]
+    if table.is_numeric and not any(gaps):
+        return None
+    kinds = [_kind(*column) for column in zip(table.columns, table.names, table.declared,
+                                              strict=True)]  # fmt: skip
+    return table if any(gaps) or "categorical" in kinds else None
 
 
 def _missing(values: Array) -> Array:
@@ -70,37 +149,146 @@ def _missing(values: Array) -> Array:
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or type(value).__name__ == "NAType" or (
-        isinstance(value, float) and value != value
-    )  # fmt: skip
+    if value is None or value is np.ma.masked or type(value).__name__ == "NAType":
+        return True
+    return isinstance(value, Real | Decimal) and value != value
 
 
-def _is_words(values: Array, name: str) -> bool:
-    """Whether a column holds words. Raises ValueError of dates, TypeError of other objects."""
-    if values.dtype.kind in "mM" or any(
-        isinstance(v, datetime.date | datetime.timedelta) for v in values[:1000].tolist()
-    ):
-        raise ValueError(
-            "X must hold numbers, got columns of neither words nor numbers, such as dates (in "
-            f"{name!r}). Give numbers: days since a date, or a month."
-        )
-    if values.dtype.kind in "fiubc":
-        return False
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real | Decimal | np.bool_)
+
+
+def _kind(values: Array, name: str, is_declared: bool = False) -> str:
+    """Kind of a column: "numeric", "boolean" or "categorical".
+
+    Raises ValueError for dates, TypeError for objects that are neither text nor numbers.
+    """
+    _refuse_dates(values, name)
+    if is_declared:
+        return "categorical"
+    if values.dtype.kind == "b":
+        return "boolean"
+    if values.dtype.kind in "fiuc":
+        return "numeric"
     present = [v for v in values.tolist() if not _is_missing(v)]
     for value in present:
-        if not isinstance(value, str | bytes | Number):
+        is_interval = type(value).__name__ == "Interval"
+        if not is_interval and not isinstance(value, str | bytes) and not _is_number(value):
             raise TypeError(
                 f"column {name!r} of X holds a {type(value).__name__}: its argument must be a "
                 "string or a number."
             )
-    return any(isinstance(v, str | bytes) for v in present)
+    if not all(map(_is_number, present)):
+        return "categorical"
+    is_boolean = present and all(isinstance(v, bool | np.bool_) for v in present)
+    return "boolean" if is_boolean else "numeric"
+
+
+def _refuse_dates(values: Array, name: str) -> None:
+    is_date = values.dtype.kind in "mM" or (
+        values.dtype.kind == "O" and any(
+            isinstance(v, datetime.date | datetime.timedelta) or type(v).__name__ == "Period"
+            for v in values[:1000].tolist()
+        )
+    )  # fmt: skip
+    if is_date:
+        raise ValueError(
+            "X must hold numbers, got columns of neither words nor numbers, such as dates (in "
+            f"{name!r}). Give numbers: days since a date, or a month."
+        )
+
+
+def level_key(value: Any) -> str:
+    """Text that identifies a level whatever the dtype of its value: 1, 1.0 and "1" are the same."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value))
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, Real | Decimal):
+        # By way of text, in which a float32 is as short as it was written.
+        number = float(str(value)) if isinstance(value, np.floating) else float(value)
+        return str(int(number)) if number.is_integer() else repr(number)
+    return str(value)
+
+
+def _level_number(text: str) -> float | None:
+    """Number that the text of a level stands for; None if it is no number."""
+    if text.lower() in ("true", "false"):
+        return float(text.lower() == "true")
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if np.isfinite(number) and "_" not in text else None
+
+
+class _Levels:
+    """Codes of values in a list of levels.
+
+    A value is looked up by its `level_key` first. A number, a bool, or a text that writes a plain
+    decimal number is the level of the same number otherwise, if there is only one: 1234 is "01234",
+    "1.0" is 1, True is "true".
+    """
+
+    def __init__(self, levels: Sequence[str]) -> None:
+        self._exact = {level: code for code, level in enumerate(levels)}
+        self._by_number: dict[float, int] = {}
+        for level, code in self._exact.items():
+            number = _level_number(level)
+            if number is not None:
+                is_ambiguous = number in self._by_number
+                self._by_number[number] = _UNKNOWN if is_ambiguous else code
+
+    def code(self, value: Any) -> int:
+        if _is_missing(value):
+            return _MISSING
+        key = level_key(value)
+        if key in self._exact:
+            return self._exact[key]
+        if not key.strip():
+            return _MISSING  # what read_csv makes of it
+        is_text = not _is_number(value)
+        if is_text and not _DECIMAL.fullmatch(key) and key.lower() not in ("true", "false"):
+            return _UNKNOWN
+        number = _level_number(key)
+        return _UNKNOWN if number is None else self._by_number.get(number, _UNKNOWN)
+
+    def codes(self, values: Array) -> Array:
+        """Codes (n_rows,) of a column."""
+        if values.dtype.kind in "fiub":
+            distinct, inverse = np.unique(values, return_inverse=True)
+            return np.array([self.code(v) for v in distinct], dtype=int)[inverse.ravel()]
+        known: dict[Any, int] = {}
+        codes = np.empty(len(values), dtype=int)
+        for row, value in enumerate(values.tolist()):
+            key = (type(value), value)
+            code = known.get(key)
+            if code is None:
+                code = known[key] = self.code(value)
+            codes[row] = code
+        return codes
+
+
+class Encoding(NamedTuple):
+    """Encoded rows; those with an unknown level once for each alternative.
+
+    ``values`` (n_rows, n_outputs): unknown levels are the mean of the known ones. ``is_open``
+    (n_rows,): rows with an unknown level. ``alternatives``: their encodings by known levels, each
+    (n_open, n_outputs) and equally probable.
+    """
+
+    values: Array
+    is_open: Array
+    alternatives: list[Array]
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """How every column of a table becomes numbers; ``kept``: of all that come out, those that vary.
+    """Encoding of all columns of a table.
 
-    All are kept where none varies.
+    ``kept``: positions of the encoded columns that vary in training; all if none does.
     """
 
     columns: tuple[Column, ...]
@@ -108,51 +296,139 @@ class Columns:
 
     @classmethod
     def learned(cls, table: Table) -> "Columns":
-        """Words, middles and what is missing, of training rows."""
-        columns = [_column(n, c) for n, c in zip(table.names, table.columns, strict=True)]
-        everything = cls(tuple(columns), np.arange(0))._encoded(table)
+        """Decide the encoding of every column from training rows."""
+        columns = [_column(*column) for column in zip(*table, strict=True)]
+        everything = cls(tuple(columns), np.arange(0))._encode(table)[0]
         varies = np.flatnonzero((everything != everything[:1]).any(axis=0))
         return cls(tuple(columns), varies if len(varies) else np.arange(everything.shape[1]))
 
     @property
     def n_outputs(self) -> int:
-        """Number of columns that come out."""
+        """Number of encoded columns."""
         return len(self.kept)
 
     def encoded(self, table: Table) -> Array:
-        """All columns as numbers, (n_rows, n_outputs); a word never seen is none of those known."""
-        return self._encoded(table)[:, self.kept]
+        """All columns as numbers, (n_rows, n_outputs); an unknown level is the mean of all."""
+        return self._encode(table)[0][:, self.kept]
 
-    def _encoded(self, table: Table) -> Array:
-        pairs = zip(self.columns, table.columns, strict=True)
-        return np.column_stack([_numbers(column, values) for column, values in pairs])
+    def encoding(self, table: Table) -> Encoding:
+        """The same with the alternatives for unknown levels.
+
+        Warns of unknown levels by column and value.
+        """
+        values, codes = self._encode(table)
+        values = values[:, self.kept]
+        is_open = np.zeros(len(values), dtype=bool)
+        for column, given, code in zip(self.columns, table.columns, codes, strict=True):
+            if code is None:
+                continue
+            is_open |= self._is_open(column, code)
+            unknown = np.flatnonzero(code == _UNKNOWN)
+            if len(unknown):
+                what = "1 row" if len(unknown) == 1 else f"{len(unknown)} rows"
+                warn_user(
+                    f"column {column.name!r} of X holds levels that fit hasn't seen, such as "
+                    f"{shown(given[unknown[0]])} ({what}): predictions for them are averaged over "
+                    "the known levels.",
+                    UserWarning,
+                )
+        if not is_open.any():
+            return Encoding(values, is_open, [])
+        rows = Table(table.names, [c[is_open] for c in table.columns], table.declared)
+        open_codes = [None if code is None else code[is_open] for code in codes]
+        alternatives = []
+        for chosen in self._alternatives():
+            filled = [
+                None if code is None else np.where(self._is_open(column, code), level, code)
+                for column, code, level in zip(self.columns, open_codes, chosen, strict=True)
+            ]
+            alternatives.append(self._join(rows, filled)[:, self.kept])
+        return Encoding(values, is_open, alternatives)
+
+    def _encode(self, table: Table) -> tuple[Array, list[Array | None]]:
+        codes = [
+            _Levels(column.levels).codes(values) if column.kind == "categorical" else None
+            for column, values in zip(self.columns, table.columns, strict=True)
+        ]
+        for column, values, code in zip(self.columns, table.columns, codes, strict=True):
+            if code is not None:
+                _refuse_dates(values, column.name)
+        return self._join(table, codes), codes
+
+    def _join(self, table: Table, codes: Sequence[Array | None]) -> Array:
+        parts = []
+        for column, values, code in zip(self.columns, table.columns, codes, strict=True):
+            parts.append(_numbers(column, values) if code is None else _one_hot(column, code))
+        return np.column_stack(parts)
+
+    @staticmethod
+    def _is_open(column: Column, codes: Array) -> Array:
+        """Rows whose level is unknown, or missing where no row of training was."""
+        never_missing = (codes == _MISSING) & (not column.has_missing)
+        return (codes == _UNKNOWN) | never_missing
+
+    def _alternatives(self) -> Array:
+        """Codes of known levels that stand for unknown ones, (n_alternatives, n_columns).
+
+        All combinations where these are few. Otherwise every column goes through its levels in an
+        order of its own. They depend on the training rows only, so that a row's prediction doesn't
+        depend on the other rows.
+        """
+        counts = [max(1, len(column.levels)) for column in self.columns]
+        n_combinations = 1
+        for count in counts:
+            n_combinations = min(n_combinations * count, _MAX_ALTERNATIVES + 1)
+        n = min(n_combinations, _MAX_ALTERNATIVES)
+        chosen = np.zeros((n, len(counts)), dtype=int)
+        period = 1
+        for j, count in enumerate(counts):
+            if n == n_combinations:
+                chosen[:, j] = np.arange(n) // period % count
+                period *= count
+            else:
+                rng = np.random.default_rng(j)
+                spaced = (rng.permutation(n) + 0.5) * count / n
+                chosen[:, j] = rng.permutation(count)[spaced.astype(int)]
+        return chosen
 
 
-def _column(name: str, values: Array) -> Column:
+def _column(name: str, values: Array, is_declared: bool) -> Column:
+    kind = _kind(values, name, is_declared)
     missing = _missing(values)
-    share = float(missing.mean())
-    tells_missing = _LEAST_MISSING <= share < 1.0
-    if not _is_words(values, name):
+    if kind == "categorical" and values.dtype.kind in "OTUS":
+        blank = [isinstance(v, str) and not v.strip() for v in values.tolist()]
+        missing = missing | np.array(blank, dtype=bool)
+    proportion = float(missing.mean())
+    has_missing = bool(missing.any())
+    tells_missing = _MIN_MISSING <= proportion < 1.0
+    if kind != "categorical":
         numbers = values[~missing].astype(np.float64)
         middle = float(_median(numbers)) if len(numbers) else 0.0
-        return Column(name, (), (), middle, tells_missing)
-    words, counts = np.unique([str(v) for v in values[~missing].tolist()], return_counts=True)
-    by_count = [str(w) for w in words[np.argsort(-counts, kind="stable")][:_MOST_WORDS]]
-    order = tuple(map(str, words)) if len(words) > _MOST_WORDS else ()
-    if order and sum(map(_is_number, order)) > len(order) / 2:
+        return Column(name, kind, (), (), middle, tells_missing, has_missing)
+    keys = [level_key(v) for v in values[~missing]]
+    levels, counts = np.unique(np.array(keys, dtype=object), return_counts=True)
+    by_count = tuple(levels[np.argsort(-counts, kind="stable")][:_MAX_ONE_HOT].tolist())
+    numbers_of_levels = [_level_number(level) for level in levels]
+    n_numbers = len(levels) - numbers_of_levels.count(None)
+    order: tuple[str, ...] = ()
+    if len(levels) > _MAX_ONE_HOT:
+        order = tuple(levels.tolist())
+        if n_numbers == len(levels):
+            order = tuple(sorted(order, key=float_of_level))
+    if order and not is_declared and n_numbers > len(order) / 2:
         warn_user(
             f"column {name!r} of X holds numbers as text and is read as words: if it measures "
             "something, convert it first, as by pandas.to_numeric(column, errors='coerce').",
             UserWarning,
         )
-    return Column(name, tuple(by_count), order, 0.0, tells_missing)
+    return Column(name, kind, by_count, order, 0.0, tells_missing, has_missing)
 
 
-def _is_number(word: str) -> bool:
-    try:
-        return bool(np.isfinite(float(word)))
-    except ValueError:
-        return False
+def float_of_level(level: str) -> float:
+    """Number of a level whose text is one."""
+    number = _level_number(level)
+    assert number is not None
+    return number
 
 
 def _median(numbers: Array) -> Array:
@@ -161,40 +437,176 @@ def _median(numbers: Array) -> Array:
 
 
 def _numbers(column: Column, values: Array) -> Array:
-    """Numbers of one column, (n_rows, some)."""
-    missing = _missing(values)
+    """A numeric or boolean column and its indicator, (n_rows, 1 or 2)."""
+    numbers = as_numbers(column, values)
+    missing = np.isnan(numbers)
+    numbers[missing] = column.middle
+    if np.isinf(numbers).any():
+        raise ValueError(f"Input X contains infinity, in column {column.name!r}.")
     indicator = [missing.astype(np.float64)] * column.tells_missing
-    if not column.words:
-        if _is_words(values, column.name):
+    return np.column_stack([numbers, *indicator])
+
+
+def as_numbers(column: Column, values: Array) -> Array:
+    """Values of a numeric column as float64, whatever their dtype; nan where they are missing.
+
+    Raises ValueError that names column, row and value of what is no number.
+    """
+    _refuse_dates(values, column.name)
+    if values.dtype.kind in "fiub":
+        return values.astype(np.float64)
+    numbers = np.empty(len(values))
+    for row, value in enumerate(values.tolist()):
+        try:
+            numbers[row] = _number_of(value, column.kind == "boolean")
+        except ValueError as error:
+            text = str(value)
+            comma = " Decimals need a point." if re.fullmatch(r"[+-]?\d+,\d+", text) else ""
             raise ValueError(
-                f"X must hold numbers in column {column.name!r}, as it did in fit, got words such "
-                f"as {next(v for v in values.tolist() if isinstance(v, str))!r}."
-            )
-        numbers = np.full(len(values), column.middle)
-        numbers[~missing] = values[~missing].astype(np.float64)
-        if np.isinf(numbers).any():
-            raise ValueError(f"Input X contains infinity, in column {column.name!r}.")
-        return np.column_stack([numbers, *indicator])
-    texts = np.array(["" if m else str(v) for v, m in zip(values.tolist(), missing, strict=True)])
-    if len(column.words) == 2:  # one column; halfway where neither
-        first, second = (np.where(missing, False, texts == w) for w in column.words)
-        return np.column_stack([0.5 + 0.5 * second - 0.5 * first, *indicator])
-    parts = [np.where(missing, 0.0, texts == word) for word in column.words]
+                f"X must hold numbers in column {column.name!r}, as it did in fit, got "
+                f"{shown(value)} in row {row}.{comma}"
+            ) from error
+        except TypeError as error:
+            raise TypeError(
+                f"column {column.name!r} of X holds a {type(value).__name__} in row {row}: its "
+                "argument must be a string or a number."
+            ) from error
+    return numbers
+
+
+def _number_of(value: Any, is_boolean: bool) -> float:
+    """A value of a numeric column. Raises ValueError, or TypeError for other objects."""
+    if _is_missing(value):
+        return np.nan
+    if _is_number(value):
+        return float(value)
+    if not isinstance(value, str | bytes):
+        raise TypeError(value)
+    text = level_key(value).strip()
+    if text.lower() in _MISSING_TEXT:
+        return np.nan
+    if is_boolean and text.lower() in ("true", "false"):
+        return float(text.lower() == "true")
+    if "_" in text:  # Python reads 1_000, nobody else does
+        raise ValueError(text)
+    return float(text)
+
+
+def _one_hot(column: Column, codes: Array) -> Array:
+    """A categorical column from the codes of its levels; unknown ones are the mean of all."""
+    missing = codes == _MISSING
+    unknown = codes == _UNKNOWN
+    indicator = [missing.astype(np.float64)] * column.tells_missing
+    levels = column.levels
+    if len(levels) == 2:  # one column; halfway if neither
+        value = np.where(codes < 0, 0.5, codes == levels.index(column.words[1]))
+        return np.column_stack([value.astype(np.float64), *indicator])
+    position = {level: code for code, level in enumerate(levels)}
+    mean = 1.0 / max(len(levels), 1)
+    parts = [np.where(unknown, mean, codes == position[word]) for word in column.words]
     if column.order:
-        parts.append(np.searchsorted(np.array(column.order), texts) / len(column.order))
+        rank = np.where(unknown, 0.5 * (len(levels) - 1), np.maximum(codes, 0)) / len(levels)
+        parts.append(rank)
+    if not parts and not indicator:  # no level at all: all values were missing
+        parts = [np.zeros(len(codes))]
     return np.column_stack([*parts, *indicator])
 
 
-class TakesTables:
-    """An estimator that takes tables as they are read; before the mixin that checks targets.
+@dataclass(frozen=True, eq=False)
+class OpenRows:
+    """Rows of a question of which some have unknown levels, as the estimator takes them.
 
-    ``columns_in_``: how columns become numbers; None where all were.
+    ``known`` are the other rows, at ``known_index`` of the question; ``alternatives`` the rows at
+    ``open_index`` by each of the known levels.
+    """
+
+    known: Any
+    known_index: Array
+    alternatives: Sequence[Any]
+    open_index: Array
+
+    def __len__(self) -> int:
+        return len(self.known_index) + len(self.open_index)
+
+
+class LevelBlock:
+    """A block of rows with unknown levels, by each of the known levels."""
+
+    def __init__(self, blocks: Sequence[Any]) -> None:
+        self.blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self.blocks[0])
+
+    @property
+    def device(self) -> torch.device:
+        """Device of predictions."""
+        device: torch.device = self.blocks[0].device
+        return device
+
+
+@dataclass(frozen=True, eq=False)
+class LevelPredictor(BasePredictor):
+    """Mixture of what a predictor answers for each of the known levels.
+
+    It is as wide as the levels differ. In joint draws every function has one of the levels.
+    """
+
+    base: Any
+
+    def law(self, x: Any) -> Any:
+        return mixture([self.base.law(block) for block in x.blocks], [1.0] * len(x.blocks))
+
+    def mean(self, x: Any) -> Tensor:
+        return torch.stack([self.base.mean(block) for block in x.blocks]).mean(0)
+
+    def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
+        laws = self._by_level(x, n, generator, lambda *a, **k: self.base.drawn(*a, **k))
+        level = self._levels(x, n, generator)
+        draw = torch.arange(n)
+        if isinstance(laws[0], CategoricalMixture):
+            return CategoricalMixture(torch.stack([law.log_probs for law in laws])[level, draw])
+        parts = [
+            torch.stack([getattr(law, name).expand_as(law.loc) for law in laws])[level, draw]
+            for name in ("loc", "variance", "noise_variance")
+        ]
+        return NormalMixture(*parts)
+
+    def functions(self, x: Any, n: int, *, generator: torch.Generator) -> Tensor:
+        values = self._by_level(x, n, generator, lambda *a, **k: self.base.functions(*a, **k))
+        return torch.stack(values)[self._levels(x, n, generator), torch.arange(n)]
+
+    def _by_level(
+        self, x: Any, n: int, generator: torch.Generator, draw: Callable[..., Any]
+    ) -> list[Any]:
+        """The same functions at every level."""
+        state = generator.get_state()
+        drawn = []
+        for block in x.blocks:
+            generator.set_state(state)
+            drawn.append(draw(block, n, generator=generator))
+        return drawn
+
+    def _levels(self, x: Any, n: int, generator: torch.Generator) -> Tensor:
+        """Level of every function; from a stream of its own, like that of other rows."""
+        stream = generator_from(generator.initial_seed())
+        return torch.randint(len(x.blocks), (n,), generator=stream)
+
+
+class TakesTables:
+    """An estimator that takes tables with categorical columns and missing values.
+
+    It stands before the mixin that checks targets. ``columns_in_`` is the encoding of the columns;
+    None where all were numbers.
     """
 
     columns_in_: Columns | None = None
     x_mean_: Array
     dtype_: str
-    _medians_in_: Array  # of the columns, where all were numbers
+    # Of a table of numbers: the medians of its columns, and which are booleans.
+    _medians_in_: Array
+    _column_names_in_: list[str] | None = None
+    _booleans_in_: Array
     _finite: ClassVar[bool | str] = "allow-nan"
 
     def __sklearn_tags__(self) -> Any:
@@ -204,6 +616,7 @@ class TakesTables:
         return tags
 
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
+        X = without_mask(X)
         require_rows(X)
         table = table_of(X)
         columns = None if table is None else Columns.learned(table)
@@ -211,26 +624,81 @@ class TakesTables:
         checked: tuple[Array, Array] = super()._check_targets(numbers, y)  # type: ignore[misc]
         if table is not None:
             validate_data(self, X, skip_check_array=True)  # the columns that were given
+            self._column_names_in_ = unusual_names(X)
         self.columns_in_ = columns
         if columns is None:
             self._medians_in_ = _median(checked[0])
+            whole = read_table(X)
+            named = [] if whole is None else zip(whole.columns, whole.names, strict=True)
+            self._booleans_in_ = np.flatnonzero([_kind(*each) == "boolean" for each in named])
         return checked
 
     def _check_inputs(self, X: Any) -> Any:
         check_is_fitted(self)
+        X = without_mask(X)
+        table = None
         if self.columns_in_ is None:
-            numbers: Array = super()._check_inputs(X)  # type: ignore[misc]
-            missing = np.isnan(numbers)
-            if missing.any():
-                numbers = np.where(missing, self._medians_in_, numbers).astype(numbers.dtype)
-            return self._with_given(numbers, X)
+            if not (isinstance(X, np.ndarray) and X.dtype.kind in "fiub"):
+                table = read_table(X)
+            if table is None or table.is_numeric:
+                numbers: Array = super()._check_inputs(X)  # type: ignore[misc]
+                missing = np.isnan(numbers)
+                if missing.any():
+                    numbers = np.where(missing, self._medians_in_, numbers).astype(numbers.dtype)
+                return self._with_given(numbers, X)
         require_rows(X)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        table = table_of(X)
+        self._check_columns(X)  # type: ignore[attr-defined]
+        table = read_table(X) if table is None else table
         if table is None:
-            array = check_array(X, dtype=None, ensure_all_finite=False)
-            table = Table([c.name for c in self.columns_in_.columns], list(array.T))
-        return self._with_given(self.columns_in_.encoded(table), X)
+            super()._check_inputs(X)  # type: ignore[misc]  # says what is wrong with it
+            raise ValueError("X must be a table with two axes.")
+        encoding = self._encoding_of_columns().encoding(table)
+        if not encoding.is_open.any():
+            return self._with_given(encoding.values, X)
+        known, unknown = np.flatnonzero(~encoding.is_open), np.flatnonzero(encoding.is_open)
+        rows = indexable(X)[0]
+        open_rows = safe_indexing(rows, unknown)
+        return OpenRows(
+            self._with_given(encoding.values[known], safe_indexing(rows, known)),
+            known,
+            [self._with_given(values, open_rows) for values in encoding.alternatives],
+            unknown,
+        )
+
+    def _encoding_of_columns(self) -> Columns:
+        """Encoding of the columns, also of a table of numbers."""
+        if self.columns_in_ is not None:
+            return self.columns_in_
+        names = self._column_names_in_
+        if names is None:
+            default = [f"{j}" for j in range(len(self._medians_in_))]
+            names = list(vars(self).get("feature_names_in_", default))
+        columns = [
+            Column(name, "numeric", (), (), float(middle), False, False)
+            for name, middle in zip(names, self._medians_in_, strict=True)
+        ]
+        for j in self._booleans_in_.tolist():
+            columns[j] = columns[j]._replace(kind="boolean")
+        return Columns(tuple(columns), np.arange(len(columns)))
+
+    def _numbered_blocks(self, X: Any) -> Iterator[tuple[Any, Any]]:
+        """Blocks of rows and their positions; those with unknown levels first."""
+        if not isinstance(X, OpenRows):
+            yield from super()._numbered_blocks(X)  # type: ignore[misc]
+            return
+        blocks = [self._input_blocks(rows) for rows in X.alternatives]  # type: ignore[attr-defined]
+        start = 0
+        for alternatives in zip(*blocks, strict=True):
+            block = LevelBlock(alternatives)
+            yield block, X.open_index[start : start + len(block)]
+            start += len(block)
+        for block, rows in super()._numbered_blocks(X.known):  # type: ignore[misc]
+            yield block, X.known_index[rows]
+
+    def _predictor(self, like: Any) -> Any:
+        if isinstance(like, LevelBlock):
+            return LevelPredictor(super()._predictor(like.blocks[0]))  # type: ignore[misc]
+        return super()._predictor(like)  # type: ignore[misc]
 
     def _example(self) -> Any:
         """Row that the estimator takes, a frame where `fit` saw names."""

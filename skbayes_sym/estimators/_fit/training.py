@@ -24,6 +24,7 @@ from skbayes_sym.estimators._fit.scikit_learn import check_sample_weight
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
+from skbayes_sym.numerics.arguments import refuse_masked
 from skbayes_sym.numerics.memory import Part
 
 FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
@@ -70,6 +71,7 @@ class Training:
         """Validate everything before the first array is allocated for the fit."""
         device = resolve_device(estimator.device)
         X_checked, y_checked = estimator._check_targets(X, y)
+        refuse_masked("sample_weight", sample_weight)
         with numbers_due("sample_weight"):
             weight = check_sample_weight(
                 sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True

@@ -10,7 +10,7 @@ from scipy.sparse.linalg import svds
 from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.columns import Columns, Table, table_of
+from skbayes_sym.estimators._fit.columns import Columns, read_table, table_of
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
 from skbayes_sym.estimators.factorization.entries import without_mask
@@ -184,13 +184,10 @@ class FeatureCode:
             values = np.asarray(array.toarray() if sp.issparse(array) else array)
         else:
             names = [column.name for column in self.columns.columns]
-            if is_frame(raw):
-                parts = [np.asarray(raw[column]) for column in raw.columns]
-            else:
-                parts = list(check_array(raw, dtype=None, ensure_all_finite=False).T)
-            if len(parts) != len(names):
+            table = read_table(raw)
+            if table is None or len(table.names) != len(names):
                 raise ValueError(f"{name} must have the columns {names}, as in fit.")
-            values = self.columns.encoded(Table(names, parts))
+            values = self.columns.encoded(table)
         assert self.scaling is not None
         if len(self.scaling) not in (1, values.shape[1]):
             n = len(self.scaling)

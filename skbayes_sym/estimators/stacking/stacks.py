@@ -14,7 +14,7 @@ from sklearn.utils import indexable
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.columns import TakesTables
-from skbayes_sym.estimators._fit.rows import Array, Scaling
+from skbayes_sym.estimators._fit.rows import Array, Scaling, without_mask
 from skbayes_sym.estimators._fit.run import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import (
     Interval,
@@ -93,6 +93,7 @@ class Stack(RowEstimator):
         ValueError
             If no member could be fitted: what each of them said.
         """
+        X = without_mask(X)
         with self._fitting():
             members = self._members()
             data = Training.open(self, X, y, sample_weight)
@@ -375,8 +376,10 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     the predicted level, of the forest over the spread of the targets in its leaves. No width is
     below the rounding of ``y``.
 
-    Words of up to 30 are one-hot; of more the frequent ones are, and the place in alphabetical
-    order is a column. A missing number is the median, with an indicator if 2 % are missing.
+    Categorical columns (text, and any categorical dtype) with up to 30 levels are one-hot encoded.
+    With more, the 30 most frequent levels are, and the rank of the level is an additional column. A
+    missing number is replaced by the median, with an indicator if 2 % are missing. Predictions for
+    a level that `fit` hasn't seen are averaged over the known levels, with a warning.
 
     With ``warm_start`` a fit leaves out members whose weight was less than 0.05, and networks of a
     regressor begin at their modes. Members that are new, have other parameters than in the last fit

@@ -127,10 +127,10 @@ def test_every_kind_of_column_becomes_what_it_should():
     np.testing.assert_array_equal(numbers, expected)
 
 
-def test_a_word_never_seen_is_none_of_those_known():
+def test_a_level_never_seen_is_the_mean_of_those_known():
     new = FRAME.assign(colour="black", sort="c")
     _, numbers = encoded(FRAME, new)
-    np.testing.assert_array_equal(numbers[:, 2:5], 0.0)
+    np.testing.assert_array_equal(numbers[:, 2:5], 1.0 / 3.0)
     np.testing.assert_array_equal(numbers[:, -1], 0.5)  # halfway between two
 
 
