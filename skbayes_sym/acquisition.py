@@ -22,6 +22,7 @@ from scipy.special import ndtr
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.unwrap import fitted_attribute, innermost
 from skbayes_sym.estimators.distributions import ClassPredictive
 from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.numerics.arguments import check_count, check_number, seed_of
@@ -235,10 +236,11 @@ class _Functions(torch.autograd.Function):
     """Draws at rows, differentiable in the rows by central differences."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, draw: Callable[[Tensor], Tensor], step: float) -> Tensor:
-        """Draws (S, N, T) at rows (N, d)."""
+    def forward(ctx: Any, rows: Tensor, draw: Callable[[Tensor], Tensor], steps: Tensor) -> Tensor:
+        """Draws (S, N, T) at rows (N, d); ``steps`` (d,): of the differences, a column's each."""
         ctx.save_for_backward(rows)
-        ctx.draw, ctx.step = draw, step
+        ctx.draw = draw
+        ctx.steps = steps
         return draw(rows)
 
     @staticmethod
@@ -246,11 +248,68 @@ class _Functions(torch.autograd.Function):
         """Pull gradients (S, N, T) back to the rows: draws of a row depend on that row alone."""
         (rows,) = ctx.saved_tensors
         n, d = rows.shape
-        steps = ctx.step * torch.eye(d).to(rows).unsqueeze(1)  # (d, 1, d)
-        ends = torch.cat([rows + steps, rows - steps]).reshape(-1, d)
-        above, below = ctx.draw(ends).unflatten(1, (2, d, n)).unbind(1)  # (S, d, N, T) each
-        slopes = (above - below) / (2.0 * ctx.step)
+        steps = torch.diag(ctx.steps.to(rows)).unsqueeze(1)  # (d, 1, d)
+        upper = rows + steps
+        lower = rows - steps
+        draws = ctx.draw(torch.cat([upper, lower]).reshape(-1, d))
+        above, below = draws.unflatten(1, (2, d, n)).unbind(1)  # (S, d, N, T) each
+        # Far from zero a step is rounded: the difference of the ends is what was taken.
+        taken = torch.diagonal(upper - lower, dim1=0, dim2=2).T  # (d, N)
+        slopes = (above - below) / taken.unsqueeze(-1)
         return torch.einsum("sjnt,snt->nj", slopes, gradients[0]), None, None
+
+
+# Lengths at which a column is tried, in its own units.
+_LENGTHS = np.logspace(-15, 15, 61)
+
+
+def _column_scales(model: Any, n_columns: int) -> Array:
+    """Find the unit in which each column of a model's rows varies.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        Regressor of this package, or a pipeline or search around one.
+    n_columns : int
+        Number of columns of the rows that it takes.
+
+    Returns
+    -------
+    ndarray of shape (n_columns,)
+        Standard deviations in the training data, or, behind the other steps of a pipeline, the
+        lengths that move an input of the model by about one of them. 1 where nothing is known.
+    """
+    core, prepare = innermost(model)
+    inner = fitted_attribute(core, "x_scale_")
+    if inner is None:
+        return np.ones(n_columns)
+    if core is model and len(inner) == n_columns:
+        return np.where(inner > 0.0, inner, 1.0)
+    scales = np.ones(n_columns)
+    centre = _training_centre(model, core, n_columns)
+    for column in range(n_columns):
+        ends = np.repeat(centre[None], len(_LENGTHS) + 1, axis=0)
+        ends[1:, column] += _LENGTHS
+        try:
+            inputs = np.asarray(prepare(ends), dtype=np.float64)
+        except (TypeError, ValueError):  # a step that takes words
+            return scales
+        if inputs.shape[1:] != np.shape(inner):
+            return scales
+        moved = np.abs((inputs[1:] - inputs[0]) / inner).max(axis=1)
+        if (moved >= 1.0).any():
+            scales[column] = _LENGTHS[np.argmax(moved >= 1.0)]
+    return scales
+
+
+def _training_centre(model: Any, core: Any, n_columns: int) -> Array:
+    """Mean of the training rows in the user's units, where a pipeline's steps can be inverted."""
+    pipeline = fitted_attribute(model, "best_estimator_", model)
+    try:
+        centre = pipeline[:-1].inverse_transform(core.x_mean_[None])
+        return np.asarray(centre, dtype=np.float64).reshape(n_columns)
+    except (AttributeError, TypeError, ValueError, KeyError):
+        return np.zeros(n_columns)
 
 
 def botorch_model(
@@ -268,8 +327,8 @@ def botorch_model(
     n_draws : int, default=128
         Functions drawn.
     step : float, default=1e-4
-        Of the differences that gradients by the inputs are, in the units of ``X``; smooth models
-        have them to some 1e-7.
+        Step of the central differences that give gradients, in units of each column's standard
+        deviation in the training data. Gradients of smooth models are right to about 1e-7.
     random_state : int, RandomState instance or None, default=0
 
     Returns
@@ -288,6 +347,8 @@ def botorch_model(
     n_draws = check_count("n_draws", n_draws)
     seed = random_state if isinstance(random_state, Integral) else seed_of(random_state) % 2**32
     check_number("step", step, np.finfo(float).eps)
+    d = model.n_features_in_
+    steps = torch.as_tensor(step * _column_scales(model, d))
 
     def draw(rows: Tensor) -> Tensor:
         values = predictive(model, rows.detach().cpu().numpy()).functions(n_draws, seed)
@@ -298,9 +359,9 @@ def botorch_model(
 
         def forward(self, X: Tensor) -> Tensor:
             """Functions (..., S, q, T) at points (..., q, d)."""
-            values = _Functions.apply(X.flatten(0, -2), draw, step)
+            values = _Functions.apply(X.flatten(0, -2), draw, steps)
             return values.unflatten(1, X.shape[:-1]).movedim(0, -3)
 
-    surrogate, d = FunctionDraws(), model.n_features_in_
+    surrogate = FunctionDraws()
     surrogate._num_outputs = int(np.prod(np.shape(model.predict(np.zeros((1, d))))))
     return surrogate
