@@ -223,6 +223,8 @@ def cross_validate_entries(
         splitter = copy(splitter)
         splitter.columns = columns
     is_list = is_listed(X, columns)
+    if not is_list and not isinstance(estimator, PredictsEntries):
+        X = _checked(X)  # others answer by position, not by a frame's labels
     *parts, place = _entries_of(X, columns)
     runs = Parallel(n_jobs=n_jobs)(
         delayed(_fit_and_score)(

@@ -184,19 +184,42 @@ def is_listed(X: Any, columns: Any = "auto") -> bool:
 EntryList = tuple[Array, Array, Array, Array | None]
 
 
-def with_labels(observed: Observed, side: int, more: Array, name: str) -> Observed:
+def with_labels(
+    observed: Observed, side: int, more: Array, name: str, *, is_numbered: bool = False
+) -> Observed:
     """The entries of a list with these labels, sorted, among those of its rows (0) or columns.
 
-    ``name``: of the features whose labels they are, in messages.
+    Parameters
+    ----------
+    observed : Observed
+    side : {0, 1}
+    more : ndarray
+        Labels of features.
+    name : str
+        Of the features, in messages.
+    is_numbered : bool, default=False
+        Whether ``more`` are positions that nobody chose as labels.
+
+    Raises
+    ------
+    ValueError
+        If labels are of another kind, or if positions would shift labels that begin at 1.
     """
     if side == 1:
-        return with_labels(observed.transposed, 0, more, name).transposed
+        turned = with_labels(observed.transposed, 0, more, name, is_numbered=is_numbered)
+        return turned.transposed
     old, m = observed.row_labels, observed.shape[1]
     if old is None:
         return observed
     more = labels_like(more, old, f"labels of {name}", "labels of the entries")
     if not len(np.setdiff1d(more, old)):
         return observed
+    if is_numbered and len(old) and 0 not in old:
+        raise ValueError(
+            f"{name} has no labels: its rows are numbered from 0, but entries are labelled from "
+            f"{old[0].item()!r}. Call {name}.set_index(...) with the column of labels, or give one "
+            "row for each label, in their order, as an array."
+        )
     labels = np.union1d(old, more)
     rows = np.searchsorted(labels, old).astype(np.int32)[observed.rows]
     return observed._replace(rows=rows, row_labels=labels, shape=(len(labels), m))

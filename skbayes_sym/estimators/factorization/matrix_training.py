@@ -75,11 +75,14 @@ class MatrixTraining:
         ]
         for side, features in enumerate(described):
             if is_list and features is not None and features.labels is not None:
-                observed = with_labels(observed, side, features.labels, features.name)
+                observed = with_labels(
+                    observed, side, features.labels, features.name, is_numbered=features.is_numbered
+                )
         context = None
         if estimator.context:
             table = context_columns(X, estimator.context, estimator.columns)
-            weights = np.ones(len(table)) if observed.weights is None else observed.weights
+            n_entries = len(observed.values)
+            weights = np.ones(n_entries) if observed.weights is None else observed.weights
             told = Described("context", safe_indexing(table, observed.place), None)
             context = FeatureCode.of_context(told, weights)
             observed = observed._replace(context=context.encoded(told))

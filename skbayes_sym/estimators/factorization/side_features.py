@@ -32,6 +32,7 @@ class Described(NamedTuple):
     name: str
     table: Any
     labels: Array | None
+    is_numbered: bool = False  # labels are only the positions of the frame's rows
 
     @classmethod
     def read(cls, raw: Any, side: int, columns: Any = "auto") -> "Described | None":
@@ -51,6 +52,7 @@ class Described(NamedTuple):
         index = np.arange(len(raw)) if is_numbered else np.asarray(raw.index)
         if not is_numbered:
             is_numbered = raw.index.name is None and index.dtype.kind in "iu"
+        label_column = None
         if is_numbered:
             label_column = _label_column(raw, name, ("row", "column")[side], columns)
             if label_column is not None:
@@ -59,7 +61,8 @@ class Described(NamedTuple):
         labels = as_labels(index, f"the index of {name}")
         if len(np.unique(labels)) < len(labels):
             raise ValueError(f"{name} has several rows of one label: keep one of each.")
-        return cls(name, raw, labels)
+        is_default = is_numbered and label_column is None
+        return cls(name, raw, labels, is_default and np.array_equal(labels, np.arange(len(labels))))
 
     def ordered(self, labels: Array | None, n: int) -> Self:
         """Rows in the order of these labels, None: positions.

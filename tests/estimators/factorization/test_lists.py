@@ -107,24 +107,31 @@ def test_frames_of_other_libraries(name, fitted, expected):
     assert fit(matrix).column_labels_[:2].tolist() == ["c1", "c2"]
 
 
-@pytest.mark.parametrize("given", ["int", "float", "word", "padded", "category", "nullable"])
-@pytest.mark.parametrize("asked", ["int", "float", "word", "padded", "category", "nullable"])
-def test_ids_keep_their_meaning_in_another_dtype(given, asked):
+ID_FORMS = {
+    "int": USERS,
+    "float": USERS.astype(float),
+    "word": USERS.astype(str),
+    "padded": np.array([f"{i:02d}" for i in USERS]),
+    "category": pd.Categorical(USERS, categories=range(50)),
+    "nullable": pd.array(USERS, dtype="Int64"),
+}
+UNKNOWN = {"float": 99.0, "word": "99", "padded": "099"}
+
+
+@pytest.mark.parametrize("given", ID_FORMS)
+def test_ids_keep_their_meaning_in_another_dtype(given):
     """A csv file turns "07" into 7, and missing values turn 7 into 7.0."""
-    forms = {
-        "int": USERS, "float": USERS.astype(float), "word": USERS.astype(str),
-        "padded": np.array([f"{i:02d}" for i in USERS]), "nullable": pd.array(USERS, dtype="Int64"),
-        "category": pd.Categorical(USERS, categories=range(50)),
-    }  # fmt: skip
-    if {given, asked} == {"word", "padded"}:
-        return  # words are compared as they are
-    model = fit(FRAME.assign(user=forms[given]))
+    model = fit(FRAME.assign(user=ID_FORMS[given]))
     assert len(model.row_labels_) == len(np.unique(USERS))  # categories without entries are none
-    known = model.predict(FRAME.assign(user=forms[given]))
-    np.testing.assert_array_equal(model.predict(FRAME.assign(user=forms[asked])), known)
-    unknown = {"word": "99", "padded": "099", "float": 99.0}.get(asked, 99)
-    _, std = model.predict_entries([unknown, forms[given][0]], [1, 1], return_std=True)
-    assert std[0] > std[1]
+    known = model.predict(FRAME[:40].assign(user=ID_FORMS[given][:40]))
+    for asked, form in ID_FORMS.items():
+        if {given, asked} == {"word", "padded"}:
+            continue  # words are compared as they are
+        found = model.predict(FRAME[:40].assign(user=form[:40]))
+        np.testing.assert_array_equal(found, known)
+        pair = [UNKNOWN.get(asked, 99), form[0]]
+        _, std = model.predict_entries(pair, [1, 1], return_std=True)
+        assert std[0] > std[1]
 
 
 def test_ids_of_several_types():
@@ -189,6 +196,8 @@ def test_ids_of_features_are_those_of_entries():
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             clone(MODEL).fit(FRAME, row_features=features.reset_index(drop=True).assign(**more))
+    with pytest.raises(ValueError, match="numbered from 0, but entries are labelled from 1"):
+        clone(MODEL).fit(FRAME, row_features=features.reset_index(drop=True))
     # A matrix that is a frame keeps its labels in every fold.
     table = MATRIX.rename(index=lambda i: f"u{i:02d}")
     features = features.set_axis([f"u{i:02d}" for i in range(1, 31)])
@@ -306,3 +315,14 @@ def test_training_entries_are_earlier_than_test_entries():
     ):
         with pytest.raises(ValueError, match=message):
             next(EntryKFold(3, by="time").split(FRAME.assign(**more)))
+
+
+@pytest.mark.parametrize("name", ["pandas", "polars"])
+def test_context_of_missing_entries_is_left_out(name):
+    library = pytest.importorskip(name)
+    frame = FRAME.assign(hour=RNG.normal(size=240))
+    gaps = frame.assign(rating=frame["rating"].where(frame.index > 9))
+    models = [fit(library.DataFrame(X.to_dict("list")), context="hour") for X in (gaps, frame[10:])]
+    np.testing.assert_array_equal(models[0].context_coef_, models[1].context_coef_)
+    asked = library.DataFrame(frame[10:20].to_dict("list"))
+    np.testing.assert_allclose(models[0].predict(asked), models[1].predict(frame[10:20]))
