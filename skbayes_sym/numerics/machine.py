@@ -5,7 +5,7 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -117,11 +117,59 @@ def one_thread() -> Iterator[None]:
         with _LOCK:
             _INSIDE.n -= 1
             _INSIDE.n_main -= is_main
+            if _INSIDE.n == 0:
+                _release_large_tables()
             # The setting is partly a thread's own: the main thread always gets its own back.
             if is_main and _INSIDE.n_main == 0:
                 torch.set_num_threads(_INSIDE.main_before)
             elif _INSIDE.n == 0:
                 torch.set_num_threads(_INSIDE.before)
+
+
+_TABLES: list[dict[tuple[Any, ...], Any]] = []  # of every function with `keeps_tables`
+_MOST_TABLES = 64  # of one function
+_SMALL_TABLE = 1 << 16  # bytes
+
+
+def keeps_tables(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Cache tensors that depend on sizes and other hashable arguments alone.
+
+    Small ones, of 64 kB at most, stay. Larger ones are kept while a fit or a prediction runs
+    (inside `one_thread`) and are released when the last of them ends, so that no memory that grew
+    with a model outlives it. Results are shared: never write to them.
+    """
+    tables: dict[tuple[Any, ...], Any] = {}
+    _TABLES.append(tables)
+
+    @wraps(function)
+    def cached(*args: Any) -> Any:
+        try:
+            return tables[args]
+        except KeyError:
+            pass
+        with torch.inference_mode(False):  # else autograd couldn't use them later
+            result = function(*args)
+        with _LOCK:
+            if _INSIDE.n or _n_bytes(result) <= _SMALL_TABLE:
+                while len(tables) >= _MOST_TABLES:
+                    del tables[next(iter(tables))]
+                tables[args] = result
+        return result
+
+    return cached
+
+
+def _release_large_tables() -> None:
+    for tables in _TABLES:
+        for args in [args for args, table in tables.items() if _n_bytes(table) > _SMALL_TABLE]:
+            del tables[args]
+
+
+def _n_bytes(table: Any) -> int:
+    """Bytes of a tensor, or of a tuple of them."""
+    if isinstance(table, Tensor):
+        return table.numel() * table.element_size()
+    return sum(map(_n_bytes, table))
 
 
 @contextmanager
@@ -145,8 +193,7 @@ def errors_in_words() -> Iterator[None]:
         ) from error
 
 
-@lru_cache(256)
-@torch.inference_mode(False)  # else autograd couldn't use it later
+@keeps_tables
 def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The tensor of ``values``, numbers or tuples of them, the same one for every call.
 

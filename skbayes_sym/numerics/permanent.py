@@ -10,13 +10,14 @@ All functions stay in log space, so entries of +-1e4 are ordinary.
 import math
 from collections import deque
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
+
+from skbayes_sym.numerics.machine import keeps_tables
 
 # A zero weight (log -inf) enters the iterations as this: still zero next to any other weight, but
 # finite, so that a row without positive weight gives no NaN. Fits float32.
@@ -136,7 +137,7 @@ MAX_EXACT_WIDTH = 20  # 80 MiB of indices; one more row doubles time and memory
 _BLOCK_ELEMENTS = 2**18
 
 
-@lru_cache(maxsize=8)
+@keeps_tables
 def _subset_layers(d: int, device: torch.device) -> tuple[Tensor, ...]:
     """Origins of subsets of s + 1 columns, s = 0..d-1: flat indices (s+1, C(d, s+1)).
 
@@ -264,7 +265,7 @@ def log_permanent(log_weights: Tensor) -> Tensor:
 BETHE_ITERATIONS = 20  # 100 gain at most .05 nats at 200 units, 1e-3 at 20
 
 
-@lru_cache(maxsize=64)
+@keeps_tables
 def _soules_log_increments(d: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Log of delta_k = (k!)^(1/k) - ((k-1)!)^(1/(k-1)), k = 1..d, with delta_1 = 1."""
     k = torch.arange(1, d + 1, dtype=torch.float64)

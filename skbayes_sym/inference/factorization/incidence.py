@@ -10,7 +10,6 @@ entries, moments of products and draws need not know of it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from skbayes_sym.numerics.linalg import matrix_blocks
-from skbayes_sym.numerics.machine import positions
+from skbayes_sym.numerics.machine import keeps_tables, positions
 
 
 class Incidence(NamedTuple):
@@ -157,7 +156,7 @@ class Sums(NamedTuple):
         return self.second[:, place[i][:, j]]
 
 
-@lru_cache(maxsize=8)
+@keeps_tables
 def _triangle(k: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Flat places of the lower triangle, and the place in that list of every matrix entry."""
     row, column = torch.tril_indices(k, k, device=device)

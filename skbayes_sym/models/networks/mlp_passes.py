@@ -24,7 +24,6 @@ the same.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import combinations_with_replacement, pairwise
 from typing import NamedTuple
 
@@ -293,7 +292,7 @@ def outputs_and_factors(
         one = back @ (eye.unsqueeze(2) if len(slopes) == 1 else slopes[-1])
         slopes.append(one * bend.unsqueeze(1))
     layers = tuple(LayerFactors(a, d) for a, d in zip(inputs, slopes[::-1], strict=True))
-    return h.mT, FactoredJacobian(layers, packing(network.sizes, theta.device))
+    return h.mT, FactoredJacobian(layers)
 
 
 def rows_per_block(network: MLP, n_restarts: int = 1) -> int:
@@ -303,62 +302,140 @@ def rows_per_block(network: MLP, n_restarts: int = 1) -> int:
 
 
 def pack(matrix: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Sums (R, Q) of the entries of symmetric matrices (R, P, P) that have one place."""
-    entries = _entries(sizes, matrix.device)
-    padded = torch.cat([matrix.flatten(1), matrix.new_zeros(len(matrix), 1)], 1)
-    return padded.index_select(1, entries.flatten()).unflatten(1, entries.shape).sum(1)
+    """Sums of the entries of symmetric matrices that `FactoredJacobian.packed` has once.
 
+    Parameters
+    ----------
+    matrix : Tensor of shape (R, P, P)
+    sizes : tuple of int
+        Widths of all layers of the network, inputs and outputs included.
 
-@lru_cache(4)  # P^2 numbers each
-def _entries(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Entries of a flat matrix that have the place, int32 (4, Q); P^2 where there is no other.
+    Returns
+    -------
+    Tensor of shape (R, Q)
+        In the order of `FactoredJacobian.packed`, so that the inner product of both is the trace
+        of the product of the matrices.
 
-    To gather them takes an eighth of the time of adding every entry to its place.
+    Notes
+    -----
+    With ``m`` the entry of the units ``j <= k`` at their inputs ``a <= b``, the entries that share
+    its place are ``m[ja, kb]``, ``m[jb, ka]`` and their transposes, which are the same numbers.
+    Equal units or equal inputs make pairs of them one entry, which counts once.
     """
-    places = packing(sizes, device).flatten()
-    order, count = places.argsort(stable=True).int(), torch.bincount(places)
-    first = count.cumsum(0) - count
-    entries = order.new_full((int(count.max()), len(count)), len(places))
-    for k, row in enumerate(entries):
-        row[count > k] = order[(first + k)[count > k]]
-    return entries
+    parts = []
+    for first, second in _layer_pairs(sizes):
+        alike = first is second
+        block = _with_bias_as_input(matrix[:, first.params, second.params], first, second)
+        n_units = (first.n_units, second.n_units)
+        n_inputs = (first.n_inputs, second.n_inputs)
+        block = block.permute(0, 1, 3, 2, 4).flatten(3).flatten(1, 2)  # unit pairs, input pairs
+        if alike:
+            j, k = torch.triu_indices(*n_units, device=matrix.device)
+            a, b = torch.triu_indices(*n_inputs, device=matrix.device)
+            block = block[:, j * n_units[1] + k]
+            block = block[..., a * n_inputs[1] + b] + block[..., b * n_inputs[1] + a]
+            repeats = torch.where(j == k, 0.5, 1.0).to(block)
+            repeats = repeats.unsqueeze(1) * torch.where(a == b, 1.0, 2.0).to(block)
+            block = block * repeats
+        else:
+            block = 2.0 * block
+        parts.append(block.flatten(1))
+    return torch.cat(parts, 1)
 
 
-@lru_cache(4)  # P^2 numbers each
-def packing(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """Places of the entries of ``J' Lambda J`` among those that differ, int32 (P, P).
+class _LayerParams(NamedTuple):
+    """Where the parameters of a layer are in the flat order."""
 
-    ``sizes``: widths of all layers of a network, inputs and outputs included.
-    """
-    units, inputs = [], []  # of every parameter, by layers, in the flat order
-    for n_in, n_out in pairwise(sizes):
-        unit = torch.arange(n_out)
-        units.append(torch.cat([unit.repeat_interleave(n_in), unit]))
-        inputs.append(torch.cat([torch.arange(n_in).repeat(n_out), torch.full((n_out,), n_in)]))
-    n_params = [len(unit) for unit in units]
-    places = torch.zeros(sum(n_params), sum(n_params), dtype=torch.int32)
-    blocks = [list(row.split(n_params, 1)) for row in places.split(n_params)]
-    begin = 0
-    for i, (n_in, n_out) in enumerate(pairwise(sizes)):
-        for k, (m_in, m_out) in enumerate(list(pairwise(sizes))[i:], start=i):
-            alike = i == k
-            unit = _numbers(n_out, m_out, alike)[units[i]][:, units[k]]
-            entry = _numbers(n_in + 1, m_in + 1, alike)
-            n_entries = int(entry.max()) + 1
-            blocks[i][k].copy_(begin + unit * n_entries + entry[inputs[i]][:, inputs[k]])
-            if not alike:
-                blocks[k][i].copy_(blocks[i][k].T)
-            begin = int(blocks[i][k].max()) + 1
-    return places.to(device)
+    params: slice
+    n_units: int
+    n_inputs: int  # the bias counted as the weight of an input of one, the last
+
+    @property
+    def n_weights(self) -> int:
+        """Number of parameters without the biases, which follow."""
+        return self.n_units * (self.n_inputs - 1)
 
 
-def _numbers(n: int, m: int, alike: bool) -> Tensor:
-    """Numbers (n, m) of pairs as `_products` has them; of alike ones (i, j) is (j, i)."""
+def _layer_pairs(sizes: tuple[int, ...]) -> Iterator[tuple[_LayerParams, _LayerParams]]:
+    """All pairs of layers in the order of `FactoredJacobian.packed`, the earlier one first."""
+    layers = []
+    start = 0
+    for n_inputs, n_units in pairwise(sizes):
+        stop = start + n_units * (n_inputs + 1)
+        layers.append(_LayerParams(slice(start, stop), n_units, n_inputs + 1))
+        start = stop
+    return combinations_with_replacement(layers, 2)
+
+
+def _with_bias_as_input(matrix: Tensor, first: _LayerParams, second: _LayerParams) -> Tensor:
+    """A block (R, P1, P2) of a matrix as (R, units, inputs, units, inputs)."""
+    rows = _bias_last(matrix, 1, first)
+    return _bias_last(rows, 3, second)
+
+
+def _bias_last(values: Tensor, axis: int, layer: _LayerParams) -> Tensor:
+    """Split an axis of a layer's parameters into units and inputs, the bias as the last input."""
+    weights, biases = values.split([layer.n_weights, layer.n_units], axis)
+    weights = weights.unflatten(axis, (layer.n_units, layer.n_inputs - 1))
+    return torch.cat([weights, biases.unsqueeze(axis + 1)], axis + 1)
+
+
+def _pair_index(n: int, m: int, alike: bool, device: torch.device) -> Tensor:
+    """Index (n, m) of pairs in the order of `_products`, where (i, j) of alike ones is (j, i)."""
     if not alike:
-        return torch.arange(n * m).view(n, m)
-    numbers, (i, j) = torch.zeros(n, n, dtype=torch.int64), torch.triu_indices(n, n)
-    numbers[i, j] = numbers[j, i] = torch.arange(len(i))
-    return numbers
+        return torch.arange(n * m, device=device).view(n, m)
+    index = torch.zeros(n, n, dtype=torch.int64, device=device)
+    i, j = torch.triu_indices(n, n, device=device)
+    index[i, j] = index[j, i] = torch.arange(len(i), device=device)
+    return index
+
+
+def unpack(packed: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Symmetric matrices (R, P, P) whose entries are those of `FactoredJacobian.packed`, (R, Q).
+
+    Only tables of the pairs of one layer's inputs and of its units are made, not one of the pairs
+    of all parameters.
+    """
+    n_params = sum(n_units * (n_inputs + 1) for n_inputs, n_units in pairwise(sizes))
+    matrix = packed.new_empty(len(packed), n_params, n_params)
+    for first, second in _layer_pairs(sizes):
+        alike = first is second
+        inputs = _pair_index(first.n_inputs, second.n_inputs, alike, packed.device)
+        units = _pair_index(first.n_units, second.n_units, alike, packed.device)
+        n_pairs = int(units.max()) + 1, int(inputs.max()) + 1
+        block, packed = packed.tensor_split([n_pairs[0] * n_pairs[1]], 1)
+        # Pairs of inputs first: there are fewer pairs of units than entries to copy them to.
+        block = block.unflatten(1, n_pairs).index_select(2, inputs.flatten())
+        block = block.unflatten(2, inputs.shape)
+        rows = matrix[:, first.params, second.params]
+        columns = matrix[:, second.params, first.params]
+        size = rows_within(_NUMBERS, len(packed) * units.shape[1] * inputs.numel())
+        for start in range(0, first.n_units, size):
+            chunk = units[start : start + size]
+            # (R, units, inputs, units, inputs) of some units of the first layer
+            values = block.index_select(1, chunk.flatten()).unflatten(1, chunk.shape)
+            values = values.transpose(2, 3)
+            _copy_units(rows, values, start, first, second)
+            if not alike:
+                _copy_units(columns.mT, values, start, first, second)
+    return matrix
+
+
+def _copy_units(
+    matrix: Tensor, values: Tensor, start: int, first: _LayerParams, second: _LayerParams
+) -> None:
+    """Write the rows of units of the first layer, (R, units, inputs, units, inputs)."""
+    n_chunk = values.shape[1]
+    row_shape = (n_chunk, first.n_inputs - 1)
+    column_shape = (second.n_units, second.n_inputs - 1)
+    begin = start * row_shape[1]
+    weight_rows = matrix[:, begin : begin + n_chunk * row_shape[1]].unflatten(1, row_shape)
+    bias_rows = matrix[:, first.n_weights + start : first.n_weights + start + n_chunk]
+    n_weights = second.n_weights
+    weight_rows[..., :n_weights].unflatten(-1, column_shape).copy_(values[:, :, :-1, :, :-1])
+    weight_rows[..., n_weights:].copy_(values[:, :, :-1, :, -1])
+    bias_rows[..., :n_weights].unflatten(-1, column_shape).copy_(values[:, :, -1, :, :-1])
+    bias_rows[..., n_weights:].copy_(values[:, :, -1, :, -1])
 
 
 def _products(a: Tensor, b: Tensor, alike: bool) -> Tensor:
@@ -398,7 +475,7 @@ def _form(entries: Tensor, a: Tensor, b: Tensor, alike: bool) -> Tensor:
 
 def _halves(entries: Tensor, n: int) -> Tensor:
     """Matrices (*B, n, n) of entries (*B, n (n + 1) / 2), which two places share by halves."""
-    matrix = entries.index_select(-1, _numbers(n, n, True).flatten().to(entries.device))
+    matrix = entries.index_select(-1, _pair_index(n, n, True, entries.device).flatten())
     return matrix.unflatten(-1, (n, n)) * (0.5 + 0.5 * torch.eye(n).to(entries))
 
 
@@ -418,7 +495,6 @@ class FactoredJacobian(NamedTuple):
     """Derivatives of K outputs at N rows by R weight vectors (R, P)."""
 
     layers: tuple[LayerFactors, ...]
-    places: Tensor  # int32 (P, P), see `packing`
 
     def of_output(self, k: int) -> "FactoredJacobian":
         """The derivatives of one output."""
@@ -467,8 +543,9 @@ class FactoredJacobian(NamedTuple):
 
     def gauss_newton(self, packed: Tensor) -> Tensor:
         """The matrices that sums (R, Q) are the entries of, (R, P, P)."""
-        p = len(self.places)
-        return packed.index_select(1, self.places.flatten()).view(-1, p, p)
+        units = [layer.slopes.shape[2] for layer in self.layers]
+        sizes = (self.layers[0].inputs.shape[1] - 1, *units)
+        return unpack(packed, sizes)
 
     def covariance(self, packed: Tensor) -> Tensor:
         """``J C J'`` of every row, (R, N, K, K), of `pack`ed matrices C (R, Q)."""

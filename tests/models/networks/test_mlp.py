@@ -1,6 +1,7 @@
 """Values, slopes and factored Jacobians of networks, against autograd and sums by hand."""
 
 import pickle
+from itertools import combinations, pairwise
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from skbayes_sym.models.networks.mlp_passes import (
     outputs_and_factors,
     outputs_and_jacobian,
     pack,
-    packing,
+    unpack,
 )
 from skbayes_sym.symmetry.group import Trivial
 
@@ -114,8 +115,17 @@ def test_products_are_those_of_the_dense_matrix(widths, n_outputs):
     torch.testing.assert_close(few, expected[:, :3])
 
 
-def test_a_quarter_of_the_entries_differ():
+@pytest.mark.parametrize("sizes", [(10, 20, 1), (3, 4, 5, 2), (4, 1), (1, 1, 1)])
+def test_packing_keeps_every_entry_of_a_curvature_once(sizes):
     """Within a layer of 20 units and 11 inputs: 210 pairs of units, 66 of inputs."""
-    places = packing((10, 20, 1), torch.device("cpu"))
-    assert places[:220, :220].unique().numel() == 210 * 66
-    assert int(places.max()) + 1 == places.unique().numel()
+    n_pairs = [(n * (n + 1) // 2, (m + 1) * (m + 2) // 2) for m, n in pairwise(sizes)]
+    between = [
+        n * k * (m + 1) * (i + 1) for (m, n), (i, k) in combinations(list(pairwise(sizes)), 2)
+    ]
+    n_entries = sum(n * m for n, m in n_pairs) + sum(between)
+    names = torch.arange(1.0, n_entries + 1, dtype=torch.float64).unsqueeze(0)
+    matrix = unpack(names, sizes)
+    assert torch.equal(matrix, matrix.mT)
+    assert matrix.unique().numel() == n_entries
+    counts = torch.bincount(matrix.long().flatten())[1:]
+    torch.testing.assert_close(pack(matrix, sizes), names * counts)

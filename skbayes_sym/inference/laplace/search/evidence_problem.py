@@ -24,7 +24,7 @@ zero. Per row, with :math:`p` the classes' probabilities and :math:`e_y` the lab
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from math import inf, log, pi
 from typing import ClassVar, NamedTuple, Self
 
@@ -47,6 +47,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_factors, pack, rows_per_block
 from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.gaussian import gauss_hermite, sobol_normal
+from skbayes_sym.numerics.machine import keeps_tables
 
 
 class SearchHyper(NamedTuple):
@@ -311,7 +312,7 @@ def points_for_prediction(n_outputs: int) -> NormalPoints:
     return normal_points(n_outputs, 256)
 
 
-@cache
+@keeps_tables
 def normal_points(n_outputs: int, n_points: int = 64) -> NormalPoints:
     """Gauss-Hermite nodes of one logit, Sobol points and their mirror image of several."""
     if n_outputs == 1:
