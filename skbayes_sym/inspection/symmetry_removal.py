@@ -243,6 +243,8 @@ def _fitted_draws(
 
 def _check_draws(draws: Any, layout: ParamLayout) -> Array:
     """Finite floats of shape (n, P) or (chains, n, P), at least two draws."""
+    if isinstance(draws, torch.Tensor):
+        draws = draws.detach().cpu()  # NumPy takes no tensor that requires a gradient
     values = check_array(
         draws, dtype=(np.float64, np.float32), ensure_2d=False, allow_nd=True,
         ensure_all_finite=False, ensure_min_samples=0, input_name="draws",

@@ -10,6 +10,7 @@ and the dimensions inside each head).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any
@@ -19,7 +20,14 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment
-from skbayes_sym.symmetry.group import ActsInPlace, Product, SimpleGroup, SymmetryGroup, Trivial
+from skbayes_sym.symmetry.group import (
+    ActsInPlace,
+    Product,
+    SimpleGroup,
+    SymmetryGroup,
+    Trivial,
+    described,
+)
 from skbayes_sym.symmetry.units import SignedPermutation, SignedPermutations, Units, take
 
 Tables = dict[tuple[bool, ...], Tensor]  # scores by the set of signs that negate what is compared
@@ -48,6 +56,15 @@ class UnitEntries:
         return theta.as_strided((*theta.shape[:-1], *self.sizes), strides, offset)
 
     @property
+    def end(self) -> int:
+        """Position behind the last entry."""
+        return (
+            1
+            + self.offset
+            + sum((n - 1) * s for n, s in zip(self.sizes, self.strides, strict=True))
+        )
+
+    @property
     def where(self) -> tuple[int, frozenset[tuple[int, int]]]:
         """The entries, whatever the order of the axes."""
         return self.offset, frozenset(zip(self.strides, self.sizes, strict=True))
@@ -58,7 +75,7 @@ class UnitEntries:
         return tuple(sum(flips) % 2 == 1 for flips in self.flips)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AxisUnits(SignedPermutations):
     """Exchange and sign flips of units that are places on axes of parameters.
 
@@ -89,6 +106,10 @@ class AxisUnits(SignedPermutations):
     places: tuple[int, ...] = ()
     permute: bool = True
 
+    @cached_property
+    def n_params(self) -> int:  # type: ignore[override]
+        return max((entries.end for entries in self.entries), default=0)
+
     def units(self) -> tuple[Units, ...]:
         """Subgroup that tables of positions can describe: a `Units` a place; () if there is none.
 
@@ -99,11 +120,7 @@ class AxisUnits(SignedPermutations):
         flip = any(all(e.flips[k] == (True,) for e in self.entries) for k in signs)
         if any(e.is_pair for e in self.entries) or not (self.permute or flip):
             return ()
-        n_params = 1 + max(
-            e.offset + sum((n - 1) * s for n, s in zip(e.sizes, e.strides, strict=True))
-            for e in self.entries
-        )
-        positions, shape = torch.arange(n_params), (prod(self.places), self.n_units, -1)
+        positions, shape = torch.arange(self.n_params), (prod(self.places), self.n_units, -1)
         index = torch.cat([e.of(positions).reshape(shape) for e in self.entries], dim=-1)
         return tuple(Units(table, self.permute, flip) for table in index)
 
@@ -111,7 +128,7 @@ class AxisUnits(SignedPermutations):
         entries = (replace(e, flips=tuple(e.flips[k] for k in signs)) for e in self.entries)
         return replace(self, entries=tuple(entries), n_signs=len(signs), permute=permute)
 
-    def act_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
+    def move_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
         batch = theta.shape[:-1]
         g = self.expand(SignedPermutation(*(part.to(theta.device) for part in g)), batch)
         for e in self.entries:
@@ -139,6 +156,7 @@ class AxisUnits(SignedPermutations):
         present order follow one another as long as the distance falls (a local optimum), once from
         ``theta`` and once from where its other entries fit best.
         """
+        self.check_pair(theta, reference)
         plain = [e for e in self.entries if not e.is_pair]
         g = self.best(self.totals(self.scores(theta, reference, plain)))
         moved = self.act(g, theta)
@@ -251,7 +269,7 @@ def is_nearer(moved: Tensor, before: Tensor, reference: Tensor) -> Tensor:
 Element = tuple[SignedPermutation, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Wreath(ActsInPlace, SimpleGroup):
     """Semidirect product of units and of the units at each of their places.
 
@@ -282,6 +300,23 @@ class Wreath(ActsInPlace, SimpleGroup):
                     "that it lies inside."
                 )
 
+    def __repr__(self) -> str:
+        heading = f"Wreath of {len(self.parts)} levels, log |G| = {self.log_order:.1f} nats"
+        return described(heading, [part.moves for part in self.parts])
+
+    @cached_property
+    def n_params(self) -> int:  # type: ignore[override]
+        return max((part.n_params for part in self.parts), default=0)
+
+    def check_element(self, g: Any) -> None:
+        if not isinstance(g, tuple) or len(g) != len(self.parts):
+            raise ValueError(
+                f"an element of this group is a tuple with one element for each of its "
+                f"{len(self.parts)} levels: take one of group.sample or group.generators."
+            )
+        for part, inner in zip(self.parts, g, strict=True):
+            part.check_element(inner)
+
     @property
     def log_order(self) -> float:
         return sum(part.log_order for part in self.parts)
@@ -295,17 +330,20 @@ class Wreath(ActsInPlace, SimpleGroup):
     def batch(self, g: Element) -> tuple[int, ...]:
         return self.parts[0].batch(g[0])
 
-    def act_(self, g: Element, theta: Tensor) -> Tensor:
+    def move_(self, g: Element, theta: Tensor) -> Tensor:
         for part, h in zip(self.parts, g, strict=True):
-            part.act_(h, theta)
+            part.move_(h, theta)
         return theta
 
     def compose(self, g: Element, h: Element) -> Element:
+        self.check_element(g)
+        self.check_element(h)
         batch = np.broadcast_shapes(self.batch(g), self.batch(h))
         carried = (self._carried(k, x, g, batch) for k, x in enumerate(h))
         return tuple(p.compose(a, b) for p, a, b in zip(self.parts, g, carried, strict=True))
 
     def inverse(self, g: Element) -> Element:
+        self.check_element(g)
         batch, back = self.batch(g), list[SignedPermutation]()
         for k, part in enumerate(self.parts):
             back.append(part.inverse(self._carried(k, g[k], back, batch)))
@@ -318,6 +356,7 @@ class Wreath(ActsInPlace, SimpleGroup):
         exact for two levels whose inner units share no entries; the other parts stay as they are.
         Sweeps go on while the distance falls.
         """
+        self.check_pair(theta, reference)
         batch = np.broadcast_shapes(theta.shape[:-1], reference.shape[:-1])
         theta = theta.expand(*batch, theta.shape[-1])
         total = tuple(part.expand(part.identity(), batch) for part in self.parts)

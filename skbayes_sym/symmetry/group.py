@@ -61,22 +61,97 @@ class SymmetryGroup(Protocol):
         """
 
 
-class ActsInPlace:
+class ChecksWeights:
+    """Base of groups that know how many weights they act on, and check what they are given."""
+
+    @property
+    def n_params(self) -> int:
+        """Length of the shortest ``theta`` that has all entries which the group moves."""
+        raise NotImplementedError
+
+    @property
+    def _has_exact_length(self) -> bool:
+        """Whether ``theta`` must have exactly `n_params` entries."""
+        return False
+
+    def check_weights(self, theta: Any, name: str = "theta") -> None:
+        """Raise unless ``theta`` (*B, P) is a tensor with all entries that the group acts on."""
+        if not isinstance(theta, Tensor):
+            raise TypeError(
+                f"{name} must be a tensor of shape (..., P), got {type(theta).__name__}: use "
+                "torch.as_tensor."
+            )
+        length = theta.shape[-1] if theta.ndim else 0
+        is_exact = self._has_exact_length
+        if length < self.n_params or (is_exact and length > self.n_params):
+            raise ValueError(
+                f"{name} has shape {tuple(theta.shape)}, but the group acts on "
+                f"{'' if is_exact else 'at least '}{self.n_params:,} weights, which must lie along "
+                "the last axis."
+            )
+
+    def check_pair(self, theta: Any, reference: Any) -> None:
+        """Raise unless both are weights that can be compared."""
+        self.check_weights(theta)
+        self.check_weights(reference, "reference")
+        if theta.shape[-1] != reference.shape[-1]:
+            raise ValueError(
+                f"theta has {theta.shape[-1]} weights along its last axis and reference "
+                f"{reference.shape[-1]}: give as many of both."
+            )
+        if theta.dtype != reference.dtype:
+            raise TypeError(
+                f"theta is {theta.dtype} and reference {reference.dtype}: convert one of them, "
+                "for example reference.to(theta)."
+            )
+        if theta.device != reference.device:
+            raise ValueError(
+                f"theta is on {theta.device} and reference on {reference.device}: move one of "
+                "them, for example reference.to(theta)."
+            )
+
+
+class ActsInPlace(ChecksWeights):
     """Base of groups that can move the entries of a ``theta`` without a copy."""
 
     def batch(self, g: Any) -> tuple[int, ...]:
         """Batch shape of an element."""
         raise NotImplementedError
 
+    def check_element(self, g: Any) -> None:
+        """Raise unless ``g`` is an element of a group like this one."""
+        raise NotImplementedError
+
+    def move_(self, g: Any, theta: Tensor) -> Tensor:
+        """Move the entries of ``theta`` by an element; neither is checked."""
+        raise NotImplementedError
+
     def act_(self, g: Any, theta: Tensor) -> Tensor:
         """Act on ``theta`` itself, which has all batch axes of the element."""
-        raise NotImplementedError
+        self.check_weights(theta)
+        self.check_element(g)
+        batch = self.batch(g)
+        if np.broadcast_shapes(batch, theta.shape[:-1]) != theta.shape[:-1]:
+            raise ValueError(
+                f"theta has batch shape {tuple(theta.shape[:-1])} and the element {batch}: act_ "
+                "can't add axes. Use act, which makes a copy."
+            )
+        if any(
+            n > 1 and stride == 0 for n, stride in zip(theta.shape, theta.stride(), strict=True)
+        ):
+            raise ValueError(
+                "theta is an expanded view whose entries share memory, so act_ can't write on it. "
+                "Use act, or theta.clone()."
+            )
+        return self.move_(g, theta)
 
     def act(self, g: Any, theta: Tensor) -> Tensor:
         """Act on one copy."""
+        self.check_weights(theta)
+        self.check_element(g)
         batch = np.broadcast_shapes(self.batch(g), theta.shape[:-1])
         theta = theta.expand(*batch, theta.shape[-1])
-        return self.act_(g, theta.clone(memory_format=torch.contiguous_format))
+        return self.move_(g, theta.clone(memory_format=torch.contiguous_format))
 
 
 class SimpleGroup:
@@ -96,8 +171,19 @@ class SimpleGroup:
         return group if keeps(group) else Trivial()
 
 
-@dataclass(frozen=True)
-class Product:
+_MOST_LINES = 10  # of a group's repr
+
+
+def described(heading: str, lines: Sequence[str]) -> str:
+    """A heading and lines below it, ten in all at most."""
+    if len(lines) >= _MOST_LINES:
+        rest = len(lines) - _MOST_LINES + 2
+        lines = [*lines[: _MOST_LINES - 2], f"and {rest} more"]
+    return "\n- ".join([heading, *lines])
+
+
+@dataclass(frozen=True, repr=False)
+class Product(ChecksWeights):
     """Direct product of groups whose actions on one ``theta`` commute.
 
     An element is a tuple with one element of every factor. The hidden layers of a network are the
@@ -108,6 +194,29 @@ class Product:
 
     # Coordinate ascent over the factors ends when no factor moves; this only bounds it.
     _max_sweeps: int = 50
+
+    def __repr__(self) -> str:
+        n = len(self.factors)
+        heading = f"{type(self).__name__} of {n} factors, log |G| = {self.log_order:.1f} nats"
+        return described(heading, [" ".join(repr(f).splitlines()) for f in self.factors])
+
+    @property
+    def n_params(self) -> int:
+        known = (f.n_params for f in self.factors if isinstance(f, ChecksWeights))
+        return max(known, default=0)
+
+    def check_element(self, g: Any) -> None:
+        """Raise unless ``g`` has an element of every factor."""
+        if not isinstance(g, tuple) or len(g) != len(self.factors):
+            given = f"{len(g)} parts" if isinstance(g, tuple) else type(g).__name__
+            raise ValueError(
+                f"an element of this group is a tuple with one element for each of its "
+                f"{len(self.factors)} factors, got {given}: take one of group.sample or "
+                "group.generators."
+            )
+        for factor, part in zip(self.factors, g, strict=True):
+            if isinstance(factor, ActsInPlace):
+                factor.check_element(part)
 
     @property
     def log_order(self) -> float:
@@ -121,14 +230,19 @@ class Product:
         return tuple(f.sample(shape, generator=generator) for f in self.factors)
 
     def act(self, g: tuple[Any, ...], theta: Tensor) -> Tensor:
+        self.check_weights(theta)
+        self.check_element(g)
         for factor, g_i in zip(self.factors, g, strict=True):
             theta = factor.act(g_i, theta)
         return theta
 
     def inverse(self, g: tuple[Any, ...]) -> tuple[Any, ...]:
+        self.check_element(g)
         return tuple(f.inverse(g_i) for f, g_i in zip(self.factors, g, strict=True))
 
     def compose(self, g: tuple[Any, ...], h: tuple[Any, ...]) -> tuple[Any, ...]:
+        self.check_element(g)
+        self.check_element(h)
         return tuple(f.compose(a, b) for f, a, b in zip(self.factors, g, h, strict=True))
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
@@ -137,6 +251,7 @@ class Product:
         The distance to ``reference`` never increases; with two or more factors the end is a local
         optimum (the joint problem is a quadratic assignment).
         """
+        self.check_pair(theta, reference)
         total: list[Any] = [None] * len(self.factors)
         for _ in range(self._max_sweeps):
             before = theta
@@ -179,11 +294,14 @@ class Product:
         return orbits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trivial(Product):
     """The group of one element."""
 
     factors: tuple[SymmetryGroup, ...] = ()
+
+    def __repr__(self) -> str:
+        return "Trivial group of one element"
 
 
 class NotInvariantError(ValueError):

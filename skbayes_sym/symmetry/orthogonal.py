@@ -2,18 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import cos, inf, sin
 
 import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.random import random_orthogonal
-from skbayes_sym.symmetry.group import SimpleGroup
+from skbayes_sym.symmetry.group import ChecksWeights, SimpleGroup
 from skbayes_sym.symmetry.units import units_of
 
 
-@dataclass(frozen=True, eq=False)
-class Orthogonal(SimpleGroup):
+@dataclass(frozen=True, eq=False, repr=False)
+class Orthogonal(ChecksWeights, SimpleGroup):
     """Orthogonal matrices, each applied to many rows at once: O(k), Moore 2016, section 3.2.
 
     In ``R = U V'`` the rows of U and V can be rotated and reflected together without changing R.
@@ -31,6 +32,14 @@ class Orthogonal(SimpleGroup):
 
     index: Tensor
 
+    def __repr__(self) -> str:
+        n, k = self.index.shape
+        return f"Orthogonal group: {n} rows of {k} entries, rotated and reflected together"
+
+    @cached_property
+    def n_params(self) -> int:  # type: ignore[override]
+        return 1 + int(self.index.max()) if self.index.numel() else 0
+
     @property
     def n_components(self) -> int:
         """Length k of a row."""
@@ -44,6 +53,7 @@ class Orthogonal(SimpleGroup):
         return random_orthogonal(shape, self.n_components, generator=generator)
 
     def act(self, g: Tensor, theta: Tensor) -> Tensor:
+        self.check_weights(theta)
         rows = units_of(theta, self.index) @ g.to(theta).mT
         moved = theta.expand(*rows.shape[:-2], theta.shape[-1]).clone()
         moved[..., self.index.flatten()] = rows.flatten(-2)
@@ -61,6 +71,7 @@ class Orthogonal(SimpleGroup):
         With ``Y' X = P diag(s) Q'`` for rows X of ``theta`` and Y of ``reference``, ``g = P Q'``
         (Schonemann 1966). One SVD of size k a draw.
         """
+        self.check_pair(theta, reference)
         ours, theirs = units_of(theta, self.index), units_of(reference, self.index)
         left_vectors, _, right_vectors = torch.linalg.svd(theirs.mT @ ours)
         g = left_vectors @ right_vectors

@@ -14,11 +14,11 @@ from math import inf
 import torch
 from torch import Tensor
 
-from skbayes_sym.symmetry.group import SimpleGroup
+from skbayes_sym.symmetry.group import ChecksWeights, SimpleGroup
 
 
-@dataclass(frozen=True, eq=False)
-class Translation(SimpleGroup):
+@dataclass(frozen=True, eq=False, repr=False)
+class Translation(ChecksWeights, SimpleGroup):
     """The group ``w -> w + v`` with ``X v = 0``.
 
     Parameters
@@ -34,6 +34,19 @@ class Translation(SimpleGroup):
     """
 
     inputs: Tensor
+
+    def __repr__(self) -> str:
+        n, k = self._null_space.shape
+        return f"Translation group: {n} weights, moved along {k} directions that no input has"
+
+    @property
+    def n_params(self) -> int:
+        """Number of weights."""
+        return int(self.inputs.shape[1])
+
+    @property
+    def _has_exact_length(self) -> bool:
+        return True
 
     @property
     def log_order(self) -> float:
@@ -62,6 +75,7 @@ class Translation(SimpleGroup):
         )
 
     def act(self, g: Tensor, theta: Tensor) -> Tensor:
+        self.check_weights(theta)
         return theta + g
 
     def inverse(self, g: Tensor) -> Tensor:
@@ -72,6 +86,8 @@ class Translation(SimpleGroup):
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
         """Nearest orbit point in Euclidean distance: take over the reference's unseen part."""
+        self.check_weights(theta)
+        self.check_weights(reference, "reference")
         g = self.element(reference - theta)
         return self.act(g, theta), g
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from math import lgamma, log, prod
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -65,6 +66,33 @@ class SignedPermutations(ActsInPlace, SimpleGroup):
         permutations = lgamma(self.n_units + 1) if self.permute else 0.0
         return prod(self.places) * (permutations + self.n_signs * self.n_units * log(2.0))
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {self.moves}, log |G| = {self.log_order:.1f} nats"
+
+    @property
+    def moves(self) -> str:
+        """The units and what moves them, in words."""
+        several = f"{prod(self.places)} times " if self.places else ""
+        moves = ["exchanged" if self.permute else "in their places"]
+        if self.n_signs:
+            moves.append(
+                "each with " + ("a sign" if self.n_signs == 1 else f"{self.n_signs} signs")
+            )
+        return f"{several}{self.n_units} units, {', '.join(moves)}"
+
+    def check_element(self, g: Any) -> None:
+        if not isinstance(g, SignedPermutation):
+            raise TypeError(
+                f"an element of this group is a SignedPermutation, got {type(g).__name__}: take "
+                "one of group.sample or group.generators."
+            )
+        shape = (*self.places, self.n_units)
+        if tuple(g.permutation.shape[-len(shape) :]) != shape:
+            raise ValueError(
+                f"the element has a permutation of shape {tuple(g.permutation.shape)}, but this "
+                f"group has shape (..., {', '.join(map(str, shape))}): it is one of another group."
+            )
+
     def identity(self) -> SignedPermutation:
         shape = (*self.places, self.n_units)
         signs = torch.ones(*shape, self.n_signs, dtype=torch.int8)
@@ -119,10 +147,13 @@ class SignedPermutations(ActsInPlace, SimpleGroup):
         return group if group.permute or group.n_signs else Trivial()
 
     def inverse(self, g: SignedPermutation) -> SignedPermutation:
+        self.check_element(g)
         permutation = g.permutation.argsort(dim=-1)
         return SignedPermutation(permutation, take(g.sign, permutation, permutation.ndim - 1))
 
     def compose(self, g: SignedPermutation, h: SignedPermutation) -> SignedPermutation:
+        self.check_element(g)
+        self.check_element(h)
         shape = np.broadcast_shapes(g.permutation.shape, h.permutation.shape)
         (outer, ours), (inner, theirs) = (
             (p.expand(shape), sign.expand(*shape, *sign.shape[p.ndim :])) for p, sign in (g, h)
@@ -131,7 +162,7 @@ class SignedPermutations(ActsInPlace, SimpleGroup):
         return SignedPermutation(take(inner, outer, axis), ours * take(theirs, outer, axis))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Units(SignedPermutations):
     """Exchange of interchangeable units, sign flips of units, or both.
 
@@ -161,6 +192,10 @@ class Units(SignedPermutations):
     permute: bool = True
     flip: bool = False
     places: tuple[int, ...] = field(default=(), init=False, repr=False)
+
+    @cached_property
+    def n_params(self) -> int:  # type: ignore[override]
+        return 1 + int(self.index.max()) if self.index.numel() else 0
 
     @property
     def permutes(self) -> bool:
@@ -194,7 +229,7 @@ class Units(SignedPermutations):
         none = torch.ones_like(permutation, dtype=torch.int8)
         return SignedPermutation(permutation, signs.squeeze(-1) if self.flip else none)
 
-    def act_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
+    def move_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
         units, batch = units_of(theta, self.index), theta.shape[:-1]
         if self.permute:
             units = take(units, g.permutation.to(theta.device).expand(*batch, -1), len(batch))
@@ -205,6 +240,7 @@ class Units(SignedPermutations):
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, SignedPermutation]:
         """Nearest orbit point in Euclidean distance, by one assignment problem a draw."""
+        self.check_pair(theta, reference)
         inner = units_of(reference, self.index) @ units_of(theta, self.index).mT
         if self.permute:
             permutation = best_assignment(inner.abs() if self.flip else inner)

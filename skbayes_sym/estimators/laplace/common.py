@@ -68,6 +68,11 @@ def chosen_network(
         return ARCHITECTURES[spec](image_shape, n_outputs)
     is_module = isinstance(spec, nn.Module)
     network = ModuleNetwork(spec, image_shape or (n_features,)) if is_module else recording(spec)
+    if not network.weight_layers:
+        raise ValueError(
+            "network has no Linear or Conv2d layer whose weights are trained (requires_grad): "
+            "there is nothing to approximate the posterior of. Leave one of them unfrozen."
+        )
     shape = tuple(network.input_shape)
     if prod(shape) != n_features:
         raise ValueError(f"network takes inputs of shape {shape}, but X has {n_features} columns.")

@@ -113,7 +113,7 @@ class LinearisedNetwork(NamedTuple):
     ) -> list[Block]:
         """``finish(jacobian, mean)`` of blocks of rows whose Jacobians fit into memory."""
         model = self.model
-        n_outputs = model.network.layout.shapes[model.layers[-1].weight][0]
+        n_outputs = model.network.n_outputs
         per_row = n_outputs * self.posterior.precision.entries_per_output
         parts = []
         for block in x.split(rows_within(_JACOBIAN_ENTRIES, per_row)):

@@ -19,7 +19,7 @@ from skbayes_sym.models.networks.network import (
 )
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import float64_normal
-from skbayes_sym.symmetry.modules.found import ModuleSymmetry, symmetry_of
+from skbayes_sym.symmetry.modules.found import ModuleSymmetry, check_module, symmetry_of
 
 
 class UnsupportedModuleError(ValueError):
@@ -39,7 +39,9 @@ class ModuleNetwork(BaseNetwork):
     ----------
     module : torch.nn.Module
         Linear and Conv2d layers and elementwise activations; other modules may have scalar
-        parameters, such as multipliers, which are fitted and not integrated out. It is copied,
+        parameters, such as multipliers, which are fitted and not integrated out. Parameters that
+        are frozen (``requires_grad_(False)``) and buffers keep their values: they are not among
+        the weights, and layers whose parameters are all frozen may be of any kind. It is copied,
         never changed.
     input_shape : tuple of int
         Shape of one input, as the module takes it.
@@ -56,26 +58,39 @@ class ModuleNetwork(BaseNetwork):
         If it holds batch normalisation (couples the rows of a batch, so that the likelihood isn't
         a product), dropout (random), grouped or padded-by-reflection convolutions, or parameters
         of other layers that aren't scalars.
+    ValueError
+        If it has no parameter that isn't frozen, or its shapes or values aren't known yet (lazy
+        modules, the meta device).
     """
 
     module: Any
     input_shape: tuple[int, ...]
     initial: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     architecture: str = ""
+    constants: Mapping[str, Tensor] = field(init=False, repr=False, default_factory=dict)
+    # The constants in the dtype and on the device of the last call, with these two.
+    _converted: Any = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
+        check_module(self.module, "network", needs_values=not self.initial)
         for name, layer in self.module.named_modules():
             _check_layer(name or "the module", layer)
         if not self.initial:
             moments = {
                 n: (0.0, float(p.detach().double().square().mean().sqrt()))
                 for n, p in self.module.named_parameters()
+                if p.requires_grad
             }
             for prefix, layer in self.module.named_modules():
                 if not isinstance(layer, (nn.Linear, nn.Conv2d)):
                     for name, value in layer.named_parameters(prefix, recurse=False):
-                        moments[name] = (float(value.detach()), 0.0)
+                        if value.requires_grad:
+                            moments[name] = (float(value.detach()), 0.0)
             object.__setattr__(self, "initial", moments)
+        frozen = {n: p for n, p in self.module.named_parameters() if not p.requires_grad}
+        fixed = frozen | dict(self.module.named_buffers())
+        constants = {name: value.detach().cpu().clone() for name, value in fixed.items()}
+        object.__setattr__(self, "constants", constants)
         # Only the architecture is kept: without storage it can't be trained by accident.
         module = copy.deepcopy(self.module).eval().to("meta")
         for layer in module.modules():
@@ -85,31 +100,42 @@ class ModuleNetwork(BaseNetwork):
 
     @cached_property
     def layout(self) -> ParamLayout:
-        """Names and shapes of the module's parameters, in its own order."""
-        return ParamLayout({n: tuple(p.shape) for n, p in self.module.named_parameters()})
+        """Names and shapes of the module's parameters that aren't frozen, in its own order."""
+        return ParamLayout(
+            {n: tuple(p.shape) for n, p in self.module.named_parameters() if p.requires_grad}
+        )
 
     @property
     def n_outputs(self) -> int:
-        """Rows of the last weight layer."""
-        return self.layout.shapes[self.weight_layers[-1].weight][0]
+        """Rows of the last linear or convolution layer, frozen or not."""
+        layers = [m for m in self.module.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+        if not layers:
+            raise UnsupportedModuleError("network has no Linear or Conv2d layer.")
+        return int(layers[-1].weight.shape[0])
 
     @cached_property
     def _named_layers(self) -> dict[str, Any]:
+        """Linear and convolution layers whose weights aren't frozen."""
         recorded = (nn.Linear, nn.Conv2d)
-        return {n: m for n, m in self.module.named_modules() if isinstance(m, recorded)}
+        return {
+            name: layer
+            for name, layer in self.module.named_modules()
+            if isinstance(layer, recorded) and layer.weight.requires_grad
+        }
 
     @cached_property
     def weight_layers(self) -> tuple[Dense | Convolution, ...]:
-        """Linear and convolution layers in the order of registration."""
+        """Layers of weights that aren't frozen, in the order of registration."""
         layers = list[Dense | Convolution]()
         for name, layer in self._named_layers.items():
             prefix = f"{name}." if name else ""
-            places = f"{prefix}weight", None if layer.bias is None else f"{prefix}bias"
+            has_bias = layer.bias is not None and layer.bias.requires_grad
+            names = f"{prefix}weight", f"{prefix}bias" if has_bias else None
             if isinstance(layer, nn.Linear):
-                layers.append(Dense(*places))
+                layers.append(Dense(*names))
             else:
                 geometry = layer.kernel_size, layer.stride, layer.padding, layer.dilation
-                layers.append(Convolution(*places, *geometry))
+                layers.append(Convolution(*names, *geometry))
         return tuple(layers)
 
     def init(self, n: int, *, generator: torch.Generator) -> Tensor:
@@ -126,13 +152,17 @@ class ModuleNetwork(BaseNetwork):
         return self._found_symmetry
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k != "_found_symmetry"}
+        state = {name: v for name, v in vars(self).items() if name != "_found_symmetry"}
+        return state | {"_converted": None}
 
     @cached_property
     def _found_symmetry(self) -> ModuleSymmetry:
         module = copy.deepcopy(self.module).to_empty(device="cpu")
         theta = self.init(1, generator=torch.Generator().manual_seed(0))[0]
-        nn.utils.vector_to_parameters(theta.float(), module.parameters())
+        values = self.layout.unflatten(theta) | dict(self.constants)
+        with torch.no_grad():
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                tensor.copy_(values[name])
         return symmetry_of(module, torch.zeros(2, *self.input_shape))
 
     def forward(self, theta: Tensor, x: Tensor) -> Tensor:
@@ -163,12 +193,30 @@ class ModuleNetwork(BaseNetwork):
         tail = list(self.module)[-3:] if isinstance(self.module, nn.Sequential) else []
         if len(tail) < 3 or not isinstance(tail[1], _ELEMENTWISE):
             return False
-        return isinstance(tail[0], nn.Linear) and isinstance(tail[2], nn.Linear)
+        is_linear = isinstance(tail[0], nn.Linear) and isinstance(tail[2], nn.Linear)
+        return is_linear and all(p.requires_grad for layer in tail for p in layer.parameters())
 
     def _call(self, theta: Tensor, x: Tensor) -> Tensor:
-        params = self.layout.unflatten(theta)
+        params = self.layout.unflatten(theta) | self._constants(theta)
         outputs = torch.func.functional_call(self.module, params, (x,))
         return outputs if outputs.ndim > 1 else outputs.unsqueeze(-1)
+
+    def _constants(self, theta: Tensor) -> dict[str, Tensor]:
+        """Frozen parameters and buffers in the dtype and on the device of ``theta``."""
+        if not self.constants:
+            return {}
+        key = theta.dtype, theta.device
+        if self._converted is None or self._converted[0] != key:
+            with torch.inference_mode(False):
+                converted = {
+                    name: value.to(theta if value.is_floating_point() else theta.device)
+                    for name, value in self.constants.items()
+                }
+            object.__setattr__(self, "_converted", (key, converted))
+        _, converted = self._converted
+        # A module may write on its buffers, which must not change the next call.
+        buffers = {name for name, _ in self.module.named_buffers()}
+        return {n: v.clone() if n in buffers else v for n, v in converted.items()}
 
 
 @contextmanager
@@ -198,6 +246,7 @@ def _hooks(
 
 def _check_layer(name: str, layer: Any) -> None:
     kind = type(layer).__name__
+    trained = [n for n, p in layer.named_parameters(recurse=False) if p.requires_grad]
     if isinstance(layer, _BATCH):
         raise UnsupportedModuleError(
             f"{name} is {kind}: it couples the rows of a batch, so the likelihood is no product "
@@ -210,6 +259,8 @@ def _check_layer(name: str, layer: Any) -> None:
             "precision regularises instead."
         )
     if isinstance(layer, nn.Conv2d):
+        if not trained:
+            return
         if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
             raise UnsupportedModuleError(
                 f"{name} is a Conv2d with groups={layer.groups}, padding={layer.padding!r}, "
@@ -217,7 +268,7 @@ def _check_layer(name: str, layer: Any) -> None:
                 "numbers are supported."
             )
         return
-    arrays = [n for n, p in layer.named_parameters(recurse=False) if p.numel() > 1]
+    arrays = [n for n in trained if layer.get_parameter(n).numel() > 1]
     if arrays and not isinstance(layer, nn.Linear):
         raise UnsupportedModuleError(
             f"{name} is {kind} with parameters {arrays}: only Linear and Conv2d layers may have "

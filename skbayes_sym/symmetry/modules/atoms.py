@@ -72,6 +72,8 @@ class Atoms:
         self._depends: list[set[int] | None] = []  # None: nothing has restricted it yet
         self._pending: list[tuple[int, set[int]]] = []
         self.equations: tuple[list[tuple[int, Exponents]], list[tuple[int, Exponents]]] = ([], [])
+        self.operation = ""  # that is being read
+        self.losses: set[str] = set()  # operations that pinned what might have moved, and why
 
     def new(self, size: int, *, pinned: bool = False, depends: set[int] | None = None) -> int:
         """A new atom; unpinned ones may depend on anything until something restricts them."""
@@ -154,6 +156,16 @@ class Atoms:
         for x in {self.find(atom)} | self.leaves(atom):
             self.pinned[x] = True
 
+    def can_move(self, segments: Iterable[Segment]) -> bool:
+        """Whether any of these places could still move."""
+        leaves = {leaf for s in segments for o in s for leaf in self.leaves(o.atom)}
+        return any(self.size[leaf] > 1 and not self.pinned[leaf] for leaf in leaves)
+
+    def note_loss(self, segments: Iterable[Segment], reason: str) -> None:
+        """Name the present operation if any of these places could have moved until now."""
+        if self.can_move(segments):
+            self.losses.add(f"{self.operation} {reason}".strip())
+
     def resolve(self, axis: Axis) -> Axis:
         """The axis in leaves; atoms of one place are left out."""
         resolved: Axis = []
@@ -186,6 +198,7 @@ class Atoms:
 
     def freeze(self, axis: Axis) -> Occurrence:
         """Pin all of an axis, signs and scales too; one pinned atom that stands for it."""
+        self.note_loss(axis, "of axes whose parts differ")
         for occurrence in (o for segment in axis for o in segment):
             self.pin(occurrence.atom)
             self.trivial(occurrence)

@@ -1,7 +1,7 @@
 """The symmetry group of any torch module, found from its trace and checked in numbers."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries, Wreath, is_nearer
-from skbayes_sym.symmetry.group import ActsInPlace, Product, SymmetryGroup
+from skbayes_sym.symmetry.group import ActsInPlace, Product, SymmetryGroup, described
 from skbayes_sym.symmetry.modules.atoms import SCALE, SIGN, null_space
 from skbayes_sym.symmetry.modules.reader import Reader, trace, without_dropout
 from skbayes_sym.symmetry.modules.rules import RULES
@@ -28,18 +28,28 @@ def module_function(
 ) -> Callable[[Tensor], Tensor]:
     """All outputs at ``inputs``, flattened, as a function of the flat ``theta`` (P,), in float64.
 
-    ``layout`` names parameters, and buffers where they belong to ``theta``.
+    ``layout`` names parameters, and buffers where they belong to ``theta``. All others are
+    constants.
     """
     module = without_dropout(module)
-    buffers = {
-        name: b.double() if b.is_floating_point() else b for name, b in module.named_buffers()
+    constants = {
+        name: tensor.detach().double() if tensor.is_floating_point() else tensor
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+        if name not in layout.shapes
+    }
+    dtypes = {
+        name: torch.float64 if tensor.is_floating_point() else tensor.dtype
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
     }
     inputs = tuple(x.double() if x.is_floating_point() else x for x in inputs)
 
     def outputs(theta: Tensor) -> Tensor:
-        values = {name: b.clone() for name, b in buffers.items()}  # norms in train mode write there
-        for name, value in layout.unflatten(theta.double()).items():
-            values[name] = value.to(buffers[name].dtype) if name in buffers else value
+        # Copies: norms in train mode write on their buffers.
+        values = {name: constant.clone() for name, constant in constants.items()}
+        values |= {
+            name: value.clone().to(dtypes[name])
+            for name, value in layout.unflatten(theta.double()).items()
+        }
         with torch.no_grad():
             leaves = tree_leaves(torch.func.functional_call(module, values, inputs))
         return torch.cat([t.double().flatten() for t in leaves if isinstance(t, Tensor)])
@@ -58,11 +68,15 @@ def largest_change(
     generator = torch.Generator().manual_seed(0)
     function, worst = module_function(module, layout, inputs), 0.0
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-    theta = torch.cat([tensors[name].detach().flatten().float().cpu() for name in layout.shapes])
+    parts = [tensors[name].detach().flatten().cpu() for name in layout.shapes]
+    theta = torch.cat([part.double() for part in parts])
+    # Integers and bools are places and masks, which no noise is added to.
+    varies = torch.cat([torch.full(part.shape, part.is_floating_point()) for part in parts])
     for _ in range(n):
         noise = torch.randn(theta.shape, generator=generator)
-        point = noise.roll(1).abs_().mul_(0.1).add_(theta)
-        point = point.addcmul_(noise, theta, value=0.3).double()
+        point = noise.roll(1).abs_().mul_(0.1).add_(theta.float())
+        point = point.addcmul_(noise, theta.float(), value=0.3).double()
+        point = torch.where(varies, point, theta)
         try:
             before = function(point)
             after = function(group.act(group.sample((), generator=generator), point))
@@ -84,7 +98,7 @@ class Rescaling(NamedTuple):
     n: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModuleSymmetry(ActsInPlace, Product):
     """Symmetry group of a module's parameters, as `symmetry_of` finds it.
 
@@ -97,22 +111,42 @@ class ModuleSymmetry(ActsInPlace, Product):
     rescalings : tuple of Rescaling
         Positive scales that leave the function unchanged.
     refused : tuple of str
-        Operations without a rule and axes that no factor describes: there may be more symmetries.
+        Operations without a rule, or with arguments that their rule can't follow, and axes that no
+        factor describes: there may be more symmetries.
+    hints : tuple of str
+        What would make the group larger.
     """
 
     layout: ParamLayout = field(default_factory=lambda: ParamLayout({}))
     words: tuple[str, ...] = ()
     rescalings: tuple[Rescaling, ...] = ()
     refused: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        heading, *lines = self.report().split("\n- ")
+        return described(heading, lines)
+
+    @property
+    def n_params(self) -> int:
+        """Length of ``theta``."""
+        return self.layout.n_params
+
+    @property
+    def _has_exact_length(self) -> bool:
+        return True
+
+    def check_element(self, g: Any) -> None:
+        Product.check_element(self, g)
 
     def batch(self, g: tuple[Any, ...]) -> tuple[int, ...]:
         factors: Any = self.factors
         return np.broadcast_shapes(*(f.batch(h) for f, h in zip(factors, g, strict=True)))
 
-    def act_(self, g: tuple[Any, ...], theta: Tensor) -> Tensor:
+    def move_(self, g: tuple[Any, ...], theta: Tensor) -> Tensor:
         factors: Any = self.factors
         for factor, h in zip(factors, g, strict=True):
-            factor.act_(h, theta)
+            factor.move_(h, theta)
         return theta
 
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
@@ -120,8 +154,9 @@ class ModuleSymmetry(ActsInPlace, Product):
 
         The second start takes first the factors that share most entries with no factor that is
         still out of order, and compares those entries only (the input's side of a network, then
-        inwards): it brings exact copies back.
+        inwards): it often brings exact copies back.
         """
+        self.check_pair(theta, reference)
         nearest, g = super().align(theta, reference)
         moved, start = self._in_turn(theta, reference)
         other, h = super().align(moved, reference)
@@ -157,7 +192,8 @@ class ModuleSymmetry(ActsInPlace, Product):
         """The factors, rescalings and refusals in words, one a line."""
         lines = [f"{len(self.factors)} factors, log |G| = {self.log_order:.1f} nats", *self.words]
         lines += [f"not in the group: {r.n} positive scales: {r.where}" for r in self.rescalings]
-        return "\n- ".join([*lines, *(f"without a rule: {name}" for name in self.refused)])
+        lines += [f"without a rule: {name}" for name in self.refused]
+        return "\n- ".join([*lines, *self.hints])
 
 
 def _where(mask: Tensor, ours: Any, theirs: Any) -> Any:
@@ -180,23 +216,29 @@ def symmetry_of(module: nn.Module, example_input: Any, *, buffers: bool = False)
     Parameters
     ----------
     module : torch.nn.Module
-        In the mode (train or eval) in which it will be used. It isn't changed.
+        In the mode (train or eval) in which it will be used. It isn't changed. Parameters that are
+        frozen (``requires_grad_(False)``) are constants: the group leaves them as they are.
     example_input : Tensor or tuple of Tensor
         Arguments of one call; only shapes and dtypes matter.
     buffers : bool, default=False
         Whether the group acts on the parameters followed by the buffers (running means and
         variances of a batch norm in eval mode then move along). Otherwise buffers are constants.
+        Those of integers and bools (positions, masks) never move.
 
     Returns
     -------
     ModuleSymmetry
-        A group on ``parameters()``, flattened in order: ``.factors``, ``.act``, ``.align``, ...;
-        and ``.report()``, ``.rescalings``, ``.refused``.
+        A group on the ``parameters()`` that aren't frozen, flattened in order: ``.factors``,
+        ``.act``, ``.align``, ...; and ``.report()``, ``.rescalings``, ``.refused``.
 
     Raises
     ------
+    TypeError
+        If ``module`` is no module, or ``example_input`` no tensor or tuple of tensors.
     ValueError
-        If control flow depends on the values of tensors, or the call fails.
+        If control flow depends on the values of tensors, or the call fails; if the module has no
+        parameters, only frozen ones, or some whose shapes or values aren't known yet (lazy modules,
+        the meta device).
 
     Notes
     -----
@@ -217,7 +259,8 @@ def symmetry_of(module: nn.Module, example_input: Any, *, buffers: bool = False)
     - 8 units, exchanged, each with a sign: rows of 0.weight, 0.bias, columns of 2.weight \
 (addmm, tanh)
     """
-    inputs = example_input if isinstance(example_input, tuple) else (example_input,)
+    check_module(module)
+    inputs = as_inputs(example_input)
     group = claimed_symmetry(module, inputs, buffers=buffers)
     if largest_change(module, group.layout, inputs, group) <= ROUNDING:
         return group
@@ -235,14 +278,99 @@ def claimed_symmetry(
     module: nn.Module, inputs: tuple[Any, ...], *, buffers: bool = False
 ) -> ModuleSymmetry:
     """`symmetry_of` without the check in numbers."""
-    tensors: dict[str, Tensor] = dict(module.named_parameters())
-    if buffers:
-        tensors |= dict(module.named_buffers())
+    tensors = module_tensors(module, buffers=buffers)
     layout = ParamLayout({name: tuple(tensor.shape) for name, tensor in tensors.items()})
-    reader = Reader(trace(module, inputs), len(tensors), RULES)
+    names = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
+    moving = [names.index(name) for name, t in tensors.items() if t.is_floating_point()]
+    reader = Reader(trace(module, inputs), moving, RULES)
     if not reader.read():
         return ModuleSymmetry((), layout=layout, refused=("all: the rules reach no fixed point",))
-    return _Assembly(reader, layout).group()
+    constant = [
+        name for name, buffer in module.named_buffers()
+        if names.index(name) in reader.used and buffer.is_floating_point() and buffer.ndim
+    ]  # fmt: skip
+    group = _Assembly(reader, layout, [names[i] for i in moving]).group()
+    if buffers or not constant:
+        return group
+    several = "" if len(constant) == 1 else f" and {len(constant) - 1} more"
+    hint = (
+        f"buffers are constants here ({constant[0]}{several}), which keeps units in their places: "
+        "with buffers=True they move along"
+    )
+    return replace(group, hints=(hint,))
+
+
+def module_tensors(module: nn.Module, *, buffers: bool) -> dict[str, Tensor]:
+    """Tensors of a module that ``theta`` has, by name: frozen parameters are constants."""
+    tensors: dict[str, Tensor] = {n: p for n, p in module.named_parameters() if p.requires_grad}
+    return tensors | (dict(module.named_buffers()) if buffers else {})
+
+
+def check_module(
+    module: Any, name: str = "module", *, needs_values: bool = True, needs_trainable: bool = True
+) -> None:
+    """Raise unless this is a module with trainable parameters of known shapes and values.
+
+    Parameters
+    ----------
+    module : object
+        What was given.
+    name : str, default="module"
+        Name of the argument, for messages.
+    needs_values : bool, default=True
+        Whether parameters that aren't frozen must have values, too.
+    needs_trainable : bool, default=True
+        Whether there must be a parameter that isn't frozen.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{name} must be a torch.nn.Module, got {type(module).__name__}.")
+    kind, parameters = type(module).__name__, dict(module.named_parameters())
+    for key, tensor in (parameters | dict(module.named_buffers())).items():
+        if nn.parameter.is_lazy(tensor):
+            raise ValueError(
+                f"{name}: {key} of {kind} has no shape yet, because the layer is lazy. Call the "
+                "module once on an input before."
+            )
+        if tensor.is_meta and (needs_values or not tensor.requires_grad):
+            raise ValueError(
+                f"{name}: {key} of {kind} is on the meta device and has no values. Use "
+                "module.to_empty(device='cpu') and initialise or load its weights before."
+            )
+        if tensor.is_complex():
+            raise ValueError(
+                f"{name}: {key} of {kind} is complex ({tensor.dtype}); parameters and buffers must "
+                "be real."
+            )
+    empty = [key for key, p in parameters.items() if not p.numel()]
+    if empty:
+        raise ValueError(
+            f"{name}: {empty[0]} of {kind} has shape {tuple(parameters[empty[0]].shape)}, no "
+            "entries. Give every layer at least one input and one output."
+        )
+    if not parameters:
+        raise ValueError(f"{name}: {kind} has no parameters, so there is nothing to act on.")
+    if needs_trainable and not any(p.requires_grad for p in parameters.values()):
+        raise ValueError(
+            f"{name}: all parameters of {kind} are frozen (requires_grad=False), so nothing may "
+            "change. Use module.requires_grad_(True) to let them."
+        )
+
+
+def as_inputs(example_input: Any) -> tuple[Any, ...]:
+    """``example_input`` as the arguments of a call; TypeError unless they are tensors."""
+    if isinstance(example_input, nn.utils.rnn.PackedSequence):
+        raise TypeError(
+            "example_input is a PackedSequence: give a padded tensor instead, on which the module "
+            "computes the same."
+        )
+    inputs = example_input if isinstance(example_input, tuple) else (example_input,)
+    for value in inputs:
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                "example_input must be a tensor, or a tuple of tensors, the arguments of one call "
+                f"of the module; got {type(value).__name__}."
+            )
+    return tuple(value.detach() for value in inputs)
 
 
 class _Dimension(NamedTuple):
@@ -271,8 +399,9 @@ class _Piece(NamedTuple):
 class _Assembly:
     """Makes a group of what the reader knows."""
 
-    def __init__(self, reader: Reader, layout: ParamLayout) -> None:
+    def __init__(self, reader: Reader, layout: ParamLayout, moving: Sequence[str]) -> None:
         self.atoms, self.reader, self.layout = reader.atoms, reader, layout
+        self.labels = dict(zip(moving, reader.parameters, strict=True))
         self.pieces = list(self._pieces())
         self.leaves = sorted({axis.atom for piece in self.pieces for axis in piece.axes})
         self.above = _closed({a: (self.atoms.depends(a) or set()) & {*self.leaves}
@@ -283,7 +412,8 @@ class _Assembly:
                 self.operations.setdefault(leaf, {}).update(names)
 
     def group(self) -> ModuleSymmetry:
-        signs, refused = self._independent(SIGN), sorted(self.reader.refused)
+        signs = self._independent(SIGN)
+        refused = sorted(self.reader.refused | self.atoms.losses)
         parts: dict[int, AxisUnits] = {}
         for atom in self.leaves:
             if self.atoms.pinned[atom] and not signs[atom]:
@@ -310,8 +440,12 @@ class _Assembly:
 
     def _pieces(self) -> Iterable[_Piece]:
         offset = 0
-        labels = zip(self.layout.shapes.items(), self.reader.parameters, strict=True)
-        for j, ((name, shape), label) in enumerate(labels):
+        numbers = {name: j for j, name in enumerate(self.labels)}
+        for name, shape in self.layout.shapes.items():
+            if name not in self.labels:  # integers, which never move
+                offset += prod(shape)
+                continue
+            j, label = numbers[name], self.labels[name]
             axes = [
                 _Dimension(axis[0][0].atom, f"{j}.{k}", shape[k], prod(shape[k + 1 :]))
                 for k, axis in enumerate(label)
@@ -422,16 +556,8 @@ class _Assembly:
         return (Wreath(tuple(parts[atom] for atom in atoms), above),)
 
     def _words(self, atom: int, units: AxisUnits) -> str:
-        several = f"{prod(units.places)} times " if units.places else ""
-        moves = ["exchanged" if units.permute else "in their places"]
-        if units.n_signs:
-            moves.append(
-                "each with " + ("a sign" if units.n_signs == 1 else f"{units.n_signs} signs")
-            )
         through = ", ".join(self.operations.get(atom, {}))
-        return (
-            f"{several}{units.n_units} units, {', '.join(moves)}: {self._where(atom)} ({through})"
-        )
+        return f"{units.moves}: {self._where(atom)} ({through})"
 
     def _where(self, atom: int) -> str:
         words: dict[str, None] = {}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.symmetry.modules.found import symmetry_of
+from skbayes_sym.symmetry.modules.found import check_module, symmetry_of
 
 
 def merge(modules: Sequence[nn.Module], example_input: Any) -> nn.Module:
@@ -24,7 +24,15 @@ def merge(modules: Sequence[nn.Module], example_input: Any) -> nn.Module:
     Returns
     -------
     torch.nn.Module
-        A copy of the first whose parameters and buffers are the means of `aligned`.
+        A copy of the first whose parameters and floating-point buffers are the means of `aligned`.
+        Integers and bools are the first's.
+
+    Raises
+    ------
+    TypeError
+        If ``modules`` isn't a sequence of modules, or the example no tensor.
+    ValueError
+        As `aligned` does.
 
     Notes
     -----
@@ -48,7 +56,7 @@ def merge(modules: Sequence[nn.Module], example_input: Any) -> nn.Module:
     True
     """
     copies = aligned(modules, example_input)
-    return _loaded(copies[0], torch.stack([vector(m) for m in copies]).mean(dim=0))
+    return _loaded(copies[0], torch.stack([vector(module) for module in copies]).mean(dim=0))
 
 
 def between(first: nn.Module, second: nn.Module, share: float) -> nn.Module:
@@ -66,7 +74,8 @@ def aligned(modules: Sequence[nn.Module], example_input: Any) -> list[nn.Module]
 
     All are moved onto one place, so going from one to another by way of a third is going straight
     (cycle consistency): each in turn is aligned with the mean of the others until none moves
-    (Ainsworth et al. 2023, Algorithm 3). Batch norms' running moments move along.
+    (Ainsworth et al. 2023, Algorithm 3). Batch norms' running moments move along. Parameters that
+    are frozen in all modules, and are the same in all, stay as they are.
 
     Parameters
     ----------
@@ -79,14 +88,29 @@ def aligned(modules: Sequence[nn.Module], example_input: Any) -> list[nn.Module]
 
     Raises
     ------
+    TypeError
+        If ``modules`` isn't a sequence of modules, or the example no tensor.
     ValueError
-        If their parameters have different names or shapes.
+        If there is no module, or their parameters have different names or shapes, or their integer
+        buffers different values.
     """
-    layout = _layout(modules[0])
-    if any(_layout(module).shapes != layout.shapes for module in modules):
-        raise ValueError("modules must have parameters of the same names and shapes.")
-    group = symmetry_of(copy.deepcopy(modules[0]).eval(), example_input, buffers=True)
-    theta = torch.stack([vector(module) for module in modules])
+    _check_alike(modules)
+    first = copy.deepcopy(modules[0]).eval()
+    for name, parameter in first.named_parameters():
+        same = [module.get_parameter(name) for module in modules]
+        is_frozen = not any(p.requires_grad for p in same)
+        values = parameter.detach()
+        is_equal = all(torch.equal(values, p.detach().to(values)) for p in same)
+        parameter.requires_grad_(not (is_frozen and is_equal))
+    if not any(p.requires_grad for p in first.parameters()):
+        return [copy.deepcopy(module) for module in modules]  # the same parameters in all
+    group = symmetry_of(first, example_input, buffers=True)
+    moves = torch.cat([
+        torch.full((tensor.numel(),), name in group.layout.shapes)
+        for name, tensor in _tensors(modules[0]).items()
+    ])  # fmt: skip
+    whole = torch.stack([vector(module) for module in modules])
+    theta = whole[:, moves]
     theta = torch.cat([theta[:1], group.align(theta[1:], theta[0])[0]])
     # Each sweep lowers the sum of squared distances, so they end.
     for _ in range(50 if len(modules) > 2 else 0):
@@ -96,7 +120,33 @@ def aligned(modules: Sequence[nn.Module], example_input: Any) -> list[nn.Module]
             theta[i] = group.align(theta[i], others)[0]
         if torch.equal(before, theta):
             break
-    return [_loaded(module, moved) for module, moved in zip(modules, theta, strict=True)]
+    whole[:, moves] = theta
+    return [_loaded(module, moved) for module, moved in zip(modules, whole, strict=True)]
+
+
+def _check_alike(modules: Any) -> None:
+    """Raise unless these are modules of one architecture."""
+    if isinstance(modules, nn.Module) or not isinstance(modules, Sequence):
+        raise TypeError(f"modules must be a list of modules, got {type(modules).__name__}.")
+    if not len(modules):
+        raise ValueError("modules must hold at least one module, got none.")
+    for i, module in enumerate(modules):
+        check_module(module, f"modules[{i}]", needs_trainable=False)
+    layout = _layout(modules[0])
+    integers = [n for n, t in _tensors(modules[0]).items() if not t.is_floating_point()]
+    for i, module in enumerate(modules):
+        if _layout(module).shapes != layout.shapes:
+            raise ValueError(
+                "modules must have parameters of the same names and shapes, but those of "
+                f"modules[0] and modules[{i}] differ."
+            )
+        for name in integers:
+            ours, theirs = _tensors(modules[0])[name], _tensors(module)[name]
+            if ours.ndim and not torch.equal(ours, theirs.to(ours)):
+                raise ValueError(
+                    f"{name}, a buffer of integers or bools, differs between modules[0] and "
+                    f"modules[{i}]: they can't be averaged. Give modules with the same one."
+                )
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
@@ -112,5 +162,6 @@ def _loaded(module: nn.Module, theta: Tensor) -> nn.Module:
     module, values = copy.deepcopy(module), _layout(module).unflatten(theta)
     with torch.no_grad():
         for name, tensor in _tensors(module).items():
-            tensor.copy_(values[name])
+            if tensor.is_floating_point():  # integers stay the module's own
+                tensor.copy_(values[name])
     return module

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fractions import Fraction
 from functools import cache
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -58,6 +59,12 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
                 if not _writes(traced.graph):
                     break
     except Exception as error:
+        if _uses_packed_sequences(error):
+            raise ValueError(
+                f"{type(module).__name__} can't be traced: it uses packed sequences "
+                "(pack_padded_sequence), whose shape depends on values. Give symmetry_of a module "
+                "that runs the same layers on a padded tensor; their symmetry is the same."
+            ) from error
         reason = (str(error).splitlines() or [""])[0]
         raise ValueError(
             f"{type(module).__name__} can't be traced: {type(error).__name__}: {reason} A branch "
@@ -65,6 +72,17 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
             "module(example_input) runs."
         ) from error
     return traced.graph
+
+
+def _uses_packed_sequences(error: BaseException) -> bool:
+    """Whether a call that failed was given or made packed sequences."""
+    for frame, _ in walk_tb(error.__traceback__):
+        values = frame.f_locals.values()
+        if frame.f_code.co_name == "pack_padded_sequence" or any(
+            isinstance(value, nn.utils.rnn.PackedSequence) for value in values
+        ):
+            return True
+    return False
 
 
 @cache
@@ -142,23 +160,32 @@ _VIEWS = {
 class Reader:
     """Labels of all tensors of a trace, read again and again until nothing changes.
 
-    ``graph``: of ATen operations; parameters come first among its inputs. ``n_params``: inputs
-    whose axes may be permuted. ``rules``: of each operation; one without a rule, or whose rule
-    fails, pins all that comes in.
+    Parameters
+    ----------
+    graph : fx.Graph
+        Of ATen operations.
+    moving : sequence of int
+        Which of its inputs have axes that may be permuted, in the order of the flat ``theta``. All
+        others (inputs of the module, frozen parameters, buffers) are constants.
+    rules : dict of str to Rule
+        Rule of each operation. One without a rule, or whose rule fails, pins all that comes in.
     """
 
-    def __init__(self, graph: fx.Graph, n_params: int, rules: dict[str, Rule]) -> None:
+    def __init__(self, graph: fx.Graph, moving: Sequence[int], rules: dict[str, Rule]) -> None:
         self.atoms, self.graph, self.rules = Atoms(), graph, rules
         self.refused: set[str] = set()
         self.operations: dict[int, dict[str, None]] = {}  # that each atom takes part in, in order
         self._labels: dict[Any, Any] = {}  # of inputs and constants; kept over passes
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
+        position = {i: k for k, i in enumerate(moving)}
         for i, node in enumerate(inputs):
-            free = i < n_params and bool(node.users)
-            variable = f"{i}" if free else None
+            free = i in position and bool(node.users)
+            variable = f"{position[i]}" if free else None
             self._labels[node] = self.fresh(shape_of(node), variable, pinned=not free)
-        self.parameters: list[Label] = [self._labels[node] for node in inputs[:n_params]]
+        self.parameters: list[Label] = [self._labels[inputs[i]] for i in moving]
         self._needed = _needed(graph)
+        # Inputs on which the output depends, by their positions.
+        self.used = {i for i, node in enumerate(inputs) if node in set(self._needed)}
 
     def read(self, max_passes: int = 20) -> bool:
         """Pass over the trace until nothing changes; whether that was reached.
@@ -197,6 +224,7 @@ class Reader:
     def _apply(self, node: fx.Node, inputs: list[Label], args: Any, kwargs: Any) -> Any:
         """Labels of what an operation returns."""
         name, value = operation(node), node.meta["val"]
+        self.atoms.operation = name
         if not node.all_input_nodes or name in ("full_like", "zeros_like", "ones_like"):
             is_constant = name.startswith(("full", "zeros", "ones"))
             is_zero = name.startswith("zeros") or (is_constant and node.args[1:2] == (0,))
@@ -246,6 +274,12 @@ class Reader:
         for atom in mixed:
             self.atoms.pin(atom)
         self.atoms.forget([axis for i, axis in enumerate(label) if i not in chosen], mixed)
+
+    def lose(self, label: Label, dims: Iterable[int], reason: str) -> None:
+        """Pin axes that a rule can't follow, and name the operation if they could have moved."""
+        chosen = [label[d % len(label)] for d in dims]
+        self.atoms.note_loss([s for axis in chosen for s in self.atoms.resolve(axis)], reason)
+        self.pin(label, dims)
 
     def mix(self, label: Label, dims: Iterable[int]) -> None:
         """An operation over these axes is the same for any order of their places."""

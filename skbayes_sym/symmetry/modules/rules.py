@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import fx
 
-from skbayes_sym.symmetry.modules.atoms import ONE, ConflictError, Label
+from skbayes_sym.symmetry.modules.atoms import ONE, Axis, ConflictError, Label
 from skbayes_sym.symmetry.modules.reader import (
     SAME,
     SUM,
@@ -197,7 +197,7 @@ def _softmax(r: Reader, node: fx.Node, x: Label, dim: int, *rest: Any) -> Any:
 
 def _spatial(r: Reader, node: fx.Node, x: Label, n_kept: int, powers: Powers) -> Label:
     """Operations over space, which stays in place, apart for each of the first axes."""
-    r.pin(x, range(n_kept, len(x)))
+    r.lose(x, range(n_kept, len(x)), "over an axis of units")
     space = [r.pinned(n) for n in shape_of(node)[n_kept:]]
     return [*r.raised(x[:n_kept], powers), *space]
 
@@ -205,9 +205,30 @@ def _spatial(r: Reader, node: fx.Node, x: Label, n_kept: int, powers: Powers) ->
 RULES["max_pool2d_with_indices"] = lambda r, node, x, *rest: (
     [_spatial(r, node, x, len(x) - 2, (None, 1))] * 2
 )  # fmt: skip
-RULES["constant_pad_nd"] = lambda r, node, x, pad, value=0.0: _spatial(
-    r, node, x, len(x) - len(pad) // 2, (1, 1) if value == 0 else (None, None)
-)
+
+
+@_rule("constant_pad_nd")
+def _pad(r: Reader, node: fx.Node, x: Label, pad: list[int], value: float = 0.0) -> Any:
+    """A concatenation with constants, of zeros for any sign; space stays in place."""
+    sizes, result = shape_of(node), list(x)
+    for i in range(len(pad) // 2):
+        k = len(x) - 1 - i
+        before, behind = pad[2 * i], pad[2 * i + 1]
+        if before == behind == 0:
+            continue
+        segments = r.atoms.resolve(x[k])
+        if min(before, behind) < 0 or not r.atoms.can_move(segments):
+            r.lose(x, [k], "that cuts units apart")
+            result[k] = r.pinned(sizes[k])
+            continue
+        if value != 0:
+            r.trivial(axis for j, axis in enumerate(x) if j != k)
+        result[k] = [
+            *(r.pinned(before) if before else []), *segments, *(r.pinned(behind) if behind else []),
+        ]  # fmt: skip
+    return result
+
+
 for _name in ("avg_pool2d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d"):
     RULES[_name] = lambda r, node, x, *rest, **more: _spatial(r, node, x, 2, (1, 1))
 
@@ -248,7 +269,7 @@ def _embedding(r: Reader, node: fx.Node, w: Label, index: Label, *rest: Any) -> 
 @_rule("index", "_unsafe_index")
 def _index(r: Reader, node: fx.Node, x: Label, indices: list[Any]) -> Any:
     used = [k for k, i in enumerate(indices) if i is not None]
-    r.pin(x, used)
+    r.lose(x, used, "of chosen places")
     for k in used:
         r.pin(indices[k])
     if used != list(range(used[0], len(x))):
@@ -258,16 +279,15 @@ def _index(r: Reader, node: fx.Node, x: Label, indices: list[Any]) -> Any:
 
 @_rule("cat")
 def _concatenate(r: Reader, node: fx.Node, labels: list[Label], dim: int = 0) -> Any:
-    """Segments one after another; the other axes are the same."""
-    resolve, dim = r.atoms.resolve, dim % len(labels[0])
+    """Segments one after another; the other axes are the same.
+
+    A piece of one place is an empty segment: nothing moves there, and what lies before and behind
+    it is free.
+    """
+    dim = dim % len(labels[0])
     others = [[ONE if i == dim else axis for i, axis in enumerate(x)] for x in labels]
     result = r.pointwise(len(shape_of(node)), others, (SAME, SAME))
-    if any(resolve(x[dim]) == ONE for x in labels):  # pieces of one place each
-        for x in labels:
-            r.pin(x, [dim])
-        result[dim] = r.pinned(shape_of(node)[dim])
-    else:
-        result[dim] = [segment for x in labels for segment in resolve(x[dim])]
+    result[dim] = [segment for x in labels for segment in r.atoms.resolve(x[dim])]
     return result
 
 
@@ -277,15 +297,35 @@ def _select(r: Reader, node: fx.Node, x: Label, dim: int, i: int) -> Any:
     atoms, dim = r.atoms, dim % len(x)
     axis = atoms.resolve(x[dim])
     rest = [atoms.resolve(other) for j, other in enumerate(x) if j != dim]
+    if len(axis) > 1 and _place_alone(r, axis, i % atoms.length(axis)):
+        return rest
+    could_move = any(not atoms.pinned[o.atom] for s in axis for o in s)
     single = r.trivial([axis])
     for atom in single:
         atoms.pin(atom)
     if len([o for s in axis for o in s]) != 1:
+        if could_move:
+            atoms.losses.add(f"{operation(node)} of one place of an axis")
         atoms.forget(rest, single)
         return rest
     (index,) = single
     i %= atoms.size[index]
-    return [[[atoms.member(o, index, i) for o in s] for s in axis] for axis in rest]
+    result = [[[atoms.member(o, index, i) for o in s] for s in axis] for axis in rest]
+    is_family = any(atoms.family[o.atom] is not None for axis in rest for s in axis for o in s)
+    if could_move and not is_family:
+        atoms.losses.add(f"{operation(node)} of one place of an axis")
+    return result
+
+
+def _place_alone(r: Reader, axis: Axis, i: int) -> bool:
+    """Whether a place of an axis is a segment of its own, which nothing moves."""
+    place = 0
+    for segment in axis:
+        n = r.atoms.length([segment])
+        if place <= i < place + n:
+            return n == 1
+        place += n
+    return False
 
 
 @_rule("slice")
@@ -304,7 +344,7 @@ def _slice(
     result = list(x)
     segments = _segments(r, x[dim], start, end) if step == 1 else None
     if segments is None:
-        r.pin(x, [dim])
+        r.lose(x, [dim], "that cuts units apart")
         segments = r.pinned(len(range(start, end, step)))
     result[dim] = segments
     return result
@@ -331,6 +371,9 @@ def _segments(r: Reader, axis: Any, start: int, end: int) -> Any:
 @_rule("split_with_sizes")
 def _split(r: Reader, node: fx.Node, x: Label, sizes: list[int], dim: int = 0) -> Any:
     ends = [0, *itertools.accumulate(sizes)]
+    if max(sizes) > 1:  # cut first, so that pieces of one place are segments of their own
+        for start, end in itertools.pairwise(ends):
+            _segments(r, x[dim % len(x)], start, end)
     return [_slice(r, node, x, dim, a, b) for a, b in itertools.pairwise(ends)]
 
 
