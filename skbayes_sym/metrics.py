@@ -7,9 +7,15 @@ Both are 0 in expectation only with infinitely many rows: of a calibrated model 
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
+from sklearn.utils.validation import check_array as _check_array
+from sklearn.utils.validation import check_consistent_length
+from sklearn.utils.validation import column_or_1d as _column_or_1d
 
 from skbayes_sym.numerics.arguments import check_count, labels_of
+from skbayes_sym.numerics.machine import with_filters_lock
+
+check_array = with_filters_lock(_check_array)
+column_or_1d = with_filters_lock(_column_or_1d)
 
 
 def interval_calibration_error(cdf: Any) -> float:

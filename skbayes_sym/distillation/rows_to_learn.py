@@ -7,6 +7,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.numerics.arguments import is_frame
+from skbayes_sym.numerics.machine import filters_lock
 from skbayes_sym.student import Student, as_numbers
 
 
@@ -37,7 +38,8 @@ def rows_to_learn(
     held, kept = np.split(rng.permutation(len(columns[0])), [n_held])
     kept, encoded = kept[:n_rows], Student(arrays).encode(X)[kept[:n_rows]]
     n_near = min(len(kept), max(8, 4000 // len(kept)))
-    near = NearestNeighbors(n_neighbors=n_near).fit(encoded).kneighbors(encoded)[1]
+    with filters_lock:
+        near = NearestNeighbors(n_neighbors=n_near).fit(encoded).kneighbors(encoded)[1]
     first = rng.integers(len(kept), size=max(n_rows - len(kept), 0))
     second = kept[near[first, rng.integers(n_near, size=len(first))]]
     first, before = kept[first], np.concatenate([held, kept])

@@ -56,14 +56,14 @@ def lesson_of_numbers(
 
     def loss(outputs: Tensor, rows: Tensor) -> Tensor:
         logits, loc, log_scale = outputs.unsqueeze(1).chunk(3, dim=2)
-        share = torch.rand(1, generator=generator)
+        share = torch.rand(1, generator=generator, dtype=torch.float32)
         weights = (-0.5 * (below + 0.5 * share).square()).softmax(0)
         target = scaled[rows]
         target = target[:, :-1] + share * target.diff(dim=1)
         z = (target.unsqueeze(2) - loc) * (-log_scale).exp()
         return -(logits.log_softmax(2) - 0.5 * z.square() - log_scale).logsumexp(2) @ weights
 
-    start = torch.tensor([0.0, 0.0, 0.0, -0.1, 0.0, 0.1, -1.0, -1.0, -1.0])
+    start = torch.tensor([0.0, 0.0, 0.0, -0.1, 0.0, 0.1, -1.0, -1.0, -1.0], dtype=torch.float32)
     units = {"y_mean": mean + line[1], "y_scale": scale, "slope": line[0]}
     return start, loss, {name: np.array(unit) for name, unit in units.items()}
 
@@ -94,13 +94,13 @@ def train(
     x = x @ whiten
 
     def normal(n: int, m: int, scale: float) -> Tensor:
-        return torch.randn(n, m, generator=generator) * scale
+        return torch.randn(n, m, generator=generator, dtype=torch.float32) * scale
 
     weights = {
         "weight0": normal(d, h, d**-0.5), "bias0": normal(1, h, 1.0)[0],
-        "weight1": normal(h, h, h**-0.5), "bias1": torch.zeros(h),
+        "weight1": normal(h, h, h**-0.5), "bias1": torch.zeros(h, dtype=torch.float32),
         "weight2": normal(h, n_outputs, 0.1 * h**-0.5), "bias2": start.clone(),
-        "weight3": torch.zeros(d, n_outputs),
+        "weight3": torch.zeros(d, n_outputs, dtype=torch.float32),
     }  # fmt: skip
 
     def outputs(x: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def train(
 
     for weight in weights.values():
         weight.requires_grad_()
-    middle, speed = weights["weight1"], torch.zeros(h, h)
+    middle, speed = weights["weight1"], torch.zeros(h, h, dtype=torch.float32)
     adam = torch.optim.Adam([w for w in weights.values() if w is not middle], betas=(0.9, 0.99))
     for step in range(n_steps):
         pace = min(1.0, (step + 1) / 100) * 0.5 * (1.0 + cos(pi * step / n_steps))

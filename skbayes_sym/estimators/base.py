@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.compatibility import Fitted, Method
 from skbayes_sym.estimators._fit.device import gradient_flops, one_thread, worthwhile
+from skbayes_sym.estimators._fit.log import logging_to_stderr
 from skbayes_sym.estimators._fit.rows import (
     ENCODE,
     Array,
@@ -27,11 +28,12 @@ from skbayes_sym.estimators._fit.rows import (
     require_rows,
     without_mask,
 )
-from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS, Run, logging_to_stderr
+from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS, Run
 from skbayes_sym.estimators._fit.scikit_learn import (
     CallbackSupportMixin,
     fit_context,
     page_of_a_class,
+    validate_data,
 )
 from skbayes_sym.estimators._fit.training import Training, automatic_batch
 from skbayes_sym.estimators._fit.warnings import warn_user, warnings_name
@@ -68,13 +70,17 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Run with one thread and the log that ``verbose`` asks for.
+        """Run with one thread, gradients, and the log that ``verbose`` selects.
+
+        Gradients are enabled whatever mode the caller is in: `torch.no_grad` and
+        `torch.inference_mode` are for the caller's own tensors.
 
         The previous fit is put back if anything ends this one before it has something to keep.
         """
         before = {k: v for k, v in vars(self).items() if is_fitted_name(k)}
         with (
-            warnings_name(self), one_thread(), logging_to_stderr(self.verbose), errors_in_words()
+            warnings_name(self), one_thread(), logging_to_stderr(self.verbose), errors_in_words(),
+            torch.inference_mode(False), torch.enable_grad(),
         ):  # fmt: skip
             try:
                 self.__dict__.pop("_fitted_with_", None)
@@ -363,8 +369,11 @@ def numbers(columns: list[Array]) -> list[Array]:
 
 @contextmanager
 def prediction() -> Iterator[None]:
-    """Run with one thread, no gradients, and errors of memory and of decompositions in words."""
-    with one_thread(), torch.no_grad(), errors_in_words():
+    """Run with one thread, no gradients, and errors of memory and of decompositions in words.
+
+    What predictions keep for later must not be inference tensors, even if the caller's are.
+    """
+    with one_thread(), torch.inference_mode(False), torch.no_grad(), errors_in_words():
         yield
 
 

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils import Bunch, assert_all_finite
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import (
@@ -23,13 +23,18 @@ from skbayes_sym.estimators._fit.rows import (
     without_mask,
 )
 from skbayes_sym.estimators._fit.run import FLOATS
-from skbayes_sym.estimators._fit.scikit_learn import num_samples
+from skbayes_sym.estimators._fit.scikit_learn import (
+    check_classification_targets,
+    num_samples,
+    validate_data,
+)
 from skbayes_sym.estimators._fit.training import Targets, Training
 from skbayes_sym.models.likelihoods import OF_CLASSES
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
 from skbayes_sym.models.predictive_mixtures import Predictive
 from skbayes_sym.numerics.arguments import check_count, labels_of, refuse_masked, seed_of, shown
+from skbayes_sym.numerics.machine import filters_lock
 from skbayes_sym.numerics.memory import draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
 
@@ -81,7 +86,9 @@ class BayesianClassifierMixin(ClassifierMixin):
         """Accuracy of `predict`: the share of rows, or of ``sample_weight``, whose class it is."""
         refuse_masked("y", y)
         labels_of(np.asarray(y), "y")
-        return float(super().score(X, y, sample_weight=sample_weight))
+        predicted = self.predict(X)
+        with filters_lock:
+            return float(accuracy_score(y, predicted, sample_weight=sample_weight))
 
     def predict_proba(self, X: Any) -> Array:
         """Posterior predictive probabilities, (n_samples, n_classes), columns as in `classes_`."""

@@ -1,6 +1,5 @@
 """Posteriors made of weighted draws of a network's weights: what chains and ensembles share."""
 
-import warnings
 from typing import Any, ClassVar
 
 import numpy as np
@@ -62,9 +61,9 @@ class WeightedDraws(NetworkEstimator):
         if "noise_std_samples_" in vars(self):
             draws["noise_std"] = self.noise_std_samples_[chains]
         stats = {"lp": self.log_posterior_samples_[chains]}
-        with warnings.catch_warnings():  # more chains than draws are no mistake
-            warnings.filterwarnings("ignore", "Found chain dimension to be longer", UserWarning)
-            return from_dict({"posterior": draws, "sample_stats": stats})
+        # ArviZ takes more chains than draws for swapped dimensions; here they are common.
+        groups = {"posterior": draws, "sample_stats": stats}
+        return from_dict(groups, check_conventions=False)
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
         """Log density or probability of observed targets given every draw: for PSIS-LOO.

@@ -24,6 +24,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     NORMAL_OR_LEARNED,
     Needs,
 )
+from skbayes_sym.estimators._fit.log import log_info
 from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
 from skbayes_sym.estimators._fit.run import (
     RUN_CONSTRAINTS,
@@ -31,7 +32,6 @@ from skbayes_sym.estimators._fit.run import (
     Run,
     Schedule,
     Steps,
-    logger,
     n_blocks,
 )
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
@@ -223,7 +223,7 @@ class LayerwiseVI:
         run.end(fitted)
         elbos = (data.log_jacobian + climb.elbo.value for climb in climbs)
         by_start = ", ".join(f"{elbo:.6g}" for elbo in elbos)
-        logger.info("ELBO by start: %s; stopped: %s", by_start, fitted.stop_reason)
+        log_info("ELBO by start: %s; stopped: %s", by_start, fitted.stop_reason)
         warn_unless_converged(best.result, self.steps.tol, data.total_weight)
         return fitted
 

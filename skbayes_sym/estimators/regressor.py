@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from scipy.sparse import issparse
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils import Bunch, get_tags
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.building import gaussian_noise
@@ -28,7 +29,7 @@ from skbayes_sym.estimators._fit.rows import (
     without_mask,
 )
 from skbayes_sym.estimators._fit.run import FLOATS
-from skbayes_sym.estimators._fit.scikit_learn import num_samples
+from skbayes_sym.estimators._fit.scikit_learn import check_array, num_samples, validate_data
 from skbayes_sym.estimators._fit.training import Targets, Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.base import numbers, prediction, warn_of_infinite_rows
@@ -38,6 +39,7 @@ from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, refuse_masked, seed_of
+from skbayes_sym.numerics.machine import filters_lock
 from skbayes_sym.numerics.memory import covariance_part, draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
 
@@ -343,8 +345,9 @@ class BayesianRegressorMixin(RegressorMixin):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R^2 of `predict`, the mean over targets."""
         refuse_masked("y", y)
-        with numbers_due("y"):
-            r2 = float(super().score(X, y, sample_weight=sample_weight))
+        predicted = self.predict(X)
+        with numbers_due("y"), filters_lock:
+            r2 = float(r2_score(y, predicted, sample_weight=sample_weight))
         if not np.isfinite(r2) and num_samples(X) > 1:
             raise ValueError(
                 f"R^2 is {r2}: squares of y or of predictions, or sums of them weighed by "

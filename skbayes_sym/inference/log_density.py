@@ -209,7 +209,7 @@ class NetworkPosterior:
         if scales is None:
             return None
         layer = layers_of(layout)
-        weights = torch.zeros(len(layer))
+        weights = torch.zeros(len(layer), dtype=torch.float32)
         for name, shape in layout.shapes.items():
             weights[layout.positions(name)] = float(len(shape) > 1)
         layers = one_hot(layer).T.float()
@@ -259,7 +259,11 @@ class NetworkPosterior:
     def _constant(self) -> Tensor:
         """Log normalisers of the normal and half-normal priors, (1,) or (C,)."""
         noise = self._noise_scale
-        scale = torch.ones(0) if self._gaussian is None else self._gaussian.scale.double()
+        scale = (
+            torch.ones(0, dtype=torch.float64)
+            if self._gaussian is None
+            else self._gaussian.scale.double()
+        )
         normal = -scale.log().sum(-1) - 0.5 * log(2 * pi) * scale.shape[-1]
         half_normal = 0.5 * log(2 / pi) * len(noise) - noise.log().sum()
         return (normal.cpu() + half_normal.cpu()).to(self.data.x).reshape(-1)

@@ -49,7 +49,7 @@ from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.models.networks.network import Network, RecordingNetwork
 from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.linalg import cholesky
-from skbayes_sym.numerics.machine import errors_in_words
+from skbayes_sym.numerics.machine import errors_in_words, import_symbolic_shapes
 from skbayes_sym.numerics.memory import rows_within
 
 
@@ -169,7 +169,7 @@ def determined(
 
 def chosen_rows(n_rows: int, most: int = 4096) -> Tensor:
     """Places of the rows that stand for all, at most so many, spread evenly, int64 (n,)."""
-    return torch.linspace(0, n_rows - 1, min(n_rows, most)).round().long()
+    return torch.linspace(0, n_rows - 1, min(n_rows, most), dtype=torch.float32).round().long()
 
 
 def affordable_rows(n: int, n_outputs: int, p: int) -> Tensor:
@@ -197,6 +197,7 @@ def _root_rows(
         return dense_jacobian(jacobian, network.layout).detach()
     directions, blocks = _directions(likelihood, network.forward(theta, x).detach(), y), []
     theta = theta.requires_grad_()
+    import_symbolic_shapes()
     for rows in torch.arange(len(x), device=x.device).split(16):
         outputs, columns = network.forward(theta, x[rows]), directions[:, rows]
         n_columns, n, _ = columns.shape

@@ -398,7 +398,9 @@ class ShapedPredictor(BasePredictor):
         noise = law.noise_variance
         if self.noise is not None:
             (narrow, wide), (_, share) = self.noise.states
-            is_wide = torch.rand((n, len(x), 1), generator=stream) < float(share)
+            is_wide = torch.rand((n, len(x), 1), generator=stream, dtype=torch.float32) < float(
+                share
+            )
             state = torch.where(is_wide, wide, narrow).to(noise)
             noise = noise * self.noise.factor(self.base.mean(x)).square() * state
         return replace(law, noise_variance=noise.clamp_min(self.floor**2))

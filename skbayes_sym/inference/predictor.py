@@ -104,7 +104,7 @@ class DrawsPredictor(BasePredictor):
 
     def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
         if self.log_weights is None:
-            weight = torch.full((len(self.theta),), 1.0 / len(self.theta))
+            weight = self.theta.new_full((len(self.theta),), 1.0 / len(self.theta))
             yield NetworkComponents(x, self.network, self.theta, weight)
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:

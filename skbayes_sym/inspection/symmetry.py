@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
-from sklearn.utils.validation import check_array
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.scikit_learn import check_array
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute
 from skbayes_sym.inspection._drawing import COLOURS, Display, no_box, split_axes
 from skbayes_sym.inspection._fitted import fitted_model, require

@@ -9,7 +9,7 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Bunch
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.estimators._fit.building import layer_sizes as as_sizes
 from skbayes_sym.estimators._fit.device import one_thread
@@ -18,6 +18,7 @@ from skbayes_sym.estimators._fit.scikit_learn import (
     HasMethods,
     Interval,
     StrOptions,
+    check_array,
     validate_params,
 )
 from skbayes_sym.estimators._fit.unwrap import innermost
@@ -173,8 +174,7 @@ def remove_symmetries(
         group, layout = network.symmetry(), network.layout
     values = _check_draws(draws, layout)
     flat = torch.from_numpy(values.reshape(-1, values.shape[-1]).astype(np.float64))
-    fresh = np.random.SeedSequence().generate_state(1)[0]
-    seed = int(fresh) if random_state is None else seed_of(random_state)
+    seed = seed_of(random_state)
     of_units = all(isinstance(factor, UnitGroup) for factor in group.factors)
     with one_thread(), torch.no_grad():
         moved = (relabel if of_units else align_to_mean)(

@@ -1,31 +1,40 @@
 """Several models, the same rows, one table."""
 
+import os
 import re
+import threading
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from joblib import Parallel, delayed
 from scipy.stats import norm
+from sklearn import config_context, get_config
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.exceptions import FitFailedWarning
-from sklearn.model_selection import KFold, StratifiedKFold, check_cv
-from sklearn.utils import check_random_state, indexable
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import column_or_1d
+from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.utils import indexable
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
-from skbayes_sym.estimators._fit.scikit_learn import safe_split
+from skbayes_sym.estimators._fit.scikit_learn import (
+    check_classification_targets,
+    check_cv,
+    column_or_1d,
+    safe_split,
+)
 from skbayes_sym.estimators._fit.unwrap import innermost
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators._fit.warnings import collect_warnings, warn_user
 from skbayes_sym.estimators.predictive import predictive, predicts_distribution, predicts_numbers
 from skbayes_sym.inference.diagnostics import mean_ess
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection._scorers import reported_evidence
-from skbayes_sym.numerics.arguments import shown
+from skbayes_sym.numerics.arguments import check_random_state, shown
+from skbayes_sym.numerics.machine import filters_lock
 
 
 class Task(NamedTuple):
@@ -177,19 +186,21 @@ def compare_models(
         splitter = kind(int(cv), shuffle=True, random_state=rng)
     else:
         splitter = check_cv(cv, y, classifier=classes is not None)
-    splits = list(splitter.split(X, y))
+    with filters_lock:
+        splits = list(splitter.split(X, y))
+    caller = _Caller()
     if not splits:
         raise ValueError(f"cv gives no split into training and test rows, got {shown(cv)}.")
     seeds = rng.randint(2**31 - 1, size=len(splits) + 1)
     judged = Parallel(n_jobs=n_jobs)(
-        delayed(_judged)(_fold_report, model, int(seed), task, train, test)
+        delayed(_judged)(caller, _fold_report, model, int(seed), task, train, test)
         for model in estimators
         for (train, test), seed in zip(splits, seeds[:-1], strict=True)
     )
     by_model = [judged[i : i + len(splits)] for i in range(0, len(judged), len(splits))]
     chosen = [any(fit.answer.says_more for fit in fits if not fit.error) for fits in by_model]
     wholes = iter(Parallel(n_jobs=n_jobs)(
-        delayed(_judged)(_whole_report, model, int(seeds[-1]), task)
+        delayed(_judged)(caller, _whole_report, model, int(seeds[-1]), task)
         for model, says_more in zip(estimators, chosen, strict=True) if says_more
     ))  # fmt: skip
     densities, rows = [], []
@@ -311,16 +322,37 @@ def _row(folds: Sequence[FoldReport], whole: Any, task: Task) -> dict[str, Any]:
     }
 
 
-def _judged(judge: Callable[..., Any], model: Any, seed: int, *arguments: Any) -> Judged:
-    """Ask a clone of the model, and keep what it warns of."""
+@dataclass(frozen=True)
+class _Caller:
+    """What jobs need to know of the process that `compare_models` was called in."""
+
+    process: int = field(default_factory=os.getpid)
+    config: dict[str, Any] = field(default_factory=get_config)  # scikit-learn's
+
+
+def _judged(
+    caller: _Caller, judge: Callable[..., Any], model: Any, seed: int, *arguments: Any
+) -> Judged:
+    """Call ``judge`` with a clone of the model, and keep its warnings and its error.
+
+    Warnings of other packages can be recorded only by replacing the filters of the process, so this
+    is done in worker processes alone. In the caller's process they are shown as they occur.
+    """
     answer, failure = None, ""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    recorded: list[warnings.WarningMessage] = []
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    with ExitStack() as stack:
+        stack.enter_context(config_context(**caller.config))
+        if os.getpid() != caller.process and is_main_thread:
+            recorded = stack.enter_context(warnings.catch_warnings(record=True))
+            warnings.simplefilter("always")
+        own = stack.enter_context(collect_warnings())
         try:
             answer = judge(seeded_clone(model, seed), *arguments)
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
-    return Judged(answer, failure, [(each.category, str(each.message)) for each in caught])
+    others = [(each.category, str(each.message)) for each in recorded]
+    return Judged(answer, failure, [*own, *others])
 
 
 def seeded_clone(model: Any, seed: int) -> Any:

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 from joblib import Parallel, delayed
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array
 
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
-from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
+from skbayes_sym.estimators._fit.scikit_learn import check_array, safe_indexing
 from skbayes_sym.estimators.factorization.entries import (
     frame_labels,
     is_listed,
@@ -25,7 +23,7 @@ from skbayes_sym.estimators.factorization.entries import (
 from skbayes_sym.estimators.factorization.frames import check_columns, entry_times
 from skbayes_sym.estimators.factorization.labels import labels_like
 from skbayes_sym.estimators.factorization.predictions import PredictsEntries
-from skbayes_sym.numerics.arguments import check_count, shown
+from skbayes_sym.numerics.arguments import check_count, check_random_state, shown
 
 _BY = ("entries", "rows", "columns", "time")
 _METRICS = ("ndcg", "precision", "recall", "map", "hit_rate")

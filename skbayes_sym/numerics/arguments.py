@@ -29,8 +29,14 @@ def check_number(name: str, value: Any, low: float = -inf, high: float = inf) ->
 
 
 def check_random_state(value: Any) -> np.random.RandomState:
-    """NumPy's legacy generator that a ``random_state`` stands for, as scikit-learn reads it."""
-    if value is None or value is np.random:
+    """Return the generator that a ``random_state`` stands for.
+
+    None is a new generator with fresh entropy. NumPy's global generator, which scikit-learn takes
+    for None, is neither used nor advanced.
+    """
+    if value is None:
+        return np.random.RandomState(np.random.MT19937())
+    if value is np.random:
         return np.random.mtrand._rand  # type: ignore[no-any-return]
     if isinstance(value, np.random.RandomState):
         return value

@@ -58,6 +58,8 @@ def sobol_normal(n_points: int, dimension: int, *, seed: int) -> Tensor:
     half = 1 << max(0, (max(n_points, 2) // 2 - 1).bit_length())
     engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed)
     uniform = engine.draw(half, dtype=torch.float64)
+    # The engine computes its first point in torch's default dtype, which users may change.
+    uniform[0] = uniform[0].float()
     tiny = torch.finfo(torch.float32).eps  # the first scrambled point may be 0
     z = torch.special.ndtri(uniform.clamp(tiny, 1.0 - tiny))
     return torch.cat([z, -z])

@@ -1,13 +1,16 @@
 """The machine: one wait for several tensors, constants of a device, threads, jobs, errors."""
 
+import os
 import pickle
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from functools import wraps
+from contextlib import closing, contextmanager
+from contextvars import copy_context
+from functools import cache, partial, wraps
+from importlib import import_module
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import joblib
 import numpy as np
@@ -16,10 +19,29 @@ from torch import Tensor
 
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 
-# Glibc hands freed memory back to the system, and has it page by page again, beyond twice the
-# largest block freed before: up to two fifths of the time of a prediction. Freeing this block,
-# which nothing is written to, makes that 64 MB.
-torch.empty((1 << 25) - (1 << 16), dtype=torch.uint8)
+
+@cache
+def keep_freed_memory() -> None:
+    """Let glibc keep up to 64 MB of freed memory for the process, once.
+
+    Glibc returns freed memory to the system, and gets it again page by page, beyond twice the
+    largest block that was freed before. Large temporaries then take twice as long. Freeing a block
+    of 32 MB, which nothing is written to, raises the limit. The first fit or prediction does this;
+    importing the package doesn't. The environment variable ``SKBAYES_SYM_KEEP_MEMORY=0``
+    switches it off.
+    """
+    if os.environ.get("SKBAYES_SYM_KEEP_MEMORY", "1") != "0":
+        torch.empty((1 << 25) - (1 << 16), dtype=torch.uint8)
+
+
+@cache
+def import_symbolic_shapes() -> None:
+    """Import what torch imports at its first product with a Jacobian, without a side effect.
+
+    That module imports SymPy, which adds a filter to `warnings.filters`.
+    """
+    with filters_lock, warnings.catch_warnings():
+        import_module("torch.fx.experimental.symbolic_shapes")
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -37,18 +59,39 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [on_host[i].view(t.dtype).view(t.shape) for i, t in enumerate(tensors)]
 
 
-@contextmanager
-def closing(results: Generator[Any, None, None]) -> Iterator[Generator[Any, None, None]]:
-    """Cancel the jobs that are left, without joblib's advice to have asked for less."""
-    try:
-        yield results
-    finally:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"\d+ tasks (which|have)", UserWarning)
-            results.close()
-
-
 Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+
+# scikit-learn replaces `warnings.filters`, which all threads share, inside its validation and in
+# the fits of its trees. Two such calls that overlap in two threads can leave the filters changed
+# for good. Whoever holds this lock is the only one of this package's threads in such a call.
+filters_lock = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child of fork mustn't inherit a lock that is held
+    os.register_at_fork(
+        before=filters_lock.acquire,
+        after_in_parent=filters_lock.release,
+        after_in_child=filters_lock.release,
+    )
+
+
+def with_filters_lock(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Wrap a function of scikit-learn that may replace `warnings.filters` for its duration."""
+
+    @wraps(function)
+    def locked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with filters_lock:
+            return function(*args, **kwargs)
+
+    return locked
+
+
+class _QuietParallel(joblib.Parallel):
+    """Parallel without the warning that jobs were cancelled: a fit that stops early does that."""
+
+    def _warn_exit_early(self) -> None:
+        """Say nothing."""
+
+
 Job = Callable[[], Result]
 
 
@@ -61,10 +104,12 @@ def side_by_side(jobs: Sequence[Job[Result]], n_jobs: int | None) -> Generator[R
     if len(jobs) <= 1 or joblib.effective_n_jobs(n_jobs) == 1:
         yield from (job() for job in jobs)
         return
-    run = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator")
+    run = _QuietParallel(n_jobs=n_jobs, batch_size=1, return_as="generator")
     backend, _ = joblib.parallel.get_active_backend()
-    sent: Any = jobs
-    if not isinstance(backend, joblib.parallel.ThreadingBackend):
+    if isinstance(backend, joblib.parallel.ThreadingBackend):
+        # Threads don't inherit context variables, such as the one that collects warnings.
+        sent: Any = [partial(copy_context().run, job) for job in jobs]
+    else:
         sent = np.frombuffer(pickle.dumps(joblib.wrap_non_picklable_objects(jobs, False)), np.uint8)
         client = vars(backend).get("client")
         sent = sent if client is None else client.scatter(sent, broadcast=True, hash=False)
@@ -102,6 +147,7 @@ def one_thread() -> Iterator[None]:
     with one, it is the same alone and inside any ``n_jobs``. At the sizes of this package one
     thread is also as fast as several.
     """
+    keep_freed_memory()
     is_main = threading.current_thread() is threading.main_thread()
     with _LOCK:
         if _INSIDE.n == 0:

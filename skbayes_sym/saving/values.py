@@ -6,7 +6,6 @@ this package's nouns by its name and fields. A file is data: what it names, its 
 classes, is looked up in the tables here and nowhere else.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import fields, is_dataclass
@@ -22,6 +21,7 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.estimators._fit.columns import TakesTables
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.warnings import collect_warnings
 from skbayes_sym.estimators.base import BayesianEstimator, RowEstimator, is_fitted_name
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
@@ -169,11 +169,11 @@ def rebuilt(name: str, parameters: dict[str, Any], attributes: dict[str, Any]) -
 def _check_predictions(estimator: BaseEstimator) -> None:
     """Ask a copy, of few draws, for all that it says of one row: the mean of the training rows."""
     trial: Any = copy(estimator)
+    trial.__dict__.pop("feature_names_in_", None)  # the row below has no names
     if "n_predict_samples" in trial.get_params(deep=False):
         trial.n_predict_samples = 2
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with collect_warnings(), np.errstate(all="ignore"):
             if not isinstance(trial, RowEstimator):
                 first = (getattr(trial, f"{side}_labels_", [0])[:1] for side in ("row", "column"))
                 trial.predict_entries(*first, return_std=True)

@@ -172,7 +172,7 @@ def test_patience_is_checked():
 
 
 def test_the_log_says_after_the_first_block_how_long_it_may_take(caplog):
-    with caplog.at_level(logging.INFO, logger="skbayes_sym"):
+    with caplog.at_level(logging.DEBUG, logger="skbayes_sym"):
         SymmetrizedVIRegressor((2,), max_iter=200, tol=None, random_state=0).fit(X[:50], Y[:50])
     told = re.findall(r"first of (\d+) blocks: (\S+) s, so up to (\S+) s in all", caplog.text)
     assert len(told) == 1  # once a fit

@@ -100,7 +100,7 @@ def test_columns_without_use_are_irrelevant(hidden_posterior):
 
 
 def test_the_better_start_is_kept(caplog):
-    with caplog.at_level("INFO", logger="skbayes_sym"):
+    with caplog.at_level("DEBUG", logger="skbayes_sym"):
         reg = quick(max_iter=60).fit(*DIABETES)
     line = next(r.message for r in caplog.records if "by start" in r.message)
     values = [float(v) for v in line.split(": ")[1].split(";")[0].split(", ")]

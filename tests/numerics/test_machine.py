@@ -1,11 +1,13 @@
 """Several tensors of a device reach the host in one copy, bit for bit."""
 
+import os
 import platform
 import subprocess
 import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from threading import Event
 
@@ -13,7 +15,7 @@ import joblib
 import pytest
 import torch
 
-from skbayes_sym.numerics.machine import closing, one_thread, side_by_side, to_host
+from skbayes_sym.numerics.machine import one_thread, side_by_side, to_host
 
 _MIXED = (
     torch.tensor([True, False, True]),
@@ -50,10 +52,10 @@ def waited(i):
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_leaving_early_is_silent(n_jobs):
     # Jobs that take a moment: joblib's own threads stumble where results and the end cross.
-    jobs = (joblib.delayed(waited)(i) for i in range(20))
+    jobs = [partial(waited, i) for i in range(20)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with closing(joblib.Parallel(n_jobs=n_jobs, return_as="generator")(jobs)) as results:
+        with closing(side_by_side(jobs, n_jobs)) as results:
             assert next(results) == 0
     with pytest.raises(StopIteration):
         next(results)
@@ -145,8 +147,11 @@ def test_main_thread_gets_its_own_back_where_another_was_inside_first():
 
 
 FAULTS = """
-import resource, torch
-import skbayes_sym.numerics.machine
+import resource, sys, torch
+from skbayes_sym.numerics.machine import one_thread
+if "fit" in sys.argv:
+    with one_thread():  # as every fit and every prediction does
+        pass
 for _ in range(60):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     [torch.full((1 << 18,), 1.0, dtype=torch.float64) for _ in range(8)]  # 2 MB each, 512 pages
@@ -156,8 +161,15 @@ print(faults)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
-def test_memory_that_is_freed_is_not_taken_page_by_page_again():
-    """At import nothing has been freed yet; without the package's block 4,096 pages a time."""
-    code = [sys.executable, "-c", FAULTS]
-    found = subprocess.run(code, capture_output=True, text=True, check=True).stdout
-    assert int(found) < 100
+@pytest.mark.parametrize(
+    ("keeps", "arguments", "switch"),
+    [(True, ["fit"], "1"), pytest.param(False, [], "1", marks=pytest.mark.long),
+     pytest.param(False, ["fit"], "0", marks=pytest.mark.long)],
+    ids=["after a fit", "after the import", "switched off"],
+)  # fmt: skip
+def test_freed_memory_is_kept_from_the_first_fit_on_unless_switched_off(keeps, arguments, switch):
+    """Each round of 16 MB takes 4,096 pages from the system where freed memory isn't kept."""
+    code = [sys.executable, "-c", FAULTS, *arguments]
+    environment = {**os.environ, "SKBAYES_SYM_KEEP_MEMORY": switch}
+    found = subprocess.run(code, capture_output=True, text=True, check=True, env=environment).stdout
+    assert (int(found) < 100) == keeps

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted, indexable, validate_data
+from sklearn.utils.validation import check_is_fitted, indexable
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import (
@@ -31,7 +31,7 @@ from skbayes_sym.estimators._fit.rows import (
     unusual_names,
     without_mask,
 )
-from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
+from skbayes_sym.estimators._fit.scikit_learn import safe_indexing, validate_data
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.pooling import mixture
 from skbayes_sym.inference.predictor import BasePredictor

@@ -1,17 +1,15 @@
 """Device and precision of a fit."""
 
-import logging
 from collections.abc import Callable
 from math import prod
 
 import numpy as np
 import torch
 
+from skbayes_sym.estimators._fit.log import log_info
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.numerics.machine import one_thread as one_thread
-
-logger = logging.getLogger("skbayes_sym")
 
 # Floating-point operations of a step from which "auto" takes a GPU. Below, a step is launches: 50
 # to 700 kernels, of some six microseconds each whatever they compute, which are the 0.3 to 4 ms
@@ -58,7 +56,7 @@ def worthwhile(asked: str, device: torch.device, flops: Callable[[], float]) -> 
         return device
     count = flops()
     chosen = device if count >= WORTH_A_GPU else torch.device("cpu")
-    logger.info(
+    log_info(
         "device='auto' takes the %s: a step is about %.1e floating-point operations, and a GPU is "
         "taken from %.0e on", "GPU" if chosen.type == "cuda" else "CPU", count, WORTH_A_GPU,
     )  # fmt: skip

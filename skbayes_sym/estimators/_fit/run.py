@@ -1,7 +1,5 @@
 """A fit seen from outside: its method's blocks for callbacks, its log, why it stopped."""
 
-import logging
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from skbayes_sym.estimators._fit.log import log_info, logger
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators.optimizers import Adam, VariationalAdam
 from skbayes_sym.numerics.optimise import (
@@ -21,8 +20,6 @@ from skbayes_sym.numerics.optimise import (
     half_constant_half_linear,
     minimise,
 )
-
-logger = logging.getLogger("skbayes_sym")
 
 STEP_CONSTRAINTS: dict[str, list[Any]] = {
     "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -177,7 +174,7 @@ class Run:
                 f"{t:.0f}" if t >= 10.0 else f"{t:.2g}" for t in (seconds, seconds * self._n_blocks)
             )
             what = "first of %d blocks: %s s, so up to %s s in all"
-            logger.info(what, self._n_blocks, first, whole)
+            log_info(what, self._n_blocks, first, whole)
         if not stop and self._n_left > 0:
             self._begin_block()
         return stop
@@ -290,20 +287,3 @@ def n_blocks(max_iter: int) -> int:
 
 def _figures(info: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in info.items())
-
-
-@contextmanager
-def logging_to_stderr(verbose: int) -> Iterator[None]:
-    """Show the package's log for the time of one fit."""
-    if not verbose:
-        yield
-        return
-    handler, level = logging.StreamHandler(sys.stderr), logger.level
-    handler.setFormatter(logging.Formatter("[skbayes_sym] %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)

@@ -1,14 +1,21 @@
-"""All that is taken from scikit-learn and isn't public there, and what its versions differ in."""
+"""Functions of scikit-learn that are private there, differ between versions or need a lock."""
 
 from importlib.metadata import PackageNotFoundError, metadata
 
 from sklearn.base import _fit_context as fit_context
 from sklearn.metrics._scorer import _BaseScorer as BaseScorer
+from sklearn.model_selection import check_cv as _check_cv
 from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions, validate_params
 from sklearn.utils.metaestimators import _safe_split as safe_split
-from sklearn.utils.validation import _check_sample_weight as check_sample_weight
+from sklearn.utils.multiclass import check_classification_targets as _check_classification_targets
+from sklearn.utils.validation import _check_sample_weight
 from sklearn.utils.validation import _num_samples as num_samples
+from sklearn.utils.validation import check_array as _check_array
+from sklearn.utils.validation import column_or_1d as _column_or_1d
+from sklearn.utils.validation import validate_data as _validate_data
+
+from skbayes_sym.numerics.machine import with_filters_lock
 
 try:
     from sklearn.callback import CallbackSupportMixin
@@ -16,6 +23,14 @@ except ImportError:  # before 1.9 there are no callbacks
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """No ``set_callbacks``."""
+
+
+check_array = with_filters_lock(_check_array)
+check_classification_targets = with_filters_lock(_check_classification_targets)
+check_cv = with_filters_lock(_check_cv)
+check_sample_weight = with_filters_lock(_check_sample_weight)
+column_or_1d = with_filters_lock(_column_or_1d)
+validate_data = with_filters_lock(_validate_data)
 
 
 def page_of_a_class() -> str:
@@ -29,7 +44,8 @@ def page_of_a_class() -> str:
 
 
 __all__ = [
-    "BaseScorer", "CallbackSupportMixin", "HasMethods", "Interval", "StrOptions",
-    "check_sample_weight", "fit_context", "num_samples", "page_of_a_class", "safe_indexing",
-    "safe_split", "validate_params",
+    "BaseScorer", "CallbackSupportMixin", "HasMethods", "Interval", "StrOptions", "check_array",
+    "check_classification_targets", "check_cv", "check_sample_weight", "column_or_1d",
+    "fit_context", "num_samples", "page_of_a_class", "safe_indexing", "safe_split",
+    "validate_data", "validate_params",
 ]  # fmt: skip

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import dtype_of, resolve_device
@@ -24,7 +23,7 @@ from skbayes_sym.estimators._fit.scikit_learn import check_sample_weight
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
-from skbayes_sym.numerics.arguments import refuse_masked
+from skbayes_sym.numerics.arguments import refuse_masked, seed_of
 from skbayes_sym.numerics.memory import Part
 
 FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
@@ -92,13 +91,12 @@ class Training:
         x_scaling, y_scaling = estimator._scale_inputs(rows), estimator._scale_targets(rows)
         dtype = dtype_of(X_checked)
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
-        random_state = check_random_state(estimator.random_state)
         data = cls(
             rows=rows,
             origin=origin,
             x_scaling=x_scaling,
             y_scaling=y_scaling,
-            seed=int(random_state.randint(2**31 - 1)),
+            seed=seed_of(estimator.random_state),
             device=device,
             dtype=dtype,
             task={"estimator": estimator, "X": X, "y": y, "metadata": metadata},

@@ -1,4 +1,8 @@
-"""Warnings that point to the user's own line."""
+"""Warnings that point to the user's own line, and that never change the process's filters.
+
+`warnings.catch_warnings` replaces the filters of the whole process: with two fits in two threads
+it can leave them changed for good. Warnings of the package are collected by a context variable.
+"""
 
 import sys
 import warnings
@@ -6,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf, isfinite
+from typing import NamedTuple
 
 from sklearn.exceptions import ConvergenceWarning
 
@@ -13,6 +18,33 @@ from skbayes_sym.numerics.optimise import OptimiseResult, Stopped, gain
 
 _NOT_THE_USER = {"skbayes_sym", "sklearn", "contextlib"}
 _whose: ContextVar[str] = ContextVar("_whose", default="")
+
+
+class CollectedWarning(NamedTuple):
+    """A warning that was collected instead of shown."""
+
+    category: type[Warning]
+    message: str
+
+
+_collected: ContextVar[list[CollectedWarning] | None] = ContextVar("_collected", default=None)
+
+
+@contextmanager
+def collect_warnings() -> Iterator[list[CollectedWarning]]:
+    """Collect the package's own warnings of this thread instead of showing them.
+
+    Yields
+    ------
+    list of CollectedWarning
+        Filled while the block runs. Warnings of other packages aren't collected.
+    """
+    warned: list[CollectedWarning] = []
+    token = _collected.set(warned)
+    try:
+        yield warned
+    finally:
+        _collected.reset(token)
 
 
 @contextmanager
@@ -31,10 +63,15 @@ def warn_user(message: str, category: type[Warning] = ConvergenceWarning) -> Non
 
     A counted ``stacklevel`` would hold for one way into `fit` only: a pipeline has more frames.
     """
+    message = _whose.get() + message
+    collected = _collected.get()
+    if collected is not None:
+        collected.append(CollectedWarning(category, message))
+        return
     frame, level = sys._getframe(1), 2
     while frame.f_back and str(frame.f_globals.get("__name__")).split(".")[0] in _NOT_THE_USER:
         frame, level = frame.f_back, level + 1
-    warnings.warn(_whose.get() + message, category, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 # Nats per unit of sample weight. Of targets without noise scales move on at less for hundreds of

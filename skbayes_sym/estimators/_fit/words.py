@@ -20,9 +20,9 @@ WORDS = {
 device : str
     "cpu", "cuda", "cuda:1", ...; "auto" takes CUDA if it is there and a step large enough.
 random_state : int, RandomState instance or None
-    Source of all randomness; the global state is left alone.
+    Source of all randomness. None is fresh entropy at every call; the global state is left alone.
 verbose : int
-    1 logs a summary to stderr, 2 also the progress.
+    0 logs nothing above level DEBUG, 1 a summary to stderr, 2 also the progress.
 warm_start : bool
     Whether `fit` goes on from the previous one.
 choice_ : str

@@ -18,7 +18,8 @@ from torch import Tensor
 from skbayes_sym.estimators._fit import compatibility as asks
 from skbayes_sym.estimators._fit.building import fully_connected
 from skbayes_sym.estimators._fit.compatibility import Method
-from skbayes_sym.estimators._fit.run import Run, Stage, logger
+from skbayes_sym.estimators._fit.log import log_info
+from skbayes_sym.estimators._fit.run import Run, Stage
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
 from skbayes_sym.estimators.laplace.effort import ModesEffort, work
@@ -247,7 +248,7 @@ class Pool:
             parts = fitted("members", more, members, share * blocks)
         pool = pooled(parts) if parts.were_stopped else self.weighed(pooled(parts), data)
         pool = replace(pool, choice=self._choice(data, pool))
-        logger.info("%s", pool.choice)
+        log_info("%s", pool.choice)
         run.end(pool)
         return pool
 

@@ -21,8 +21,9 @@ from skbayes_sym.estimators._fit.compatibility import (
     CURVED_LIKELIHOOD,
     Needs,
 )
+from skbayes_sym.estimators._fit.log import log_info
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run, Schedule, logger, n_blocks
+from skbayes_sym.estimators._fit.run import Run, Schedule, n_blocks
 from skbayes_sym.estimators._fit.training import Training, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged
 from skbayes_sym.inference.laplace.labels_predictive import (
@@ -217,13 +218,11 @@ class DeepEnsemble:
             if how is not None and not ended and how.is_due(self.n_members, data, model):
                 scales = prior_scales(members, model)
                 refitted = how.refitted(members.theta, scales, data, model, run.n_jobs)
-                logger.info(
-                    "members refitted as linearised networks, variance scale %g", refitted[1]
-                )
+                log_info("members refitted as linearised networks, variance scale %g", refitted[1])
                 members = replace(members, refitted=refitted)
             run.end(members)
         values = log_posterior + data.log_jacobian
-        logger.info(
+        log_info(
             "log posterior of the members from %.6g to %.6g, stopped: %s after %d steps",
             values.min(), values.max(), result.stopped, result.n_iter,
         )  # fmt: skip

@@ -9,7 +9,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.log import log_info, logger
+from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import warn_of_empty
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
@@ -158,7 +159,7 @@ class Factorization:
         if factors.bounds is not None:
             mean_field, gap = factors.bounds
             bound = mean_field + data.log_jacobian
-            logger.info(
+            log_info(
                 "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped: %s after %d sweeps",
                 bound + gap.value, bound, gap.value, factors.stopped, factors.n_iter,
             )  # fmt: skip

@@ -450,7 +450,9 @@ class SymVIMatrixFactorization(PredictsEntries):
 
     def _entries_likelihood(self) -> Likelihood:
         if self._given_likelihood == "ordinal":
-            return Ordinal(torch.zeros(len(self.classes_) - 1).double(), _LATENT_NOISE**0.5)
+            return Ordinal(
+                torch.zeros(len(self.classes_) - 1, dtype=torch.float64), _LATENT_NOISE**0.5
+            )
         likelihood = self._entry_likelihood()
         if likelihood.n_params and not len(self._predictor_["params"]):  # its scale was given
             return with_scale(likelihood, self.noise_std_ / self.scale_, learn=False)

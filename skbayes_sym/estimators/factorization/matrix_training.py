@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import dtype_of, resolve_device, worthwhile
@@ -34,6 +33,7 @@ from skbayes_sym.inference.factorization.entry_sites import as_targets, is_of_cl
 from skbayes_sym.inference.factorization.factor_model import FactorState
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw
 from skbayes_sym.inference.factorization.incidence import Entries
+from skbayes_sym.numerics.arguments import seed_of
 
 Coded = tuple[FeatureCode, Array]  # how features become numbers, and these
 
@@ -104,7 +104,7 @@ class MatrixTraining:
         dtype, k = dtype_of(checked), estimator._n_factors(min(observed.shape))
         data = cls(
             observed=observed, mean=0.0, scale=1.0, spread=1.0,
-            seed=int(check_random_state(estimator.random_state).randint(2**31 - 1)),
+            seed=seed_of(estimator.random_state),
             device=worthwhile(
                 estimator.device,
                 resolve_device(estimator.device),

@@ -8,13 +8,13 @@ import scipy.sparse as sp
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._fit.run import FLOATS
-from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
+from skbayes_sym.estimators._fit.scikit_learn import check_array, safe_indexing, validate_data
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.base import BayesianEstimator
 from skbayes_sym.estimators.factorization.entries import (

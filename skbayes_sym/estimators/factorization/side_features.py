@@ -7,12 +7,11 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from scipy.sparse.linalg import svds
-from sklearn.utils.validation import check_array
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.columns import Columns, read_table, table_of
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
-from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
+from skbayes_sym.estimators._fit.scikit_learn import check_array, safe_indexing
 from skbayes_sym.estimators.factorization.entries import without_mask
 from skbayes_sym.estimators.factorization.frames import (
     frame_names,

@@ -18,7 +18,8 @@ from skbayes_sym.estimators._fit.compatibility import (
     SOFTMAX,
     Needs,
 )
-from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.log import log_info
+from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.laplace.effort import ModesEffort, network_of
@@ -169,7 +170,7 @@ class ModesFit:
                 "no restart ended in a mode whose precision is positive definite in this "
                 "arithmetic: give noise_std a larger number, or learn it."
             )
-        logger.info(
+        log_info(
             "log evidence of %d distinct modes from %.6g to %.6g, stopped: %s after %d steps",
             len(values), values.min(), values.max(), self.stop_reason, self.n_iter,
         )  # fmt: skip

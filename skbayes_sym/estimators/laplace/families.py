@@ -204,8 +204,8 @@ class Transformations(NamedTuple):
         seed, _ = spawn_seeds(seed, 2)  # the other one is of draws of the outputs
         k = self.augmentation.half_width.n_noise
         if self.n == 1 or not k:
-            return torch.zeros(1, k)
-        on_host, generator = torch.zeros(()), generator_from(seed)
+            return torch.zeros(1, k, dtype=torch.float32)
+        on_host, generator = torch.zeros((), dtype=torch.float32), generator_from(seed)
         return stratified_noise(1, self.n, k, generator=generator, like=on_host)[0]
 
 
@@ -229,7 +229,11 @@ def averaging_is_negligible(
         return likelihood.log_prob(outputs, y)
 
     n_rows = len(data.x)
-    rows = torch.linspace(0, n_rows - 1, min(n_rows, 200)).long().to(data.x.device)
+    rows = (
+        torch.linspace(0, n_rows - 1, min(n_rows, 200), dtype=torch.float32)
+        .long()
+        .to(data.x.device)
+    )
     blocks = ((data.x[some], data.y[some]) for some in rows.split(evidence.batch_size))
     changes = (log_prob(x, y, transformations.n) - log_prob(x, y, 1) for x, y in blocks)
     return all(float(change.abs().max()) <= 1e-3 for change in changes)

@@ -14,8 +14,9 @@ from skbayes_sym.estimators._fit.compatibility import (
     RECORDED,
     Needs,
 )
+from skbayes_sym.estimators._fit.log import log_info
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged, warn_user
 from skbayes_sym.estimators.laplace.averaged_problem import (
@@ -158,7 +159,7 @@ class Laplace:
                 n_iter=result.n_iter, stop_reason=result.stopped,
             )  # fmt: skip
             run.end(fitted)
-        logger.info(
+        log_info(
             "log evidence %.6g, stopped: %s after %d steps",
             value + data.log_jacobian, result.stopped, result.n_iter,
         )  # fmt: skip

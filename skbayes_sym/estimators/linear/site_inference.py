@@ -10,8 +10,9 @@ import torch
 from scipy.linalg import block_diag
 
 from skbayes_sym.estimators._fit.compatibility import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Needs
+from skbayes_sym.estimators._fit.log import log_info
 from skbayes_sym.estimators._fit.rows import Array, Scaling
-from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.linear.design import (
@@ -164,7 +165,7 @@ class SiteInference:
             with torch.no_grad():
                 fitted = self._by_updates(data, model, design, run)
         assert fitted.bounds is not None
-        logger.info(
+        log_info(
             "ELBO %.6g (mean-field %.6g, gap %.4g), stopped: %s after %d updates",
             data.log_jacobian + fitted.bounds.full.value,
             data.log_jacobian + fitted.bounds.mean_field.value, fitted.bounds.gap.value,

@@ -198,8 +198,9 @@ def usual_scale(network: Network) -> Tensor:
     parts = []
     for shape in network.layout.shapes.values():
         fan_in = prod(shape[1:])  # 1 for biases
-        parts.append(torch.full((prod(shape),), min(1.0, 4.0 / sqrt(fan_in))))
-    return torch.cat(parts).double()
+        scale = min(1.0, 4.0 / sqrt(fan_in))
+        parts.append(torch.full((prod(shape),), scale, dtype=torch.float64))
+    return torch.cat(parts)
 
 
 def from_afar(setting: SamplingSetting, annealing: Annealing) -> Approach:

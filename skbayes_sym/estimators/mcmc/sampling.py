@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Needs
+from skbayes_sym.estimators._fit.log import log_info
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run, logger
+from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.mcmc.exploring import (
@@ -75,7 +76,7 @@ class Sampling:
             run.keep(lambda: Sampled.gather(setting, explored))
             sampled = Sampled.gather(setting, explored, allocate_chains(setting, explored))
         run.end(sampled)
-        logger.info(
+        log_info(
             "log evidence %.6g +- %.2g from %d modes; largest function-space R-hat %.3f",
             *sampled.log_evidence, len(sampled.modes),
             np.nanmax(sampled.diagnostics["function_rhat"], initial=1.0),

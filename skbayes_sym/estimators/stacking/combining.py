@@ -1,8 +1,8 @@
 """How a stack is fitted: members one after the other, then their weights by left-out rows."""
 
 import time
-import warnings
 from collections.abc import Mapping
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from math import exp
@@ -14,9 +14,10 @@ from sklearn.exceptions import FitFailedWarning
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.device import one_thread
+from skbayes_sym.estimators._fit.log import log_info
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run, logger
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.estimators._fit.run import Run
+from skbayes_sym.estimators._fit.warnings import collect_warnings, warn_user
 from skbayes_sym.estimators.stacking.kinds import Fit, Given, Member, Networks, Process, StackTask
 from skbayes_sym.estimators.stacking.parts import CalibratedPredictor, StackPart
 from skbayes_sym.inference.pooling import (
@@ -26,7 +27,7 @@ from skbayes_sym.inference.pooling import (
     stacking_weights,
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.numerics.machine import closing, side_by_side
+from skbayes_sym.numerics.machine import side_by_side
 
 
 class JudgedMember(NamedTuple):
@@ -115,7 +116,7 @@ def fit_stack(
                 continue
             judged[name] = answer
             mean, error = score_of(answer.log_density, task)
-            logger.info("%s: %.4g +- %.2g nats per left-out row, scaled", name, mean, error)
+            log_info("%s: %.4g +- %.2g nats per left-out row, scaled", name, mean, error)
             stop = run.end_block()
     if not judged:
         told = "; ".join(f"{name}: {error}" for name, error in failed.items())
@@ -165,9 +166,9 @@ def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask)
 def attempt(member: Member, task: StackTask, by_folds: bool) -> JudgedMember | str:
     """Fit and judge a member; what went wrong where it fails."""
     try:
-        with one_thread(), torch.enable_grad(), warnings.catch_warnings():
-            if not isinstance(member, Given):
-                warnings.simplefilter("ignore")  # of parts that no one can reach
+        # Users can reach their own estimators only: warnings of other members are dropped.
+        silence = nullcontext() if isinstance(member, Given) else collect_warnings()
+        with one_thread(), torch.enable_grad(), silence:
             return judge(member, task, by_folds)
     except Exception as error:  # whatever anyone's model raises
         return f"{type(error).__name__}: {error}"

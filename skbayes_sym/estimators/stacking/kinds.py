@@ -7,7 +7,6 @@ rows, `Fit` is the answer.
 
 import inspect
 import pickle
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -21,6 +20,8 @@ from sklearn.base import clone
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.estimators._fit.run import fit_deadline
+from skbayes_sym.estimators._fit.warnings import collect_warnings
 from skbayes_sym.estimators.bayesian_mlp.pools import BayesianMLPClassifier, BayesianMLPRegressor
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.linear.linear_models import BayesianLinearRegressor
@@ -30,6 +31,7 @@ from skbayes_sym.inference.pooling import left_out
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.numerics.machine import filters_lock
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,9 @@ class Linear:
             density = labels._left_out_log_density_
             known = None if density is None else torch.as_tensor(density)
             return Fit(OfEstimator(labels), known, is_final=True)
-        part = OfEstimator(BayesianLinearRegressor(device="cpu").fit(x, y, weight))
+        seed = task.seed % 2**32
+        line = BayesianLinearRegressor(device="cpu", random_state=seed)
+        part = OfEstimator(line.fit(x, y, weight))
         return Fit(part, left_out(part.law(task.rows.x), task.y, task.weight))
 
 
@@ -187,7 +191,8 @@ class Forest:
         (x, y, weight), effort = task.arrays, task.effort
         kind = ExtraTreesClassifier if task.n_classes else ExtraTreesRegressor
         forest = kind(effort.n_trees, bootstrap=True, random_state=task.seed % 2**32)
-        forest.fit(x, y, weight)
+        with filters_lock:
+            forest.fit(x, y, weight)
         parts, values = [], []
         for one in forest.estimators_:
             tree, value = one.tree_, one.tree_.value[:, 0]
@@ -254,7 +259,9 @@ class Boosting:
         for train, test in task.folds:
             model = self._fitted(task, most, train)
             stages = model.staged_predict_proba if n_classes else model.staged_predict
-            for k, stage in enumerate(stages(x[test])):
+            with filters_lock:
+                staged_predictions = list(stages(x[test]))
+            for k, stage in enumerate(staged_predictions):
                 if not n_classes:
                     staged[k, test] = stage[:, None]
                     continue
@@ -297,8 +304,9 @@ class Boosting:
         if (weight == weight.round()).all() and weight.sum() <= 2 * len(weight):
             # Quantiles of weighted rows take longer than the trees: repeat the rows instead.
             places = np.repeat(np.arange(len(weight)), weight.astype(int))
-            return model.fit(x[places], y[places])
-        return model.fit(x, y, weight)
+            x, y, weight = x[places], y[places], None
+        with filters_lock:
+            return model.fit(x, y, weight)
 
 
 def _of_boosting(model: Any, n_classes: int) -> Trees:
@@ -393,8 +401,11 @@ class Networks:
         is_free = task.deadline == float("inf")  # other processes wouldn't hear of it
         model.set_params(n_jobs=task.n_jobs if is_free else None)
         x, y, weight = task.arrays
-        with warnings.catch_warnings(), config_context(skip_parameter_validation=True):
-            warnings.simplefilter("ignore")  # of parts that no one can reach
+        # Users can't reach the networks, so warnings about them would be of no use.
+        with (
+            collect_warnings(), fit_deadline(task.deadline),
+            config_context(skip_parameter_validation=True),
+        ):  # fmt: skip
             model.fit(x, task.targets if task.n_classes else y, weight)
         model.device_ = "cpu"  # where the other members predict
         return model

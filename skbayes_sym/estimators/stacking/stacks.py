@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from sklearn.base import is_classifier
-from sklearn.model_selection import KFold, StratifiedKFold, check_cv
+from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import indexable
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from skbayes_sym.estimators._fit.rows import Array, Scaling, without_mask
 from skbayes_sym.estimators._fit.run import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import (
     Interval,
+    check_cv,
     fit_context,
     num_samples,
     safe_indexing,
@@ -41,6 +42,7 @@ from skbayes_sym.estimators.stacking.parts import RowBlock
 from skbayes_sym.inference.gaussian_process import ProcessEffort
 from skbayes_sym.inference.pooling import PooledPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.numerics.machine import filters_lock
 from skbayes_sym.numerics.memory import Part, require_memory
 
 
@@ -207,13 +209,15 @@ class Stack(RowEstimator):
             if counts.min() >= n_folds:
                 kind = StratifiedKFold
         splitter = kind(n_folds, shuffle=True, random_state=seed % 2**32)
-        return list(splitter.split(targets, targets))
+        with filters_lock:
+            return list(splitter.split(targets, targets))
 
     def _given_folds(self, X: Any, y: Any, first: Array) -> list[tuple[Array, Array]]:
         """Training and left-out distinct rows, where ``cv`` splits the rows as they were given."""
         fold, n_tests = np.full(num_samples(X), -1), np.zeros(num_samples(X), dtype=int)
         try:
-            splits = list(check_cv(self.cv, y, classifier=is_classifier(self)).split(X, y))
+            with filters_lock:
+                splits = list(check_cv(self.cv, y, classifier=is_classifier(self)).split(X, y))
             for k, (_, test) in enumerate(splits):
                 fold[test] = k
                 n_tests[test] += 1

@@ -24,15 +24,9 @@ from skbayes_sym.estimators._fit.compatibility import (
     SOFTMAX,
     Needs,
 )
+from skbayes_sym.estimators._fit.log import log_info
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import (
-    Run,
-    Schedule,
-    Steps,
-    logger,
-    n_blocks,
-    steps_per_block,
-)
+from skbayes_sym.estimators._fit.run import Run, Schedule, Steps, n_blocks, steps_per_block
 from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
 from skbayes_sym.estimators._fit.warnings import warn_unless_converged, warn_user
 from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
@@ -291,11 +285,11 @@ class MeanFieldVI:
         best = self._best(ascents, data.total_weight)
         run.end(best.fit)
         elbos = ", ".join(f"{data.log_jacobian + ascent.bounds.elbo:.6g}" for ascent in ascents)
-        logger.info("ELBO from %s: %s", ", ".join(inits), elbos)
+        log_info("ELBO from %s: %s", ", ".join(inits), elbos)
         bound, gap = data.log_jacobian + best.bounds.mean_field.value, best.bounds.gap.value
         words = "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped: %s after %d steps"
         stopped = best.fit.stop_reason, best.fit.n_iter
-        logger.info(words, bound + gap, bound, gap, *stopped)
+        log_info(words, bound + gap, bound, gap, *stopped)
         warn_unless_converged(best.result, self.steps.tol, data.total_weight)
         self._warn_of_collapse(data, best, seeds.likelihood_bound)
         _warn_of_small_scales(data, best)

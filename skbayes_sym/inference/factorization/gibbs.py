@@ -41,7 +41,9 @@ def sample_factors(
     data, model, n = problem.data, problem.model, problem.data.n_rows
     n_sweeps, generator = problem.max_iter, problem.generator("gibbs")
     state = start._replace(cov=torch.zeros_like(start.cov))
-    keep = set(torch.linspace(n_warmup, n_sweeps - 1, n_kept).round().long().tolist())
+    keep = set(
+        torch.linspace(n_warmup, n_sweeps - 1, n_kept, dtype=torch.float64).round().long().tolist()
+    )
     draws, noises, n_made = state.mean.new_empty(n_kept, *state.mean.shape), list[float](), 0
     with Loop() as loop:
         for sweep in loop.steps(range(n_sweeps)):
@@ -63,7 +65,7 @@ def sample_factors(
     if not noises:
         draws[0] = state.mean
         noises = [state.noise_variance]
-    return draws[: len(noises)], torch.tensor(noises), n_made, loop.stopped
+    return draws[: len(noises)], torch.tensor(noises, dtype=torch.float64), n_made, loop.stopped
 
 
 def _draw_side(

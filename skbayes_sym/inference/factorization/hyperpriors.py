@@ -190,7 +190,8 @@ class SidePrior:
         uses = self._has_mean(block).double()
         where = positions(block.coordinates, moments.second)
         is_penalised = self.features.is_penalised
-        prior = torch.where(is_penalised, shrinkage, _CONSTANT_PRECISION).double()
+        strengths = self.features.gram.new_tensor([_CONSTANT_PRECISION, shrinkage])
+        prior = strengths[is_penalised.long()].double()
         posterior = self.features.gram * uses * uses.unsqueeze(-1) + prior.diag()
         factor = cholesky(
             posterior,

@@ -94,7 +94,10 @@ class MeanFieldPredictor(BasePredictor):
         """On the device of ``like``, with ``n_draws`` draws."""
         generator = generator_from(seed)
         # Drawn on the CPU in float32 whatever the device: predictions agree across them.
-        noise = [torch.randn(n_draws, 1, size, generator=generator) for size in network.sizes[1:]]
+        noise = [
+            torch.randn(n_draws, 1, size, generator=generator, dtype=torch.float32)
+            for size in network.sizes[1:]
+        ]
         layers = posterior_layers(network, posterior, like)
         noise = [e.to(like) for e in noise]
         return cls(network, posterior, likelihood.to(like), *layers, noise)

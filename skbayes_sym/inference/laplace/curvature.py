@@ -40,6 +40,7 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.network import Recording, WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import cholesky, log_det
+from skbayes_sym.numerics.machine import import_symbolic_shapes
 from skbayes_sym.numerics.random import standard_normal
 
 
@@ -115,6 +116,7 @@ class AveragedJacobian:
 
     def _passes(self, n_layers: int) -> Iterator[tuple[Tensor, ...]]:
         """K backward passes to the first ``n_layers`` layers' pre-activations, (N * S, *Z)."""
+        import_symbolic_shapes()
         first = len(self.recording.preactivations) - len(self.layers)
         preactivations = self.recording.preactivations[first : first + n_layers]
         directions = self._fixed(self.directions)[: None if n_layers else 0]
@@ -132,6 +134,7 @@ class AveragedJacobian:
         directions = self._fixed(self.directions)
         if len(self.layers) == 1:
             return [directions]
+        import_symbolic_shapes()
         hidden, preactivations = self.recording.inputs[-1], self.recording.preactivations[-2]
         slopes = torch.autograd.grad(
             hidden, preactivations, hidden.new_ones(()).expand_as(hidden), retain_graph=True,

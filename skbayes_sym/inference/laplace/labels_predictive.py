@@ -214,7 +214,8 @@ def left_out_losses(
     ``shares`` (R,) of the laws, of sum one; equal by default.
     """
     n_outputs = left_out[0].mean.shape[1]
-    shares = torch.ones(len(left_out)) / len(left_out) if shares is None else shares
+    if shares is None:
+        shares = torch.full((len(left_out),), 1.0 / len(left_out), dtype=torch.float64)
     rule, losses = points_for_prediction(n_outputs), []
     outliers = 1e-3  # share of rows left out that say nothing
     for scale in scales:

@@ -175,7 +175,7 @@ class RefittedPredictor(JointLabels):
         self, network: MLP, members: Sequence[RefittedMember], variance_scale: float
     ) -> None:
         self.network, self.members, self.variance_scale = network, members, variance_scale
-        self.shares = torch.ones(len(members)) / len(members)
+        self.shares = torch.full((len(members),), 1.0 / len(members), dtype=torch.float64)
 
     def terms(self, which: int, x: Tensor) -> LabelTerms:
         return scaled_terms(self.members[which].logits(self.network, x), self.variance_scale)
@@ -188,7 +188,8 @@ class RefittedPredictor(JointLabels):
 def output_draws(law: LinearisedOutputs, n: int, seed: int) -> Tensor:
     """Outputs drawn with the same standard normals for every row, (n, N, O)."""
     shape = (n, law.mean.shape[-1])
-    noise = torch.randn(shape, generator=generator_from(seed)).to(law.mean)
+    noise = torch.randn(shape, generator=generator_from(seed), dtype=torch.float32)
+    noise = noise.to(law.mean)
     # The symmetric root, which is unique: a Cholesky factor or eigenvectors alone would let
     # rounding decide between equal alternatives.
     return law.mean + torch.einsum("nok,sk->sno", symmetric_root(law.covariance), noise)

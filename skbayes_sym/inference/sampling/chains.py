@@ -6,6 +6,7 @@ chains of a block does change them, and must therefore depend on the problem onl
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -34,7 +35,7 @@ from skbayes_sym.inference.sampling.warmup import (
     RunningMoments,
     reasonable_step_size,
 )
-from skbayes_sym.numerics.machine import closing, one_thread, side_by_side, to_host
+from skbayes_sym.numerics.machine import one_thread, side_by_side, to_host
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 

@@ -218,7 +218,9 @@ class HMC:
         momentum = draw_momentum(state, generator)
         size = step_size
         if self.least_step < 1.0:
-            u = torch.rand(len(size), generator=generator, device=generator.device)
+            u = torch.rand(
+                len(size), generator=generator, device=generator.device, dtype=torch.float32
+            )
             size = size * (self.least_step + (1.0 - self.least_step) * u).to(size)
         proposal, end = leapfrog(state, log_density, momentum, size, preconditioner, n_steps)
         error = energy_error(state, momentum, proposal, end)

@@ -199,8 +199,10 @@ def stratified_noise(
     Returns (n_rows, n_samples, n_noise).
     """
     shape = (n_rows, n_samples, n_noise)
-    keys = torch.rand(shape, generator=generator, device=generator.device)
-    jitter = torch.rand(shape, generator=generator, device=generator.device)
+    device = generator.device
+    dtype = torch.float32  # whatever torch's default is
+    keys = torch.rand(shape, generator=generator, device=device, dtype=dtype)
+    jitter = torch.rand(shape, generator=generator, device=device, dtype=dtype)
     strata = keys.argsort(dim=1).to(jitter.dtype)
     return ((strata + jitter) * (2.0 / n_samples) - 1.0).to(like)
 

@@ -488,7 +488,10 @@ class TargetLikelihood(Likelihood):
 
     @property
     def _support(self) -> Any:
-        like = next((v for v in vars(self).values() if isinstance(v, Tensor)), torch.zeros(0))
+        like = next(
+            (v for v in vars(self).values() if isinstance(v, Tensor)),
+            torch.zeros(0, dtype=torch.float32),
+        )
         return self.distribution(like.new_zeros(1, self.n_outputs_per_target)).support
 
     @property

@@ -428,7 +428,7 @@ class StudentT(TargetLikelihood):
     @property
     def degrees_of_freedom(self) -> Tensor:
         """``df``, given or at what was learned, (..., 1)."""
-        return torch.as_tensor(self._df).to(self.log_tail)
+        return torch.as_tensor(self._df, dtype=torch.float64).to(self.log_tail)
 
     @property
     def _df(self) -> float | Tensor:

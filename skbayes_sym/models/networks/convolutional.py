@@ -97,7 +97,10 @@ class _Scalar(nn.Module):
 
     def __init__(self, *, multiplies: bool = False) -> None:
         super().__init__()
-        self.multiplies, self.value = multiplies, nn.Parameter(torch.full((), float(multiplies)))
+        self.multiplies, self.value = (
+            multiplies,
+            nn.Parameter(torch.full((), float(multiplies), dtype=torch.float32)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.value if self.multiplies else x + self.value

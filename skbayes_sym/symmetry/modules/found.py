@@ -73,7 +73,7 @@ def largest_change(
     # Integers and bools are places and masks, which no noise is added to.
     varies = torch.cat([torch.full(part.shape, part.is_floating_point()) for part in parts])
     for _ in range(n):
-        noise = torch.randn(theta.shape, generator=generator)
+        noise = torch.randn(theta.shape, generator=generator, dtype=torch.float32)
         point = noise.roll(1).abs_().mul_(0.1).add_(theta.float())
         point = point.addcmul_(noise, theta.float(), value=0.3).double()
         point = torch.where(varies, point, theta)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from skbayes_sym.numerics.machine import import_symbolic_shapes
 from skbayes_sym.symmetry.modules.atoms import (
     KINDS,
     ONE,
@@ -40,6 +41,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
 
     Raises ValueError if its control flow depends on values, or it fails on the inputs.
     """
+    import_symbolic_shapes()
     from torch.fx.experimental.proxy_tensor import make_fx
 
     module = without_dropout(module)

@@ -34,7 +34,7 @@ def fit(estimator):
 
 @pytest.mark.parametrize("name", [n for n in SMALL if not n.startswith("PredictiveStacking")])
 def test_auto_takes_the_cpu_for_small_models_and_says_so_once(name, cuda, caplog):
-    with caplog.at_level(logging.INFO, logger="skbayes_sym"):
+    with caplog.at_level(logging.DEBUG, logger="skbayes_sym"):
         assert fit(SMALL[name]).device_ == "cpu"
     said = [r.getMessage() for r in caplog.records if "device='auto'" in r.getMessage()]
     (line,) = said
@@ -47,7 +47,7 @@ def test_auto_takes_the_cpu_for_small_models_and_says_so_once(name, cuda, caplog
 @pytest.mark.parametrize("name", ["SymmetrizedVIRegressor", "SymVIMatrixFactorization"])
 def test_auto_takes_the_gpu_where_it_pays(name, cuda, caplog, monkeypatch):
     monkeypatch.setattr(device_rule, "WORTH_A_GPU", 10.0)
-    with caplog.at_level(logging.INFO, logger="skbayes_sym"):
+    with caplog.at_level(logging.DEBUG, logger="skbayes_sym"):
         there = fit(SMALL[name])
     assert there.device_.startswith("cuda")
     assert "takes the GPU" in caplog.text
@@ -55,7 +55,7 @@ def test_auto_takes_the_gpu_where_it_pays(name, cuda, caplog, monkeypatch):
 
 def test_who_asks_for_a_device_gets_it(cuda, caplog):
     small = SMALL["BayesianLinearRegressor"]
-    with caplog.at_level(logging.INFO, logger="skbayes_sym"):
+    with caplog.at_level(logging.DEBUG, logger="skbayes_sym"):
         assert clone(small).set_params(device="cuda").fit(X, NUMBERS).device_.startswith("cuda")
         assert clone(small).set_params(device="cpu").fit(X, NUMBERS).device_ == "cpu"
     assert "device=" not in caplog.text

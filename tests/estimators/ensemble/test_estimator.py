@@ -22,6 +22,7 @@ from skbayes_sym.inference import map as maps
 from skbayes_sym.inference.laplace.labels_predictive import refit
 from skbayes_sym.models import ARD, HalfNormal, LayerScales, StudentT
 from skbayes_sym.models.model import Data
+from skbayes_sym.numerics import machine
 
 FAST = {
     "hidden_layer_sizes": (3,), "activation": "tanh", "n_members": 4, "max_iter": 200,
@@ -176,8 +177,8 @@ def test_a_given_variance_scale_and_members_as_trained():
 def test_refits_are_shared_by_the_processes_that_joblib_is_told_of(monkeypatch):
     X, y = overlapping(60)
     alone = clone(CLF).set_params(correction="gaussian").fit(X, y)
-    run, n_run = joblib.Parallel, []
-    monkeypatch.setattr(joblib, "Parallel", lambda **how: n_run.append(1) or run(**how))
+    run, n_run = machine._QuietParallel, []
+    monkeypatch.setattr(machine, "_QuietParallel", lambda **how: n_run.append(1) or run(**how))
     with joblib.parallel_config("threading", n_jobs=2):
         together = clone(CLF).set_params(correction="gaussian").fit(X, y)
     assert n_run == [1]

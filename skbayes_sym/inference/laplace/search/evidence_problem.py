@@ -228,7 +228,10 @@ class NumbersEvidence(EvidenceProblem):
             spread = y.var(0, correction=0)
             spread = torch.where(spread > 0.0, spread, 1.0)  # of a constant target any will do
             # Precisions at the beginning, in units of the targets' variance.
-            noise = torch.where(doubted, 0.3, 1.0 / 0.3).to(y).unsqueeze(1) / spread
+            noise = (
+                torch.where(doubted, y.new_tensor(0.3), y.new_tensor(1.0 / 0.3)).unsqueeze(1)
+                / spread
+            )
         log_precision = self.prior.hyper.to(y).expand(n, -1)
         return self, SearchHyper(log_precision, noise.to(y).expand(n, y.shape[1]))
 
@@ -432,7 +435,7 @@ class LabelsEvidence(EvidenceProblem):
         problem, theta = self, self.data.x
         if bool(doubted.any()):
             # Labels that are doubted have this share of their weight in the first steps.
-            share = torch.where(doubted, 0.03, 1.0).to(theta).unsqueeze(1)
+            share = torch.where(doubted, theta.new_tensor(0.03), theta.new_tensor(1.0)).unsqueeze(1)
             problem = replace(self, share=share if self.share is None else share * self.share)
         log_precision = self.prior.hyper.to(theta).expand(len(doubted), -1)
         return problem, SearchHyper(log_precision, log_precision[:, :0])

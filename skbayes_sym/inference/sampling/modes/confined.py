@@ -59,7 +59,7 @@ class Allowance:
     def of_moves(self, n_gradients: Tensor, n_moves: Tensor, block_size: int) -> float:
         """Multiplications of chains' gradients (C,) and moves (C,), made in blocks."""
         by_block = zip(n_gradients.split(block_size), n_moves.split(block_size), strict=True)
-        n_calls = sum(float(made.max() + A_MOVE * moves.max()) for made, moves in by_block)
+        n_calls = sum(float(made.max()) + A_MOVE * float(moves.max()) for made, moves in by_block)
         return self.work(n_calls, 0.0) + float(n_gradients.sum()) * self.per_gradient
 
     def part(self, share: float) -> float:
@@ -128,7 +128,7 @@ class ModeSampler:
             """Run chains, and take what they cost off the allowance."""
             sampler = Sampler(kernel, self.log_density, FixedPreconditioner(), 0.9)
             made = sample_chains(sampler, blocks, n_jobs=plan.n_jobs, on_step=on_step, **lengths)
-            work = _WITH_METRIC * (made.warmup.n_gradients + made.sampling.n_gradients)
+            work = _WITH_METRIC * (made.warmup.n_gradients + made.sampling.n_gradients).double()
             n_moves = made.warmup.n_moves + made.sampling.n_moves
             allowance.left -= allowance.of_moves(work, n_moves, plan.block_size)
             return made

@@ -1,0 +1,86 @@
+"""The package's log: silent at ``verbose=0``, a summary at 1, progress at 2.
+
+Fits in several threads each show their own records, and the logger's level is restored when the
+last of them ends.
+"""
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+logger = logging.getLogger("skbayes_sym")
+
+# Of the outermost fit, so that its parts, which have verbose=0, log at its level.
+_verbose: ContextVar[int] = ContextVar("_verbose", default=0)
+
+_lock = threading.Lock()
+_verbosities: list[int] = []  # of the fits that show their log at present
+_level_before = logging.NOTSET
+
+
+def log_info(message: str, *args: object) -> None:
+    """Log a summary at level INFO where ``verbose`` is at least 1, else at DEBUG.
+
+    A program whose root logger shows INFO sees nothing of fits with ``verbose=0``.
+    """
+    logger.log(logging.INFO if _verbose.get() else logging.DEBUG, message, *args)
+
+
+def _set_level() -> None:
+    """Let the logger pass what the running fits show, and what it passed before."""
+    level = _level_before
+    if _verbosities:
+        level = logging.DEBUG if max(_verbosities) > 1 else logging.INFO
+        if _level_before != logging.NOTSET:
+            level = min(level, _level_before)
+    logger.setLevel(level)
+
+
+class _OwnRecords(logging.Filter):
+    """Pass records of one fit only: handlers of a logger see those of all threads."""
+
+    def __init__(self, verbose: int) -> None:
+        super().__init__()
+        self._level = logging.DEBUG if verbose > 1 else logging.INFO
+        self._thread = threading.get_ident()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is of this fit's thread, and of a level that it shows."""
+        return record.thread == self._thread and record.levelno >= self._level
+
+
+@contextmanager
+def logging_to_stderr(verbose: int) -> Iterator[None]:
+    """Show the package's log for the time of one fit.
+
+    Parameters
+    ----------
+    verbose : int
+        0 shows nothing, 1 records of level INFO, 2 also those of level DEBUG. Inside a fit that
+        shows its log already, it has no effect.
+    """
+    global _level_before
+    if not verbose or _verbose.get():
+        yield
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("[skbayes_sym] %(message)s"))
+    handler.addFilter(_OwnRecords(verbose))
+    token = _verbose.set(int(verbose))
+    with _lock:
+        if not _verbosities:
+            _level_before = logger.level
+        _verbosities.append(int(verbose))
+        logger.addHandler(handler)
+        _set_level()
+    try:
+        yield
+    finally:
+        _verbose.reset(token)
+        with _lock:
+            _verbosities.remove(int(verbose))
+            logger.removeHandler(handler)
+            _set_level()
