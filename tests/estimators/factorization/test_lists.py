@@ -123,6 +123,7 @@ def test_ids_keep_their_meaning_in_another_dtype(given):
     """A csv file turns "07" into 7, and missing values turn 7 into 7.0."""
     model = fit(FRAME.assign(user=ID_FORMS[given]))
     assert len(model.row_labels_) == len(np.unique(USERS))  # categories without entries are none
+    assert model.row_labels_.dtype.kind == ("U" if given in ("word", "padded") else "i")
     known = model.predict(FRAME[:40].assign(user=ID_FORMS[given][:40]))
     for asked, form in ID_FORMS.items():
         if {given, asked} == {"word", "padded"}:
