@@ -20,11 +20,11 @@ from skbayes_sym.estimators._fit.rows import (
     Array,
     Rows,
     Scaling,
-    column_scaling,
     is_standardized,
     numbers_due,
     refuse_categorical,
     require_rows,
+    target_scaling,
     unusual_names,
     without_mask,
 )
@@ -151,7 +151,8 @@ class BayesianRegressorMixin(RegressorMixin):
             which = "y" if columns.shape[1] == 1 else f"column {place} of y"
             warn_user(
                 f"{which} is constant ({columns[0, place]:g}): there is nothing to learn but that, "
-                "and no scale to tell noise from. Check the targets.",
+                "and no scale to tell noise from: their absolute value is taken for it. Check "
+                "the targets.",
                 UserWarning,
             )
         return Targets(columns, y.ndim)
@@ -159,7 +160,7 @@ class BayesianRegressorMixin(RegressorMixin):
     def _scale_targets(self, rows: Rows) -> Scaling | None:
         scales = self._chosen_likelihood.scales_targets
         enabled = scales and is_standardized(self.standardize, "y")
-        return column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
+        return target_scaling(rows, enabled=enabled)
 
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)

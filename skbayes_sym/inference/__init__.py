@@ -6,7 +6,7 @@ folder a method:
 `gaussian_vi`, `linear`, `laplace`, `factorization`, `sampling`; `modes` (which modes
 draws have, what each weighs, chains in one), `laplace_starts` (where chains may start),
 `diagnostics`; `pooling` (several distributions as one, by the rows that each
-leaves out).
+leaves out); `noise_levels` (predictions that integrate over the noise of few rows).
 `gaussian_process` predicts without a network.
 `solvers` are what a user gives to an estimator.
 

@@ -367,12 +367,12 @@ _CELLS = np.array([0.0, 0.0005, 0.003, 0.012, 0.04, 0.1, 0.22, 0.42, 0.7, 1.0])
 class NoiseNodes(NamedTuple):
     """Normals that make up each member's Student's t."""
 
-    factor: Tensor  # (M, Q, T), on the standard deviation
+    std: Tensor  # (M, Q, T), standard deviations
     weight: Tensor  # (Q,), of sum one
 
 
 def noise_nodes(freedoms: np.ndarray) -> NoiseNodes:
-    """Normals for noise estimated from ``freedoms`` (M, T) rows; four at least."""
+    """Normals for noise of 1 estimated from ``freedoms`` (M, T) rows; four at least."""
     # Of so many degrees Student's variance isn't much larger than the noise's own.
     degrees = np.maximum(freedoms, 4.0)[:, None, :]
     middle = (0.5 * (_CELLS[1:] + _CELLS[:-1]))[:, None]

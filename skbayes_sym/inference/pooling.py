@@ -36,15 +36,24 @@ with an inverse temperature b (Guo et al. 2017) and a share of the class frequen
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import exp, isnan, log
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.inference.noise_levels import (
+    MAX_FREEDOMS,
+    cell_levels,
+    level_weights,
+    log_level_grid,
+    log_level_prior,
+    sample_spread,
+    with_surprises,
+)
 from skbayes_sym.inference.predictor import BasePredictor, NetworkComponents, Predictor
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
@@ -178,6 +187,8 @@ class NoisePrior:
     most_wide: float = 0.5  # of the rows; beyond, the other state would be called the wide one
     # Bounds of the logit of the share (of `most_wide`), and of the logarithm of ratio - 1.
     bounds: tuple[tuple[float, float], ...] = ((-6.0, 6.0), (-3.0, 5.0))
+    # Of the offset: the noise of a process may be four orders below that of left-out rows.
+    offset_bounds: tuple[float, float] = (-5.0, 12.0)
     steps: int = 100
 
 
@@ -200,6 +211,7 @@ class NoiseShape:
     wide_share: float  # share p of the noise that has the larger variance
     wide_ratio: float  # by how much the larger variance exceeds the smaller
     mean_square: Array  # (T,); mean square of the factor over the training rows
+    levels: Array | None = None  # (K,), factors on the standard deviation, see `noise_levels`
 
     def __str__(self) -> str:
         growth = ", ".join(f"{exp(g):.2g}" for g in self.slope)
@@ -224,8 +236,16 @@ class NoiseShape:
         return _states(*torch.tensor([self.wide_share, self.wide_ratio], dtype=torch.float64))
 
     def shaped(self, law: NormalMixture) -> NormalMixture:
-        """The distribution with this noise in place of noise of one width: two states a draw."""
-        return _widened(law, self.factor(law.mean()), *self.states)
+        """The distribution with this noise in place of noise of one width: two states a draw.
+
+        Every level of the noise, where there are some, has both states.
+        """
+        variances, shares = self.states
+        if self.levels is not None:
+            squares = torch.as_tensor(self.levels).square()
+            variances = torch.outer(squares, variances).flatten()
+            shares = torch.outer(level_weights(), shares).flatten()
+        return _widened(law, self.factor(law.mean()), variances, shares)
 
 
 def _states(share: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
@@ -251,6 +271,117 @@ def _widened(
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _ShapeProblem:
+    """Log density of left-out rows by the noise shape: offsets, slopes and two tail parameters.
+
+    ``level`` (N, T): predicted means, standardised. ``free_level``: whether the law's noise is a
+    guess, so that its level has the prior of `noise_levels`, in the targets' units.
+    """
+
+    law: NormalMixture
+    y: Tensor
+    weight: Tensor
+    level: Tensor
+    prior: NoisePrior
+    free_level: bool
+
+    @property
+    def n_targets(self) -> int:
+        return self.y.shape[1]
+
+    @property
+    def tails_start(self) -> Tensor:
+        """Where the search of share and ratio begins, and the centre of their prior."""
+        return self.level.new_tensor([-1.0, 1.0])
+
+    @cached_property
+    def total(self) -> float:
+        return float(self.weight.sum())
+
+    @cached_property
+    def spread(self) -> Tensor:
+        """Sample standard deviations of the targets (T,), 1 where they are constant."""
+        away = self.y - self.weight @ self.y / self.total
+        spread = (self.weight @ away.square() / self.total).sqrt()
+        return sample_spread(torch.where(spread > 0.0, spread, 1.0), self.total)
+
+    @cached_property
+    def log_typical_noise(self) -> Tensor:
+        """Logarithm of the root mean noise variance of the law, (T,)."""
+        noise = (self.law._weights * self.law.noise_variance.expand_as(self.law.loc)).sum(0)
+        return 0.5 * (self.weight @ noise / self.total).log()
+
+    def tails_at(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Share of the wide state, and the ratio of the variances."""
+        return self.prior.most_wide * position[0].sigmoid(), 1.0 + position[1].exp()
+
+    def shaped(self, position: Tensor) -> NormalMixture:
+        offset, slope, tails = position.tensor_split([self.n_targets, 2 * self.n_targets])
+        if not len(slope):
+            one = offset.new_ones(1)
+            return _widened(self.law, offset.exp(), one, one)
+        log_factor = offset + slope * self.level
+        return _widened(self.law, log_factor.exp(), *_states(*self.tails_at(tails)))
+
+    def log_density(self, position: Tensor) -> Tensor:
+        """Log density of every row, (N,) nats."""
+        return self.shaped(position).log_prob(self.y)
+
+    def loss(self, position: Tensor, offset_std: float) -> Tensor:
+        """Minus the log density of rows and prior; of an offset alone for one noise."""
+        n, prior = self.n_targets, self.prior
+        offset, slope, tails = position.tensor_split([n, 2 * n])
+        log_prior = -0.5 * (slope / prior.slope_std).square().sum()
+        if self.free_level:
+            log_std = offset + self.log_typical_noise
+            log_prior = log_prior + log_level_prior(log_std, self.spread, self.total).sum()
+        else:
+            log_prior = log_prior - 0.5 * (offset / offset_std).square().sum()
+        if self.free_level and len(tails):
+            away = (tails - self.tails_start) / prior.tails_std
+            log_prior = log_prior - 0.5 * away.square().sum()
+        return -log_prior - self.weight @ self.log_density(position)
+
+    def minimise(self, start: Tensor, offset_std: float) -> Tensor:
+        n = self.n_targets
+        bounds = [self.prior.offset_bounds] * n
+        if len(start) > n:
+            bounds += [*[(-5.0, 5.0)] * n, *self.prior.bounds]
+        loss = by_autograd(partial(self.loss, offset_std=offset_std))
+        return lbfgs(loss, start, max_iter=self.prior.steps, bounds=bounds)
+
+    def influence(self, position: Tensor, offset_std: float) -> tuple[Tensor, Tensor]:
+        r"""Loss of every row's log density where the shape is fitted without it, (N,) nats.
+
+        To first order it is :math:`w_n g_n' H^{-1} g_n` with the gradient g of the row's log
+        density and the Hessian H of the loss. The second result is the part due to the first
+        offset alone. Parameters at a bound stay there.
+        """
+        step, n = 1e-4, self.n_targets
+        loss = by_autograd(partial(self.loss, offset_std=offset_std))
+        gradients, hessian = [], []
+        for direction in step * torch.eye(len(position)).to(position):
+            above, below = position + direction, position - direction
+            change = self.log_density(above) - self.log_density(below)
+            gradients.append(change / (2.0 * step))
+            hessian.append((loss(above)[1] - loss(below)[1]) / (2.0 * step))
+        gradient, curvature = torch.stack(gradients, 1), torch.stack(hessian)
+        is_free = torch.ones(len(position), dtype=torch.bool)
+        for place, (low, high) in enumerate(self.prior.bounds):
+            value = float(position[2 * n + place])
+            is_free[2 * n + place] = low < value < high
+        curvature = 0.5 * (curvature + curvature.mT)[is_free][:, is_free]
+        if not bool(curvature.isfinite().all() & gradient.isfinite().all()):
+            # Left-out rows without residuals, of equal targets: there is nothing to fit.
+            return torch.zeros_like(self.weight), torch.zeros_like(self.weight)
+        values, axes = torch.linalg.eigh(curvature)
+        # The priors alone leave at least this curvature.
+        along = gradient[:, is_free] @ axes / values.clamp_min(0.1).sqrt()
+        of_offset = self.weight * gradient[:, 0].square() / curvature[0, 0].clamp_min(0.1)
+        return self.weight * along.square().sum(1), of_offset
+
+
 def fit_noise_shape(
     law: NormalMixture, y: Tensor, weight: Tensor, *, is_free: bool = False,
     prior: NoisePrior = NoisePrior(),
@@ -263,67 +394,125 @@ def fit_noise_shape(
 
     O(S N T) an evaluation, some hundred of them.
     """
+    return judge_noise_shape(law, y, weight, is_free=is_free, prior=prior).shape
+
+
+class JudgedShape(NamedTuple):
+    """A noise shape, and what it is worth."""
+
+    shape: NoiseShape | None
+    log_density: Tensor  # (N,), of every row by the shape fitted to all others, nats
+
+
+def judge_noise_shape(
+    law: NormalMixture, y: Tensor, weight: Tensor, *, is_free: bool = False, floor: float = 0.0,
+    n_fitted: float = 0.0, prior: NoisePrior = NoisePrior(),
+) -> JudgedShape:  # fmt: skip
+    """Fit a noise shape, and leave every row out of this fit, too.
+
+    Parameters
+    ----------
+    law : NormalMixture
+        Leave-one-out predictive distributions of S models, (S, N, T).
+    y : Tensor of shape (N, T)
+        Targets.
+    weight : Tensor of shape (N,)
+        Sample weights.
+    is_free : bool
+        Whether the law's noise is a guess. Its level is free then, and there is always a shape. Of
+        few rows the level is integrated out.
+    floor : float
+        Least standard deviation of the noise.
+    n_fitted : float
+        Number of parameters of the models that have seen the rows. So many of few rows say
+        nothing of the noise.
+    prior : NoisePrior
+        Prior of the shape.
+
+    Returns
+    -------
+    JudgedShape
+        The shape, None where one noise does as well, and log densities.
+
+    Notes
+    -----
+    The level of few rows is left out exactly, by dividing its posterior by the density of a row.
+    The other parameters are left out by influence functions, whose sum is the correction of
+    Takeuchi's information criterion.
+    """
     total, mean, n = float(weight.sum()), law.mean(), y.shape[1]
     centre = weight @ mean / total
     spread = (weight @ (mean - centre).square() / total).sqrt()
     if not bool((spread > 0.0).all()):
         if not is_free:
-            return None
+            return JudgedShape(None, law.log_prob(y))
         spread = torch.where(spread > 0.0, spread, 1.0)
-    level = (mean - centre) / spread
-    # Where the search of share and ratio begins, and the centre of their prior.
-    tails_start, free = level.new_tensor([-1.0, 1.0]), prior.free_std
+    problem = _ShapeProblem(law, y, weight, (mean - centre) / spread, prior, is_free)
 
-    def tails_at(position: Tensor) -> tuple[Tensor, Tensor]:
-        """Share of the wide state, and the ratio of the variances."""
-        return prior.most_wide * position[0].sigmoid(), 1.0 + position[1].exp()
-
-    def loss(position: Tensor, offset_std: float) -> Tensor:
-        """Minus the log density of rows and prior; of an offset alone for one noise."""
-        offset, slope, tails = position.tensor_split([n, 2 * n])
-        log_factor, states = offset, (offset.new_ones(1), offset.new_ones(1))
-        squares = (offset / offset_std).square().sum() + (slope / prior.slope_std).square().sum()
-        if len(slope):
-            log_factor, states = offset + slope * level, _states(*tails_at(tails))
-            if is_free:
-                squares = squares + ((tails - tails_start) / prior.tails_std).square().sum()
-        return 0.5 * squares - weight @ _widened(law, log_factor.exp(), *states).log_prob(y)
-
-    def lowest(start: Tensor, offset_std: float) -> Tensor:
-        bounds = None if len(start) == n else [*[(-5.0, 5.0)] * (2 * n), *prior.bounds]
-        of_std = by_autograd(partial(loss, offset_std=offset_std))
-        return lbfgs(of_std, start, max_iter=prior.steps, bounds=bounds)
-
-    plain = lowest(level.new_zeros(n), free)
-    shaped = lowest(torch.cat([plain, plain.new_zeros(n), tails_start]), free)
+    offset_std = prior.free_std
+    plain = problem.minimise(mean.new_zeros(n), offset_std)
+    start = torch.cat([plain, plain.new_zeros(n), problem.tails_start])
+    shaped = problem.minimise(start, offset_std)
     if not is_free:
-        if float(loss(plain, free) - loss(shaped, free)) < 0.5 * (n + 2) * log(max(total, 1.0)):
-            return None
-        shaped = lowest(shaped, prior.offset_std)
+        gain = float(problem.loss(plain, offset_std) - problem.loss(shaped, offset_std))
+        if gain < 0.5 * (n + 2) * log(max(total, 1.0)):
+            return JudgedShape(None, law.log_prob(y))
+        offset_std = prior.offset_std
+        shaped = problem.minimise(shaped, offset_std)
+
     offset, slope, tails = shaped.tensor_split([n, 2 * n])
-    share, ratio = (float(t) for t in tails_at(tails))
+    share, ratio = (float(t) for t in problem.tails_at(tails))
+    level = problem.level
     mean_square = weight @ (2.0 * (offset + slope * level)).exp() / total
     columns = (offset, slope, centre, spread, level.amin(0), level.amax(0), mean_square)
-    *shape, square = (np.asarray(t.double().cpu().numpy()) for t in columns)
-    return NoiseShape(*shape, share, ratio, square)  # type: ignore[call-arg, arg-type]
+    *places, square = (np.asarray(t.double().cpu().numpy()) for t in columns)
+    shape = NoiseShape(*places, share, ratio, square)  # type: ignore[call-arg, arg-type]
+
+    lost, lost_by_offset = problem.influence(shaped, offset_std)
+    if not is_free or n > 1 or total > MAX_FREEDOMS:
+        return JudgedShape(shape, _floored(shape.shaped(law), floor).log_prob(y) - lost)
+    share = max(0.0, 1.0 - n_fitted / total)
+    levels, log_density = _integrate_level(problem, shaped, floor, share)
+    factor = levels.square() @ level_weights().to(levels)
+    shape = replace(shape, levels=levels.cpu().numpy(), mean_square=square * float(factor))
+    return JudgedShape(shape, log_density - (lost - lost_by_offset).clamp_min(0.0))
 
 
-def noise_of_few(law: NormalMixture, y: Tensor, weight: Tensor) -> NoiseShape:
-    """Noise as it is, but of one row in N + 1 at least as wide as the targets' spread.
+def _integrate_level(
+    problem: _ShapeProblem, position: Tensor, floor: float, share: float
+) -> tuple[Tensor, Tensor]:
+    """Integrate over the level of the noise of one target, which ``share`` of the rows determine.
 
-    Weights explain nearly all of a few rows: no freedom is left to tell the noise by, and hundreds
-    of nats per row are lost where its width is wrong. Where it is right this costs at most
-    ``log(1 + 1 / N)``.
+    Returns
+    -------
+    levels : Tensor of shape (K,)
+        Factors on the noise's standard deviation, relative to ``position``.
+    log_density : Tensor of shape (N,)
+        Of every row by the levels that all others leave likely, nats.
     """
-    total, mean = float(weight.sum()), law.mean()
-    spread = weight @ (y - weight @ y / total).square() / total
-    ratio = max(1.0, float((spread / law.noise_variance.amin((0, 1))).max()))
-    share, zero = 1.0 / (total + 1.0), np.zeros(y.shape[1])
-    square = zero + 1.0 + share * (ratio - 1.0)
-    centre = np.asarray((weight @ mean / total).double().cpu())
-    return NoiseShape(
-        0.5 * np.log(square), zero, centre, zero + 1.0, zero, zero, share, ratio, square
-    )
+    log_std = log_level_grid(problem.spread)[:, 0]
+    log_prior = log_level_prior(log_std, problem.spread, problem.total)
+    offsets, weight = log_std - problem.log_typical_noise, share * problem.weight
+    at_nodes = []
+    for offset in offsets:
+        law = _floored(problem.shaped(torch.cat([offset.reshape(1), position[1:]])), floor)
+        at_nodes.append(law.log_prob(problem.y))
+    log_density = torch.stack(at_nodes)  # (G, N)
+    # One row can't be left out: then the prior is all there is.
+    weight = weight if len(weight) > 1 else torch.zeros_like(weight)
+    log_posterior = log_prior + log_density @ weight
+    without = log_posterior.unsqueeze(1) - weight * log_density
+    if bool((problem.y == problem.y[0]).all()):
+        log_posterior = with_surprises(log_posterior, log_prior, problem.total)
+        prior = log_prior.unsqueeze(1).expand_as(without)
+        without = with_surprises(without, prior, problem.total)
+    levels = cell_levels(log_std - problem.log_typical_noise - position[0], log_posterior)
+    return levels, (without.log_softmax(0) + log_density).logsumexp(0)
+
+
+def _floored(law: NormalMixture, floor: float) -> NormalMixture:
+    """Widen noise that is narrower than ``floor``."""
+    return replace(law, noise_variance=law.noise_variance.clamp_min(floor**2))
 
 
 Law = TypeVar("Law", NormalMixture, CategoricalMixture)
@@ -382,7 +571,7 @@ class ShapedPredictor(BasePredictor):
     def shaped(self, law: NormalMixture) -> NormalMixture:
         """A law of the base with this noise."""
         law = law if self.noise is None else self.noise.shaped(law)
-        return replace(law, noise_variance=law.noise_variance.clamp_min(self.floor**2))
+        return _floored(law, self.floor)
 
     def mean(self, x: Tensor) -> Tensor:
         return self.base.mean(x)
@@ -402,6 +591,10 @@ class ShapedPredictor(BasePredictor):
                 share
             )
             state = torch.where(is_wide, wide, narrow).to(noise)
+            if self.noise.levels is not None:  # one for all rows of a draw
+                level = level_weights().multinomial(n, replacement=True, generator=stream)
+                squares = torch.as_tensor(self.noise.levels).square()[level]
+                state = state * squares.to(noise).reshape(-1, 1, 1)
             noise = noise * self.noise.factor(self.base.mean(x)).square() * state
         return replace(law, noise_variance=noise.clamp_min(self.floor**2))
 

@@ -53,7 +53,7 @@ ARRAYS: dict[str, dict[str, str]] = {
     "Calibration": {"frequency": "f k"},
     "NoiseShape": dict.fromkeys(
         ("offset", "slope", "centre", "spread", "lowest", "highest", "mean_square"), "f t"
-    ),
+    ) | {"levels": "f k?"},
     "MeanFieldGaussian": {"loc": "f p", "scale": "f p"},
     "GaussianRows": {"mean": "f nk", "cov": "f nkk"},
     "KroneckerPreconditioner": {"precision": "f l", "own": "f cn"},
@@ -112,6 +112,7 @@ POSITIVE = {
     ("Normal", "scale"), ("NoiseShape", "wide_ratio"), ("LowRankGaussian", "prior_variance"),
     ("LowRankGaussian", "scale"), ("MeanFieldGaussian", "scale"), ("GaussianPrior", "scale"),
     ("LayerwisePosterior", "weight"), ("GaussianProcess", "weight"), ("NoiseShape", "spread"),
+    ("NoiseShape", "levels"),
 }  # fmt: skip
 
 # Fields that must not be below zero.

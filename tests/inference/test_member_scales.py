@@ -267,14 +267,14 @@ def test_nodes_make_up_student_s_t(degrees):
     """To .4 nats as far as eight standard deviations, where normals would be 10 to 25 off."""
     nodes = noise_nodes(np.array([[degrees]]))
     y = np.linspace(0.0, 8.0, 33)
-    densities = stats.norm(scale=nodes.factor[0].numpy()).pdf(y)
+    densities = stats.norm(scale=nodes.std[0].numpy()).pdf(y)
     expected = stats.t.logpdf(y, degrees)
     assert np.abs(np.log(nodes.weight.numpy() @ densities) - expected).max() < 0.4
     assert float(nodes.weight.sum()) == pytest.approx(1.0)
 
 
 def test_few_rows_leave_at_least_four_degrees():
-    assert torch.equal(noise_nodes(np.array([[0.1]])).factor, noise_nodes(np.array([[4.0]])).factor)
+    assert torch.equal(noise_nodes(np.array([[0.1]])).std, noise_nodes(np.array([[4.0]])).std)
 
 
 def network_of(kind, n_outputs):

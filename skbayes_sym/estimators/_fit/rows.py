@@ -297,3 +297,18 @@ def column_scaling(
             "of which nothing can be said. Rescale it."
         )
     return Scaling(mean, np.where(constant | (scale == 0.0), 1.0, scale))
+
+
+def target_scaling(rows: Rows, *, enabled: bool) -> Scaling:
+    """Return weighted mean and standard deviation of every target.
+
+    Equal targets have no spread of their own. Their unit is their absolute value, or 1 where they
+    are 0, so that predictions from them have the unit of the targets.
+    """
+    scaling = column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
+    low, high = rows.y_ends
+    size = np.abs(np.asarray(low, dtype=np.float64))
+    is_constant = (low == high) & (size >= _LEAST_SPREAD)
+    if not enabled or not is_constant.any():
+        return scaling
+    return Scaling(scaling.mean, np.where(is_constant, size, scaling.scale))

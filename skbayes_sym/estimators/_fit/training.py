@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
@@ -16,11 +17,12 @@ from skbayes_sym.estimators._fit.rows import (
     Rows,
     Scaling,
     canonical_rows,
-    column_scaling,
     numbers_due,
+    target_scaling,
 )
 from skbayes_sym.estimators._fit.scikit_learn import check_sample_weight
 from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.inference.noise_levels import noise_levels
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.numerics.arguments import refuse_masked, seed_of
@@ -148,7 +150,38 @@ class Training:
         unit = self.y_scaling.scale
         if (unit != 1.0).any():  # this very spread: scaling is on
             return np.ones_like(unit)
-        return column_scaling(self.rows.y, self.rows.weight, enabled=True).scale
+        return target_scaling(self.rows, enabled=True).scale
+
+    @cached_property
+    def is_constant(self) -> npt.NDArray[np.bool_]:
+        """Whether all values of a target are equal, (n_targets,)."""
+        low, high = self.rows.y_ends
+        return np.asarray(low == high)
+
+    def noise_levels(self, squares: Tensor, freedoms: Tensor) -> Array | None:
+        """Standard deviations that stand for the posterior of the noise, in the units of ``y``.
+
+        Parameters
+        ----------
+        squares : Tensor of shape (S, T)
+            Weighted residual sums of squares of S models, in scaled units.
+        freedoms : Tensor of shape (S, T)
+            Total weight of the rows less the effective number of parameters.
+
+        Returns
+        -------
+        ndarray of shape (S, K, T) or None
+            None where the rows determine the noise.
+        """
+        assert self.y_scaling is not None
+        levels = noise_levels(
+            squares.double().cpu(),
+            freedoms.double().cpu(),
+            torch.as_tensor(self.target_spread),
+            self.total_weight,
+            torch.as_tensor(self.is_constant),
+        )
+        return None if levels is None else levels.numpy() * self.y_scaling.scale
 
     @cached_property
     def log_noise_range(self) -> tuple[float, float]:

@@ -30,11 +30,10 @@ from skbayes_sym.inference.map import chosen_rows
 from skbayes_sym.inference.pooling import (
     NoiseShape,
     baseline_share,
-    fit_noise_shape,
     gaining,
+    judge_noise_shape,
     left_out,
     mixture,
-    noise_of_few,
     stacking_weights,
 )
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -48,9 +47,11 @@ from skbayes_sym.symmetry.group import Trivial
 # Fitted attributes of a part's own method, and how a pool calls them.
 _MEMBERS = {"samples_": "samples_", "noise_std_samples_": "noise_std_samples_",
             "refitted_members_": "refitted_members_",
-            "variance_scale_": "member_variance_scale_"}  # fmt: skip
+            "variance_scale_": "member_variance_scale_",
+            "_noise_levels_samples_": "_noise_levels_members_"}  # fmt: skip
 _LINEAR = {"posterior_": "linear_posterior_", "noise_std_modes_": "noise_std_linear_",
-           "variance_scale_": "linear_variance_scale_"}  # fmt: skip
+           "variance_scale_": "linear_variance_scale_",
+           "_noise_levels_modes_": "_noise_levels_linear_"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,6 @@ class Effort:
     most_unexplained: float = 0.2
     # With fewer rows a column members fit any labels, and left-out rows promise too much.
     least_rows_a_column: int = 3
-    so_few: int = 10  # rows up to which some of the noise is as wide as the targets' spread
 
     def members_model(self, n_inputs: int, n_outputs: int, likelihood: Likelihood) -> Model:
         """Network and prior of every member."""
@@ -389,11 +389,11 @@ class Numbers(Pool):
                 # them.
                 counting.pop("members", None)
             judged = mixture([laws[kind] for kind in counting], list(counting.values()))
-            noise = fit_noise_shape(judged, rows.y, rows.weight)
-            if noise is None and float(rows.weight.sum()) <= self.effort.so_few:
-                noise = noise_of_few(judged, rows.y, rows.weight)
+            noise, judged_density = judge_noise_shape(judged, rows.y, rows.weight)
             if noise is not None:
-                without = noise.shaped(law).log_prob(rows.y)
+                # What the rows lose where the shape is fitted without them.
+                lost = noise.shaped(judged).log_prob(rows.y) - judged_density
+                without = noise.shaped(law).log_prob(rows.y) - lost
         if parts.members is not None:  # by the rows that were judged, among all
             everywhere = without.new_full((data.n_rows,), torch.nan)
             everywhere[chosen_rows(data.n_rows).to(without.device)] = without

@@ -39,6 +39,7 @@ from skbayes_sym.inference.laplace.predictors import (
     RefittedPredictor,
 )
 from skbayes_sym.inference.laplace.search.mode_search import FoundModes
+from skbayes_sym.inference.noise_levels import level_weights
 from skbayes_sym.inference.pooling import NoiseShape, PooledPredictor, ShapedPredictor
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.likelihoods.categorical import Categorical
@@ -188,8 +189,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     noise_shape_ : NoiseShape
         How the noise changes: the ``slope`` of its logarithm per standard deviation of the
         predicted means, the ``wide_share`` with wide tails, and how wide (``wide_ratio`` of the
-        variances). None where held-out rows prefer the same noise for all. With ten rows or fewer,
-        which can't say, one row in N + 1 has noise as wide as the targets' spread.
+        variances). None where held-out rows prefer the same noise for all.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
     n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
@@ -252,6 +252,10 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         **REGRESSOR_CONSTRAINTS,
     }
 
+    _noise_levels_modes_: ClassVar[Array | None] = None
+    _noise_levels_linear_: ClassVar[Array | None] = None
+    _noise_levels_members_: ClassVar[Array | None] = None
+
     def _units(self, data: Training, n_outputs: int) -> int:
         return ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
 
@@ -273,11 +277,24 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
 
     def _make_part(self, name: str, like: Tensor) -> ModesPredictor | DrawsPredictor:
         if name == "members":
+            return self._members_predictor(like)
+        if name == "linear":
+            noise_std, levels = self.noise_std_linear_, self._noise_levels_linear_
+        else:
+            noise_std, levels = self.noise_std_modes_, self._noise_levels_modes_
+        scaled = None if levels is None else torch.as_tensor(levels / self.y_scale_).to(like)
+        noise = self._noise_law(noise_std, like)
+        return ModesPredictor(self._linearised(name, like), noise, scaled)
+
+    def _members_predictor(self, like: Tensor) -> DrawsPredictor:
+        theta = torch.as_tensor(self.samples_).to(like)
+        levels = self._noise_levels_members_
+        if levels is None:
             noise = self._noise_law(self.noise_std_samples_, like)
-            theta = torch.as_tensor(self.samples_).to(like)
             return DrawsPredictor(self.member_network_, theta, noise)
-        noise_std = self.noise_std_linear_ if name == "linear" else self.noise_std_modes_
-        return ModesPredictor(self._linearised(name, like), self._noise_law(noise_std, like))
+        noise = self._noise_law(levels.reshape(-1, levels.shape[-1]), like)
+        weights = (level_weights() / len(theta)).repeat(len(theta)).log().to(like)
+        return DrawsPredictor(self.member_network_, theta, noise, weights, n_states=levels.shape[1])
 
     def _noise_law(self, noise_std: Array, like: Tensor) -> Gaussian:
         """Normal noise of every network, from standard deviations (R, T) in target units."""

@@ -27,6 +27,7 @@ from skbayes_sym.estimators.optimizers import Adam, Optimizer, as_adam
 from skbayes_sym.inference.laplace.labels_predictive import RefittedMembers
 from skbayes_sym.inference.laplace.predictors import RefittedPredictor
 from skbayes_sym.inference.map import NoiseNodes, noise_nodes
+from skbayes_sym.inference.noise_levels import level_weights
 from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic, StudentT
@@ -70,6 +71,7 @@ class _DeepEnsemble(WeightedDraws):
     draws_the_posterior: ClassVar[bool] = False
     prior_scale_samples_: ClassVar[Array | None] = None  # none learned
     noise_freedoms_samples_: ClassVar[Array | None] = None
+    _noise_levels_samples_: ClassVar[Array | None] = None
     refitted_members_: ClassVar[RefittedMembers | None] = None
 
     @property
@@ -232,9 +234,15 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         return replace(super()._method(), has_effective_noise=corrects, learns_noise=learns)
 
     def _nodes(self) -> NoiseNodes | None:
-        """Nodes of every member's noise, where the rows that its weights leave estimate it."""
-        freedoms = self.noise_freedoms_samples_
-        return None if freedoms is None else noise_nodes(freedoms)
+        """Standard deviations of every member's noise, in the units of ``y``, and their weights."""
+        freedoms, levels = self.noise_freedoms_samples_, self._noise_levels_samples_
+        if levels is not None:  # few rows
+            return NoiseNodes(torch.as_tensor(levels), level_weights())
+        if freedoms is None:
+            return None
+        nodes = noise_nodes(freedoms)
+        noise_std = torch.as_tensor(self.noise_std_samples_).unsqueeze(1)
+        return nodes._replace(std=noise_std * nodes.std)
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
         values = super().log_likelihood_samples(X, y)
@@ -248,9 +256,9 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         members, nodes = super()._of_draws(like), self._nodes()
         if nodes is None:
             return members
-        noise = torch.as_tensor(self.noise_std_samples_ / self.y_scale_)
-        log_noise = (noise.unsqueeze(1) * nodes.factor).log().flatten(0, 1).unsqueeze(1)
-        weights = (nodes.weight / len(noise)).repeat(len(noise))
+        n_members = len(nodes.std)
+        log_noise = (nodes.std / torch.as_tensor(self.y_scale_)).log().flatten(0, 1).unsqueeze(1)
+        weights = (nodes.weight / n_members).repeat(n_members)
         return DrawsPredictor(
             self.network_, members.theta, Gaussian(log_noise.to(like)), weights.log().to(like),
             n_states=len(nodes.weight),

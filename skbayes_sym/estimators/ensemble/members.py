@@ -128,6 +128,7 @@ class Members:
     refitted: Refitted | None = None  # of classes
     freedoms: Array | None = None  # (M, T), rows left to the noise where it is effective
     leverage: Tensor | None = None  # (M, T, n), what rows weigh then, of `chosen_rows`
+    noise_levels: Array | None = None  # (M, K, T), in the units of ``y``, where rows are few
 
     def noise_scale(self, model: Model) -> Tensor:
         """Standard deviations of every member's noise (M, T), scaled units."""
@@ -145,6 +146,7 @@ class Members:
             attributes["noise_std_samples_"] = noise_scale.numpy() * data.y_scaling.scale
         if self.freedoms is not None:
             attributes["noise_freedoms_samples_"] = self.freedoms
+            attributes["_noise_levels_samples_"] = self.noise_levels
         if self.log_posterior is not None:
             attributes["log_posterior_samples_"] = self.log_posterior + data.log_jacobian
         if self.loss_curve is not None:
@@ -337,5 +339,13 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
         log_noise = members.log_noise.copy()
         log_noise[:, :n_targets] = std.log().numpy()
         return replace(members, log_noise=log_noise)
-    freedoms = (data.total_weight - taken).numpy()
-    return replace(members, log_noise=std.log().numpy(), freedoms=freedoms, leverage=leverage)
+    freedoms = data.total_weight - taken
+    residual = rows.y - network.forward(theta, rows.x)
+    squares = torch.einsum("n,mnt->mt", rows.weight, residual.square())
+    return replace(
+        members,
+        log_noise=std.log().numpy(),
+        freedoms=freedoms.numpy(),
+        leverage=leverage,
+        noise_levels=data.noise_levels(squares, freedoms),
+    )

@@ -59,6 +59,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     starting_points,
 )
 from skbayes_sym.inference.map import chosen_rows
+from skbayes_sym.inference.noise_levels import MAX_FREEDOMS
 from skbayes_sym.inference.pooling import left_out
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
@@ -131,6 +132,9 @@ class ModesFit:
             overall = np.sqrt(np.average(scaled**2, axis=0, weights=shares)) * unit
             attributes["noise_std_modes_"] = scaled * unit
             attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
+            attributes["_noise_levels_modes_"] = None
+            if model.likelihood.n_params:
+                attributes["_noise_levels_modes_"] = self._noise_levels(data)
         if self.width_scores is not None:
             attributes["widths_"] = np.array(list(self.width_scores))
             attributes["width_scores_"] = np.array(list(self.width_scores.values()))
@@ -151,16 +155,31 @@ class ModesFit:
             total = np.logaddexp(total, alone + gap.estimate(normal, generator=generator).value)
         return float(total)
 
+    def _noise_levels(self, data: Training) -> np.ndarray | None:
+        """Return the noise levels of every mode, (R, K, T), in the units of ``y``."""
+        most_taken = self.network.layout.n_params
+        if data.total_weight - most_taken > MAX_FREEDOMS and not data.is_constant.any():
+            return None
+        x, y, weight = data.double_data
+        law = self._at_modes(x)
+        squares = torch.einsum("n,rnt->rt", weight, (y - law.loc).square())
+        taken = torch.einsum("n,rnt->rt", weight, law.variance / law.noise_variance)
+        return data.noise_levels(squares, data.total_weight - taken)
+
     def without_each(self, data: Data) -> NormalMixture:
         """Predict the targets of every row from all others, one component per mode."""
         x, y, weight = data
+        return left_out(self._at_modes(x), y, weight)
+
+    def _at_modes(self, x: Tensor) -> NormalMixture:
+        """Predict rows by the linearised networks, one component per mode."""
         modes = self.search.modes
         parts = (t.to(x) for t in (modes.theta, modes.factor, modes.shares))
         networks = LinearisedModes(self.network, *parts)
         mean, covariance = networks.outputs(x)
         noise = modes.noise_precision.to(x).reciprocal().unsqueeze(1)
         variance, log_weights = covariance.diagonal(dim1=-2, dim2=-1), networks.weight.log()
-        return left_out(NormalMixture(mean, variance, noise, log_weights), y, weight)
+        return NormalMixture(mean, variance, noise, log_weights)
 
     def report(self, data: Training, tol: object, *, warns: bool) -> None:
         """Log what was found, and warn of a best mode that still moved at the end."""

@@ -15,6 +15,7 @@ from skbayes_sym.estimators._fit.building import (
     prior_object,
 )
 from skbayes_sym.estimators._fit.compatibility import Fitted, Method
+from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import N_JOBS
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
@@ -310,6 +311,8 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     _: KW_ONLY
     noise_std: Any = "learn"
 
+    _noise_levels_modes_: ClassVar[Array | None] = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **OWN_CONSTRAINTS,
         **REGRESSOR_CONSTRAINTS,
@@ -338,7 +341,9 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         if self.optimizer_ == "adam":
             return super()._predictor(like)
         noise = torch.as_tensor(self.noise_std_modes_ / self.y_scale_).unsqueeze(1).log()
-        return ModesPredictor(self._modes(like), Gaussian(noise.to(like)))
+        levels = self._noise_levels_modes_
+        scaled = None if levels is None else torch.as_tensor(levels / self.y_scale_).to(like)
+        return ModesPredictor(self._modes(like), Gaussian(noise.to(like)), scaled)
 
 
 @in_full

@@ -2,7 +2,7 @@
 
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -50,6 +50,9 @@ class LinearEstimator(RowEstimator):
     device: str = "auto"
     random_state: Any = None
     verbose: Any = 0
+
+    # Of normal noise and few rows.
+    _noise_levels_: ClassVar[Array | None] = None
 
     _closing = (
         "elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_", "_gap_std_error_"
@@ -128,14 +131,19 @@ class LinearEstimator(RowEstimator):
         return self.posterior_.dense_covariance() * np.outer(scale, scale)
 
     def _predictor(self, like: Tensor) -> LinearPredictor:
-        return self._cached(
-            f"linear on {like.device}",
-            lambda: LinearPredictor(
+        def make() -> LinearPredictor:
+            def tensor(values: Array) -> Tensor:
+                return torch.as_tensor(values, dtype=torch.float64, device=like.device)
+
+            levels = self._noise_levels_
+            return LinearPredictor(
                 self.posterior_,
-                torch.as_tensor(self._offset_, dtype=torch.float64, device=like.device),
+                tensor(self._offset_),
                 self._observation.to(like),
-            ),
-        )
+                levels=None if levels is None else tensor(levels / vars(self)["y_scale_"]),
+            )
+
+        return self._cached(f"linear on {like.device}", make)
 
     @property
     def symmetry_(self) -> Translation:

@@ -14,8 +14,8 @@ from skbayes_sym.estimators._fit.rows import (
     Array,
     Rows,
     Scaling,
-    column_scaling,
     is_standardized,
+    target_scaling,
 )
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import Training
@@ -210,7 +210,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         likelihood = self._chosen_likelihood
         is_asked = is_standardized(self.standardize, "y")
         enabled = is_asked and likelihood.scales_targets and likelihood.n_params > 0
-        return column_scaling(rows.y, rows.weight, enabled=enabled, ends=rows.y_ends)
+        return target_scaling(rows, enabled=enabled)
 
     def _likelihood(self, data: Training) -> Likelihood:
         likelihood = self._chosen_likelihood

@@ -73,10 +73,12 @@ class LinearFit:
     elbo_curve: Sequence[float] = ()
     n_iter: int = 0
     stop_reason: Stopped = "max_iter"
+    noise_levels: Array | None = None  # (1, K, T), in the units of ``y``
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         posterior = self.design.posterior(self.loc, self.covariance, self.prior_variance)
         attributes = coefficients(data, posterior, self.intercept, self.noise, self.prior_scale)
+        attributes["_noise_levels_"] = self.noise_levels
         if self.bounds is None or self.sites is None:
             return attributes
         offset, present = data.log_jacobian, data.origin >= 0
@@ -203,6 +205,7 @@ class SiteInference:
         assert data.y_scaling is not None
         with np.errstate(over="ignore"):  # of targets above 1e154 it is no number
             variance = np.square(noises * data.y_scaling.scale)
+        levels = self._noise_levels(data, solved) if self.learns_noise else None
         # A row says where it is, with the variance of the noise.
         sites, prior_variance = (data.rows.y, np.ones_like(data.rows.y) * variance), log_variances
         if data.y_ndim == 1:
@@ -211,8 +214,24 @@ class SiteInference:
             design, self.prior_scale, np.array(locs), block_diag(*covariances),
             np.exp(prior_variance), intercepts, noises, sites=sites, elbo_curve=[evidence],
             bounds=LinearBounds(*(Estimate(v, 0.0) for v in (evidence, evidence - gap, gap))),
-            n_iter=1, stop_reason="tol",
+            n_iter=1, stop_reason="tol", noise_levels=levels,
         )  # fmt: skip
+
+    def _noise_levels(
+        self, data: Training, solved: Sequence[tuple[Statistics, Scales]]
+    ) -> Array | None:
+        """Return the noise levels of all targets at their scales, None of many rows.
+
+        They hold the variance of the intercept, which the posterior doesn't.
+        """
+        squares, taken = torch.tensor(
+            [rows.residuals(*scales) for rows, scales in solved], dtype=torch.float64
+        ).T
+        freedoms = data.total_weight - taken - float(self.fit_intercept)
+        levels = data.noise_levels(squares.unsqueeze(0), freedoms.unsqueeze(0))
+        if levels is None or not self.fit_intercept:
+            return levels
+        return levels * (1.0 + 1.0 / data.total_weight) ** 0.5
 
     def _by_updates(self, data: Training, model: Model, design: Design, run: Run) -> LinearFit:
         n_outputs = model.network.n_outputs

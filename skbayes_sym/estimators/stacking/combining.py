@@ -18,12 +18,20 @@ from skbayes_sym.estimators._fit.log import log_info
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.warnings import collect_warnings, warn_user
-from skbayes_sym.estimators.stacking.kinds import Fit, Given, Member, Networks, Process, StackTask
+from skbayes_sym.estimators.stacking.kinds import (
+    LEAST_VARIANCE,
+    Fit,
+    Given,
+    Member,
+    Networks,
+    Process,
+    StackTask,
+)
 from skbayes_sym.estimators.stacking.parts import CalibratedPredictor, StackPart
 from skbayes_sym.inference.pooling import (
     ShapedPredictor,
     fit_calibration,
-    fit_noise_shape,
+    judge_noise_shape,
     stacking_weights,
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
@@ -204,16 +212,18 @@ def _shaped(fit: Fit, law: NormalMixture, task: StackTask) -> tuple[ShapedPredic
     base, weight, log_unit = law, task.weight, 0.0
     if fit.is_of_points:
         square = weight @ (task.y - law.mean()).square() / weight.sum()
-        square = square.clamp_min(torch.finfo(square.dtype).tiny ** 0.5)
+        square = square.clamp_min(LEAST_VARIANCE)
         log_unit = 0.5 * float(square.log())
         base = replace(law, noise_variance=law.noise_variance * square)
-    shape = fit_noise_shape(base, task.y, weight, is_free=True)
+    floor = resolution(task)
+    shape, log_density = judge_noise_shape(
+        base, task.y, weight, is_free=True, floor=floor, n_fitted=fit.optimism * len(task)
+    )
     assert shape is not None
     shape = replace(
         shape, offset=shape.offset + log_unit, mean_square=shape.mean_square * exp(2.0 * log_unit)
     )
-    part = ShapedPredictor(fit.part, shape, resolution(task))
-    return part, part.shaped(law).log_prob(task.y)
+    return ShapedPredictor(fit.part, shape, floor), log_density
 
 
 def _by_folds(member: Member, task: StackTask, fit: Fit) -> NormalMixture | Tensor:

@@ -33,6 +33,8 @@ from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.machine import filters_lock
 
+LEAST_VARIANCE = 1e-12  # of noise before it has a level, scaled units
+
 
 @dataclass(frozen=True)
 class StackEffort:
@@ -161,9 +163,13 @@ class Linear:
             known = None if density is None else torch.as_tensor(density)
             return Fit(OfEstimator(labels), known, is_final=True)
         seed = task.seed % 2**32
-        line = BayesianLinearRegressor(device="cpu", random_state=seed)
-        part = OfEstimator(line.fit(x, y, weight))
-        return Fit(part, left_out(part.law(task.rows.x), task.y, task.weight))
+        linear = BayesianLinearRegressor(device="cpu", random_state=seed).fit(x, y, weight)
+        linear._noise_levels_ = None  # left-out rows determine the level instead
+        part = OfEstimator(linear)
+        law = part.law(task.rows.x)
+        # The intercept has seen the rows, too; the posterior holds the coefficients alone.
+        law = replace(law, variance=law.variance + law.noise_variance / weight.sum())
+        return Fit(part, left_out(law, task.y, task.weight))
 
 
 class Process:
@@ -217,7 +223,7 @@ class Forest:
             return Fit(part, part.of_values(average))
         off = (task.y - average[:, 0, :1]).square()[:, 0]
         spread = effort.leaf_share * float(task.weight @ off / task.weight.sum())
-        spread = max(spread, float(np.finfo(np.float64).tiny) ** 0.5)
+        spread = max(spread, LEAST_VARIANCE)
         part = OfTrees(trees, spread, np.zeros(1), 0.0)
         return Fit(part, part.of_averages(average))
 

@@ -15,6 +15,7 @@ from skbayes_sym.inference.laplace.search.evidence_problem import (
     linearised_logits,
     symmetric_root,
 )
+from skbayes_sym.inference.noise_levels import at_levels, draw_levels
 from skbayes_sym.inference.predictor import BasePredictor, NetworkComponents, of_draws
 from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood
 from skbayes_sym.models.networks.mlp import MLP
@@ -74,10 +75,15 @@ class LinearisedLabels(LinearisedPredictor):
 
 @dataclass(frozen=True, eq=False)
 class ModesPredictor(BasePredictor):
-    """Numbers, by networks linearised at modes with noise of their own, (R, 1, T)."""
+    """Numbers, by networks linearised at modes with noise of their own, (R, 1, T).
+
+    ``levels`` (R, K, T): standard deviations that stand for the noise where few rows determine it,
+    see `noise_levels`.
+    """
 
     modes: LinearisedModes
     likelihood: Likelihood
+    levels: Tensor | None = None
 
     @cached_property
     def packed(self) -> Tensor:
@@ -90,7 +96,8 @@ class ModesPredictor(BasePredictor):
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         noise = self.likelihood.noise_scale.square()
         weights = self.modes.weight.log().to(x)
-        return NormalMixture(mean, variance, noise, weights, covariance)
+        law = NormalMixture(mean, variance, noise, weights, covariance)
+        return law if self.levels is None else at_levels(law, self.levels)
 
     def mean(self, x: Tensor) -> Tensor:
         outputs = self.modes.network.forward(self.modes.loc, x.double())
@@ -105,6 +112,9 @@ class ModesPredictor(BasePredictor):
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         mode = self.modes.weight.cpu().multinomial(n, replacement=True, generator=generator)
         functions = self.modes.draw(x, mode, generator=generator).to(x)
+        if self.levels is not None:
+            noise = draw_levels(self.levels, mode, generator=generator).to(x)
+            return NormalMixture(functions, x.new_zeros(1, 1, 1), noise)
         return of_draws(self.likelihood, mode).predictive(functions)
 
 

@@ -100,6 +100,12 @@ class Statistics(NamedTuple):
         determined = float((self.values / (self.values + ratio)).sum())
         return 0.5 * (determined - self.weight * slope / misfit)
 
+    def residuals(self, log_variance: float, log_noise: float) -> tuple[float, float]:
+        """Return the residual sum of squares and the effective number of coefficients."""
+        share = 1.0 / (1.0 + self.values * exp(log_variance - 2.0 * log_noise))
+        squares = self.rest + float((self.explained * share * share).sum())
+        return squares, float((1.0 - share).sum())
+
     @property
     def signal(self) -> float:
         """Mean squared length of the features, tr A / n."""

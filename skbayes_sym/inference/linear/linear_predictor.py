@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
+from skbayes_sym.inference.noise_levels import at_levels, draw_levels
 from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood, SiteLikelihood
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
@@ -17,6 +18,8 @@ class LinearPredictor(BasePredictor):
     """Outputs with a normal law, in float64; targets by a rule over them.
 
     ``rule``: points of several outputs; Gauss-Hermite nodes of one by default.
+    ``levels`` (1, K, C): standard deviations that stand for normal noise where few rows determine
+    it, see `noise_levels`.
     """
 
     posterior: LowRankGaussian
@@ -24,6 +27,7 @@ class LinearPredictor(BasePredictor):
     likelihood: Likelihood
     variance_scale: float = 1.0  # factor on the variance of the outputs
     rule: SiteLikelihood | None = None
+    levels: Tensor | None = None
 
     def law(self, x: Tensor) -> Predictive:
         mean, covariance = self.posterior.output_moments(x.double())
@@ -32,7 +36,8 @@ class LinearPredictor(BasePredictor):
             return self.likelihood.predictive(self.rule.outputs(mean, covariance).to(x))
         if self.likelihood.kind == "normal":
             noise, variance = self.likelihood.noise_scale.square(), covariance.diagonal(0, -2, -1)
-            return NormalMixture(mean[None].to(x), variance[None].to(x), noise)
+            law = NormalMixture(mean[None].to(x), variance[None].to(x), noise)
+            return law if self.levels is None else at_levels(law, self.levels)
         nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
         outputs = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
         return self.likelihood.predictive(outputs.to(x), weights.log().to(x))
@@ -52,4 +57,8 @@ class LinearPredictor(BasePredictor):
         weights = self.posterior.sample(n, generator=generator).to(self.offset)
         weights = weights.unflatten(-1, (len(self.offset), -1))  # of every output
         outputs = torch.einsum("sck,nk->snc", weights, x.double()) + self.offset
-        return self.likelihood.predictive(outputs.to(x))
+        if self.levels is None:
+            return self.likelihood.predictive(outputs.to(x))
+        component = torch.zeros(n, dtype=torch.long)
+        noise = draw_levels(self.levels, component, generator=generator)
+        return NormalMixture(outputs.to(x), x.new_zeros(1, 1, 1), noise.to(x))

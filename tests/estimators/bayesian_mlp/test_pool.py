@@ -245,10 +245,8 @@ def test_of_one_row_there_is_a_density():
     reg = clone(REG).fit(X[:1], Y[:1])
     assert reg.members_share_ == 0.0
     assert reg.noise_std_samples_.max() == 0.0
-    law = predictive(reg, X[:1])
-    assert reg.log_predictive_density(X[:1], Y[:1])[0] == pytest.approx(
-        stats.norm(Y[0], law.std()[0]).logpdf(Y[0]), abs=1e-3
-    )
+    assert predictive(reg, X[:1]).std()[0] > 0.5 * abs(Y[0])
+    assert np.isfinite(reg.log_predictive_density(X[:1], Y[:1])[0])
 
 
 def test_so_few_rows_are_not_believed_for_certain():
@@ -258,10 +256,9 @@ def test_so_few_rows_are_not_believed_for_certain():
         rng = np.random.default_rng(seed)
         x, new = rng.standard_normal((4, 3)), rng.standard_normal((100, 3))
         reg = clone(REG).fit(x, np.sin(2.0 * x[:, 0]) + x[:, 2] ** 2)
-        assert reg.noise_shape_ is not None
         density = predictive(reg, new).log_prob(np.sin(2.0 * new[:, 0]) + new[:, 2] ** 2)
         found.append(density.mean())
-    assert min(found) > -12.0
+    assert min(found) > -4.0
 
 
 def test_noise_can_be_given():

@@ -18,7 +18,6 @@ from skbayes_sym.inference.pooling import (
     gaining,
     left_out,
     mixture,
-    noise_of_few,
     stacking_weights,
 )
 from skbayes_sym.inference.predictor import BasePredictor
@@ -273,23 +272,6 @@ def test_one_model_without_doubt_becomes_two_normals():
     assert_close(shaped.log_prob(y).exp(), sum(p * n.log_prob(y[:, 0]).exp() for p, n in pairs))
     assert_close(shaped.cdf(y)[:, 0], sum(p * n.cdf(y[:, 0]) for p, n in pairs))
     assert_close(shaped.std()[:, 0], width)
-
-
-@pytest.mark.parametrize("noise", [1e-4, 0.3, 5.0])
-def test_one_row_in_some_may_be_as_wide_as_the_targets(noise):
-    """The others' noise stays; what that costs at most; a wide noise isn't made narrower."""
-    y = torch.tensor([[0.0], [1.0], [3.0], [4.0]], dtype=torch.float64)
-    weight = torch.tensor([1.0, 1.0, 1.0, 2.0], dtype=torch.float64)  # variance 2.64
-    variance = torch.full((1, 1, 1), noise**2, dtype=torch.float64)
-    law = NormalMixture(y.unsqueeze(0) + noise, 0.0 * variance, variance)
-    shape = noise_of_few(law, y, weight)
-    wide = shape.shaped(law)
-    noises = wide.noise_variance[:, 0, 0]
-    assert_close(noises[0], variance[0, 0, 0])
-    assert float(noises[1]) == pytest.approx(max(2.64, noise**2))
-    assert_close(wide.log_weights.exp(), torch.tensor([5.0, 1.0], dtype=torch.float64) / 6.0)
-    assert float((law.log_prob(y) - wide.log_prob(y)).max()) <= np.log(6.0 / 5.0) + 1e-12
-    assert "noise of one width" in str(shape)
 
 
 def test_means_that_are_all_the_same_have_no_level():
