@@ -177,6 +177,8 @@ NETWORKS = [kind for kind in KINDS if "hidden_layer_sizes" in inspect.signature(
 OF_NETWORKS = {
     "chain_weights_": "members aren't chains", "elbo_": "of a symmetrised posterior or not",
     "log_evidence_": "of one mode or of all", "log_evidence_curve_": "of one mode or of the best",
+    "log_evidence_side_": "of a sum over copies, or of the evidence",
+    "log_evidence_std_error_": "of a sum over copies, or of chains",
     "log_posterior_samples_": "members and draws, targets and labels",
     "n_members": "trained networks, or whatever completes an ensemble",
     "n_predict_samples": "of different things", "network_": "of one posterior or of its modes",

@@ -83,6 +83,15 @@ n_modes_ : int
     there where Gauss-Newton steps found some.
 multiplicity_modes_ : ndarray of shape (n_modes,)
     Restarts that ended in each mode or a copy of it: in proportion to them it counts.
+log_evidence_std_error_ : float
+    Monte Carlo standard error of `log_evidence_`, nats: of the sum over symmetric copies, which is
+    averaged over draws of the posterior. 0 where no copies are counted, nan where transformations
+    are averaged over.
+log_evidence_side_ : {"exact", "lower"}
+    Side on which `log_evidence_` lies, in expectation, of Laplace's approximation summed over the
+    modes that were found and all their copies. "exact" up to 50,000 copies (six units of a
+    layer). "lower" with more, and where one mode is counted without copies. It says nothing about
+    the error of Laplace's approximation, which is no bound.
 log_evidence_modes_ : ndarray of shape (n_modes,)
     Laplace's estimate of log p(y | X) of every mode, nats. Its error exceeds the differences, so
     modes aren't weighed by it.

@@ -192,6 +192,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         variances). None where held-out rows prefer the same noise for all.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    log_evidence_std_error_, log_evidence_side_ : as in every Laplace approximation
     n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
     log_evidence_curve_, prior_scale_modes_, relevance_ : as in every Laplace approximation
     noise_std_modes_, widths_, width_scores_ : as in every Laplace approximation
@@ -353,6 +354,7 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     linear_share_, modes_share_, members_share_, linear_posterior_ : as in BayesianMLPRegressor
     log_evidence_, prior_scale_, member_network_ : as in BayesianMLPRegressor
     variance_scale_, n_modes_, multiplicity_modes_ : as in every Laplace approximation
+    log_evidence_std_error_, log_evidence_side_ : as in every Laplace approximation
     log_evidence_modes_, log_evidence_curve_, prior_scale_modes_ : as in every Laplace approximation
     relevance_ : as in every Laplace approximation
     feature_importances_, prior_groups_, symmetry_ : as in every network

@@ -321,6 +321,10 @@ class LaplaceFit:
             attributes.update(self.invariances.attributes())
         if self.log_evidence is not None and self.curve is not None:
             attributes["log_evidence_"] = self.log_evidence + data.log_jacobian
+            # Random transformations of the rows have an unknown error; nothing else is drawn.
+            is_random = self.invariances is not None
+            attributes["log_evidence_std_error_"] = float("nan") if is_random else 0.0
+            attributes["log_evidence_side_"] = "lower"  # copies of the mode aren't counted
             attributes["log_evidence_curve_"] = self.curve + data.log_jacobian
         return attributes
 

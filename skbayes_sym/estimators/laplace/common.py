@@ -133,7 +133,7 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = {
 class LaplaceEstimator(NetworkEstimator):
     """A network with a normal posterior around its mode."""
 
-    _closing = ("log_evidence_",)
+    _closing = ("log_evidence_", "log_evidence_std_error_")
 
     network_: RecordingNetwork
     posterior_: LaplacePosterior | ModeMixture

@@ -68,8 +68,9 @@ from skbayes_sym.models.priors import ARD, LayerScales, ScalesByGroup, UnboundPr
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
-from skbayes_sym.numerics.random import generator_from, spawn_seeds
-from skbayes_sym.symmetry.gaps.drawn_gap import DrawnGap
+from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
+from skbayes_sym.symmetry.gaps.drawn_gap import DrawnGap, evidence_over_copies
+from skbayes_sym.symmetry.gaps.gap import Side
 from skbayes_sym.symmetry.group import invariant_subgroup
 
 # The default priors of labels: on separated classes the evidence is higher under the first by tens
@@ -109,6 +110,7 @@ class ModesFit:
         modes, prior = self.modes, self.prior
         laws = modes if self.refined is None else self.refined
         evidence, shares = modes.log_evidence.numpy() + data.log_jacobian, modes.shares.numpy()
+        total, side = self.with_copies(evidence)
         best = int(evidence.argmax())
         theta, factor = (t.cpu().contiguous().numpy() for t in (laws.theta, laws.factor))
         attributes: dict[str, Any] = {
@@ -117,7 +119,9 @@ class ModesFit:
             "n_modes_": len(theta),
             "multiplicity_modes_": modes.n_restarts.numpy(),
             "log_evidence_modes_": evidence,
-            "log_evidence_": self.with_copies(evidence),
+            "log_evidence_": total.value,
+            "log_evidence_std_error_": total.standard_error,
+            "log_evidence_side_": side,
             "log_evidence_curve_": self.search.curves[best].numpy() + data.log_jacobian,
             "_predict_seed_": self.predict_seed,
         }
@@ -140,20 +144,22 @@ class ModesFit:
             attributes["width_scores_"] = np.array(list(self.width_scores.values()))
         return attributes
 
-    def with_copies(self, evidence: np.ndarray) -> float:
-        r"""Log evidence of all modes and of their copies under the network's symmetry, nats.
+    def with_copies(self, evidence: np.ndarray) -> tuple[Estimate, Side]:
+        r"""Sum the evidence of all modes and of their copies under the network's symmetry.
 
-        :math:`\log \sum_r \exp(\log Z_r + \mathrm{gap}_r)` for modes of log evidence (R,), in
-        whose gap copies count as far as they don't overlap.
+        Returns :math:`\log \sum_r \exp(\log Z_r + \mathrm{gap}_r)` for modes of log evidence (R,),
+        nats, with its standard error, and its side: "exact" if all copies are summed, else "lower".
+        Copies count as far as they don't overlap.
         """
-        network, modes, total = self.network, self.modes, -np.inf
+        network, modes = self.network, self.modes
         group = invariant_subgroup(network.symmetry(), self.prior.log_prob, network.layout)
         gap = DrawnGap(group, network.layout.n_params)
+        normals = [
+            ModeMixture(theta.numpy()[None], factor.numpy()[None])
+            for theta, factor in zip(modes.theta, modes.factor, strict=True)
+        ]
         generator = generator_from(self.predict_seed)
-        for alone, theta, factor in zip(evidence, modes.theta, modes.factor, strict=True):
-            normal = ModeMixture(theta.numpy()[None], factor.numpy()[None])
-            total = np.logaddexp(total, alone + gap.estimate(normal, generator=generator).value)
-        return float(total)
+        return evidence_over_copies(gap, evidence, normals, generator=generator), gap.side
 
     def _noise_levels(self, data: Training) -> np.ndarray | None:
         """Return the noise levels of every mode, (R, K, T), in the units of ``y``."""

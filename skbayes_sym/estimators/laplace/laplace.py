@@ -268,6 +268,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise (or its scale), in the units of ``y``: root of the modes'
         mean variance.
+    log_evidence_std_error_, log_evidence_side_ : as in every Laplace approximation
     n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
     prior_scale_modes_, relevance_, noise_std_modes_ : as in every Laplace approximation
     log_evidence_curve_, widths_, width_scores_ : as in every Laplace approximation
@@ -400,6 +401,7 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     Attributes
     ----------
     log_evidence_, prior_scale_, posterior_, network_, optimizer_, n_iter_ : as in LaplaceRegressor
+    log_evidence_std_error_, log_evidence_side_ : as in every Laplace approximation
     n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
     prior_scale_modes_, relevance_, variance_scale_ : as in every Laplace approximation
     log_evidence_curve_ : as in every Laplace approximation

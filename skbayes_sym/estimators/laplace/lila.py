@@ -196,6 +196,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     log_evidence_ : float
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
         bound.
+    log_evidence_std_error_, log_evidence_side_ : as in every Laplace approximation
     log_evidence_curve_ : ndarray of shape (n_updates,)
         The same at every update.
     invariance_ : dict
@@ -303,6 +304,7 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
 
     Attributes
     ----------
+    log_evidence_std_error_, log_evidence_side_ : as in every Laplace approximation
     log_evidence_, log_evidence_curve_, invariance_, invariance_curve_ : as in LILARegressor
     augmentation_, eta_, n_predict_augmentations_, invariance_covariance_ : as in LILARegressor
     invariance_correlation_, invariance_directions_ : as in LILARegressor

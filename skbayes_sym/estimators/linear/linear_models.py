@@ -115,6 +115,10 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         `elbo_` - `elbo_mean_field_`: what independence costs, nats.
     log_evidence_ : float
         ``log p(y | X)`` at the hyperparameters, nats; only for "gaussian".
+    log_evidence_std_error_ : float
+        0: it is known in closed form.
+    log_evidence_side_ : {"exact"}
+        It is the value itself, no bound.
     site_location_, site_variance_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
         ``a_n`` and ``nu_n`` of every row of ``X``, in units of the outputs, per unit of sample
         weight. A variance is infinite where the weight is 0, and negative at an outlier of a

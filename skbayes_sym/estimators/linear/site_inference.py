@@ -99,6 +99,8 @@ class LinearFit:
         }
         if model.likelihood.kind == "normal":
             attributes["log_evidence_"] = attributes["elbo_"]
+            attributes["log_evidence_std_error_"] = 0.0
+            attributes["log_evidence_side_"] = "exact"
         return attributes
 
 

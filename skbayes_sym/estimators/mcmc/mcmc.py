@@ -229,6 +229,8 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         `log_evidence_std_error_`. NaN where it can't be trusted.
     log_evidence_std_error_ : float
         Its Monte Carlo standard error, nats.
+    log_evidence_side_ : {"lower"}
+        Side of log p(y | X) on which it lies, in expectation: modes may have been missed.
     prior_scale_ : ndarray of shape (n_groups,)
         Posterior geometric mean of every group's prior standard deviation, where scales are
         learned.
@@ -352,7 +354,8 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
     Attributes
     ----------
     samples_, chain_weights_, log_posterior_samples_, modes_, log_evidence_ : as in MCMCRegressor
-    log_evidence_std_error_, prior_scale_, relevance_ : as in MCMCRegressor
+    log_evidence_std_error_, log_evidence_side_ : as in MCMCRegressor
+    prior_scale_, relevance_ : as in MCMCRegressor
     diagnostics_ : as in MCMCRegressor
     feature_importances_, prior_groups_, network_, symmetry_ : as in every network
     n_iter_, stop_reason_, x_mean_, x_scale_, classes_, device_, dtype_ : as in every estimator

@@ -171,6 +171,7 @@ class Sampled:
             "modes_": self.modes,
             "log_evidence_": self.log_evidence.value,
             "log_evidence_std_error_": self.log_evidence.standard_error,
+            "log_evidence_side_": "lower",  # modes may have been missed
             "diagnostics_": self.diagnostics,
             "_blocks_": [as_arrays(block) for block in self.blocks],
             "_training_data_": tuple(t.cpu().numpy() for t in data.data),
