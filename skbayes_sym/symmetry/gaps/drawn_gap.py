@@ -261,7 +261,7 @@ class _Tree(NamedTuple):
         root = torch.linalg.qr(factor.mT[:, torch.cat([fixed, *blocks][::-1])], mode="r").R
         end = len(loc) - len(fixed)
         fixed_root = root[end:, end:]
-        steps = []
+        steps: list[list[_Step]] = []
         for table, order in zip(tables, orders, strict=True):
             steps.append([])
             for place in order:
@@ -315,7 +315,7 @@ class _Tree(NamedTuple):
 class Selection(NamedTuple):
     """Children that become particles."""
 
-    index: Tensor  # int64 (S, K)
+    child: Tensor  # int64 (S, K)
     log_weight: Tensor  # (S, K)
     outlook: Tensor  # (S, K)
     identity: Tensor  # int64 (S,): which of the K is the identity
@@ -405,9 +405,9 @@ class _Particles(NamedTuple):
     def children(self, step: _Step, layer: UnitGroup, selection: Selection) -> "_Particles":
         """The selected partial assignments, one place longer."""
         n_signs = 1 + layer.flips
-        parent = selection.index // (layer.n_units * n_signs)
-        unit = selection.index // n_signs % layer.n_units
-        sign = 1 - 2 * (selection.index % n_signs)
+        parent = selection.child // (layer.n_units * n_signs)
+        unit = selection.child // n_signs % layer.n_units
+        sign = 1 - 2 * (selection.child % n_signs)
         theta = self.theta if self.theta.shape[1] == 1 else _take(self.theta, parent)
         entries = step.candidates[unit]  # (S, K, p)
         moved = theta.expand(*unit.shape, -1).gather(-1, entries) * sign.unsqueeze(-1)

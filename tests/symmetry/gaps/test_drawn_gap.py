@@ -73,9 +73,9 @@ def test_selected_children_stand_for_all(outlook):
     selected = select_children(
         weight.log().expand(n, -1), ahead.expand(n, -1), retained, 3, generator=generator
     )
-    assert torch.equal(selected.index.gather(1, selected.identity.unsqueeze(1))[:, 0], retained)
+    assert torch.equal(selected.child.gather(1, selected.identity.unsqueeze(1))[:, 0], retained)
     chosen = selected.log_weight.softmax(1).multinomial(1, generator=generator)
-    frequency = selected.index.gather(1, chosen)[:, 0].bincount(minlength=6) / n
+    frequency = selected.child.gather(1, chosen)[:, 0].bincount(minlength=6) / n
     error = (weight * (1.0 - weight) / n).sqrt()
     assert torch.all((frequency - weight).abs() < 4.5 * error)
 
