@@ -16,6 +16,7 @@ from skbayes_sym.inference.pooling import (
     fit_calibration,
     fit_noise_shape,
     gaining,
+    judge_noise_shape,
     left_out,
     mixture,
     stacking_weights,
@@ -322,3 +323,32 @@ def test_weights_of_calibrations_are_repetitions(generator):
     one = fit_calibration(scores, y, 2.0 * torch.ones(50).double())
     assert one.log_slope == pytest.approx(two.log_slope, abs=1e-4)
     assert one.share == pytest.approx(two.share, abs=1e-4)
+
+
+@pytest.mark.parametrize("n", [40, 300])
+def test_a_fitted_shape_promises_as_many_nats_less_as_it_has_parameters(n):
+    """Four, as Akaike's criterion has it for rows of the model's own kind."""
+    law, y, weight = drawn(growing, n=n)
+    shape, log_density = judge_noise_shape(law, y, weight, is_free=True)
+    lost = float(weight @ (shape.shaped(law).log_prob(y) - log_density))
+    assert 1.0 < lost < 8.0  # where little is known of the tails, less than four
+
+
+@pytest.mark.long
+def test_influence_is_that_of_refits():
+    """Of each row in turn, where noise grows with the level and the level of the noise is free."""
+    law, y, weight = drawn(growing, n=60)
+    weight[::7] = 2.0
+    judged = judge_noise_shape(law, y, weight, is_free=True)
+    expected = []
+    for row in range(60):
+        rest = torch.arange(60) != row
+        some = replace(law, loc=law.loc[:, rest], variance=law.variance[:, rest])
+        shape = judge_noise_shape(some, y[rest], weight[rest], is_free=True).shape
+        alone = replace(law, loc=law.loc[:, [row]], variance=law.variance[:, [row]])
+        expected.append(shape.shaped(alone).log_prob(y[[row]]))
+    expected = torch.cat(expected)
+    plain = judged.shape.shaped(law).log_prob(y)
+    promised = weight @ (plain - expected)
+    assert float(promised) > 1.0
+    assert abs(float(weight @ (judged.log_density - expected))) < 0.5 * float(promised)
