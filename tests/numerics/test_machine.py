@@ -15,7 +15,7 @@ import joblib
 import pytest
 import torch
 
-from skbayes_sym.numerics.machine import one_thread, side_by_side, to_host
+from skbayes_sym.numerics.machine import keeps_tables, one_thread, side_by_side, to_host
 
 _MIXED = (
     torch.tensor([True, False, True]),
@@ -173,3 +173,48 @@ def test_freed_memory_is_kept_from_the_first_fit_on_unless_switched_off(keeps, a
     environment = {**os.environ, "SKBAYES_SYM_KEEP_MEMORY": switch}
     found = subprocess.run(code, capture_output=True, text=True, check=True, env=environment).stdout
     assert (int(found) < 100) == keeps
+
+
+def test_large_tables_are_released_when_the_last_fit_ends():
+    made = []
+
+    @keeps_tables
+    def table(n):
+        made.append(n)
+        return torch.zeros(n), torch.ones(2)
+
+    small, large = 10, 1 << 15  # 256 kB
+    assert table(small) is table(small)
+    assert table(large) is not table(large)  # outside nothing large is kept
+    with one_thread():
+        first = table(large)
+        with one_thread():
+            assert table(large) is first
+        assert table(large) is first
+    assert table(large) is not first
+    assert made == [small] + 4 * [large]
+
+
+def test_tables_are_few():
+    made = []
+
+    @keeps_tables
+    def table(n):
+        made.append(n)
+        return torch.zeros(1)
+
+    for n in range(100):
+        table(n)
+    table(99)
+    assert len(made) == 100  # the last are kept
+    table(0)
+    assert len(made) == 101  # the first aren't
+
+
+def test_tables_made_in_inference_mode_can_be_differentiated_through():
+    @keeps_tables
+    def table(n):
+        return torch.ones(n)
+
+    with torch.inference_mode():
+        assert not table(3).is_inference()

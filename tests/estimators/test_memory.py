@@ -1,0 +1,113 @@
+"""Memory of wide tables: linear in rows times weights, and released with the model."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from skbayes_sym.models.networks.mlp import MLP, TANH
+from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
+
+ROOT = Path(__file__).parents[2]
+STUDY = ROOT / "asv_bench/studies/memory.py"
+
+# Functions whose results don't grow with the size of a model or a table.
+FIXED_CACHES = {
+    "skbayes_sym/saving/values.py", "skbayes_sym/numerics/memory.py",
+    "skbayes_sym/numerics/gaussian.py", "skbayes_sym/symmetry/modules/reader.py",
+    "skbayes_sym/models/augmentations/images.py",
+}  # fmt: skip
+
+
+def test_caches_of_functions_hold_nothing_that_grows():
+    """What depends on sizes is cached by `keeps_tables`, which releases it."""
+    found = set()
+    for path in (ROOT / "skbayes_sym").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for decorator in getattr(node, "decorator_list", []):
+                name = ast.unparse(decorator).split("(")[0].split(".")[-1]
+                if name in ("cache", "lru_cache"):
+                    found.add(path.relative_to(ROOT).as_posix())
+    assert found <= FIXED_CACHES
+
+
+class Largest(TorchDispatchMode):
+    """Number of entries of the largest tensor that an operation makes."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.entries = max(self.entries, result.numel())
+        return result
+
+
+def test_a_jacobian_of_many_weights_takes_no_table_of_their_pairs(generator):
+    """The Jacobian itself, 3 x 5,021 numbers, is the largest; pairs would be 25 million."""
+    network = MLP(500, (10,), 1, TANH)
+    theta = torch.randn(1, network.layout.n_params, generator=generator)
+    x = torch.randn(3, 500, generator=generator)
+    with Largest() as largest:
+        _, jacobian = outputs_and_jacobian(network, theta, x)
+    assert jacobian.shape == (1, 3, 1, network.layout.n_params)
+    assert largest.entries == jacobian.numel()
+
+
+def under_a_limit(name, table, gigabytes):
+    """Outcome and peak of a fit in a process whose address space is limited."""
+    command = [sys.executable, "-W", "ignore", str(STUDY), "--child", name, table, str(gigabytes)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="limits address space")
+@pytest.mark.parametrize(
+    "name", ["PredictiveStacking", "BayesianMLP", "DeepEnsemble", "Laplace", "BayesianLinear"]
+)
+def test_a_wide_table_is_fitted_within_two_gigabytes(name):
+    result = under_a_limit(name, "120 x 1,100", 2.0)
+    assert result["outcome"] == "fitted"
+    assert result["peak"] < 2.0
+
+
+_GROWTH = """
+import gc
+from pathlib import Path
+import numpy as np
+import skbayes_sym as sk
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+
+random, sizes = np.random.default_rng(0), []
+for n_columns in range(200, 220):
+    X = random.normal(size=(60, n_columns))
+    y = X[:, 0] + 0.1 * random.normal(size=60)
+    {model}.fit(X, y).predict(X[:5])
+    gc.collect()
+    sizes.append(resident())
+print(max(sizes) - sizes[1])
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    "model",
+    [
+        "sk.DeepEnsembleRegressor(n_members=3, max_iter=30, tol=None, random_state=0)",
+        "sk.LaplaceRegressor((3,), optimizer=sk.GaussNewton(2), max_iter=3, random_state=0)",
+    ],
+)
+def test_twenty_widths_leave_nothing_behind(model):
+    """Megabytes by which the process grows; a table of the pairs of weights takes 40 to 400."""
+    command = [sys.executable, "-W", "ignore", "-c", _GROWTH.format(model=model)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
+    assert float(done.stdout.splitlines()[-1]) < 100.0
