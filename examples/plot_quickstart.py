@@ -85,4 +85,16 @@ for axis, (symmetry, fit) in zip(axes, fits.items(), strict=True):
     axis.set_title(f"{titles[symmetry]}\nELBO {fit.elbo_:.0f} nats, noise {fit.noise_std_:.2f}")
     axis.set_xlabel("x (dashed: the truth)")
 axes[1].set_ylabel("")
+
+# %%
+# Without a screen the picture goes to a file.
+
+import sys
+from pathlib import Path
+
+is_page = "sphinx_gallery" in sys.modules  # the gallery takes the picture itself
+if plt.get_backend().lower() == "agg" and not is_page:
+    path = Path("quickstart.png").resolve()
+    figure.savefig(path, dpi=150)
+    print(f"no display: the picture is in {path}")
 plt.show()

@@ -23,9 +23,9 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute, innermost
-from skbayes_sym.estimators.distributions import ClassPredictive
+from skbayes_sym.estimators.distributions import ClassPredictive, PredictiveDistribution
 from skbayes_sym.estimators.predictive import predictive
-from skbayes_sym.numerics.arguments import check_count, check_number, seed_of
+from skbayes_sym.numerics.arguments import check_count, check_number, seed_of, shown
 
 Array = npt.NDArray[np.float64]
 
@@ -95,7 +95,7 @@ def expected_information(law: Any) -> Array:
     -------
     ndarray of shape (n_samples,)
     """
-    parts = law.uncertainty()
+    parts = _check_law(law).uncertainty()
     if isinstance(law, ClassPredictive):
         return np.asarray(parts.epistemic)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -120,7 +120,7 @@ def thompson(
     -------
     ndarray of int of shape (n,)
     """
-    functions = _one_target(law.functions(check_count("n", n), random_state), 2)
+    functions = _one_target(_check_law(law).functions(check_count("n", n), random_state), 2)
     functions = functions * (1.0 if maximize else -1.0)
     rows = np.empty(check_count("n", n, 1, len(functions)), dtype=np.intp)
     for k in range(n):
@@ -164,7 +164,7 @@ def batch(
     Batch
         ``rows`` (n,), and the ``value`` (n,) of the first 1, 2, ... of them together.
     """
-    functions = law.functions(check_count("n_draws", n_draws, 2), random_state)
+    functions = _check_law(law).functions(check_count("n_draws", n_draws, 2), random_state)
     size = check_count("n", n, 1, len(functions))
     if best is not None:
         values, best = _one_target(functions, 2), check_number("best", best)
@@ -205,16 +205,26 @@ def _by_information(root: Array, n: int) -> Batch:
 
 def _function(law: Any) -> tuple[Array, Array]:
     """Mean and standard deviation of the function (N,), or of targets where that is all known."""
-    if isinstance(law, ClassPredictive | BaseEstimator):
+    if isinstance(_check_law(law), ClassPredictive):
         raise ValueError(
-            "this takes predictive(model, X) of a regressor, got "
-            f"{'a model' if isinstance(law, BaseEstimator) else 'a law of classes'}."
+            "law must be predictive(model, X) of a regressor, got the distribution of a "
+            "classifier. expected_information and batch take both."
         )
     mean = _one_target(law.mean())
     try:
         return mean, np.sqrt(law.uncertainty().epistemic)
     except TypeError:
         return mean, np.asarray(law.std())
+
+
+def _check_law(law: Any) -> Any:
+    """A predictive distribution; ValueError for models and everything else."""
+    if not isinstance(law, PredictiveDistribution | ClassPredictive):
+        kind = "a model" if isinstance(law, BaseEstimator) else shown(law)
+        raise ValueError(
+            f"law must be a predictive distribution, skbayes_sym.predictive(model, X), got {kind}."
+        )
+    return law
 
 
 def _finite(variance: Array) -> Array:

@@ -6,6 +6,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.estimators.base import BayesianEstimator, is_fitted_name
+from skbayes_sym.numerics.arguments import check_count
 
 __all__ = ["HeldOut"]
 
@@ -50,8 +51,7 @@ class HeldOut:
     """
 
     def __init__(self, X: Any, y: Any, patience: int = 10) -> None:
-        if patience < 1:
-            raise ValueError(f"patience must be a positive number of blocks, got {patience!r}.")
+        check_count("patience", patience)
         self.X, self.y, self.patience = X, y, patience
 
     def setup(self, estimator: BaseEstimator, context: Any) -> None:

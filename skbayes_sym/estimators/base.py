@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from numbers import Integral
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from skbayes_sym.estimators._fit.building import require_scales
 from skbayes_sym.estimators._fit.compatibility import Fitted, Method
 from skbayes_sym.estimators._fit.device import gradient_flops, one_thread, worthwhile
 from skbayes_sym.estimators._fit.log import logging_to_stderr
@@ -40,7 +42,7 @@ from skbayes_sym.estimators._fit.warnings import warn_user, warnings_name
 from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.model import Model
-from skbayes_sym.numerics.arguments import shown
+from skbayes_sym.numerics.arguments import is_number, shown
 from skbayes_sym.numerics.machine import errors_in_words
 
 Made = TypeVar("Made")
@@ -108,6 +110,11 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
                     raise ValueError(
                         f"{name}={shown(value)} has the class {item.__name__} where an object of "
                         f"it belongs: give {item.__name__}()."
+                    )
+                if isinstance(item, Integral) and not is_number(int(item)):
+                    raise ValueError(
+                        f"{name} must lie in the range of floating-point numbers, got an int of "
+                        f"{int(item).bit_length():,} bits."
                     )
         super()._validate_params()
 
@@ -240,6 +247,8 @@ class RowEstimator(BayesianEstimator):
             method = self._method()
             with self._keeping(run):
                 method.needs.check(model)
+                if data.labels is None:
+                    require_scales(self._given_likelihood, data.rows.y.shape[-1])
                 fitted = method.fit(data, model, run)
                 self._replace_fit(self._attributes(data, model, fitted))
         return self

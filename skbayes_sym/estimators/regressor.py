@@ -97,6 +97,7 @@ class BayesianRegressorMixin(RegressorMixin):
         refuse_categorical(X)
         refuse_masked("y", y)
         names = unusual_names(X)
+        self._refuse_labels(y)
         with numbers_due("X and y", ENCODE, X):
             X, y = validate_data(
                 self, X, y, dtype=FLOATS, multi_output=target.multi_output, y_numeric=True
@@ -108,6 +109,24 @@ class BayesianRegressorMixin(RegressorMixin):
         if target.positive_only:
             check_counts(y, self.likelihood)
         return X, y
+
+    def _refuse_labels(self, y: Any) -> None:
+        """Name the classifier if y holds words that are no numbers."""
+        array = np.asarray(y)
+        if array.dtype.kind not in "USO":
+            return
+        for value in array.ravel()[:1000]:
+            try:
+                if isinstance(value, str):
+                    float(value)
+            except ValueError as error:
+                classifier = type(self).__name__.replace("Regressor", "Classifier")
+                if classifier == "LayerwiseVIClassifier":
+                    classifier = "SymmetrizedVIClassifier"
+                raise ValueError(
+                    f"y holds labels such as {str(value)!r}, but {type(self).__name__} predicts "
+                    f"numbers. Use {classifier}."
+                ) from error
 
     @property
     def likelihood_(self) -> Likelihood:

@@ -31,6 +31,7 @@ from skbayes_sym.inference.factorization.sides import (
 )
 from skbayes_sym.inference.factorization.vi import GapStream, fit_factors, sweeps_start
 from skbayes_sym.models.likelihoods.noise import Gaussian
+from skbayes_sym.numerics.arguments import check_count
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
@@ -100,7 +101,7 @@ class VI(_Settings):
     learns_prior: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.covariance not in COVARIANCES:
+        if not isinstance(self.covariance, str) or self.covariance not in COVARIANCES:
             raise ValueError(
                 f"covariance must be one of {sorted(COVARIANCES)}, got {self.covariance!r}."
             )
@@ -172,8 +173,7 @@ class Gibbs(_Settings):
     learns_prior: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.n_draws < 1:
-            raise ValueError(f"n_draws must be at least 1, got {self.n_draws!r}.")
+        check_count("n_draws", self.n_draws)
 
     def group(self, model: FactorModel, n_rows: int) -> None:
         if not is_normal(model.likelihood):

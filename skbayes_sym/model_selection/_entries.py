@@ -23,7 +23,7 @@ from skbayes_sym.estimators.factorization.entries import (
 from skbayes_sym.estimators.factorization.frames import check_columns, entry_times
 from skbayes_sym.estimators.factorization.labels import labels_like
 from skbayes_sym.estimators.factorization.predictions import PredictsEntries
-from skbayes_sym.numerics.arguments import check_count, check_random_state, shown
+from skbayes_sym.numerics.arguments import check_count, check_number, check_random_state, shown
 
 _BY = ("entries", "rows", "columns", "time")
 _METRICS = ("ndcg", "precision", "recall", "map", "hit_rate")
@@ -328,6 +328,8 @@ class RankingScorer:
         that is relevant twice counts once.
         """
         rows, columns, values, _ = _entries_of(X, getattr(estimator, "columns", "auto"))
+        if self.relevant is not None:
+            check_number("relevant", self.relevant)
         kept = values >= (-np.inf if self.relevant is None else self.relevant)
         if not kept.any():
             raise ValueError(f"no entry of X is relevant, at least {self.relevant}.")

@@ -12,6 +12,7 @@ from skbayes_sym.estimators._fit.scikit_learn import BaseScorer, check_sample_we
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute, innermost
 from skbayes_sym.estimators.distributions import PredictiveDistribution
 from skbayes_sym.estimators.predictive import predictive, predicts_distribution
+from skbayes_sym.numerics.arguments import is_number, shown
 
 
 class ReportedEvidence(NamedTuple):
@@ -244,10 +245,16 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> Callable[..., 
     if scoring == "neg_pinball":
         if quantile is None:
             raise ValueError('get_scorer("neg_pinball") needs quantile, such as quantile=0.9.')
-        if not 0.0 < quantile < 1.0:
-            raise ValueError(f"quantile must lie strictly between 0 and 1, got {quantile!r}.")
+        _check_level(quantile)
         return LawScorer(scoring, partial(_neg_pinball, quantile=quantile))
     return LawScorer(scoring, of_rows[scoring])
+
+
+def _check_level(quantile: Any) -> None:
+    if not is_number(quantile) or not 0.0 < quantile < 1.0:
+        raise ValueError(
+            f"quantile must be a number strictly between 0 and 1, got {shown(quantile)}."
+        )
 
 
 class QuantileOf(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
@@ -280,12 +287,21 @@ class QuantileOf(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
         """Fit the model, in place."""
+        _check_level(self.quantile)
+        self._require_model()
         self.estimator.fit(X, y, **fit_params)
         return self
 
     def predict(self, X: Any) -> Array:
         """Predict the quantile, (n_samples,)."""
+        _check_level(self.quantile)
+        self._require_model()
         return predictive(self.estimator, X).quantile(self.quantile)
+
+    def _require_model(self) -> None:
+        is_model = hasattr(self.estimator, "fit") and hasattr(self.estimator, "get_params")
+        if isinstance(self.estimator, type) or not is_model:
+            raise ValueError(f"estimator must be a regressor, got {shown(self.estimator)}.")
 
     @property
     def n_features_in_(self) -> int:

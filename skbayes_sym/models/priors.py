@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.arguments import check_positive, check_vector
 from skbayes_sym.numerics.gaussian import log_normal
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.machine import constant
@@ -107,6 +108,9 @@ class GaussianPrior(Prior):
     """
 
     scale: Tensor
+
+    def __post_init__(self) -> None:
+        check_vector("scale", self.scale)
 
     def bind(self, layout: ParamLayout) -> "GaussianPrior":
         if self.scale.shape != (layout.n_params,):
@@ -422,12 +426,11 @@ class LayerScales:
 
     _by_column: ClassVar[bool] = False  # of the first layer's weights
 
+    def __post_init__(self) -> None:
+        check_positive("shape", self.shape)
+        check_positive("output_variance", self.output_variance)
+
     def bind(self, layout: ParamLayout) -> ScalesByGroup:
-        if not self.shape > 0.0 or not self.output_variance > 0.0:
-            raise ValueError(
-                "shape and output_variance must be positive, got "
-                f"{self.shape!r} and {self.output_variance!r}."
-            )
         weights = [name for name, s in layout.shapes.items() if len(s) > 1]
         group: list[Tensor] = []
         names: list[str] = []

@@ -6,6 +6,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 
@@ -20,12 +21,45 @@ def check_count(name: str, value: Any, least: int = 1, most: float = inf) -> int
 
 def check_number(name: str, value: Any, low: float = -inf, high: float = inf) -> float:
     """A finite number from ``low`` to ``high``, both included."""
-    is_real = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    is_real = is_number(value)
     if not is_real or isnan(value) or abs(value) == inf or not low <= value <= high:
         limit = "" if (low, high) == (-inf, inf) else f" from {low:g} to {high:g}"
         limit = f" of at least {low:g}" if low > -inf and high == inf else limit
         raise ValueError(f"{name} must be a finite number{limit}, got {shown(value)}.")
     return float(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number that floating-point arithmetic has; booleans aren't."""
+    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # an int such as 10**400
+        return False
+    return True
+
+
+def check_positive(name: str, value: Any, high: float = inf) -> float:
+    """A finite number above zero, at most ``high``."""
+    if not is_number(value) or not 0.0 < value <= high or value == inf:
+        limit = "" if high == inf else f" of at most {high:g}"
+        raise ValueError(f"{name} must be a positive number{limit}, got {shown(value)}.")
+    return float(value)
+
+
+def check_range(name: str, value: Any) -> tuple[float, float]:
+    """Two positive numbers."""
+    is_pair = isinstance(value, tuple | list) and len(value) == 2
+    if not is_pair or not all(is_number(v) and 0.0 < v < inf for v in value):
+        raise ValueError(f"{name} must be two positive numbers, got {shown(value)}.")
+    return float(value[0]), float(value[1])
+
+
+def check_vector(name: str, value: Any) -> None:
+    """Check that it is a tensor or array with an axis: parameters of a likelihood."""
+    if not isinstance(value, torch.Tensor | np.ndarray) or value.ndim < 1:
+        raise ValueError(f"{name} must be a tensor with an axis, got {shown(value)}.")
 
 
 def check_random_state(value: Any) -> np.random.RandomState:

@@ -13,6 +13,7 @@ from skbayes_sym.estimators._fit.compatibility import FULLY_CONNECTED, NORMAL_PR
 from skbayes_sym.estimators._fit.rows import Array, numbers_due
 from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.estimators._fit.training import INITIAL_NOISE, LARGEST, Training
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.models.networks.modules import ModuleNetwork
@@ -107,6 +108,11 @@ def prior_object(prior: GivenPrior) -> UnboundPrior | None:
     """``prior`` as an object: normals of given scales, or what was given; None of a word."""
     if isinstance(prior, str):
         return None
+    if hasattr(prior, "half_width"):  # an augmentation, which has a `bind` of its own
+        raise ValueError(
+            f"prior must be 'learn', scales of normals, or an object such as ARD(), got "
+            f"{shown(prior)}, a transformation of the input: LILARegressor takes it."
+        )
     return prior if isinstance(prior, UnboundPrior) else Normal(prior)
 
 
@@ -114,6 +120,29 @@ def bound_prior(prior: GivenPrior, learned: UnboundPrior, network: Network) -> P
     """The prior of a network's parameters; ``learned`` where a word asks for it."""
     with numbers_due("prior"):
         return (prior_object(prior) or learned).bind(network.layout)
+
+
+def require_scales(distribution: Likelihood | str, n_targets: int) -> None:
+    """Check that a likelihood of targets has one scale, or one per target.
+
+    Parameters
+    ----------
+    distribution : Likelihood or str
+        As the user gave it.
+    n_targets : int
+
+    Raises
+    ------
+    ValueError
+        If its noise or dispersion has another length.
+    """
+    for name in ("log_noise", "log_dispersion"):
+        scales = getattr(distribution, name, None)
+        if scales is not None and scales.shape[-1] not in (1, n_targets):
+            raise ValueError(
+                f"likelihood={type(distribution).__name__}({name}=...) has {scales.shape[-1]} "
+                f"scales, but y has {n_targets} target(s): give one, or one per target."
+            )
 
 
 def fully_connected(network: Network) -> MLP:

@@ -131,6 +131,10 @@ def numbers_due(what: str, remedy: str = "", X: Any = None) -> Iterator[None]:
         raise TypeError(
             f"{what} must hold numbers, got a tensor that requires grad: give its detach()."
         ) from error
+    except OverflowError as error:  # an int such as 10**400
+        raise ValueError(
+            f"{what} must hold numbers in the range of float64{_culprits(X)}: {error}."
+        ) from error
     except np.exceptions.DTypePromotionError as error:
         raise ValueError(
             f"{what} must hold numbers, got columns without a common type, such as dates"

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
 from numbers import Integral, Real
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from skbayes_sym.estimators._fit.log import log_info, logger
+from skbayes_sym.estimators._fit.log import logger
 from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
 from skbayes_sym.estimators.optimizers import Adam, VariationalAdam
 from skbayes_sym.numerics.optimise import (
@@ -129,8 +129,7 @@ class Run:
 
     def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
         """Open a task of at most ``n_blocks``; ``so_far`` gives what has been found, if asked."""
-        self._n_blocks = self._n_left = n_blocks
-        self._start: float | None = perf_counter()  # None once the time has been told
+        self._n_left = n_blocks
         estimator = self._task["estimator"]
         # Callbacks are its own, or of an estimator around it.
         if {"_skl_callbacks", "_parent_callback_ctx"} & vars(estimator).keys():
@@ -167,14 +166,6 @@ class Run:
         if block is not None:
             ended = {**self._task, "reconstruction_attributes": self._reconstruct}
             stop = bool(block.call_on_fit_task_end(**ended)) or stop
-        if self._start is not None and self._n_blocks > 1:
-            # Log once, after the first block, how long the fit may take.
-            seconds, self._start = perf_counter() - self._start, None
-            first, whole = (
-                f"{t:.0f}" if t >= 10.0 else f"{t:.2g}" for t in (seconds, seconds * self._n_blocks)
-            )
-            what = "first of %d blocks: %s s, so up to %s s in all"
-            log_info(what, self._n_blocks, first, whole)
         if not stop and self._n_left > 0:
             self._begin_block()
         return stop

@@ -1,8 +1,12 @@
 """Functions of scikit-learn that are private there, differ between versions or need a lock."""
 
+from collections.abc import Callable
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, metadata
+from inspect import signature
+from typing import Any
 
-from sklearn.base import _fit_context as fit_context
+from sklearn.base import _fit_context
 from sklearn.metrics._scorer import _BaseScorer as BaseScorer
 from sklearn.model_selection import check_cv as _check_cv
 from sklearn.utils import _safe_indexing as safe_indexing
@@ -49,3 +53,40 @@ __all__ = [
     "fit_context", "num_samples", "page_of_a_class", "safe_indexing", "safe_split",
     "validate_data", "validate_params",
 ]  # fmt: skip
+
+
+def fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[Any], Any]:
+    """Decorate a fit method as scikit-learn does, and name the user's class in argument errors.
+
+    Parameters
+    ----------
+    prefer_skip_nested_validation : bool
+        As in scikit-learn: whether parameters of inner estimators are taken as valid.
+
+    Returns
+    -------
+    callable
+        Decorator of a method that fits. Python itself would name the base class that has the
+        method, which nobody has heard of.
+    """
+    decorate = _fit_context(prefer_skip_nested_validation=prefer_skip_nested_validation)
+
+    def decorated(method: Any) -> Any:
+        fit = decorate(method)
+        known = signature(method).parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+
+        @wraps(fit)
+        def checked_fit(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            for name in kwargs:
+                if name not in known and not takes_any:
+                    accepted = ", ".join(list(known)[1:])
+                    raise TypeError(
+                        f"{type(owner).__name__}.{method.__name__}() got an unexpected keyword "
+                        f"argument {name!r}: it takes {accepted}."
+                    )
+            return fit(owner, *args, **kwargs)
+
+        return checked_fit
+
+    return decorated

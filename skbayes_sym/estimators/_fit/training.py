@@ -49,6 +49,16 @@ class Targets(NamedTuple):
     classes: Array | None = None
 
 
+def require_weights(weight: Array, largest: float) -> None:
+    """Refuse positive weights beyond ``largest`` or below its inverse."""
+    if len(weight) and not 1.0 / largest <= weight.min() <= weight.max() <= largest:
+        raise ValueError(
+            f"sample_weight lies between {weight.min():.3g} and {weight.max():.3g}: numbers "
+            f"from {1.0 / largest:g} to {largest:g} are in this arithmetic's range. Rescale "
+            "the weights, or give X as float64."
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Training:
     """Data that a method fits.
@@ -77,6 +87,8 @@ class Training:
             weight = check_sample_weight(
                 sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
             )
+        # Before anything is summed or averaged by weight, which would overflow.
+        require_weights(weight[weight > 0], LARGEST[torch.float64])
         present = weight > 0  # a row of zero weight is a row that isn't there
         X_present, y_present, positive = X_checked, y_checked, weight
         if not present.all():
@@ -219,12 +231,7 @@ class Training:
         """Refuse numbers whose squares leave the arithmetic's range."""
         largest = LARGEST[self.dtype]
         weight = self.rows.weight
-        if not 1.0 / largest <= weight.min() <= weight.max() <= largest:
-            raise ValueError(
-                f"sample_weight lies between {weight.min():.3g} and {weight.max():.3g}: numbers "
-                f"from {1.0 / largest:g} to {largest:g} are in this arithmetic's range. Rescale "
-                "the weights, or give X as float64."
-            )
+        require_weights(weight, largest)
         wide = np.abs(self.x_scaling.apply(self.rows.x_ends)).max(axis=0)
         remedy = "rescale it, or give X as float64."
         if wide.max() > largest:

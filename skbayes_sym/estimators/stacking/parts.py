@@ -140,11 +140,18 @@ class OfGiven(BasePredictor):
     def law(self, rows: Any) -> Any:
         if self.is_of_points:
             predicted = np.asarray(self.estimator.predict(rows), dtype=np.float64)
+            if predicted.shape not in {(num_samples(rows),), (num_samples(rows), 1)}:
+                raise ValueError(
+                    f"it predicts an array of shape {predicted.shape} for {num_samples(rows)} rows "
+                    "of one target."
+                )
             scaled = (predicted - self.mean_of_y).reshape(1, -1, 1) / self.scale_of_y
             loc = torch.as_tensor(scaled)
             return NormalMixture(loc, loc.new_zeros(1, 1, 1), loc.new_ones(1, 1, 1))
         unit = torch.tensor([self.scale_of_y], dtype=torch.float64).reciprocal()
         law = as_mixture(predictive(self.estimator, rows))
+        if law.loc.shape[-1] != 1:
+            raise ValueError(f"it predicts {law.loc.shape[-1]} targets, but y has one.")
         return law.in_units(-self.mean_of_y * unit, unit)
 
     def mean(self, rows: Any) -> Tensor:
@@ -153,8 +160,16 @@ class OfGiven(BasePredictor):
             return self.law(rows).mean()  # type: ignore[no-any-return]
         law = predictive(self.estimator, rows)
         scores = np.full((num_samples(rows), len(self.classes)), LEAST)
+        probabilities = np.asarray(law.proba(), dtype=np.float64)
+        # Rounding in single precision leaves sums up to 1e-5 away from one.
+        sums_to_one = np.allclose(probabilities.sum(1), 1.0, atol=1e-5)
+        if not sums_to_one or not (probabilities >= 0.0).all():
+            raise ValueError(
+                f"it predicts probabilities from {probabilities.min():.3g} to "
+                f"{probabilities.max():.3g} that aren't all positive with sum one."
+            )
         with np.errstate(divide="ignore"):
-            log_probs = np.log(law.proba()).clip(LEAST)
+            log_probs = np.log(probabilities).clip(LEAST)
         scores[:, np.searchsorted(self.classes, law.classes)] = log_probs
         return torch.as_tensor(scores)
 

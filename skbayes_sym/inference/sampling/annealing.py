@@ -50,6 +50,7 @@ from skbayes_sym.inference.sampling.kernels import (
 )
 from skbayes_sym.inference.sampling.warmup import PreconditionerAdaptation, RunningMoments, Window
 from skbayes_sym.models.networks.mlp import MLP
+from skbayes_sym.numerics.arguments import check_count, check_range
 from skbayes_sym.numerics.random import standard_normal
 
 # The minimal-norm integrator of two gradients a step (McLachlan 1995, "On the numerical integration
@@ -233,6 +234,12 @@ class Annealing:
     n_hot: int = 6000
     energy_error: tuple[float, float] = (1.5, 0.1)
     n_settle: int = 1000
+
+    def __post_init__(self) -> None:
+        check_count("n_adam", self.n_adam, 0)
+        check_count("n_hot", self.n_hot, 0)
+        check_range("energy_error", self.energy_error)
+        check_count("n_settle", self.n_settle, 0)
 
     @property
     def n_steps(self) -> int:

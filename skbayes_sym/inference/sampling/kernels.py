@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.inference.log_density import LogDensity, VariesInScale, gradient_of
+from skbayes_sym.numerics.arguments import check_count, check_positive, check_range
 from skbayes_sym.numerics.random import host_uniforms, standard_normal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
@@ -202,6 +203,14 @@ class HMC:
     max_leapfrog: int = 256
     least_step: float = 1.0
     domain: FundamentalDomain | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        check_positive("path_length", self.path_length)
+        low, high = check_range("jitter", self.jitter)
+        if low > high:
+            raise ValueError(f"jitter must be two increasing numbers, got {self.jitter!r}.")
+        check_count("max_leapfrog", self.max_leapfrog)
+        check_positive("least_step", self.least_step, 1.0)
 
     @property
     def mean_path(self) -> float:

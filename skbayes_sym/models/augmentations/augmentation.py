@@ -13,12 +13,12 @@ the half-widths reach. The half-widths are learned, so :math:`x'` is differentia
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from skbayes_sym.numerics.arguments import check_count, check_positive
 from skbayes_sym.numerics.machine import constant
 
 # Half-width before learning: at 0 the gradient vanishes, every family being even in eta.
@@ -405,14 +405,11 @@ class Invariances:
 
     def __post_init__(self) -> None:
         n, n_predict, rate = self.n_augmentations, self.n_predict_augmentations, self.learning_rate
-        if not (isinstance(n, Integral) and n >= 1):
-            raise ValueError(f"n_augmentations must be a positive integer, got {n!r}.")
-        if n_predict != "auto" and not (isinstance(n_predict, Integral) and n_predict >= 1):
-            raise ValueError(
-                f"n_predict_augmentations must be 'auto' or a positive integer, got {n_predict!r}."
-            )
-        if rate != "auto" and not (isinstance(rate, Real) and rate > 0):
-            raise ValueError(f"learning_rate must be 'auto' or a positive number, got {rate!r}.")
+        check_count("n_augmentations", n)
+        if not (isinstance(n_predict, str) and n_predict == "auto"):
+            check_count("n_predict_augmentations ('auto' or a number)", n_predict)
+        if not (isinstance(rate, str) and rate == "auto"):
+            check_positive("learning_rate ('auto' or a number)", rate)
 
 
 class _ByEvidence(NamedTuple):

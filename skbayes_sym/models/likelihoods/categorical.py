@@ -22,6 +22,7 @@ from skbayes_sym.models.likelihoods.likelihood import (
     logistic_nodes,
 )
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
+from skbayes_sym.numerics.arguments import check_count
 from skbayes_sym.numerics.gaussian import sobol_normal
 from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky
 from skbayes_sym.numerics.memory import rows_within
@@ -141,8 +142,7 @@ class Categorical(LabelLikelihood):
     n_points: int = 1024
 
     def __post_init__(self) -> None:
-        if self.n_points < 2:
-            raise ValueError(f"n_points must be at least 2, got {self.n_points!r}.")
+        check_count("n_points", self.n_points, 2)
 
     def constant_outputs(
         self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]

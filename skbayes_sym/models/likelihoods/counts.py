@@ -19,6 +19,7 @@ from skbayes_sym.models.likelihoods.likelihood import (
     leaf,
     logistic_nodes,
 )
+from skbayes_sym.numerics.arguments import check_flag, check_vector
 
 Floats = npt.NDArray[np.float64]
 
@@ -104,6 +105,10 @@ class NegativeBinomial(TargetLikelihood):
 
     log_dispersion: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     learn: bool = True
+
+    def __post_init__(self) -> None:
+        check_vector("log_dispersion", self.log_dispersion)
+        check_flag("learn", self.learn)
 
     @property
     def params(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf, isfinite, lgamma, log, pi
+from math import lgamma, log, pi
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +20,14 @@ from skbayes_sym.models.likelihoods.likelihood import (
     collapsed_weight,
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.numerics.arguments import (
+    check_flag,
+    check_number,
+    check_positive,
+    check_vector,
+    is_number,
+    shown,
+)
 from skbayes_sym.numerics.gaussian import gauss_hermite
 
 
@@ -40,6 +48,10 @@ class Gaussian(TargetLikelihood):
 
     log_noise: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     learn: bool = True
+
+    def __post_init__(self) -> None:
+        check_vector("log_noise", self.log_noise)
+        check_flag("learn", self.learn)
 
     @property
     def params(self) -> Tensor:
@@ -178,13 +190,9 @@ class Heteroscedastic(TargetLikelihood):
     least: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isfinite(self.log_std) or not (self.spread > 0.0 and isfinite(self.spread)):
-            raise ValueError(
-                "log_std must be finite and spread positive, got "
-                f"{self.log_std!r} and {self.spread!r}."
-            )
-        if not 0.0 <= self.least < inf:
-            raise ValueError(f"least must be finite and not negative, got {self.least!r}.")
+        check_number("log_std", self.log_std)
+        check_positive("spread", self.spread)
+        check_number("least", self.least, 0.0)
 
     def heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Means and log standard deviations (*B, N, T) of outputs (*B, N, 2 T)."""
@@ -418,8 +426,12 @@ class StudentT(TargetLikelihood):
     log_tail: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
 
     def __post_init__(self) -> None:
-        if self.df != "learn" and (isinstance(self.df, str) or not self.df > 0.0):
-            raise ValueError(f"df must be positive or 'learn', got {self.df!r}.")
+        check_vector("log_noise", self.log_noise)
+        check_vector("log_tail", self.log_tail)
+        check_flag("learn", self.learn)
+        is_learned = isinstance(self.df, str) and self.df == "learn"
+        if not is_learned and not (is_number(self.df) and float(self.df) > 0.0):
+            raise ValueError(f"df must be positive or 'learn', got {shown(self.df)}.")
 
     @property
     def _learns_df(self) -> bool:

@@ -16,6 +16,7 @@ from skbayes_sym.models.likelihoods.likelihood import (
     by_quadrature,
 )
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
+from skbayes_sym.numerics.arguments import check_flag, check_positive, check_vector
 from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite
 
 # Above these ends masses are numbers; below, and where the answer would be waited for, logarithms,
@@ -45,6 +46,11 @@ class Ordinal(LabelLikelihood):
     steps: Tensor
     noise_std: float = 1.0
     learn: bool = True
+
+    def __post_init__(self) -> None:
+        check_vector("steps", self.steps)
+        check_positive("noise_std", self.noise_std)
+        check_flag("learn", self.learn)
 
     @classmethod
     def of_shares(cls, y: Tensor, weight: Tensor, n_classes: int, noise_std: float) -> "Ordinal":
