@@ -5,7 +5,9 @@
 
 A call is drawn by its number and the seed: an estimator's fit with valid, extreme or wrong
 parameters and hostile data, a question to a fitted one, also after other parameters were set, more
-entries of a stream, or a function or Display. Files are in `saving/test_damage.py`.
+entries of a stream, or a function or Display. Two in five are of stacks, students, predictive
+distributions, acquisition, torch modules, rating lists, scorers and constructors. Files are in
+`saving/test_damage.py` and `saving/test_forged.py`.
 """
 
 import sys
@@ -15,21 +17,32 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from functools import cache
 from inspect import signature
+from io import BytesIO
 from linecache import getline
 from numbers import Integral
 from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 import torch
 from fits import FITS, MATRIX, SMALL
 from matplotlib import pyplot
-from sklearn.base import clone, is_classifier
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone, is_classifier
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import FitFailedWarning, NotFittedError
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.linear_model import BayesianRidge, LogisticRegression, Ridge
+from sklearn.model_selection import KFold
+from sklearn.multioutput import MultiOutputRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from sklearn.utils._param_validation import Interval, StrOptions
 
 import skbayes_sym as sk
+from skbayes_sym import acquisition, symmetry
 from skbayes_sym.inference.solvers import MAP, VI, Gibbs
 from skbayes_sym.models import Gaussian, HalfNormal, Normal, Poisson, StudentT
 from skbayes_sym.models.priors import ARD, LayerScales
@@ -479,9 +492,484 @@ def _drawn(display: Any, given: Mapping[str, Any]) -> Any:
     return display(**given).plot()
 
 
-def draw_call(seed: int, number: int) -> Call:
-    """The call of that number."""
+# Entry points beside the estimators ---------------------------------------------------------------
+
+
+class SmallNetwork(torch.nn.Module):
+    """A network of one's own, with a choice of widths."""
+
+    def __init__(self, n_inputs: int = 3, n_hidden: int = 4, n_outputs: int = 1) -> None:
+        super().__init__()
+        self.hidden = torch.nn.Linear(n_inputs, n_hidden)
+        self.outputs = torch.nn.Linear(n_hidden, n_outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outputs(torch.tanh(self.hidden(x)))
+
+
+class TwoColumns(RegressorMixin, BaseEstimator):
+    """Predicts two columns, whatever it was fitted to."""
+
+    def fit(self, X: Any, y: Any) -> "TwoColumns":
+        self.n_features_in_ = np.shape(X)[1]
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        return np.zeros((len(X), 2))
+
+
+class NegativeProbabilities(ClassifierMixin, BaseEstimator):
+    """Predicts probabilities that are none."""
+
+    def fit(self, X: Any, y: Any) -> "NegativeProbabilities":
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        return self.classes_[np.zeros(len(X), dtype=int)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        proba = np.full((len(X), len(self.classes_)), -0.5)
+        proba[:, 0] = 1.0 + 0.5 * (len(self.classes_) - 1)
+        return proba
+
+
+MEMBERS: dict[str, Callable[[], Any]] = {
+    "linear": lambda: "linear", "forest": lambda: "forest", "boosting": lambda: "boosting",
+    "process": lambda: "process", "Ridge": Ridge, "tree": DecisionTreeRegressor,
+    "LogisticRegression": LogisticRegression, "tree of classes": DecisionTreeClassifier,
+    "TwoColumns": TwoColumns, "NegativeProbabilities": NegativeProbabilities,
+    "linear model": sk.BayesianLinearRegressor, "linear classifier": sk.BayesianLinearClassifier,
+    "counts": lambda: sk.BayesianLinearRegressor("poisson"),
+    "pipeline": lambda: make_pipeline(StandardScaler(), Ridge()),
+    "a class": lambda: Ridge, "no member": lambda: "nonsense", "a number": lambda: 3.0,
+    "drop": lambda: "drop", "nothing": lambda: None,
+}  # fmt: skip
+STACK_SETTINGS: dict[str, list[Any]] = {
+    "cv": [2, 3, 0, 1, 10**6, "x", [], KFold(3), [(np.arange(6), np.arange(6, 12))], 2.5],
+    "max_seconds": [1e-9, 10**400, np.inf, -1.0, "x"], "warm_start": [True, False, "x"],
+    "n_jobs": [None, 1, 0], "random_state": [0, None, -1, "today"], "device": ["cpu", "tpu"],
+}  # fmt: skip
+
+
+def stack_call(rng: Draw) -> Call:
+    """A stack's fit, its predictions, and perhaps another fit with other members."""
+    kind = pick(rng, [sk.PredictiveStackingRegressor, sk.PredictiveStackingClassifier])
+    is_labels = kind is sk.PredictiveStackingClassifier
+    names = [pick(rng, MEMBERS) for _ in range(int(rng.integers(1, 4)))]
+    more = [pick(rng, MEMBERS) for _ in range(int(rng.integers(1, 3)))]
+    settings = {k: pick(rng, v) for k, v in STACK_SETTINGS.items() if rng.random() < 0.2}
+    ordinary = rng.random() < 0.5
+    x_name = pick(rng, ORDINARY_X if ordinary else INPUTS)
+    usual = ORDINARY_LABELS if is_labels else ["numbers", "counts", "ints", "constant"]
+    y_name = pick(rng, usual if ordinary or rng.random() < 0.6 else TARGETS)
+    w_name = pick(rng, WEIGHTS) if rng.random() < 0.25 else "none"
+    method = pick(rng, ["predict", "predict_uncertainty", "score", "predict_interval"])
+    if x_name in ("huge", "largest", "of many sizes"):
+        x_name = "rows"  # scikit-learn's trees and lines overflow
+    X, y, w = INPUTS[x_name](rng), TARGETS[y_name](rng), WEIGHTS[w_name](rng)
+    if x_name in ("one row", "two rows") and np.ndim(y) and len(y) == N:
+        y, w = y[: len(X)], None if w is None or np.ndim(w) == 0 else w[: len(X)]
+
+    def members(chosen: list[str]) -> list[tuple[str, Any]]:
+        return [(f"m{i}", MEMBERS[name]()) for i, name in enumerate(chosen)]
+
+    def run() -> Any:
+        stack = kind(members(names), **settings).fit(X, y, w)
+        if stack.warm_start:
+            stack.set_params(estimators=members(more)).fit(X, y, w)
+        if method == "score":
+            return stack.score(X, y)
+        question = getattr(stack, method, stack.predict)
+        return question(X)
+
+    text = ", ".join(f"{k}={_short(v)}" for k, v in settings.items())
+    return Call(f"{kind.__name__}({names}, {text}).fit({x_name}, {y_name}, {w_name}).{method}", run)
+
+
+@cache
+def distributions() -> dict[str, Any]:
+    """Everything that `predictive` returns, of twelve rows."""
+    rng = np.random.default_rng(0)
+    X, y = _rows(rng), rng.standard_normal(N)
+    transformed = TransformedTargetRegressor(
+        sk.BayesianLinearRegressor(), func=np.log, inverse_func=np.exp, check_inverse=False
+    )
+    scaled = TransformedTargetRegressor(sk.BayesianLinearRegressor(), transformer=StandardScaler())
+    models = {name: fitted(name) for name in FITTED if not name.startswith("factors")}
+    models |= {
+        "a transformed target": transformed.fit(X, np.exp(y)),
+        "a scaled target": scaled.fit(X, y),
+        "a pipeline": make_pipeline(StandardScaler(), sk.BayesianLinearRegressor()).fit(X, y),
+        "a normal": BayesianRidge().fit(X, y),
+        "a process": GaussianProcessRegressor().fit(X, y),
+        "classes of scikit-learn": LogisticRegression().fit(X, y > 0),
+        "a stack": sk.PredictiveStackingRegressor(
+            [("line", "linear"), ("ridge", Ridge())], random_state=0
+        ).fit(X, y),
+        "several targets": MultiOutputRegressor(BayesianRidge()).fit(X, np.column_stack([y, -y])),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = {}
+        for name, model in models.items():
+            rows = FITS[name].X[:N] if name in FITS else X
+            try:
+                found[name] = sk.predictive(model, rows)
+            except TypeError:  # no distribution: said in words, and tested elsewhere
+                continue
+    return found
+
+
+VALUES: list[Callable[[Draw], Any]] = [
+    lambda r: r.standard_normal(N), lambda r: r.standard_normal((N, 2)), lambda r: 0.5,
+    lambda r: r.standard_normal((5, N)), lambda r: r.standard_normal((5, 1)), lambda r: np.nan,
+    lambda r: np.full(N, np.inf), lambda r: np.full(N, 1e300), lambda r: np.full(N, -1e300),
+    lambda r: r.integers(0, 3, N), lambda r: ["low"] * N, lambda r: "low", lambda r: None,
+    lambda r: [], lambda r: r.standard_normal(N - 1), lambda r: r.standard_normal((N, 1)),
+    lambda r: np.zeros(N), lambda r: r.standard_normal(N).astype(object), lambda r: 1 + 2j,
+    lambda r: torch.zeros(N),
+]  # fmt: skip
+DISTRIBUTION_METHODS = (
+    "mean", "std", "var", "quantile", "ppf", "interval", "sample", "functions", "log_prob",
+    "logpdf", "pdf", "cdf", "sf", "crps", "uncertainty", "proba", "components", "__len__",
+    "__getitem__", "__repr__",
+)  # fmt: skip
+
+
+def distribution_call(rng: Draw) -> Call:
+    """A question to a predictive distribution."""
+    name = pick(rng, distributions())
+    law = distributions()[name]
+    method = pick(rng, [m for m in DISTRIBUTION_METHODS if hasattr(law, m)])
+    function = getattr(law, method)
+    given: dict[str, Any] = {}
+    if method == "__getitem__":
+        index = pick(rng, [0, -1, slice(0, 3), [0, 1], N, "a", 2.5, None, np.arange(N) > 3])
+        return Call(f"{name}: predictive[{_short(index)}]", lambda: repr(law[index]))
+    for argument, parameter in signature(function).parameters.items():
+        if parameter.default is not parameter.empty and rng.random() < 0.5:
+            continue
+        if argument == "y":
+            given[argument] = pick(rng, VALUES)(rng)
+        elif argument in ("q", "coverage"):
+            given[argument] = pick(rng, [*LEVELS, 0.9, [[0.1], [0.9]], 2.0, "a", 0.0, 1.0])
+        elif argument == "n":
+            given[argument] = pick(rng, COUNTS)
+        elif argument == "random_state":
+            given[argument] = pick(rng, SEEDS)
+    text = ", ".join(f"{k}={_short(v)}" for k, v in given.items())
+    # Quantiles and densities at the ends of the line are infinite.
+    is_log = method in ("log_prob", "logpdf")
+    is_extreme = method in ("quantile", "ppf", "interval", "pdf", "crps", "cdf", "sf")
+
+    def run() -> Any:
+        answer = function(**given)
+        return None if is_extreme and not np.isnan(np.asarray(answer)).any() else answer
+
+    return Call(f"{name}: predictive.{method}({text})", run, is_log=is_log)
+
+
+def acquisition_call(rng: Draw) -> Call:
+    """Which row to measure next: functions of a predictive distribution."""
+    function = pick(rng, [
+        acquisition.expected_improvement, acquisition.upper_confidence_bound,
+        acquisition.expected_information, acquisition.thompson, acquisition.batch,
+    ])  # fmt: skip
+    law = pick(rng, list(distributions().values()))
+    if rng.random() < 0.15:
+        law = pick(rng, [fitted(pick(rng, FITTED)), *ANYTHING])
+    given: dict[str, Any] = {}
+    for name, parameter in list(signature(function).parameters.items())[1:]:
+        is_needed = parameter.default is parameter.empty
+        if not is_needed and rng.random() < 0.5:
+            continue
+        choices: dict[str, list[Any]] = {
+            "best": [0.0, None, np.nan, np.inf, "x", 10**400, [1.0], 1e300],
+            "width": [0.0, 2.0, -1.0, None, "x", np.inf, 10**400, 1e300],
+            "n": [1, 2, N, *COUNTS], "n_draws": [2, 8, *COUNTS],
+            "maximize": [True, False, None, "x"], "random_state": SEEDS,
+        }  # fmt: skip
+        given[name] = pick(rng, choices[name])
+    text = ", ".join(f"{k}={_short(v)}" for k, v in given.items())
+
+    def run() -> Any:
+        answer = function(law, **given)
+        return None if np.ndim(answer) and np.isposinf(answer).any() else answer
+
+    return Call(f"{function.__name__}({_short(law)}, {text})", lambda: run(), is_log=True)
+
+
+@cache
+def students() -> dict[str, Any]:
+    """Students of a regressor and of a classifier."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {
+            name: sk.distill(fitted(name), FITS[name].X, random_state=0)
+            for name in ("linear-gaussian", "linear-labels")
+        }
+
+
+def student_call(rng: Draw) -> Call:
+    """A question to a student, or a file that may be none."""
+    name = pick(rng, students())
+    student = students()[name]
+    methods = ["predict", "predict_proba", "predict_quantiles", "log_predictive_density", "load"]
+    method = pick(rng, methods)
+    if method == "load":
+        content = pick(rng, [b"", b"PK\x03\x04", b"x" * 100, rng.bytes(300)])
+        return Call(
+            f"Student.load({_short(content)})", lambda: type(student).load(BytesIO(content))
+        )
+    kind = pick(rng, ORDINARY_X if rng.random() < 0.3 else INPUTS)
+    given: dict[str, Any] = {"X": INPUTS[kind](rng)}
+    if method == "predict_quantiles":
+        given["quantiles"] = pick(rng, [*LEVELS, 2.0, [-1.0]])
+    if method == "log_predictive_density":
+        given["y"] = TARGETS[pick(rng, TARGETS)](rng)
+    text = ", ".join([kind, *(_short(v) for k, v in given.items() if k != "X")])
+    question = getattr(student, method)
+    return Call(
+        f"student of {name}: {method}({text})", lambda: question(**given), is_log="log" in method
+    )
+
+
+MODULES: list[Callable[[], Any]] = [
+    SmallNetwork, lambda: SmallNetwork(1, 1, 1), lambda: SmallNetwork(3, 0, 1),
+    lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)),
+    lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4),
+                                torch.nn.Tanh(), torch.nn.Linear(4, 1)),
+    lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4),
+                                torch.nn.Linear(4, 1)),
+    lambda: SmallNetwork().double(), lambda: torch.nn.Tanh(), lambda: torch.nn.LazyLinear(3),
+    lambda: torch.nn.Sequential(), lambda: torch.nn.Linear(3, 2), lambda: None, lambda: 3.0,
+    lambda: SmallNetwork().requires_grad_(False), lambda: torch.nn.Dropout(0.5),
+    lambda: torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5),
+                                torch.nn.Linear(4, 1)),
+]  # fmt: skip
+EXAMPLES: list[Callable[[Draw], Any]] = [
+    lambda r: torch.zeros(2, 3), lambda r: torch.zeros(2, 3, dtype=torch.float64),
+    lambda r: torch.zeros(2, 1), lambda r: torch.zeros(3), lambda r: torch.zeros(0, 3),
+    lambda r: None, lambda r: _rows(r), lambda r: [torch.zeros(2, 3)], lambda r: "x",
+    lambda r: torch.full((2, 3), torch.nan), lambda r: torch.zeros(2, 3, dtype=torch.int64),
+]  # fmt: skip
+
+
+def _weights(rng: Draw, n: int) -> Any:
+    """Flat weights of a module: right, too few, too many, of another kind."""
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.as_tensor(rng.standard_normal(shape))
+
+    return pick(rng, [
+        draw(n), draw(n), draw(n), draw(2, n), draw(n).float(), draw(n + 1), draw(max(0, n - 1)),
+        draw(2 * n), draw(n).requires_grad_(), draw(n, 1),
+        torch.zeros(n, dtype=torch.int64), draw(n).numpy(), None, "x", draw(0), draw(2 * n)[::2],
+    ])  # fmt: skip
+
+
+def module_call(rng: Draw) -> Call:
+    """The symmetry of a torch module, and what is done with it."""
+    torch.manual_seed(0)
+    module = pick(rng, MODULES)()
+    other = pick(rng, [pick(rng, MODULES)(), deepcopy(module)])
+    example = torch.zeros(2, 3) if rng.random() < 0.6 else pick(rng, EXAMPLES)(rng)
+    buffers = pick(rng, [True, False, False, None])
+    what = pick(rng, ["symmetry_of", "act", "act_", "align", "sample", "report", "merge",
+                      "loss_barrier", "remove_symmetries"])  # fmt: skip
+    n = sum(p.numel() for p in module.parameters()) if _has_weights(module) else 5
+    theta, reference = _weights(rng, n), _weights(rng, n)
+    seed = pick(rng, [0, 1])
+    modules = pick(rng, [[module, other], [module], [], [module, None], module, None])
+
+    def run() -> Any:
+        if what == "merge":
+            return symmetry.merge(modules, example)
+        if what == "loss_barrier":
+            return sk.loss_barrier(_mean_square, module, other, n_points=3, example_input=example)
+        if what == "remove_symmetries":
+            return sk.remove_symmetries(theta, module=module, example_input=example)
+        if isinstance(module, torch.nn.Module):
+            module.eval()
+        group = symmetry.symmetry_of(module, example, buffers=buffers)
+        if what == "symmetry_of":
+            return group.log_order, repr(group)
+        if what == "report":
+            return group.report()
+        if what == "align":
+            return group.align(theta, reference)[0]
+        generator = torch.Generator().manual_seed(seed)
+        element = group.sample((), generator=generator)
+        return getattr(group, "act" if what == "sample" else what)(element, theta)
+
+    kind = module.__class__.__name__
+    text = f"{what}: {kind}, {_short(example)}, theta {_short(theta)}"
+    return Call(text, run)
+
+
+def _mean_square(module: Any) -> float:
+    with torch.no_grad():
+        return float(module(torch.ones(2, 3)).square().mean())
+
+
+def _has_weights(module: Any) -> bool:
+    return isinstance(module, torch.nn.Module) and not any(
+        isinstance(p, torch.nn.parameter.UninitializedParameter) for p in module.parameters()
+    )
+
+
+RATINGS: dict[str, Callable[[Draw], Any]] = {
+    **LISTS,
+    "a frame": lambda r: pd.DataFrame({"user": r.integers(0, 4, 12), "item": r.integers(0, 5, 12),
+                                       "rating": r.standard_normal(12)}),
+    "a frame of words": lambda r: pd.DataFrame({"user": list("aabbccddaabb"),
+                                                "item": list("xyzxyzxyzzyx"),
+                                                "rating": r.integers(1, 6, 12)}),
+    "a frame with time": lambda r: pd.DataFrame({"user": r.integers(0, 4, 12),
+                                                 "item": r.integers(0, 5, 12),
+                                                 "rating": r.standard_normal(12),
+                                                 "timestamp": np.arange(12)}),
+    "a frame without values": lambda r: pd.DataFrame({"user_id": r.integers(0, 4, 12),
+                                                      "book_id": r.integers(0, 5, 12)}),
+    "an empty frame": lambda r: pd.DataFrame({"user": [], "item": [], "rating": []}),
+    "None": lambda r: None, "a number": lambda r: 3.0, "words": lambda r: np.array([["a", "b"]]),
+    "a tuple of two": lambda r: ([0, 1], [1, 0]),
+}  # fmt: skip
+
+
+def rating_call(rng: Draw) -> Call:
+    """Splitters, cross-validation, recommendations and scorers of rating lists."""
+    kind = pick(rng, RATINGS)
+    X = RATINGS[kind](rng)
+    what = pick(rng, ["split", "cross_validate", "recommend", "scorer", "fit"])
+    splitter = {
+        k: pick(rng, v) for k, v in {
+            "n_splits": [2, 3, 1, 0, 100, None, "x", 2.5],
+            "by": ["entries", "rows", "time", "x", None],
+            "random_state": SEEDS, "shuffle": [True, False, "x"], "columns": [None, "x", ["user"]],
+        }.items() if k in signature(sk.model_selection.EntryKFold).parameters
+        and rng.random() < 0.4
+    }  # fmt: skip
+    recommend = {
+        k: pick(rng, v) for k, v in {
+            "rows": PLACES, "n": COUNTS, "exclude_seen": [True, None, "x"],
+            "by": ["mean", "ucb", "x", None], "n_draws": COUNTS, "random_state": SEEDS,
+        }.items() if rng.random() < 0.5
+    }  # fmt: skip
+    metric = pick(rng, ["ndcg", "precision", "recall", "map", "hit_rate", "x", None, 3, ["ndcg"]])
+    length = pick(rng, [10, 1, *COUNTS])
+    relevant = pick(rng, [None, 0.0, np.nan, "x", 1e300])
+    scoring = pick(rng, ["r2", "log_density", "x", None, 3, ["r2"]])
+    model = fitted(pick(rng, [n for n in FITTED if n.startswith("factors")]))
+
+    def run() -> Any:
+        if what == "split":
+            folds = list(sk.model_selection.EntryKFold(**splitter).split(X))
+            return [len(train) + len(test) for train, test in folds]
+        if what == "cross_validate":
+            short = clone(SMALL[STREAMED]).set_params(**FAST[STREAMED])
+            return sk.model_selection.cross_validate_entries(short, X, cv=2, scoring=scoring)
+        if what == "recommend":
+            return repr(model.recommend(**recommend))  # lists are padded with NaN
+        if what == "scorer":
+            return sk.model_selection.RankingScorer(metric, length, relevant)(model, X)
+        return clone(SMALL[STREAMED]).set_params(**FAST[STREAMED]).fit(X).reconstruct()
+
+    words = {
+        "split": splitter, "recommend": recommend, "scorer": (metric, length, relevant),
+    }.get(what, scoring)  # fmt: skip
+    return Call(f"ratings {what}({kind}, {_short(words)})", run, is_log=True)
+
+
+SCORED = ("linear-gaussian", "linear-labels", "vi-regressor", "ensemble-classifier")
+
+
+def scorer_call(rng: Draw) -> Call:
+    """A scorer of a fitted model, or a comparison of models."""
+    name = pick(rng, SCORED)
+    scoring = pick(rng, ["log_density", "neg_crps", "neg_pinball", "evidence", "x", None, 3])
+    quantile = pick(rng, [None, None, 0.5, "a", 2.0, np.nan, [0.5]])
+    x_kind, y_kind = pick(rng, INPUTS), pick(rng, TARGETS)
+    X, y = INPUTS[x_kind](rng), TARGETS[y_kind](rng)
+    what = pick(rng, ["scorer", "QuantileOf", "compare_models"])
+    wrapped = pick(rng, [sk.BayesianLinearRegressor(), None, 3.0, Ridge(), sk.Adam])
+    unfitted = SMALL["BayesianLinearRegressor"]
+    models = pick(
+        rng, [[fitted(name)], {"a": fitted(name)}, {"a": unfitted}, {}, None, {"a": None}]
+    )
+
+    def run() -> Any:
+        if what == "scorer":
+            return sk.model_selection.get_scorer(scoring, quantile=quantile)(fitted(name), X, y)
+        if what == "QuantileOf":
+            chosen = 0.5 if quantile is None else quantile
+            return sk.model_selection.QuantileOf(wrapped, chosen).fit(X, y).predict(X)
+        return sk.model_selection.compare_models(models, X, y, cv=2)
+
+    text = f"{what}({scoring}, {_short(quantile)}, {_short(wrapped)})({name}, {x_kind}, {y_kind})"
+    return Call(text, run, is_log=True)
+
+
+OBJECTS = [
+    *(getattr(sk, name) for name in (
+        "HMC", "Adam", "Annealing", "Chains", "EvidenceAdam", "GaussNewton", "ModeWeights",
+        "Symmetrized", "Updates", "VariationalAdam",
+    )),
+    *(value for name, value in ((n, getattr(sk.models, n)) for n in sk.models.__all__)
+      if isinstance(value, type)),
+    VI, Gibbs, MAP, sk.model_selection.EntryKFold, sk.model_selection.QuantileOf,
+]  # fmt: skip
+# Protocols and bases of one's own classes aren't made.
+OBJECTS = [
+    kind for kind in OBJECTS
+    if not getattr(kind, "_is_protocol", False)
+    and kind.__name__ not in ("Likelihood", "TargetLikelihood", "LabelLikelihood", "Prior")
+]  # fmt: skip
+
+
+def object_call(rng: Draw) -> Call:
+    """A constructor of an object that estimators take, and a fit with it."""
+    kind = pick(rng, OBJECTS)
+    try:
+        parameters = signature(kind).parameters
+    except (TypeError, ValueError):
+        parameters = {}
+    given = {
+        name: pick(rng, ANYTHING) for name, p in parameters.items()
+        if name not in _SKIP and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        and (p.default is p.empty or rng.random() < 0.4)
+    }  # fmt: skip
+    target = pick(rng, ["LaplaceRegressor", "SymmetrizedVIRegressor", "BayesianLinearRegressor",
+                        "DeepEnsembleRegressor", "SymVIMatrixFactorization"])  # fmt: skip
+    slots = [s for s in ("likelihood", "prior", "optimizer", "solver", "noise_std")
+             if s in SMALL[target].get_params()]  # fmt: skip
+    slot = pick(rng, slots)
+
+    def run() -> Any:
+        value = kind(**given)
+        repr(value)
+        model = clone(SMALL[target]).set_params(**{**FAST[target], slot: value})
+        if not hasattr(model, "predict"):
+            return model.fit(MATRIX[:N, :4])
+        X = _rows(np.random.default_rng(0))
+        return model.fit(X, X[:, 0]).predict(X)
+
+    text = ", ".join(f"{k}={_short(v)}" for k, v in given.items())
+    return Call(f"{target}({slot}={kind.__name__}({text}))", run)
+
+
+ENTRY_POINTS = (
+    stack_call, distribution_call, distribution_call, acquisition_call, student_call, module_call,
+    rating_call, scorer_call, object_call,
+)  # fmt: skip
+
+
+def draw_call(seed: int, number: int, entry_points: float = 0.4) -> Call:
+    """The call of that number; ``entry_points``: fraction beside the estimators' own."""
     rng = np.random.default_rng([seed, number])
+    if rng.random() < entry_points:
+        return pick(rng, ENTRY_POINTS)(rng)
     kinds = [fit_call, fit_call, question_call, question_call, function_call, changed_call]
     kind = stream_call if rng.random() < 0.1 else pick(rng, kinds)
     return kind(rng)
@@ -571,11 +1059,13 @@ def judge(call: Call) -> str | None:
     return None
 
 
-def findings(n_calls: int, seed: int = 0, slow: float = 20.0) -> list[Finding]:
-    """Of that many calls."""
+def findings(
+    n_calls: int, seed: int = 0, slow: float = 20.0, entry_points: float = 0.4
+) -> list[Finding]:
+    """Of that many calls; ``entry_points`` as of `draw_call`."""
     found = []
     for number in range(n_calls):
-        call, began = draw_call(seed, number), process_time()
+        call, began = draw_call(seed, number, entry_points), process_time()
         torch.manual_seed(0)
         problem = judge(call)
         if problem is None and process_time() - began > slow:
