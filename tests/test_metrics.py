@@ -56,3 +56,9 @@ def test_classes_that_nobody_observed():
         expected_calibration_error(["a", "b"], proba)
     found = expected_calibration_error(["a", "b"], proba, labels=["a", "b", "c"])
     assert found == pytest.approx(0.5 * 0.5 + 0.5 * 0.7)
+
+
+def test_a_bin_holds_its_upper_end():
+    """Bins are (0, 1/2] and (1/2, 1]: confidences of 0.5 and 0.9 don't cancel."""
+    proba = [[0.5, 0.5], [0.9, 0.1]]
+    assert expected_calibration_error([0, 1], proba, labels=[0, 1], n_bins=2) == pytest.approx(0.7)

@@ -96,3 +96,17 @@ def test_mistakes():
         ARD(shape=0.0).bind(NETWORK.layout)
     with pytest.raises(ValueError, match="26 parameters, the network has 8"):
         LayerScales().bind(NETWORK.layout).bind(MLP(3, (), 2, TANH).layout)
+
+
+def test_collapsed_draws_are_those_of_their_density():
+    """Precisions are Gamma distributed with mean ``1 / reference_variance``, for three groups sizes.
+
+    A weight is then ``sqrt(reference_variance)`` times a Student-t variable of ``2 shape`` degrees
+    of freedom, which a Kolmogorov-Smirnov test compares with.
+    """
+    prior = LayerScales(shape=3.0).bind(NETWORK.layout)
+    draws = prior.collapsed().sample(2000, generator=torch.Generator().manual_seed(0))
+    for group in range(prior.n_groups):
+        first = int((prior.group == group).nonzero()[0])
+        z = draws[:, first] / float(prior.reference_variance[group]) ** 0.5
+        assert stats.kstest(z.numpy(), stats.t(2 * 3.0).cdf).pvalue > 1e-4

@@ -257,7 +257,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         It draws the quasi-Monte Carlo points; "bernoulli" uses none.
     verbose : as in every estimator
     variance_scale : "loo" or float, default="loo"
-        Factor on the variance of the logits in predictions; "loo" takes that of 0, 0.1, 0.3, 1 and
+        Factor on the variance of the logits in predictions; "loo" takes that of 0.1, 0.3, 1 and
         3 whose predictions of left-out rows are best, approximately; 1 is the posterior's own, and
         what "loo" is where ``likelihood`` is an object of one output.
 

@@ -55,6 +55,9 @@ class LinearPredictor(BasePredictor):
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         weights = self.posterior.sample(n, generator=generator).to(self.offset)
+        # Functions have the variance that `law` gives to the outputs.
+        loc = torch.as_tensor(self.posterior.loc).to(self.offset).flatten()
+        weights = loc + self.variance_scale**0.5 * (weights - loc)
         weights = weights.unflatten(-1, (len(self.offset), -1))  # of every output
         outputs = torch.einsum("sck,nk->snc", weights, x.double()) + self.offset
         if self.levels is None:

@@ -120,7 +120,7 @@ def test_left_out_losses_are_those_of_refits(monkeypatch, n_classes):
     assert found.variance_scale_ == min(of_all, key=of_all.get)
     of_some = seen["losses"][:, ::4].mean(dim=1).tolist()
     approximate = dict(zip(VARIANCE_SCALES, of_some, strict=True))
-    for scale in (0.0, 1.0):
+    for scale in (0.1, 1.0):
         one = clone(CLF).set_params(variance_scale=scale)
         losses = []
         for i in range(0, len(x), 4):
@@ -140,6 +140,26 @@ def test_a_given_scale_multiplies_the_variance():
     at_mean = clone(CLF).set_params(variance_scale=0.0).fit(X, y)
     logit = X @ at_mean.coef_[0] + at_mean.intercept_[0]
     np.testing.assert_allclose(at_mean.predict_proba(X)[:, 1], 1.0 / (1.0 + np.exp(-logit)))
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("scale", [0.1, 3.0])
+def test_functions_have_the_scaled_variance(scale, n_classes):
+    """The average of functions is the predicted probability, within the error of the draws."""
+    y = np.minimum(Y, n_classes - 1)
+    clf = clone(CLF).set_params(variance_scale=scale, prior=1.0).fit(X, y)
+    n = 4000
+    functions = clf.sample_f(X, n, random_state=0)
+    # A probability has a standard deviation of at most 1/2; 0.005 for quasi-Monte Carlo points.
+    error = np.abs(functions.mean(axis=-1) - clf.predict_proba(X)).max()
+    assert error < 4.5 * 0.5 / n**0.5 * min(1.0, scale**0.5) + 0.005
+
+
+def test_the_chosen_scale_leaves_epistemic_uncertainty():
+    X, y = load_iris(return_X_y=True)
+    clf = BayesianLinearClassifier(random_state=0).fit(X[::6], y[::6])
+    assert clf.variance_scale_ >= 0.1
+    assert clf.predict_uncertainty(X).epistemic.max() > 1e-3
 
 
 def test_a_likelihood_of_one_s_own_keeps_the_posterior_s_variance():
