@@ -99,7 +99,7 @@ def test_mistakes():
 
 
 def test_collapsed_draws_are_those_of_their_density():
-    """Precisions are Gamma distributed with mean ``1 / reference_variance``, for three groups sizes.
+    """Precisions are Gamma distributed with mean ``1 / reference_variance``.
 
     A weight is then ``sqrt(reference_variance)`` times a Student-t variable of ``2 shape`` degrees
     of freedom, which a Kolmogorov-Smirnov test compares with.

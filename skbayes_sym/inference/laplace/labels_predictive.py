@@ -112,8 +112,8 @@ def _refined(problem: LabelsEvidence, mode: Modes, n_steps: int) -> tuple[Tensor
     return theta[0], system.cholesky()[0], symmetric_root(spread)
 
 
-# Without 0, at which functions would have no epistemic uncertainty: leave-one-out losses of few rows
-# can't tell it from a small factor.
+# Without 0, at which functions would have no epistemic uncertainty: leave-one-out losses of few
+# rows can't tell it from a small factor.
 VARIANCE_SCALES = (0.1, 0.3, 1.0, 3.0)
 
 
