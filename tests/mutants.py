@@ -101,6 +101,8 @@ MUTANTS = [
         ("signs - 0.5 * square.unsq", "signs - square.unsq"),
         ("log_terms.softmax(0) * spread / n.sqrt()", "log_terms.softmax(0) * spread / n"),
         ("dtype=torch.float64) + means", "dtype=torch.float64) - means")),
+    *planted("estimators/stacking/kinds.py", "estimators/stacking/test_stacks.py",
+        ("collect_warnings(), fit_deadline(task.deadline),", "collect_warnings(),")),
     *planted("estimators/_fit/run.py", "estimators/_fit/test_run.py",
         ("_deadline.set(min(seconds, _deadline.get()))", "_deadline.set(seconds)"),
         ("monotonic() > _deadline.get()", "False")),

@@ -400,6 +400,13 @@ def test_a_warm_start_fits_members_that_are_new_or_changed():
     assert set(reg.weights_) == {"line"}
 
 
+def test_networks_end_with_the_block_in_which_the_deadline_passes():
+    """Networks are fitted by another estimator, which stops on any version of scikit-learn."""
+    late = replace(NUMBERS, deadline=0.0)
+    pool = Networks()._fitted(late, {"hidden_layer_sizes": (2,), "n_modes": 2})
+    assert pool.stop_reason_ == "callback"
+
+
 @pytest.mark.long
 def test_a_warm_start_fits_again_what_counted_until_there_are_half_as_many_rows_again():
     members = [("line", "linear"), ("trees", "forest"), ("smooth", "process")]
