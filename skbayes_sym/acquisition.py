@@ -58,7 +58,8 @@ def expected_improvement(law: Any, best: float, *, maximize: bool = True) -> Arr
     mean, std = _function(law)
     best = check_number("best", best)
     gain = mean - best if maximize else best - mean
-    with np.errstate(divide="ignore", invalid="ignore"):
+    # Far from the best value z overflows when squared: the normal density is zero there.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         z = gain / std
         value = gain * ndtr(z) + std * np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
     return np.where(std > 0.0, value, np.maximum(gain, 0.0))

@@ -229,3 +229,9 @@ def test_scikit_optimize_takes_the_estimator():
         n_calls=8, n_initial_points=5, acq_func="LCB", acq_optimizer="sampling", random_state=0,
     )  # fmt: skip
     assert isinstance(found.models[-1], BayesianLinearRegressor)
+
+
+def test_a_best_value_out_of_reach_has_no_improvement():
+    assert not acquisition.expected_improvement(LAW, 1e300).any()
+    far = acquisition.expected_improvement(LAW, -1e300)
+    np.testing.assert_allclose(far, 1e300)
