@@ -1,21 +1,20 @@
-r"""Predictions that integrate over the level of the noise, where few rows determine it.
+r"""Integrate predictions over the noise level of small samples.
 
-With few rows, weights explain nearly all of the targets' variance, and the noise that maximises the
-evidence may be anything down to 0. So its standard deviation :math:`\sigma` gets the prior of the
-absolute value of Student's t with W - 1 (at least 2) degrees of freedom for rows of total weight W,
-whose scale is twice the targets' sample standard deviation s. With the residual sum of squares R
-and the :math:`\nu` rows that the weights leave over, its posterior is
+With few rows a model explains nearly all of the targets' variance, and the noise level that
+maximises the evidence can be arbitrarily small. The standard deviation :math:`\sigma` of the noise
+therefore has a half-t prior. Its degrees of freedom are :math:`d = \max(W - 1, 2)` for rows of total
+weight W, and its scale is twice the sample standard deviation s of the targets. With the residual
+sum of squares R and :math:`\nu` residual degrees of freedom, the posterior is
 
-.. math:: p(\sigma \mid y) \propto \Big(1 + \frac{\sigma^2}{4 s^2 (W - 1)}\Big)^{-W / 2}
+.. math:: p(\sigma \mid y) \propto \Big(1 + \frac{\sigma^2}{4 s^2 d}\Big)^{-(d + 1) / 2}
           \sigma^{-\nu} e^{-R / 2 \sigma^2} .
 
-The degrees of freedom are those with which s is known: of two rows it may be far too small. The
-predictive distribution is then close to Student's t. Here it is a mixture of nine normals: the
-posterior is divided into cells of given probability, each of which has its own mean variance, so
-that the total variance is exact. Beyond `MAX_FREEDOMS` the mixture can't be told from one normal.
+The predictive distribution is close to a Student's t distribution. It is represented as a mixture
+of nine normals: the posterior is divided into cells of fixed probability, each with the mean
+variance of its cell, so that the total variance is exact. With more than `MAX_FREEDOMS` residual
+degrees of freedom the mixture is indistinguishable from one normal distribution.
 
-With a scale of 1.5 instead of 2, 90 % intervals of a linear model hold less than 85 % of new
-targets after three or two rows (`asv_bench/studies/few_rows.py`).
+`asv_bench/studies/few_rows.py` measures the coverage of the resulting intervals.
 """
 
 from dataclasses import replace
