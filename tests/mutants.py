@@ -429,8 +429,13 @@ MUTANTS = [
     *planted(
         "estimators/factorization/side_features.py", "estimators/factorization/test_ratings.py",
         ("safe_indexing(self.table, order[place])", "safe_indexing(self.table, place)")),
+    *planted("estimators/target_transformation.py", "estimators/test_predictive.py",
+        ("-np.log(y), _HALF),\n    np.exp2", "np.log(y), _HALF),\n    np.exp2")),
+    *planted("models/predictive_mixtures.py", "estimators/stacking/test_own_distributions.py",
+        ("self.base.cdf(counts.clamp_min(0.0) + 0.5)", "self.base.cdf(counts.clamp_min(0.0))"),
+        ("torch.where(counts == 0.0, -torch.inf, lower)", "lower")),
     *planted("estimators/factorization/entry_law.py", "estimators/factorization/test_ratings.py",
-        ("(self.labels[1:] > y)", "(self.labels[1:] >= y)")),
+        ("return (distance - spread)", "return (distance + spread)")),
     *planted(
         "estimators/factorization/matrix_factorization.py",
         "estimators/factorization/test_ratings.py",

@@ -41,6 +41,27 @@ from skbayes_sym.numerics.random import generator_from
 _HOST = torch.device("cpu")
 
 
+def observed_codes(classes: Array, labels: Any) -> tuple[Array, Array]:
+    """Columns of labels among the sorted classes, and whether they are known at all.
+
+    Raises a ValueError of missing labels, and a TypeError of labels of another kind.
+    """
+    labels = np.asarray(labels)
+    with numbers_due("y"):
+        assert_all_finite(labels.ravel(), input_name="y")
+    try:
+        codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1)
+        is_word = {(array.dtype.kind in "US") for array in (classes, labels) if array.size}
+        if len(is_word) > 1 and "O" not in {classes.dtype.kind, labels.dtype.kind}:
+            raise TypeError("words and numbers have no common order")
+    except TypeError as error:
+        raise TypeError(
+            f"y must hold labels of one kind, as those of fit ({classes.tolist()}), got "
+            f"{shown(labels.tolist())}."
+        ) from error
+    return codes, np.asarray(classes[codes] == labels)
+
+
 class BayesianClassifierMixin(ClassifierMixin):
     """Everything a classifier predicts."""
 
@@ -145,16 +166,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         labels = np.asarray(y).ravel()
         if len(labels) != n_rows:
             raise ValueError(f"X has {n_rows} rows and y {len(labels)}: they must match.")
-        with numbers_due("y"):
-            assert_all_finite(labels, input_name="y")
-        try:
-            codes = np.searchsorted(self.classes_, labels).clip(0, len(self.classes_) - 1)
-        except TypeError as error:
-            raise TypeError(
-                f"y must hold labels of one kind, as those of fit ({self.classes_.tolist()}), got "
-                f"{shown(labels.tolist())}."
-            ) from error
-        return codes, self.classes_[codes] == labels
+        return observed_codes(self.classes_, labels)
 
     @property
     def _observation(self) -> Likelihood:

@@ -181,6 +181,16 @@ class BayesianRegressorMixin(RegressorMixin):
         enabled = scales and is_standardized(self.standardize, "y")
         return target_scaling(rows, enabled=enabled)
 
+    @property
+    def _has_normal_components(self) -> bool:
+        """Whether predictive distributions are mixtures of normals."""
+        return bool(self._observation.kind == "normal")
+
+    @property
+    def _predicts_counts(self) -> bool:
+        """Whether predictive distributions are of whole numbers."""
+        return bool(self._observation.is_discrete)
+
     def _default_likelihood(self, data: Training) -> Likelihood:
         return gaussian_noise(self.noise_std, data)
 
@@ -347,7 +357,7 @@ class BayesianRegressorMixin(RegressorMixin):
         parts = [covariance_part(len(rows), len(self.y_scale_))]
         require_memory(parts, _HOST, task="return_cov=True")
         with prediction():
-            x = torch.cat(list(self._input_blocks(rows)))
+            x = self._whole_input(rows)
             covariance = self._predictor(x).covariance(x)
             if covariance is None:
                 raise ValueError(
@@ -361,6 +371,10 @@ class BayesianRegressorMixin(RegressorMixin):
         functions[diagonal, diagonal] += noise
         warn_of_infinite_rows(functions)
         return self._shaped(mean), self._shaped(functions)
+
+    def _whole_input(self, rows: Any) -> Any:
+        """Inputs of a question as the predictor takes them, all rows at once."""
+        return torch.cat(list(self._input_blocks(rows)))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R^2 of `predict`, the mean over targets."""

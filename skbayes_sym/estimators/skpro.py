@@ -12,7 +12,8 @@ from skpro.distributions.base import BaseDistribution
 from skpro.regression.base import BaseProbaRegressor
 
 from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.predictive import as_mixture, predictive
+from skbayes_sym.estimators.distributions import Quadrature
+from skbayes_sym.estimators.predictive import as_targets, predictive
 from skbayes_sym.models.predictive_mixtures import NormalMixture, invert_cdf
 
 
@@ -105,6 +106,94 @@ def _mean_distance(mean: Array, std: Array) -> Array:
     return np.asarray(2.0 * std * norm.pdf(z) + mean * (2.0 * ndtr(z) - 1.0))
 
 
+class Predictions(BaseDistribution):
+    """A predictive distribution of one target as one of skpro, with its own density and quantiles.
+
+    Parameters
+    ----------
+    law : PredictiveDistribution
+        Of shape (n_samples,).
+    index, columns : Index
+        Names of the rows, and of the one target.
+    """
+
+    _tags = {
+        "capabilities:approx": ["pdfnorm"],
+        "capabilities:exact": ["mean", "var", "energy", "pdf", "log_pdf", "cdf", "ppf"],
+        "distr:measuretype": "continuous",
+        "distr:paramtype": "nonparametric",
+        "broadcast_init": "off",
+    }
+
+    def __init__(self, law: Any, index: Any = None, columns: Any = None) -> None:
+        self.law = law
+        super().__init__(index=index, columns=columns)
+
+    def _iat(self, rowidx: Any = None, colidx: Any = None) -> "Predictions":
+        return type(self)(self.law[[rowidx]])
+
+    def _subset_params(self, rowidx: Any, colidx: Any, coerce_scalar: bool = False) -> Any:
+        return {"law": self.law if rowidx is None else self.law[rowidx]}
+
+    def _shaped(self, values: Array) -> Any:
+        return np.reshape(values, (-1, 1)) if self.ndim else float(np.reshape(values, -1)[0])
+
+    def _mean(self) -> Any:
+        return self._shaped(self.law.mean())
+
+    def _var(self) -> Any:
+        return self._shaped(self.law.var())
+
+    def _log_pdf(self, x: Array) -> Any:
+        return self._shaped(self.law.log_prob(np.reshape(x, -1)))
+
+    def _pdf(self, x: Array) -> Any:
+        return np.exp(self._log_pdf(x))
+
+    def _cdf(self, x: Array) -> Any:
+        return self._shaped(self.law.cdf(np.reshape(x, -1)))
+
+    def _ppf(self, p: Array) -> Any:
+        """Quantiles at a level per row: by the levels that differ."""
+        levels, which = np.unique(np.reshape(p, -1), return_inverse=True)
+        inside = (levels > 0.0) & (levels < 1.0)
+        values = np.where(levels > 0.0, np.inf, -np.inf) + np.zeros((len(self.law), 1))
+        values[:, inside] = self.law.quantile(levels[inside])
+        return self._shaped(values[np.arange(len(self.law)), which])
+
+    def _energy_self(self) -> Any:
+        """E|Y - Y'| = 2 E[Y (2 F(Y) - 1)]."""
+        mean = self.law.mean()
+        values, weights, cdf = Quadrature(self.law).nodes(mean[:, None])
+        distance = 2.0 * (weights * (2.0 * cdf - 1.0) * (values - mean[:, None])).sum(axis=0)
+        return distance[:, 0] if self.ndim else float(distance[0, 0])
+
+    def _energy_x(self, x: Array) -> Any:
+        score = self.law.crps(np.reshape(x, -1))
+        return (score if self.ndim else float(score[0])) + 0.5 * self._energy_self()
+
+
+class CountPredictions(Predictions):
+    """The same of counts, which have probabilities."""
+
+    _tags = {
+        "capabilities:exact": ["mean", "var", "energy", "pmf", "log_pmf", "cdf", "ppf"],
+        "distr:measuretype": "discrete",
+    }
+
+    def _log_pmf(self, x: Array) -> Any:
+        return super()._log_pdf(x)
+
+    def _pmf(self, x: Array) -> Any:
+        return np.exp(self._log_pmf(x))
+
+    def _log_pdf(self, x: Array) -> Any:
+        return np.full(np.shape(x), -np.inf)
+
+    def _pdf(self, x: Array) -> Any:
+        return np.zeros(np.shape(x))
+
+
 class BayesianSkpro(BaseProbaRegressor):
     """A model as skpro's, with the whole mixture that it predicts.
 
@@ -121,7 +210,7 @@ class BayesianSkpro(BaseProbaRegressor):
     Notes
     -----
     ``predict_proba`` has exact densities, quantiles and energies, so that skpro's scores are those
-    of this package. A distribution without normal components is 50 narrow normals at its quantiles.
+    of this package.
 
     Examples
     --------
@@ -148,8 +237,12 @@ class BayesianSkpro(BaseProbaRegressor):
     def _predict(self, X: DataFrame) -> DataFrame:
         return DataFrame(self.estimator_.predict(X), index=X.index, columns=self._columns)
 
-    def _predict_proba(self, X: DataFrame) -> NormalMixtures:
-        law = as_mixture(predictive(self.estimator_, X))
+    def _predict_proba(self, X: DataFrame) -> "NormalMixtures | Predictions":
+        distribution = predictive(self.estimator_, X)
+        if not distribution.has_normal_components:
+            kind = CountPredictions if distribution.is_discrete else Predictions
+            return kind(distribution, X.index, self._columns)
+        law: Any = as_targets(distribution)
         weights, means, scales = (a.numpy() for a in (law.weights, law.loc, law.scales))
         columns: Index = self._columns
         return NormalMixtures(weights, means[..., 0].T, scales[..., 0].T, X.index, columns)

@@ -55,7 +55,7 @@ from skbayes_sym.inference.noise_levels import (
     with_surprises,
 )
 from skbayes_sym.inference.predictor import BasePredictor, NetworkComponents, Predictor
-from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture, PooledTargets
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.numerics.random import generator_from
 
@@ -549,11 +549,37 @@ class PooledPredictor(BasePredictor):
             parts[k].drawn(x, m, generator=generator) for k, m in enumerate(counts) if m
         ]
         order = which.argsort(stable=True).argsort().to(x.device)
+        if not all(isinstance(law, CategoricalMixture | NormalMixture) for law in laws):
+            return PooledDraws(laws, order)
         if isinstance(laws[0], CategoricalMixture):
             return CategoricalMixture(torch.cat([law.log_probs for law in laws])[order])
         loc = torch.cat([law.loc for law in laws])[order]
         noise = torch.cat([law.noise_variance.expand_as(law.loc) for law in laws])[order]
         return NormalMixture(loc, torch.zeros_like(loc[:, :1]), noise)
+
+
+class PooledDraws:
+    """Draws of several parts, some of which aren't made of normals, in the order of the draws.
+
+    Parameters
+    ----------
+    laws : sequence
+        What the parts' ``drawn`` returned.
+    order : Tensor of shape (n,)
+        Place of every draw among theirs.
+    """
+
+    def __init__(self, laws: Sequence[Any], order: Tensor) -> None:
+        self._laws, self._order = laws, order
+
+    @property
+    def means(self) -> Tensor:
+        """Noise-free functions, (n, N, 1)."""
+        return torch.cat([law.means for law in self._laws])[self._order]
+
+    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+        """Targets, (n, N, 1)."""
+        return torch.cat([law.sample_of_draws(rng) for law in self._laws])[self._order]
 
 
 @dataclass(frozen=True, eq=False)
@@ -564,12 +590,13 @@ class ShapedPredictor(BasePredictor):
     noise: NoiseShape | None
     floor: float = 0.0
 
-    def law(self, x: Tensor) -> NormalMixture:
-        law: Any = self.base.law(x)
-        return self.shaped(law)
+    def law(self, x: Tensor) -> Any:
+        return self.shaped(self.base.law(x))
 
-    def shaped(self, law: NormalMixture) -> NormalMixture:
-        """A law of the base with this noise."""
+    def shaped(self, law: Any) -> Any:
+        """A law of the base with this noise; one that isn't made of normals as it is."""
+        if not isinstance(law, NormalMixture):
+            return law
         law = law if self.noise is None else self.noise.shaped(law)
         return _floored(law, self.floor)
 
@@ -579,11 +606,13 @@ class ShapedPredictor(BasePredictor):
     def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
         return self.base.networks(x)
 
-    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Any:
         """Distribution given each of ``n`` functions: every row's noise is in one of its states."""
         # States have a stream of their own: functions don't depend on the rows that are asked for.
         stream = generator_from(int(torch.randint(2**62, (), generator=generator)))
         law: Any = self.base.drawn(x, n, generator=generator)
+        if not isinstance(law, NormalMixture):
+            return law
         noise = law.noise_variance
         if self.noise is not None:
             (narrow, wide), (_, share) = self.noise.states
@@ -602,6 +631,9 @@ class ShapedPredictor(BasePredictor):
 def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:
     """Mixture of mixtures of one kind in the proportions ``shares``, whose sum doesn't matter."""
     every: Sequence[Any] = laws
+    if not all(isinstance(law, NormalMixture | CategoricalMixture) for law in laws):
+        total = sum(shares)
+        return PooledTargets(laws, [share / total for share in shares])  # type: ignore[arg-type, return-value]
     is_of_labels = isinstance(laws[0], CategoricalMixture)
     log_weights = []
     for law, share in zip(every, shares, strict=True):

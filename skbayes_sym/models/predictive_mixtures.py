@@ -9,7 +9,7 @@ targets or counts, `CategoricalMixture`. Everything a user asks for is a functio
 (Gneiting & Raftery 2007, eq. 20, with the sign that makes less better), in the unit of the target.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log, pi
@@ -107,6 +107,25 @@ class TargetPredictive(Predictive):
         """Standard deviation of a target given each draw, (S, N, T)."""
         raise NotImplementedError
 
+    @property
+    def n_rows(self) -> int:
+        """Number of rows N."""
+        return int(self.means.shape[1])
+
+    @property
+    def n_targets(self) -> int:
+        """Number of targets T."""
+        return int(self.means.shape[2])
+
+    @property
+    def units(self) -> tuple[float, float]:
+        """Location and scale of discrete targets: they are ``location + scale * count``."""
+        return 0.0, 1.0
+
+    def take(self, rows: np.ndarray) -> Self:
+        """Distributions of some of the rows, by their positions."""
+        raise NotImplementedError
+
     def in_units(self, mean: Tensor, scale: Tensor) -> Self:
         """Law of ``mean + scale * target``; both (T,)."""
         raise NotImplementedError
@@ -167,6 +186,16 @@ class NormalMixture(TargetPredictive):
             self.covariance + noise,
             what="The covariance of a row's targets",
             remedy="Standardise X, or give X as float64.",
+        )
+
+    def take(self, rows: np.ndarray) -> "NormalMixture":
+        places = torch.as_tensor(rows, device=self.loc.device)
+        return replace(
+            self,
+            loc=self.loc[:, places],
+            variance=self.variance.expand_as(self.loc)[:, places],
+            noise_variance=self.noise_variance.expand_as(self.loc)[:, places],
+            covariance=None if self.covariance is None else self.covariance[:, places],
         )
 
     def in_units(self, mean: Tensor, scale: Tensor) -> "NormalMixture":
@@ -256,6 +285,10 @@ class TargetMixture(TargetPredictive):
     def _means(self) -> Tensor:
         return self.likelihood.mean(self.outputs)
 
+    def take(self, rows: np.ndarray) -> "TargetMixture":
+        places = torch.as_tensor(rows, device=self.outputs.device)
+        return replace(self, outputs=self.outputs[:, places])
+
     def in_units(self, mean: Tensor, scale: Tensor) -> "TargetMixture":
         own_location, own_scale = self._units
         return replace(self, location=mean + scale * own_location, scale=scale * own_scale)
@@ -310,6 +343,261 @@ class TargetMixture(TargetPredictive):
             law = law.at(law.params[chosen])
         location, scale = self._units
         return location + scale * law.sample(self.outputs[chosen], rng)
+
+
+def counted_units(location: float, scale: float, is_discrete: bool = True) -> tuple[float, float]:
+    """Units of counts, without rounding errors where they are those of the counts themselves."""
+    is_plain = is_discrete and abs(scale - 1.0) < 1e-9 and abs(location) < 1e-6
+    return (0.0, 1.0) if is_plain else (location, scale)
+
+
+@dataclass(frozen=True, eq=False)
+class PooledTargets(TargetPredictive):
+    """Mixture of distributions of any kind, each with its own density and quantiles.
+
+    Parameters
+    ----------
+    parts : sequence of TargetPredictive
+        Of the same rows and targets.
+    shares : sequence of float
+        Their weights, adding up to one.
+    """
+
+    parts: "Sequence[TargetPredictive]"
+    shares: "Sequence[float]"
+
+    @property
+    def is_discrete(self) -> bool:
+        return all(part.is_discrete for part in self.parts)
+
+    @property
+    def _like(self) -> Tensor:
+        return self.parts[0]._like
+
+    @property
+    def n_rows(self) -> int:
+        return self.parts[0].n_rows
+
+    @property
+    def n_targets(self) -> int:
+        return self.parts[0].n_targets
+
+    def take(self, rows: np.ndarray) -> "PooledTargets":
+        return replace(self, parts=[part.take(rows) for part in self.parts])
+
+    def in_units(self, mean: Tensor, scale: Tensor) -> "PooledTargets":
+        return replace(self, parts=[part.in_units(mean, scale) for part in self.parts])
+
+    def _sum(self, values: Iterable[Tensor]) -> Tensor:
+        weighted = [share * value for share, value in zip(self.shares, values, strict=True)]
+        return torch.stack(weighted).sum(0)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        pairs = zip(self.shares, self.parts, strict=True)
+        return torch.cat([share * part.weights.double() for share, part in pairs])
+
+    @property
+    def means(self) -> Tensor:
+        return torch.cat([part.means for part in self.parts])
+
+    @property
+    def scales(self) -> Tensor:
+        return torch.cat([part.scales.expand_as(part.means) for part in self.parts])
+
+    def mean(self) -> Tensor:
+        return self._sum(part.mean() for part in self.parts)
+
+    def uncertainty(self) -> Uncertainty:
+        """Variances (N, T): differences of the parts' means are epistemic."""
+        mean = self.mean()
+        inside = [part.uncertainty() for part in self.parts]
+        between = [(part.mean() - mean).square() for part in self.parts]
+        pairs = zip(inside, between, strict=True)
+        epistemic = self._sum(variances.epistemic + away for variances, away in pairs)
+        aleatoric = self._sum(variances.aleatoric for variances in inside)
+        return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        self._require_common_measure()
+        densities = [part.log_prob(y).double() for part in self.parts]
+        log_shares = torch.tensor(self.shares, dtype=torch.float64).log().unsqueeze(1)
+        return torch.logsumexp(torch.stack(densities) + log_shares.to(densities[0].device), dim=0)
+
+    def _require_common_measure(self) -> None:
+        discrete = [part for part in self.parts if part.is_discrete]
+        if discrete and len(discrete) < len(self.parts):
+            continuous = next(part for part in self.parts if not part.is_discrete)
+            raise TypeError(
+                f"{discrete[0]!r} gives probabilities to whole numbers and {continuous!r} has a "
+                "density: their mixture has neither, so log_prob and pdf don't exist. Its cdf, "
+                "quantiles, moments, crps and draws do. PredictiveStackingRegressor turns both "
+                "into probabilities of counts."
+            )
+
+    def cdf(self, y: Tensor) -> Tensor:
+        return self._sum(part.cdf(y) for part in self.parts)
+
+    def quantile(self, probability: float) -> Tensor:
+        ends = torch.stack([part.quantile(probability) for part in self.parts])
+        if not self.is_discrete:
+            return _bisect(self.cdf, probability, ends.amin(0), ends.amax(0))
+        location, scale = self.units
+        low = ((ends.amin(0) - location) / scale).round() - 1.0
+        high = ((ends.amax(0) - location) / scale).round()
+        while bool((high - low > 1.0).any()):  # the counts in between, halved
+            middle = ((low + high) / 2.0).floor()
+            below = self.cdf(location + scale * middle) < probability
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return location + scale * high
+
+    @property
+    def units(self) -> tuple[float, float]:
+        return self.parts[0].units
+
+    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        which = rng.choice(len(self.parts), size=n, p=np.array(self.shares))
+        drawn = torch.empty((n, self.n_rows, self.n_targets), dtype=torch.float64)
+        for k, part in enumerate(self.parts):
+            places = torch.as_tensor(np.flatnonzero(which == k))
+            if len(places):
+                drawn[places] = part.sample(len(places), rng).double().cpu()
+        return drawn
+
+
+_MOST_STEPS = 512  # counts that the moments of a rounded target are summed over, one by one
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedTargets(TargetPredictive):
+    """The nearest count, 0 at least, of a real target: ``max(0, round(x))``.
+
+    It gives densities and probabilities of counts a common measure: a count k has the probability
+    ``P(k - 1/2 < x <= k + 1/2)``, and 0 has that of ``x <= 1/2``.
+
+    Parameters
+    ----------
+    base : TargetPredictive
+        Distribution of x, (N, 1), in the units of the counts.
+    location, scale : float
+        The target is ``location + scale * count``.
+    """
+
+    base: TargetPredictive
+    location: float = 0.0
+    scale: float = 1.0
+    log_weights: Tensor | None = None
+
+    @property
+    def is_discrete(self) -> bool:
+        return True
+
+    @property
+    def _like(self) -> Tensor:
+        return torch.zeros(1, dtype=torch.float64)
+
+    @property
+    def n_rows(self) -> int:
+        return self.base.n_rows
+
+    @property
+    def n_targets(self) -> int:
+        return 1
+
+    def take(self, rows: np.ndarray) -> "RoundedTargets":
+        return replace(self, base=self.base.take(rows))
+
+    def in_units(self, mean: Tensor, scale: Tensor) -> "RoundedTargets":
+        units = float(mean) + float(scale) * self.location, float(scale) * self.scale
+        location, own_scale = counted_units(*units)
+        return replace(self, location=location, scale=own_scale)
+
+    @property
+    def units(self) -> tuple[float, float]:
+        return self.location, self.scale
+
+    def _counts(self, y: Tensor) -> Tensor:
+        """Numbers of counts that targets are; whole ones without rounding errors."""
+        counts = (y - self.location) / self.scale
+        whole = counts.round()
+        return torch.where((counts - whole).abs() < 1e-7 * (1.0 + whole.abs()), whole, counts)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        counts = self._counts(y).floor()
+        return torch.where(counts >= 0.0, self.base.cdf(counts.clamp_min(0.0) + 0.5), 0.0)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        counts = self._counts(y)
+        inside = ((counts >= 0.0) & (counts == counts.floor()))[:, 0]
+        counts = counts.clamp_min(0.0).round()
+        return torch.where(inside, self._log_mass(counts), -torch.inf)
+
+    def _log_mass(self, counts: Tensor) -> Tensor:
+        """Log probability of whole numbers (N, 1) from 0 on, (N,)."""
+        base = self.base
+        if isinstance(base, NormalMixture):
+            upper = (counts + 0.5 - base.loc) / base.scales
+            lower = (counts - 0.5 - base.loc) / base.scales
+            lower = torch.where(counts == 0.0, -torch.inf, lower)
+            # In the upper tail both probabilities are near 1, and their complements aren't.
+            swap = lower > 0.0
+            high = torch.where(swap, -lower, upper)
+            low = torch.where(swap, -upper, lower)
+            log_high = torch.special.log_ndtr(high)
+            log_mass = log_high + torch.log1p(-(torch.special.log_ndtr(low) - log_high).exp())
+            return torch.logsumexp(log_mass + base._weights.log(), dim=0)[:, 0]
+        below = torch.where(counts == 0.0, 0.0, base.cdf(counts - 0.5))
+        mass = (base.cdf(counts + 0.5) - below)[:, 0]
+        # Where the difference is rounding, the density at the count times 1.
+        return torch.where(mass > 1e-10, mass.log(), base.log_prob(counts))
+
+    def quantile(self, probability: float) -> Tensor:
+        value = self.base.quantile(probability)
+        counts = (value - 0.5 - 1e-9 * (1.0 + value.abs())).ceil().clamp_min(0.0)
+        return self.location + self.scale * counts
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the count, (N, 1), by sums of ``P(count > k)``."""
+        top = self.base.quantile(1.0 - 1e-10).clamp_min(0.0)
+
+        def above(x: Tensor) -> Tensor:
+            return 1.0 - self.base.cdf(x)
+
+        highest = float(top.max())
+        if highest > _MOST_STEPS:  # steps of 1 are too fine to see
+            zero = torch.zeros_like(top)
+            mean = _integral(above, zero, top)
+            square = _integral(lambda x: 2.0 * x * above(x), zero, top)
+        else:
+            mean, square = torch.zeros_like(top), torch.zeros_like(top)
+            for k in range(int(highest) + 2):
+                probability = above(torch.full_like(top, k + 0.5))
+                mean = mean + probability
+                square = square + (2.0 * k + 1.0) * probability
+        return mean, (square - mean.square()).clamp_min(0.0)
+
+    def mean(self) -> Tensor:
+        return self.location + self.scale * self._moments[0]
+
+    @property
+    def means(self) -> Tensor:
+        return self.mean().unsqueeze(0)
+
+    @property
+    def scales(self) -> Tensor:
+        return self.scale * self._moments[1].sqrt().unsqueeze(0)
+
+    def uncertainty(self) -> Uncertainty:
+        """Variances (N, 1): epistemic is that of x, as far as the count varies."""
+        total = self._moments[1]
+        epistemic = torch.minimum(self.base.uncertainty().epistemic, total)
+        square = self.scale**2
+        return Uncertainty(square * total, square * epistemic, square * (total - epistemic))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        counts = self.base.sample(n, rng).round().clamp_min(0.0)
+        return self.location + self.scale * counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -398,7 +686,13 @@ def crps(law: TargetPredictive, y: Tensor) -> Tensor:
         return _of_normals(law, y)
     low, high = law.quantile(_TAIL), law.quantile(1.0 - _TAIL)
     if law.is_discrete:
-        return _sum_over_counts(law, y, low, high)
+        # Between two counts the score is linear in y.
+        count = y.floor()
+        part = y - count
+        score = _sum_over_counts(law, count, low, high)
+        if not bool(part.any()):
+            return score
+        return (1.0 - part) * score + part * _sum_over_counts(law, count + 1.0, low, high)
     low, high = torch.minimum(low, y), torch.maximum(high, y)
     below = _integral(lambda x: law.cdf(x).square(), low, y)
     return below + _integral(lambda x: (1.0 - law.cdf(x)).square(), y, high)

@@ -36,7 +36,9 @@ NOUNS = {
     "estimators._fit.columns": "Column Columns",
     "estimators.factorization.side_features": "FeatureCode",
     "estimators.mcmc.weighing": "Mode",
-    "estimators.stacking.parts": "CalibratedPredictor OfEstimator OfGiven OfTrees StackPart Trees",
+    "estimators.stacking.parts": (
+        "CalibratedPredictor CountsPredictor OfEstimator OfGiven OfTrees StackPart Trees"
+    ),
     "inference.gaussian_process": "GaussianProcess",
     "inference.laplace.curvature": "LayerSpectrum KroneckerPrecision FullPrecision",
     "inference.laplace.labels_predictive": "RefittedMembers",

@@ -116,8 +116,9 @@ def test_ngboost():
     direct = np.abs(draws[0] - new[:, None]).mean(1) - 0.5 * np.abs(draws[0] - draws[1]).mean(1)
     np.testing.assert_allclose(law.crps(new), direct, atol=0.1 * theirs.std().max())
     counts = clone(model).set_params(Dist=Poisson).fit(X[:50], Y[:50].round().astype(int))
-    with pytest.raises(TypeError, match="no density"):
-        predictive(counts, ROWS)
+    law, theirs = predictive(counts, ROWS), counts.pred_dist(ROWS).dist
+    assert law.is_discrete
+    np.testing.assert_allclose(law.log_prob(NEW.round()), theirs.logpmf(NEW.round()))
 
 
 def test_forests_of_quantiles():

@@ -1,7 +1,7 @@
 """Predictive distributions of entries, in the units of the matrix."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,6 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.distributions import Components, PredictiveDistribution
-from skbayes_sym.estimators.regressor import checked_levels
 from skbayes_sym.inference.factorization.entry_predictor import LAW_BLOCK, FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import is_normal
 from skbayes_sym.models.predictive_mixtures import (
@@ -74,9 +73,11 @@ class LabelMixture(TargetPredictive):
         return self.labels[below.sum(-1, keepdim=True).clamp(max=len(self.labels) - 1)]
 
     def crps(self, y: Tensor) -> Tensor:
-        """Sum over the steps between labels, (N, 1); ``y`` (N, 1) are labels."""
-        below = self._proba.cumsum(-1)[:, :-1] - (self.labels[1:] > y).to(self.labels)
-        return (below.square() @ self.labels.diff()).unsqueeze(-1)
+        """``E|Y - y| - E|Y - Y'| / 2``, (N, 1); ``y`` (N, 1) are any numbers."""
+        below = self._proba.cumsum(-1)[:, :-1]
+        spread = (below * (1.0 - below)) @ self.labels.diff()
+        distance = (self._proba * (self.labels - y).abs()).sum(-1)
+        return (distance - spread).unsqueeze(-1)
 
     def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
         return self.labels[self.of_labels._sample(chosen, rng)].unsqueeze(-1)
@@ -86,7 +87,7 @@ class LabelMixture(TargetPredictive):
 class EntryPredictive(PredictiveDistribution):
     """Distribution of new observations of entries; of labels, of the numbers that they are.
 
-    ``log_density``: of values, as the model knows them; nats.
+    ``log_density``: of places (E, 2) and their values, as the model knows them; nats.
     """
 
     predictor: FactorPredictor
@@ -94,7 +95,18 @@ class EntryPredictive(PredictiveDistribution):
     location: float
     scale: float
     labels: Array | None
-    log_density: Callable[[Any], Array]
+    log_density: Callable[[Tensor, Any], Array]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.x),)
+
+    @property
+    def is_discrete(self) -> bool:  # type: ignore[override]
+        return self.labels is not None or self.predictor.likelihood.is_discrete
+
+    def _take(self, rows: Array) -> "EntryPredictive":
+        return replace(self, x=self.x[torch.as_tensor(rows)])
 
     @property
     def has_normal_components(self) -> bool:  # type: ignore[override]
@@ -110,13 +122,21 @@ class EntryPredictive(PredictiveDistribution):
         moved: TargetPredictive = law.in_units(*units)
         return moved
 
-    def _each(self, ask: Callable[..., Tensor], *arrays: Any) -> Array:
-        """Answers of the law of blocks of entries, joined: (E, ...)."""
-        targets = [torch.tensor(np.array(a, dtype=float)).reshape(-1, 1) for a in arrays]
+    def _each(self, ask: Callable[..., Tensor], *arrays: Array) -> Array:
+        """Answers of the law of blocks of entries, joined: (E, ...); arrays lead with entries."""
+        targets = [torch.tensor(np.array(a, dtype=float)) for a in arrays]
         blocks = zip(*(t.split(LAW_BLOCK) for t in (self.x, *targets)), strict=True)
         with one_thread(), torch.no_grad():
             parts = [ask(self._in_units(self.predictor.law(x)), *y) for x, *y in blocks]
         return torch.cat(parts).numpy() if parts else np.zeros(0)
+
+    def _of_grid(self, y: Array, ask: Callable[[Any, Tensor], Tensor]) -> Array:
+        """Answers (G, E, 1) for a grid of values (G, E, 1)."""
+
+        def of_columns(law: Any, values: Tensor) -> Tensor:
+            return torch.cat([ask(law, values[:, k : k + 1]) for k in range(values.shape[1])], 1)
+
+        return self._each(of_columns, y[..., 0].T).T.reshape(y.shape)
 
     def mean(self) -> Array:
         with one_thread(), torch.no_grad():
@@ -131,10 +151,8 @@ class EntryPredictive(PredictiveDistribution):
         """`mean` and `std` by one pass, (2, n_entries)."""
         return self._each(lambda law: torch.cat([law.mean(), law.std()], dim=1)).T
 
-    def quantile(self, q: Any) -> Array:
-        levels = checked_levels(q).tolist()
-        values = self._each(lambda law: torch.cat([law.quantile(p) for p in levels], dim=1))
-        return values if np.ndim(q) else values[:, 0]
+    def _quantiles(self, levels: Array) -> Array:
+        return self._each(lambda law: torch.cat([law.quantile(p) for p in levels.tolist()], dim=1))
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
         """Draws with their noise, (n_entries, n); entries that share a row or column depend."""
@@ -154,10 +172,15 @@ class EntryPredictive(PredictiveDistribution):
         with one_thread(), torch.no_grad():
             return self._in_units(self.predictor.drawn(self.x, n, generator=generator))
 
-    def log_prob(self, y: Any) -> Array:
-        """Log density of new observations, as given, (n_entries,) nats; of labels their log
-        probability."""
-        return self.log_density(y)
+    def _log_prob(self, y: Array) -> Array:
+        """Log density of new observations, as given, nats; of labels their log probability."""
+        values = y[..., 0]
+        if self.labels is None:
+            return np.stack([self.log_density(self.x, of_entries) for of_entries in values])
+        known = np.isin(values, self.labels)
+        values = np.where(known, values, self.labels[0])
+        density = [self.log_density(self.x, of_entries) for of_entries in values]
+        return np.where(known, np.stack(density), -np.inf)
 
     def proba(self) -> Array:
         """Probabilities of ordinal labels, or of two classes, (n_entries, n_classes)."""
@@ -165,12 +188,13 @@ class EntryPredictive(PredictiveDistribution):
             raise TypeError("labels have probabilities with likelihood='ordinal' only.")
         return self._each(lambda law: law.of_labels.mean())
 
-    def cdf(self, y: Any) -> Array:
-        return self._each(lambda law, y: law.cdf(y)[:, 0], y)
+    def _cdf(self, y: Array) -> Array:
+        return self._of_grid(y, lambda law, values: law.cdf(values))
 
-    def crps(self, y: Any) -> Array:
-        has_labels = self.labels is not None
-        return self._each(lambda law, y: (law.crps(y) if has_labels else crps(law, y))[:, 0], y)
+    def _crps(self, y: Array) -> Array:
+        if self.labels is not None:
+            return self._of_grid(y, lambda law, values: law.crps(values))
+        return self._of_grid(y, crps)
 
     def uncertainty(self) -> Bunch:
         parts = self._each(lambda law: torch.cat(list(law.uncertainty()), dim=1)).T

@@ -527,7 +527,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         is_scaled = predictor.likelihood.scales_targets
         units = (self.mean_, self.scale_) if is_scaled else (0.0, 1.0)
 
-        def log_density(values: Any) -> Array:
+        def log_density(x: Tensor, values: Any) -> Array:
             values = without_mask(values)
             checked = check_arrays("entries", {"values": len(x)}, values=values)["values"]
             if np.isnan(checked).any():

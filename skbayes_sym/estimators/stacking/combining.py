@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from math import exp
+from math import exp, log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from skbayes_sym.estimators.stacking.kinds import (
     Process,
     StackTask,
 )
-from skbayes_sym.estimators.stacking.parts import CalibratedPredictor, StackPart
+from skbayes_sym.estimators.stacking.parts import CalibratedPredictor, CountsPredictor, StackPart
 from skbayes_sym.inference.pooling import (
     ShapedPredictor,
     fit_calibration,
@@ -36,6 +36,10 @@ from skbayes_sym.inference.pooling import (
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.machine import side_by_side
+
+
+class CountsFoundError(Exception):
+    """A member predicts counts, which no member was scored as."""
 
 
 class JudgedMember(NamedTuple):
@@ -158,7 +162,10 @@ def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask)
     best = max(scores, key=lambda name: scores[name])
     try:
         if not task.n_classes:
-            gap = scores[best] - member.probe(task, scores[best] - task.effort.race)
+            # Counts have probabilities, which are densities per count: probes have scaled units.
+            unit = log(task.of_y[1]) if task.is_counts else 0.0
+            enough = scores[best] + unit - task.effort.race
+            gap = scores[best] + unit - member.probe(task, enough)
         elif not task.folds or (begun := member.begin(task)) is None:
             return None
         else:
@@ -178,13 +185,40 @@ def attempt(member: Member, task: StackTask, by_folds: bool) -> JudgedMember | s
         silence = nullcontext() if isinstance(member, Given) else collect_warnings()
         with one_thread(), torch.enable_grad(), silence:
             return judge(member, task, by_folds)
+    except CountsFoundError:
+        raise
     except Exception as error:  # whatever anyone's model raises
         return f"{type(error).__name__}: {error}"
+
+
+def _counted(base: Any, task: StackTask) -> Any:
+    """A predictor whose distributions are of counts if any member's are."""
+    return CountsPredictor(base, *task.of_y) if task.is_counts else base
+
+
+def _require_one_measure(fit: Fit, task: StackTask) -> None:
+    """Raise if a member gives probabilities to numbers that others have densities for."""
+    law = fit.part.law(task.rows.take(np.arange(1)).as_given)
+    if not law.is_discrete:
+        return
+    if is_of_counts(task.targets):
+        raise CountsFoundError
+    raise ValueError(
+        "it predicts whole numbers, whose probabilities can't share a score with the densities of "
+        "the other members, and not all targets are counts."
+    )
+
+
+def is_of_counts(targets: Array) -> bool:
+    """Whether all targets are whole numbers from 0 on."""
+    return bool(((targets >= 0) & (targets == np.floor(targets))).all())
 
 
 def judge(member: Member, task: StackTask, by_folds: bool) -> JudgedMember:
     """Fit a member; give its predictions noise, or calibrate them, by the rows it leaves out."""
     fit = member.fit(task)
+    if isinstance(member, Given) and not task.n_classes and not task.is_counts:
+        _require_one_measure(fit, task)
     without = fit.left_out
     if without is None or (by_folds and not fit.is_by_folds):
         without = _by_folds(member, task, fit)
@@ -201,7 +235,13 @@ def judge(member: Member, task: StackTask, by_folds: bool) -> JudgedMember:
             base = ShapedPredictor(fit.part, None, resolution(task))
     if bool(density.isposinf().any() | density.isnan().all()):
         raise ValueError("the log densities of its left-out rows are no numbers.")
-    part = StackPart(base, reads_given=isinstance(member, Given))
+    reads_given = isinstance(member, Given)
+    part = StackPart(_counted(base, task), reads_given)
+    if reads_given and not task.n_classes:
+        law = part.law(task.rows.take(np.arange(1)))
+        part = replace(part, is_normal=isinstance(law, NormalMixture))
+    if task.is_counts:
+        part = replace(part, is_normal=False, is_discrete=True)
     is_process = isinstance(member, Process) and not task.n_classes
     worth = task.effort.process_rows if is_process else 1.0
     return JudgedMember(part, density.numpy() - fit.optimism, worth)
@@ -223,7 +263,13 @@ def _shaped(fit: Fit, law: NormalMixture, task: StackTask) -> tuple[ShapedPredic
     shape = replace(
         shape, offset=shape.offset + log_unit, mean_square=shape.mean_square * exp(2.0 * log_unit)
     )
-    return ShapedPredictor(fit.part, shape, floor), log_density
+    part = ShapedPredictor(fit.part, shape, floor)
+    if task.is_counts:
+        shaped = part.shaped(law)
+        log_mass = CountsPredictor(part, *task.of_y).counted(shaped).log_prob(task.y)
+        # What the shape has gained by having seen the rows is taken off masses as off densities.
+        return part, log_mass + log_density - shaped.log_prob(task.y)
+    return part, log_density
 
 
 def _by_folds(member: Member, task: StackTask, fit: Fit) -> NormalMixture | Tensor:
@@ -232,7 +278,8 @@ def _by_folds(member: Member, task: StackTask, fit: Fit) -> NormalMixture | Tens
     for train, test in task.folds:
         rows = task.take(test)
         base = member.fit(task.take(train)).part
-        part = StackPart(base, isinstance(member, Given))
+        is_complete = fit.is_final and not task.n_classes
+        part = StackPart(_counted(base, task) if is_complete else base, isinstance(member, Given))
         places.append(torch.as_tensor(test))
         if fit.is_final and task.n_classes:  # codes of a fold that lacks a class are others
             answers.append(base.log_density(rows.rows.x, rows.targets))

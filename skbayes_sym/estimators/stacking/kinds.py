@@ -5,7 +5,6 @@ by the trees that haven't seen the row, by its own approximation, or by folds. `
 rows, `Fit` is the answer.
 """
 
-import inspect
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -21,11 +20,19 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.run import fit_deadline
+from skbayes_sym.estimators._fit.sample_weights import fit_with_weights, weight_support
 from skbayes_sym.estimators._fit.warnings import collect_warnings
 from skbayes_sym.estimators.bayesian_mlp.pools import BayesianMLPClassifier, BayesianMLPRegressor
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.linear.linear_models import BayesianLinearRegressor
-from skbayes_sym.estimators.stacking.parts import OfEstimator, OfGiven, OfTrees, RowBlock, Trees
+from skbayes_sym.estimators.stacking.parts import (
+    CountsPredictor,
+    OfEstimator,
+    OfGiven,
+    OfTrees,
+    RowBlock,
+    Trees,
+)
 from skbayes_sym.inference.gaussian_process import ProcessEffort, fit_process
 from skbayes_sym.inference.pooling import left_out
 from skbayes_sym.models.model import Data
@@ -94,6 +101,7 @@ class StackTask:
     deadline: float = float("inf")  # of time.monotonic()
     effort: StackEffort = StackEffort()
     n_searched: int = 0  # rows of the last full fit, if this one goes on from it
+    is_counts: bool = False  # whether all members are scored by their probabilities of counts
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -343,7 +351,7 @@ class Networks:
         part, density = OfEstimator(model), model._left_out_log_density_
         if not task.folds:
             return Fit(part, is_final=True)
-        if density is None:
+        if density is None or task.is_counts:
             density = np.full(len(task), np.nan)
             test, refit = self._begun or self._refit(task, self._found(task, model))
             density[test] = refit
@@ -396,6 +404,9 @@ class Networks:
         """Places of a fold, and log densities of its rows by networks that were fitted without."""
         train, test = task.folds[0]
         refit = self._fitted(task.take(train), settings)
+        if task.is_counts:
+            law = CountsPredictor(OfEstimator(refit), *task.of_y).law(task.rows.x[test])
+            return test, law.log_prob(task.y[test]).numpy()
         y = task.targets[test] if task.n_classes else task.y[test].numpy()
         return test, OfEstimator(refit).log_density(task.rows.x[test], y).numpy()
 
@@ -431,15 +442,20 @@ class Given:
         }
         model = clone(self.estimator).set_params(**unset)
         weight, X, y = task.weight.numpy(), task.rows.as_given, task.targets
+        is_whole = bool((weight == weight.round()).all())
+        support = weight_support(model)
         if (weight == 1.0).all():
             model.fit(X, y)
-        elif "sample_weight" in inspect.signature(model.fit).parameters:
-            model.fit(X, y, sample_weight=weight)
-        elif (weight == weight.round()).all():
+        elif support == "all" or (support == "some" and not is_whole):
+            fit_with_weights(model, X, y, weight)
+        elif is_whole:
             places = np.repeat(np.arange(len(weight)), weight.astype(int))
             model.fit(task.rows.take(places).as_given, y[places])
         else:
-            raise TypeError("its fit takes no sample_weight, and those given aren't whole numbers.")
+            raise TypeError(
+                "its fit, or that of a model in it, takes no sample_weight, and those given "
+                "aren't whole numbers."
+            )
         part = OfGiven(model, *task.of_y, task.classes)
         is_of_points = part.is_of_points
         is_final = not task.n_classes and not is_of_points

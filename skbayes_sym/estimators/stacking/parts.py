@@ -12,10 +12,21 @@ from torch import Tensor
 
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing
-from skbayes_sym.estimators.predictive import as_mixture, predictive, predicts_distribution
+from skbayes_sym.estimators.predictive import (
+    ForeignTargets,
+    as_targets,
+    predictive,
+    predicts_distribution,
+)
 from skbayes_sym.inference.pooling import Calibration, ShapedPredictor
 from skbayes_sym.inference.predictor import BasePredictor, NetworkComponents, Predictor
-from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
+from skbayes_sym.models.predictive_mixtures import (
+    CategoricalMixture,
+    NormalMixture,
+    PooledTargets,
+    RoundedTargets,
+    TargetPredictive,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,9 +160,7 @@ class OfGiven(BasePredictor):
             loc = torch.as_tensor(scaled)
             return NormalMixture(loc, loc.new_zeros(1, 1, 1), loc.new_ones(1, 1, 1))
         unit = torch.tensor([self.scale_of_y], dtype=torch.float64).reciprocal()
-        law = as_mixture(predictive(self.estimator, rows))
-        if law.loc.shape[-1] != 1:
-            raise ValueError(f"it predicts {law.loc.shape[-1]} targets, but y has one.")
+        law = as_targets(predictive(self.estimator, rows))
         return law.in_units(-self.mean_of_y * unit, unit)
 
     def mean(self, rows: Any) -> Tensor:
@@ -173,8 +182,38 @@ class OfGiven(BasePredictor):
         scores[:, np.searchsorted(self.classes, law.classes)] = log_probs
         return torch.as_tensor(scores)
 
-    def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> NormalMixture:
-        return of_components(self.law(rows), n, generator)
+    def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
+        law = self.law(rows)
+        if isinstance(law, NormalMixture):
+            return of_components(law, n, generator)
+        return SampledTargets(law, n, int(torch.randint(2**31 - 1, (), generator=generator)))
+
+
+class SampledTargets:
+    """Draws of a distribution that isn't made of normals, as a predictor's ``drawn`` returns them.
+
+    Parameters
+    ----------
+    law : TargetPredictive
+    n : int
+        Number of draws.
+    seed : int
+        Of functions.
+    """
+
+    def __init__(self, law: TargetPredictive, n: int, seed: int) -> None:
+        self._law, self._n, self._seed = law, n, seed
+
+    @property
+    def means(self) -> Tensor:
+        """Noise-free functions, (n, N, 1); the mean where the distribution has none."""
+        if isinstance(self._law, ForeignTargets):
+            return self._law.functions(self._n, self._seed)
+        return self._law.mean().expand(self._n, -1, -1)
+
+    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+        """Targets, (n, N, 1)."""
+        return self._law.sample(self._n, rng)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,11 +273,75 @@ class CalibratedPredictor(BasePredictor):
 
 
 @dataclass(frozen=True, eq=False)
+class CountsPredictor(BasePredictor):
+    """Predictions of counts: those of a base that has densities, rounded to the nearest count.
+
+    Parameters
+    ----------
+    base : Predictor
+    mean_of_y, scale_of_y : float
+        Of the stack's targets, in counts.
+    """
+
+    base: Any
+    mean_of_y: float
+    scale_of_y: float
+
+    def law(self, x: Any) -> Any:
+        return self.counted(self.base.law(x))
+
+    def counted(self, law: TargetPredictive) -> TargetPredictive:
+        """A distribution of the base, rounded unless it is of counts."""
+        if law.is_discrete:
+            return law
+        if isinstance(law, PooledTargets):
+            return PooledTargets([self.counted(part) for part in law.parts], law.shares)
+        mean, scale = torch.tensor([[self.mean_of_y], [self.scale_of_y]], dtype=torch.float64)
+        base = law.in_units(mean, scale)
+        return RoundedTargets(base, -self.mean_of_y / self.scale_of_y, 1.0 / self.scale_of_y)
+
+    def networks(self, x: Any) -> Iterator[NetworkComponents]:
+        return self.base.networks(x)  # type: ignore[no-any-return]
+
+    def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
+        draws = self.base.drawn(x, n, generator=generator)
+        return RoundedDraws(draws, self.mean_of_y, self.scale_of_y)
+
+
+class RoundedDraws:
+    """Draws of a `CountsPredictor`: functions of the base, and targets rounded to counts."""
+
+    def __init__(self, draws: Any, mean_of_y: float, scale_of_y: float) -> None:
+        self._draws, self._mean, self._scale = draws, mean_of_y, scale_of_y
+
+    @property
+    def means(self) -> Tensor:
+        """Noise-free functions, (n, N, 1)."""
+        return self._draws.means  # type: ignore[no-any-return]
+
+    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+        """Targets, (n, N, 1)."""
+        counts = self._draws.sample_of_draws(rng) * self._scale + self._mean
+        return (counts.round().clamp_min(0.0) - self._mean) / self._scale
+
+
+@dataclass(frozen=True, eq=False)
 class StackPart(BasePredictor):
-    """A member's predictor as the stack asks it: ``base`` reads encoded rows, or those given."""
+    """A member's predictor as the stack asks it.
+
+    Parameters
+    ----------
+    base : Predictor
+    reads_given : bool
+        Whether it reads rows as they were given, and not encoded.
+    is_normal, is_discrete : bool
+        Whether its distributions are mixtures of normals, and whether they are of counts.
+    """
 
     base: Any
     reads_given: bool = False
+    is_normal: bool = True
+    is_discrete: bool = False
 
     def _read(self, rows: Any) -> Any:
         return rows.as_given if self.reads_given else rows.x
@@ -258,6 +361,7 @@ class StackPart(BasePredictor):
     @property
     def inner(self) -> Any:
         """The fitted estimator, or what predicts where there is none."""
-        is_wrapped = isinstance(self.base, ShapedPredictor | CalibratedPredictor)
-        base: Any = self.base.base if is_wrapped else self.base
+        base: Any = self.base
+        while isinstance(base, ShapedPredictor | CalibratedPredictor | CountsPredictor):
+            base = base.base
         return base.estimator if isinstance(base, OfEstimator | OfGiven) else base

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -27,9 +27,15 @@ from skbayes_sym.estimators._fit.training import Training
 from skbayes_sym.estimators._fit.words import in_full
 from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.estimators.classifier import BayesianClassifierMixin
-from skbayes_sym.estimators.predictive import predicts_numbers
+from skbayes_sym.estimators.predictive import predicts_counts, predicts_numbers
 from skbayes_sym.estimators.regressor import BayesianRegressorMixin
-from skbayes_sym.estimators.stacking.combining import StackFit, fit_stack, score_of
+from skbayes_sym.estimators.stacking.combining import (
+    CountsFoundError,
+    StackFit,
+    fit_stack,
+    is_of_counts,
+    score_of,
+)
 from skbayes_sym.estimators.stacking.kinds import (
     KINDS,
     Given,
@@ -108,7 +114,11 @@ class Stack(RowEstimator):
             run = Run(data.task, lambda stack: self._stacked(data, task, stack))
             with self._keeping(run):
                 by_folds = self.cv is not None
-                stack = fit_stack(members, task, run, by_folds=by_folds, n_jobs=self.n_jobs)
+                try:
+                    stack = fit_stack(members, task, run, by_folds=by_folds, n_jobs=self.n_jobs)
+                except CountsFoundError:  # what only its fit has shown
+                    task = replace(task, is_counts=True)
+                    stack = fit_stack(members, task, run, by_folds=by_folds, n_jobs=self.n_jobs)
                 self._replace_fit(self._stacked(data, task, stack))
         return self
 
@@ -188,6 +198,8 @@ class Stack(RowEstimator):
         n_searched = self._n_searched_ if self._goes_on else 0
         if len(weight) >= effort.growth * n_searched:
             n_searched = 0
+        given = [pair[1] for pair in self.estimators or () if not isinstance(pair[1], str)]
+        is_counts = labels is None and any(map(predicts_counts, given)) and is_of_counts(values)
         return StackTask(
             RowBlock(rows.double(), safe_indexing(*indexable(X), first)),
             targets, weight, values, folds, seed,
@@ -195,7 +207,7 @@ class Stack(RowEstimator):
                 float(scaling.mean[0]), float(scaling.scale[0])
             ),
             classes=labels, device=self.device, deadline=deadline, effort=effort,
-            n_jobs=self.n_jobs, n_searched=n_searched,
+            n_jobs=self.n_jobs, n_searched=n_searched, is_counts=is_counts,
         )  # fmt: skip
 
     def _folds(self, targets: Array, n_folds: int, seed: int) -> list[tuple[Array, Array]]:
@@ -247,7 +259,8 @@ class Stack(RowEstimator):
 
     def _stacked(self, data: Training, task: StackTask, stack: StackFit) -> dict[str, Any]:
         """Fitted attributes."""
-        unit = float(np.log(task.of_y[1]))
+        # Probabilities of counts have no unit.
+        unit = 0.0 if task.is_counts else float(np.log(task.of_y[1]))
         scores = {}
         for name, member in stack.members.items():
             mean, error = score_of(member.log_density, task)
@@ -419,6 +432,28 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     @property
     def _observation(self) -> Likelihood:
         return self._chosen_likelihood
+
+    @property
+    def _has_normal_components(self) -> bool:
+        return all(part.is_normal for name, part in self._parts_.items() if self.weights_[name])
+
+    @property
+    def _predicts_counts(self) -> bool:
+        return all(part.is_discrete for part in self._parts_.values())
+
+    def _whole_input(self, rows: Any) -> Any:
+        return rows
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw whole functions and add observation noise; counts where members predict counts.
+
+        Returns
+        -------
+        ndarray of shape (n_samples_X, n_samples)
+        """
+        draws = super().sample_y(X, n_samples, random_state)
+        # Counts in the stack's units are off by rounding.
+        return np.rint(draws) if self._predicts_counts else draws
 
 
 @in_full
