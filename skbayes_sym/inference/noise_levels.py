@@ -2,9 +2,9 @@ r"""Integrate predictions over the noise level of small samples.
 
 With few rows a model explains nearly all of the targets' variance, and the noise level that
 maximises the evidence can be arbitrarily small. The standard deviation :math:`\sigma` of the noise
-therefore has a half-t prior. Its degrees of freedom are :math:`d = \max(W - 1, 2)` for rows of total
-weight W, and its scale is twice the sample standard deviation s of the targets. With the residual
-sum of squares R and :math:`\nu` residual degrees of freedom, the posterior is
+therefore has a half-t prior. Its degrees of freedom are :math:`d = \max(W - 1, 2)` for rows of
+total weight W, and its scale is twice the sample standard deviation s of the targets. With the
+residual sum of squares R and :math:`\nu` residual degrees of freedom, the posterior is
 
 .. math:: p(\sigma \mid y) \propto \Big(1 + \frac{\sigma^2}{4 s^2 d}\Big)^{-(d + 1) / 2}
           \sigma^{-\nu} e^{-R / 2 \sigma^2} .

@@ -286,7 +286,7 @@ def test_functions_of_a_linear_model_have_its_covariance():
     model = fitted("linear-gaussian")
     drawn = model.sample_f(X, N)
     _, covariance = model.predict(X, return_cov=True)
-    exact = covariance - model.noise_std_**2 * np.eye(len(X))
+    exact = covariance - np.diag(model.predict_uncertainty(X).aleatoric)
     scale = np.sqrt(np.diag(exact))
     assert np.abs(np.cov(drawn) - exact).max() < 6.0 * scale.max() ** 2 / (N / 2) ** 0.5
 
