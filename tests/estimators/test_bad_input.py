@@ -91,7 +91,8 @@ def mistakes_in_fit() -> Iterator[Mistake]:
     ]:
         yield what, PREDICTS, lambda e, y, w=weight: e.fit(X, y, sample_weight=w), words
     for what, whose, y, words in [
-        ("words for y", NUMERIC, LABELS, "^X and y must hold numbers: could not convert"),
+        ("words for y", NUMERIC, LABELS,
+         "^y holds labels such as 'high', but {} predicts numbers. Use "),
         ("missing y", NUMERIC, np.where(NUMBERS > 0, np.nan, 1.0), "^Input y contains NaN"),
         ("numbers for y", CLASSIFIERS, NUMBERS, "continuous"),
         ("no y", PREDICTS, None, "requires y to be passed, but"),

@@ -255,14 +255,14 @@ OBJECTS: list[Case] = [
     (InfoNCE, {"n_permutations": 0}, "InfoNCE: n_permutations must be .* got 0"),
     (InfoNCE, {"n_permutations": 2.5}, "InfoNCE: n_permutations must be .* got 2.5"),
     *((Invariances, given, message) for given, message in [
-        ({"n_augmentations": 0}, "n_augmentations must be a positive integer, got 0"),
-        ({"n_augmentations": 2.5}, "n_augmentations must be a positive integer, got 2.5"),
-        ({"n_predict_augmentations": 0}, "n_predict_augmentations must be 'auto' or a .*, got 0"),
-        ({"n_predict_augmentations": "all"}, "n_predict_augmentations must be .*, got 'all'"),
-        ({"learning_rate": 0.0}, "learning_rate must be 'auto' or a positive number, got 0.0"),
-        ({"learning_rate": "fast"}, "learning_rate must be 'auto' or a positive number"),
+        ({"n_augmentations": 0}, "n_augmentations must be an int of at least 1, got 0"),
+        ({"n_augmentations": 2.5}, "n_augmentations must be an int of at least 1, got 2.5"),
+        ({"n_predict_augmentations": 0}, "n_predict_augmentations .* must be an int .*, got 0"),
+        ({"n_predict_augmentations": "all"}, "n_predict_augmentations .* must be .*, got 'all'"),
+        ({"learning_rate": 0.0}, "learning_rate .'auto' or a number. must be a positive .*, got 0"),
+        ({"learning_rate": "fast"}, "learning_rate .'auto' or a number. must be a positive number"),
     ]),
-    (Gibbs, {"n_draws": 0}, "n_draws must be at least 1, got 0"),
+    (Gibbs, {"n_draws": 0}, "n_draws must be an int of at least 1, got 0"),
     (VI, {"covariance": "banded"}, "covariance must be one of .* got 'banded'"),
 ]  # fmt: skip
 
