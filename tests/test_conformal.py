@@ -55,5 +55,5 @@ def test_a_quantile_as_a_regressor():
     assert_array_equal(upper.predict(X[TEST]), predictive(model, X[TEST]).quantile(0.95))
     assert upper.fit(X[HELD], Y[HELD]).estimator is model
     for level in (0.0, 1.5):
-        with pytest.raises(ValueError, match="quantiles must lie strictly between 0 and 1"):
+        with pytest.raises(ValueError, match="must be a number strictly between 0 and 1"):
             QuantileOf(model, level).predict(X)

@@ -24,7 +24,7 @@ from skbayes_sym.estimators.target_transformation import (
     elementary_transformations,
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture, TargetPredictive, crps
-from skbayes_sym.numerics.arguments import check_random_state, seed_of
+from skbayes_sym.numerics.arguments import check_random_state, refuse_masked, seed_of
 
 _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _REACH = np.arange(-12.0, 13.0)  # where integrals over a normal are divided, standard deviations
@@ -244,8 +244,7 @@ class PredictiveDistribution:
 
 def observed_targets(y: Any) -> Array:
     """Observed targets as numbers of any shape; ValueError of what is none, or missing."""
-    if np.ma.is_masked(y):
-        raise ValueError("y has masked values: leave out the rows whose target is missing.")
+    refuse_masked("y", y)
     try:
         raw = np.asarray(y)
         values = raw.astype(float)
@@ -632,7 +631,10 @@ class TransformedPredictive(PredictiveDistribution):
                 f"{self!r}: the inverse has several branches, which are summed over for 6 targets "
                 f"at most, got {n_targets}."
             )
-        places = [self._snapped(branch.inward(y)) for branch in self._map.branches]
+        places = [
+            self._snapped((branch.density_point or branch.inward)(y))
+            for branch in self._map.branches
+        ]
         slopes = [
             self._log_slope(branch, z, y)
             for branch, z in zip(self._map.branches, places, strict=True)
@@ -964,6 +966,7 @@ class ClassPredictive:
         -------
         ndarray of shape (n_samples,) or (G, n_samples)
         """
+        refuse_masked("y", y)
         labels = np.asarray(y)
         n_rows = len(self)
         if labels.shape[-1:] not in {(), (1,), (n_rows,)}:

@@ -52,6 +52,9 @@ class Branch:
         Ends of the branch.
     falls : bool
         Whether y falls as z rises.
+    density_point : callable, optional
+        z at which the inner density of y is evaluated, if it differs from ``inward``: at the ends
+        of a bounded range ``inward`` is infinite, but the density has a limit from inside.
     """
 
     inward: Function
@@ -59,6 +62,7 @@ class Branch:
     low: float = -np.inf
     high: float = np.inf
     falls: bool = False
+    density_point: Function | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,10 +394,14 @@ def _quantile_transformation(transformer: QuantileTransformer) -> TargetTransfor
         part = (y - knots[place]) / np.where(width > 0.0, width, 1.0)
         return levels[place] + part.clip(0.0, 1.0) * rise
 
-    def inward(y: Array) -> Array:
+    def density_point(y: Array) -> Array:
         u = columns(y, level)
         if is_normal:
             u = special.ndtri(u.clip(_QUANTILE_BOUND, 1.0 - _QUANTILE_BOUND))
+        return u
+
+    def inward(y: Array) -> Array:
+        u = density_point(y)
         below = columns(y, lambda y, knots: y < knots[0])
         beyond = columns(y, lambda y, knots: y >= knots[-1])
         return np.where(below, -np.inf, np.where(beyond, np.inf, u))
@@ -413,15 +421,15 @@ def _quantile_transformation(transformer: QuantileTransformer) -> TargetTransfor
         slope = columns(y, of_column)
         if not is_normal:
             return slope
-        z = inward(y)
-        z = np.where(np.isfinite(z), z, special.ndtri(1.0 - _QUANTILE_BOUND))
+        z = density_point(y)
         return slope + 0.5 * z * z + 0.5 * log(2.0 * pi)
 
     kinks = levels[:: max(1, len(levels) // 100)]
     kinks = np.unique(np.append(kinks, levels[-1]))
     if is_normal:
         kinks = special.ndtri(kinks.clip(_QUANTILE_BOUND, 1.0 - _QUANTILE_BOUND))
-    return TargetTransformation(outward, (Branch(inward, log_slope),), tuple(kinks.tolist()))
+    branch = Branch(inward, log_slope, density_point=density_point)
+    return TargetTransformation(outward, (branch,), tuple(kinks.tolist()))
 
 
 _REACH = 690.0  # asinh of the largest z that is searched

@@ -12,7 +12,7 @@ from sklearn.inspection import permutation_importance
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import QuantileTransformer, StandardScaler
 
 from skbayes_sym import DeepEnsembleRegressor, EvidenceAdam, LaplaceRegressor, Updates, predictive
 from skbayes_sym.estimators.predictive import predicts_distribution
@@ -195,6 +195,18 @@ class TestTransformedTargets:
         with pytest.raises(TypeError, match="inside a transformation"):
             law.components()
         assert np.all(law.sample(2) > 0)
+
+    @pytest.mark.parametrize("output", ["normal", "uniform"])
+    def test_quantile_transformers_have_a_density_at_the_extremes_of_training(self, output):
+        transformer = QuantileTransformer(n_quantiles=12, output_distribution=output)
+        model = TransformedTargetRegressor(BayesianRidge(), transformer=transformer)
+        distribution = predictive(model.fit(X, self.y), X)
+        lowest, highest = self.y.min(), self.y.max()
+        for end, inside in ((lowest, lowest + 1e-9), (highest, highest - 1e-9)):
+            at_end = distribution.log_prob(end)
+            np.testing.assert_allclose(at_end, distribution.log_prob(inside), rtol=1e-5)
+        assert (distribution.log_prob([[lowest - 1e-6], [highest + 1e-6]]) == -np.inf).all()
+        np.testing.assert_array_equal(distribution.cdf(highest), 1.0)
 
     def test_a_falling_function(self):
         law = self.law(np.negative, np.negative, -NUMBERS)

@@ -92,7 +92,7 @@ def test_the_mean_log_scale_given_the_weights():
 
 
 def test_mistakes():
-    with pytest.raises(ValueError, match="shape and output_variance must be positive"):
+    with pytest.raises(ValueError, match="shape must be a positive number"):
         ARD(shape=0.0).bind(NETWORK.layout)
     with pytest.raises(ValueError, match="26 parameters, the network has 8"):
         LayerScales().bind(NETWORK.layout).bind(MLP(3, (), 2, TANH).layout)

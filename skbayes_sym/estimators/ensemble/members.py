@@ -339,9 +339,10 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
         log_noise = members.log_noise.copy()
         log_noise[:, :n_targets] = std.log().numpy()
         return replace(members, log_noise=log_noise)
+    # Residuals of members that fit nearly all rows are uninformative. Their effective noise comes
+    # from leave-one-out residuals, so it replaces the residual sum of squares.
     freedoms = data.total_weight - taken
-    residual = rows.y - network.forward(theta, rows.x)
-    squares = torch.einsum("n,mnt->mt", rows.weight, residual.square())
+    squares = freedoms * std.square()
     return replace(
         members,
         log_noise=std.log().numpy(),
