@@ -395,8 +395,8 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         Adam's network; an int is another number), or not at all.
     variance_scale : "loo" or float, default="loo"
         Factor on the variance of the logits in predictions; "loo" takes that of 0.1, 0.3, 1 and
-        3 whose predictions of left-out rows are best, approximately. Adam's fits have no such
-        factor.
+        3 whose predictions of left-out rows are best, approximately. Adam's fits take a number as
+        it is, and 1 with "loo". Draws of functions have the same variance.
 
     Attributes
     ----------

@@ -72,6 +72,14 @@ class LinearisedLabels(LinearisedPredictor):
         outputs = outputs._replace(covariance=self.variance_scale * outputs.covariance)
         return self.likelihood.predictive(output_draws(outputs, self.n_draws, self.seed))
 
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        # The logits of the draws have the mean and the covariance that `law` averages over.
+        mean = self.network.mean(x)
+        if self.integral == "plugin" or self.variance_scale == 0.0:
+            return self.likelihood.predictive(mean.expand(n, *mean.shape))
+        deviations = self.network.functions(x, n, generator=generator) - mean
+        return self.likelihood.predictive(mean + self.variance_scale**0.5 * deviations)
+
 
 @dataclass(frozen=True, eq=False)
 class ModesPredictor(BasePredictor):
