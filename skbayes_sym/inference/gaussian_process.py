@@ -10,6 +10,7 @@ Several targets share all of them.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from math import log, pi
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ class ProcessEffort:
     steps: int = 60
     scale_std: float = 1.5
     scale_std_of_labels: float = 0.1
-    n_features: int = 1000  # cosines that stand for the prior where functions are drawn
+    n_features: int = 128  # random frequencies of the prior, new ones for each sampled function
 
 
 class TableKernel(NamedTuple):
@@ -166,38 +167,63 @@ class GaussianProcess(BasePredictor):
 
         .. math:: y_n \mid y_{-n} \sim N(y_n - [K^{-1} y]_n / [K^{-1}]_{nn}, 1 / [K^{-1}]_{nn})
 
-        (Rasmussen & Williams 2006, eqs. 5.10 to 5.12); K holds the noise.
+        (Rasmussen & Williams 2006, eqs. 5.10 to 5.12); K holds the noise. The centre is the mean of
+        the other targets. Predictions are linear in the centre, and moving it by one moves the
+        prediction of row n by :math:`[K^{-1} 1]_n / [K^{-1}]_{nn}`. The scales are those of all
+        rows.
         """
         kernel, (x, solved, factor, weight, centre) = self._tensors(torch.as_tensor(self.x))
         variance = torch.cholesky_inverse(factor).diagonal().reciprocal().unsqueeze(1)
         noise = kernel.noise.square()
         y = kernel(x, x) @ solved + noise / weight.unsqueeze(1) * solved + centre
         of_function = (variance - noise / weight.unsqueeze(1)).clamp_min(0.0)
-        loc = y - variance * solved
+        other_weight = (weight.sum() - weight).unsqueeze(1)
+        shift = -weight.unsqueeze(1) * (y - centre) / other_weight
+        shift = torch.where(other_weight > 0.0, shift, 0.0)  # a single row keeps its centre
+        response = variance * torch.cholesky_solve(torch.ones_like(variance), factor)
+        loc = y - variance * solved + shift * response
         return NormalMixture(loc.unsqueeze(0), of_function.unsqueeze(0), noise.reshape(1, 1, 1))
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
-        """Joint draws by Matheron's rule (Wilson et al. 2020), the prior's by random cosines."""
+        """Sample functions by Matheron's rule, each from its own random Fourier features.
+
+        Shared features would give all functions the same error of the prior covariance. With new
+        frequencies for each function the mean and the covariance over functions are exact for any
+        number of features (Wilson et al. 2020).
+        """
         kernel, (rows, solved, factor, weight, centre) = self._tensors(x)
-        d, n_targets = x.shape[1], solved.shape[1]
+        d = x.shape[1]
+        n_targets = solved.shape[1]
         m = ProcessEffort().n_features
-        # Matern's spectral density is Student's t with 5 degrees of freedom.
-        chi = float64_normal((m, 5), generator=generator).square().sum(1, keepdim=True)
-        frequency = (float64_normal((m, d), generator=generator) * (5.0 / chi).sqrt()).to(x)
-        phase = 2.0 * pi * torch.rand(m, generator=generator, dtype=torch.float64).to(x)
-        height = float64_normal((n, m, n_targets), generator=generator).to(x)
-        slope = float64_normal((n, d, n_targets), generator=generator).to(x)
-        noise = float64_normal((n, len(rows), n_targets), generator=generator).to(x)
+        n_rows = len(rows)
+        points = torch.cat([rows, x])
+        scaled = points / kernel.length
+        linear = kernel.slope / d**0.5 * points
+        noise_std = kernel.noise / weight.sqrt().unsqueeze(1)
 
-        def prior(x: Tensor) -> Tensor:
-            cosines = ((x / kernel.length) @ frequency.mT + phase).cos() * (2.0 / m) ** 0.5
-            return kernel.amplitude * cosines @ height + kernel.slope / d**0.5 * x @ slope
+        # Random numbers are drawn function by function, and none depends on the query points: a
+        # function is the same at whatever points, and for whatever number of functions.
+        normal = partial(float64_normal, generator=generator)
+        prior = x.new_empty(n, len(x), n_targets)
+        residual = x.new_empty(n_rows, n, n_targets)
+        for k in range(n):
+            # Matern's spectral density is Student's t with 5 degrees of freedom.
+            chi_square = normal((m, 5)).square().sum(1, keepdim=True)
+            frequency = (normal((m, d)) * (5.0 / chi_square).sqrt()).to(x)
+            height = normal((2 * m, n_targets)).to(x)
+            slope = normal((d, n_targets)).to(x)
+            noise = normal((n_rows, n_targets)).to(x)
 
-        off = prior(rows) + kernel.noise / weight.sqrt().unsqueeze(1) * noise
-        moved = off.movedim(0, 1).flatten(1)
-        correction = torch.cholesky_solve(moved, factor).unflatten(1, (n, n_targets))
-        pulled = (solved.unsqueeze(1) - correction).movedim(1, 0)
-        loc = prior(x) + kernel(x, rows) @ pulled + centre
+            # With a sine and a cosine of each frequency the variance at a point is exact.
+            angle = scaled @ frequency.mT
+            waves = angle.cos() @ height[:m] + angle.sin() @ height[m:]
+            values = kernel.amplitude / m**0.5 * waves + linear @ slope
+            prior[k] = values[n_rows:]
+            residual[:, k] = values[:n_rows] + noise_std * noise
+
+        correction = torch.cholesky_solve(residual.flatten(1), factor).unflatten(1, (n, n_targets))
+        coefficients = (solved.unsqueeze(1) - correction).movedim(1, 0)
+        loc = prior + kernel(x, rows) @ coefficients + centre
         return NormalMixture(loc, 0.0 * loc, kernel.noise.square().reshape(1, 1, 1))
 
 

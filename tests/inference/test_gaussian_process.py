@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from skbayes_sym.inference import gaussian_process
 from skbayes_sym.inference.gaussian_process import (
     ProcessEffort,
     TableKernel,
@@ -50,31 +51,41 @@ def test_kernel_is_matern_and_linear():
 
 
 def test_left_out_rows_are_those_of_refits(rows):
-    """At the same scales and the same centre."""
-    y = rows.y - rows.weight @ rows.y / rows.weight.sum()
-    law = condition(POSITION, rows._replace(y=y)).left_out()
-    kernel = TableKernel.at(POSITION)
+    """At the same scales; the centre is the mean of the other rows."""
+    rows = rows._replace(y=rows.y + 3.0)
+    law = condition(POSITION, rows).left_out()
     for n in (0, 7, 29):
         rest = torch.arange(30) != n
-        noise = torch.diag(kernel.noise.square() / rows.weight[rest])
-        covariance = kernel(rows.x[rest], rows.x[rest]) + noise
-        across = kernel(rows.x[n : n + 1], rows.x[rest])
-        assert_close(law.loc[0, n], (across @ torch.linalg.solve(covariance, y[rest]))[0])
-        explained = across @ torch.linalg.solve(covariance, across.T)
-        assert_close(law.variance[0, n], kernel.variance(rows.x[n : n + 1]) - explained[0])
+        refit = condition(POSITION, Data(*(t[rest] for t in rows))).law(rows.x[n : n + 1])
+        assert_close(law.loc[0, n], refit.loc[0, 0])
+        assert_close(law.variance[0, n], refit.variance[0, 0])
 
 
-def test_drawn_functions_have_the_moments_of_the_law_and_are_the_same_for_other_rows(rows):
-    process, x = condition(POSITION, rows), rows.x[:6] + 0.4
-    drawn = partial(process.drawn, n=4000)
-    functions = drawn(x, generator=torch.Generator().manual_seed(0)).loc
+def test_sampled_functions_have_the_exact_mean_and_variance(rows, monkeypatch):
+    """Within five standard errors, even with four frequencies, as each function has its own."""
+    few_features = partial(ProcessEffort, n_features=4)
+    monkeypatch.setattr(gaussian_process, "ProcessEffort", few_features)
+    n_functions = 1500
+    x = torch.cat([rows.x[:6] + 0.4, 3.0 * rows.x[:4]])
+    process = condition(POSITION, rows)
     law = process.law(x)
-    error = (law.variance / 4000).sqrt()
-    # The prior is a sum of 1,000 cosines: its variance is right to some per cent.
-    assert bool(((functions.mean(0) - law.loc[0]).abs() < 5.0 * error[0] + 0.02).all())
-    assert_close(functions.var(0), law.variance[0].expand(-1, 2), rtol=0.2, atol=0.01)
-    again = drawn(x[2:], generator=torch.Generator().manual_seed(0)).loc
+    generator = torch.Generator().manual_seed(0)
+    functions = process.drawn(x, n_functions, generator=generator).loc
+    error = functions - law.loc
+    squares = error.square()
+    root_n = n_functions**0.5
+    assert bool((error.mean(0).abs() < 5.0 * error.std(0) / root_n).all())
+    assert bool(((squares.mean(0) - law.variance[0]).abs() < 5.0 * squares.std(0) / root_n).all())
+
+
+def test_sampled_functions_are_the_same_at_other_rows_and_for_other_counts(rows):
+    process, x = condition(POSITION, rows), rows.x[:6] + 0.4
+    sample = partial(process.drawn, n=20)
+    functions = sample(x, generator=torch.Generator().manual_seed(0)).loc
+    again = sample(x[2:], generator=torch.Generator().manual_seed(0)).loc
     assert_close(again, functions[:, 2:])
+    fewer = process.drawn(x, 5, generator=torch.Generator().manual_seed(0)).loc
+    assert_close(fewer, functions[:5])
 
 
 def test_columns_that_say_nothing_are_switched_off(generator):
