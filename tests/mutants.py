@@ -156,7 +156,7 @@ MUTANTS = [
           ("atoms", "self._depends[atom] = set(allowed) if before is None else before & allowed",
            "self._depends[atom] = set(allowed) if before is None else before"),
           ("found", "if kind == SCALE or constant.add(", "if True or constant.add("),
-          ("found", "if not beside.add(self._bits(atom, set(solution))):", "if False:"),
+          ("found", "if not beside.add(self._bits(atom, solution)):", "if False:"),
       ]),
     # What a module's group leaves alone, and what groups are given.
     *planted("symmetry/modules/found.py", "symmetry/modules/test_constants.py",

@@ -1,7 +1,7 @@
 """The symmetry group of any torch module, found from its trace and checked in numbers."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries, Wreath, is_nearer
 from skbayes_sym.symmetry.group import ActsInPlace, Product, SymmetryGroup, described
-from skbayes_sym.symmetry.modules.atoms import SCALE, SIGN, null_space
+from skbayes_sym.symmetry.modules.atoms import SCALE, SIGN, Exponents, null_space
 from skbayes_sym.symmetry.modules.reader import Reader, trace, without_dropout
 from skbayes_sym.symmetry.modules.rules import RULES
 from skbayes_sym.symmetry.units import SignedPermutation
@@ -92,10 +92,27 @@ def largest_change(
 
 
 class Rescaling(NamedTuple):
-    """Free positive scales: not in the group, which is finite."""
+    """Free positive factors of units, which the finite group doesn't contain.
 
-    where: str
+    Attributes
+    ----------
+    multiplied : tuple of str
+        Tensors, or their rows or columns, that are multiplied by the factor of their unit. A power
+        other than one is appended, as in ``"rows of weight (power 2)"``.
+    divided : tuple of str
+        Those that are divided by it.
+    n : int
+        Number of independent factors, one for each unit.
+    """
+
+    multiplied: tuple[str, ...]
+    divided: tuple[str, ...]
     n: int
+
+    def __str__(self) -> str:
+        sides = {"multiplied": self.multiplied, "divided": self.divided}
+        words = "; ".join(f"{verb}: {', '.join(names)}" for verb, names in sides.items() if names)
+        return f"{self.n} positive scales, {words}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,7 +126,8 @@ class ModuleSymmetry(ActsInPlace, Product):
     words : tuple of str
         For each factor, its units, the tensors that they move and the operations they pass.
     rescalings : tuple of Rescaling
-        Positive scales that leave the function unchanged.
+        Positive scales of units that leave the function unchanged: which tensors are multiplied by
+        a factor and which are divided by it. Tensors that can't scale aren't named.
     refused : tuple of str
         Operations without a rule, or with arguments that their rule can't follow, and axes that no
         factor describes: there may be more symmetries.
@@ -191,7 +209,7 @@ class ModuleSymmetry(ActsInPlace, Product):
     def report(self) -> str:
         """The factors, rescalings and refusals in words, one a line."""
         lines = [f"{len(self.factors)} factors, log |G| = {self.log_order:.1f} nats", *self.words]
-        lines += [f"not in the group: {r.n} positive scales: {r.where}" for r in self.rescalings]
+        lines += [f"not in the group: {r}" for r in self.rescalings]
         lines += [f"without a rule: {name}" for name in self.refused]
         return "\n- ".join([*lines, *self.hints])
 
@@ -430,8 +448,8 @@ class _Assembly:
             factors += made
             words += ["; inside: ".join(self._words(a, parts[a]) for a in atoms)] * len(made)
         rescalings = tuple(
-            Rescaling(self._where(a), len(free) * self._n_sets(a) * self.atoms.size[a])
-            for a, free in self._independent(SCALE).items() if free
+            self._rescaling(atom, powers)
+            for atom, solutions in self._independent(SCALE).items() for powers in solutions
         )  # fmt: skip
         return ModuleSymmetry(
             tuple(factors), layout=self.layout, words=tuple(words), rescalings=rescalings,
@@ -487,13 +505,13 @@ class _Assembly:
                 axes.append(axis)
             yield from self._split(piece.with_axes(axes, i * piece.axes[where].stride))
 
-    def _independent(self, kind: int) -> dict[int, list[set[str]]]:
-        """Variables of each leaf that a free sign (or scale) moves, one set for each.
+    def _independent(self, kind: int) -> dict[int, list[Exponents]]:
+        """Powers of the variables of each leaf under a free sign (or scale), a dict for each.
 
         Products of others, of inner units first, are left out.
         """
         equations, constant = self.atoms.equations_of(kind), _Span()
-        kept: dict[int, list[set[str]]] = {a: [] for a in self.leaves}
+        kept: dict[int, list[Exponents]] = {a: [] for a in self.leaves}
         for atom in sorted(self.leaves, key=lambda a: -len(self.above[a])):
             beside = _Span()
             for inner in (b for b in self.leaves if atom in self.above[b]):
@@ -501,14 +519,16 @@ class _Assembly:
                     beside.add(self._bits(inner, moved, whole=True, only=atom))
             names = {x.variable for p in self.pieces for x in p.axes if x.atom == atom}
             for solution in null_space(equations.get(atom, []), sorted(names), kind):
-                if not beside.add(self._bits(atom, set(solution))):
+                if not beside.add(self._bits(atom, solution)):
                     continue
                 # Signs of all units at once, over all pieces.
-                if kind == SCALE or constant.add(self._bits(atom, set(solution), whole=True)):
-                    kept[atom].append(set(solution))
+                if kind == SCALE or constant.add(self._bits(atom, solution, whole=True)):
+                    kept[atom].append(solution)
         return kept
 
-    def _bits(self, atom: int, variables: set[str], *, whole: bool = False, only: int = -1) -> int:
+    def _bits(
+        self, atom: int, variables: Collection[str], *, whole: bool = False, only: int = -1
+    ) -> int:
         """Bits of what a sign negates, two a piece: on each axis of the atom, or in all."""
         bits = 0
         for n, piece in enumerate(self.pieces):
@@ -523,7 +543,7 @@ class _Assembly:
     def _n_sets(self, atom: int) -> int:
         return prod(self.atoms.size[x] for x in self.above[atom])
 
-    def _units(self, atom: int, signs: list[set[str]]) -> AxisUnits | None:
+    def _units(self, atom: int, signs: Sequence[Collection[str]]) -> AxisUnits | None:
         """The units of an atom; None where they lie on three axes of a parameter."""
         outer, entries = sorted(self.above[atom]), []
         for piece in (p for p in self.pieces if p.axes_of(atom)):
@@ -562,13 +582,35 @@ class _Assembly:
     def _where(self, atom: int) -> str:
         words: dict[str, None] = {}
         for piece in self.pieces:
-            shape = self.layout.shapes[piece.parameter]
-            for axis in (piece.axes[k] for k in piece.axes_of(atom)):
-                k = int(axis.variable.split("/")[0].split(".")[1])
-                side = {0: "rows of ", 1: "columns of "}.get(k, f"axis {k} of ")
-                part = "" if axis.size == shape[k] else "parts of "
-                words[f"{part}{side if len(shape) > 1 else ''}{piece.parameter}"] = None
+            for k in piece.axes_of(atom):
+                words[self._describe_axis(piece, k)] = None
         return ", ".join(words)
+
+    def _describe_axis(self, piece: _Piece, k: int) -> str:
+        """Parameter of a piece, and which of its axes this is."""
+        axis = piece.axes[k]
+        shape = self.layout.shapes[piece.parameter]
+        position = int(axis.variable.split("/")[0].split(".")[1])
+        side = {0: "rows of ", 1: "columns of "}.get(position, f"axis {position} of ")
+        part = "" if axis.size == shape[position] else "parts of "
+        return f"{part}{side if len(shape) > 1 else ''}{piece.parameter}"
+
+    def _rescaling(self, atom: int, powers: Exponents) -> Rescaling:
+        """Describe the scale of an atom's units that has these powers; the first one multiplies."""
+        multiplied: dict[str, None] = {}
+        divided: dict[str, None] = {}
+        orientation = 0
+        for piece in self.pieces:
+            for k in piece.axes_of(atom):
+                power = powers.get(piece.axes[k].variable, 0)
+                if power == 0:
+                    continue
+                orientation = orientation or (1 if power > 0 else -1)
+                suffix = "" if abs(power) == 1 else f" (power {abs(power)})"
+                side = multiplied if power * orientation > 0 else divided
+                side[self._describe_axis(piece, k) + suffix] = None
+        n = self._n_sets(atom) * self.atoms.size[atom]
+        return Rescaling(tuple(multiplied), tuple(divided), n)
 
 
 class _Span:

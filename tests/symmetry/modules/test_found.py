@@ -174,7 +174,8 @@ def test_report_names_tensors_operations_and_what_is_left_out():
     assert "without a rule: sort" in symmetry_of(CASES["sort"].make(), ROWS).report()
     relu = symmetry_of(mlp(nn.ReLU()), ROWS)
     assert sum(rescaling.n for rescaling in relu.rescalings) == 16
-    assert "8 positive scales: rows of 0.weight, 0.bias, columns of 2.weight" in relu.report()
+    words = "8 positive scales, multiplied: rows of 0.weight, 0.bias; divided: columns of 2.weight"
+    assert words in relu.report()
 
 
 def test_rescalings_leave_the_function_unchanged():
@@ -190,6 +191,27 @@ def test_rescalings_leave_the_function_unchanged():
     parts["2.weight"][:, 2] /= 3.0
     function = module_function(module, layout, (x,))
     assert_close(function(scaled), function(theta), rtol=1e-12, atol=1e-12)
+
+
+class GatedUnits(nn.Module):
+    """d(silu(g x) * u x)."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(3, 8), nn.Linear(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+def test_rescalings_name_only_tensors_that_scale():
+    """The gate can't scale; biases scale with their layer's rows."""
+    (gated,) = symmetry_of(GatedUnits(), ROWS).rescalings
+    assert gated == (("rows of up.weight", "up.bias"), ("columns of down.weight",), 8)
+    relu = symmetry_of(mlp(nn.ReLU()), ROWS).rescalings
+    first, second = sorted(relu, key=lambda scale: scale.multiplied[0])
+    assert first == (("rows of 0.weight", "0.bias"), ("columns of 2.weight",), 8)
+    assert second == (("rows of 2.weight", "2.bias"), ("columns of 4.weight",), 8)
 
 
 def test_products_of_other_signs_and_scales_are_not_counted(generator):
