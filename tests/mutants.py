@@ -36,12 +36,13 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 
 MUTANTS = [
-    *planted("estimators/_fit/columns.py", "estimators/_fit/test_columns.py",
+    *planted("numerics/tables.py", "estimators/_fit/test_columns.py",
         ("return str(int(number)) if number.is_integer()", "return repr(number) if number == 0.5"),
-        ("_UNKNOWN if is_ambiguous else code", "code"),
-        ("[1.0] * len(x.blocks))", "[1.0, *[1e-9] * (len(x.blocks) - 1)])"),
+        ("UNKNOWN if is_ambiguous else code", "code"),
         ("    if is_declared:\n", "    if is_declared and len(values) < 2:\n")),
-    *planted("estimators/_fit/rows.py", "estimators/_fit/test_masks.py",
+    *planted("estimators/_fit/columns.py", "estimators/_fit/test_columns.py",
+        ("[1.0] * len(x.blocks))", "[1.0, *[1e-9] * (len(x.blocks) - 1)])")),
+    *planted("numerics/tables.py", "estimators/_fit/test_masks.py",
         (".filled(np.nan)", ".data")),
     *planted("numerics/gaussian.py", "",
         ("squares - 1.0 - log_ratio)", "squares - 1.0 + log_ratio)"),

@@ -23,12 +23,10 @@ from skbayes_sym.estimators._fit.rows import (
     Array,
     Rows,
     Scaling,
-    check_column_names,
     column_scaling,
     is_standardized,
     numbers_due,
     require_rows,
-    without_mask,
 )
 from skbayes_sym.estimators._fit.run import FLOATS, PREDICT_ROWS, Run
 from skbayes_sym.estimators._fit.scikit_learn import (
@@ -44,6 +42,7 @@ from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.arguments import is_number, shown
 from skbayes_sym.numerics.machine import errors_in_words
+from skbayes_sym.numerics.tables import check_column_names, without_mask
 
 Made = TypeVar("Made")
 

@@ -19,8 +19,6 @@ from skbayes_sym.estimators._fit.rows import (
     numbers_due,
     refuse_categorical,
     require_rows,
-    unusual_names,
-    without_mask,
 )
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.scikit_learn import (
@@ -37,6 +35,7 @@ from skbayes_sym.numerics.arguments import check_count, labels_of, refuse_masked
 from skbayes_sym.numerics.machine import filters_lock
 from skbayes_sym.numerics.memory import draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.tables import unusual_names, without_mask
 
 _HOST = torch.device("cpu")
 

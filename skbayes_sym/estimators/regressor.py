@@ -25,8 +25,6 @@ from skbayes_sym.estimators._fit.rows import (
     refuse_categorical,
     require_rows,
     target_scaling,
-    unusual_names,
-    without_mask,
 )
 from skbayes_sym.estimators._fit.run import FLOATS
 from skbayes_sym.estimators._fit.scikit_learn import check_array, num_samples, validate_data
@@ -42,6 +40,7 @@ from skbayes_sym.numerics.arguments import check_count, refuse_masked, seed_of
 from skbayes_sym.numerics.machine import filters_lock
 from skbayes_sym.numerics.memory import covariance_part, draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.tables import unusual_names, without_mask
 
 _HOST = torch.device("cpu")
 

@@ -10,7 +10,9 @@ Reading order:
   iteration lead);
 * sums over permutations: `permanent` (and its bounds), `assignment` (and its sampler);
 * the machine: `memory` (will it fit), `machine` (waits, constants of a device, threads, jobs);
-* `arguments`: what public functions were given, checked in one wording.
+* `arguments`: what public functions were given, checked in one wording;
+* `tables` (columns of tables: names, missing values, levels) and `files` (written whole or not at
+  all), which students use where there is no torch.
 
 In and out: tensors; log weights and log densities in nats.
 """

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from skbayes_sym import load, save
-from skbayes_sym.saving.files import replace_file
+from skbayes_sym.numerics.files import replace_file
 
 safetensors = pytest.importorskip("safetensors.numpy")
 

@@ -10,12 +10,8 @@ indicator column where values are missing often enough to be informative. A leve
 seen stands for any of the known levels: predictions are averaged over them (`OpenRows`).
 """
 
-import datetime
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,33 +19,33 @@ import torch
 from sklearn.utils.validation import check_is_fitted, indexable
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.rows import (
-    Array,
-    column_names,
-    is_declared_categorical,
-    require_rows,
-    unusual_names,
-    without_mask,
-)
+from skbayes_sym.estimators._fit.rows import Array, require_rows
 from skbayes_sym.estimators._fit.scikit_learn import safe_indexing, validate_data
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.inference.pooling import mixture
 from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
-from skbayes_sym.numerics.arguments import is_frame, shown
+from skbayes_sym.numerics.arguments import shown
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.tables import (
+    MISSING,
+    UNKNOWN,
+    Levels,
+    Table,
+    as_numbers,
+    column_kind,
+    level_key,
+    level_number,
+    missing_rows,
+    read_table,
+    refuse_dates,
+    unusual_names,
+    without_mask,
+)
 
 _MAX_ONE_HOT = 30  # levels with a column of their own
 _MIN_MISSING = 0.02  # proportion of missing rows from which a column gets an indicator
 _MAX_ALTERNATIVES = 32  # known levels, or combinations of them, that stand for an unknown one
-
-# Codes of values without a level.
-_MISSING = -1
-_UNKNOWN = -2
-
-# Text that pandas.read_csv reads as a missing number.
-_MISSING_TEXT = {"", "nan", "-nan", "na", "n/a", "#n/a", "null", "none", "<na>", "nat"}
-_DECIMAL = re.compile(r"[+-]?\d+(\.\d*)?")
 
 
 class Column(NamedTuple):
@@ -86,189 +82,17 @@ class Column(NamedTuple):
         return self.order or self.words
 
 
-class Table(NamedTuple):
-    """Columns of a table: names, arrays, and whether the dtype of each declares it categorical."""
-
-    names: list[str]
-    columns: list[Array]
-    declared: list[bool]
-
-    @property
-    def is_numeric(self) -> bool:
-        """Whether all columns are arrays of numbers."""
-        return not any(self.declared) and all(c.dtype.kind in "fiubc" for c in self.columns)
-
-
-def read_table(X: Any) -> Table | None:
-    """Columns of a frame, a list of rows or an array; None if it has no two axes."""
-    if is_frame(X):
-        names = column_names(X)
-        series = list(_frame_columns(X))
-        columns = [np.asarray(s) for s in series]
-        return Table(names, columns, [is_declared_categorical(s) for s in series])
-    array = X
-    if isinstance(X, Sequence) and not isinstance(X, str):
-        try:
-            array = np.array([list(row) if isinstance(row, tuple) else row for row in X], object)
-        except ValueError:  # rows of different lengths, which scikit-learn refuses
-            return None
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or not array.size:
-        return None
-    names = [f"{i}" for i in range(array.shape[1])]
-    return Table(names, list(array.T), [False] * len(names))
-
-
-def _frame_columns(X: Any) -> Iterator[Any]:
-    """Columns of a frame of pandas, polars or pyarrow by position, since names may repeat."""
-    if hasattr(X, "iloc"):
-        yield from (X.iloc[:, j] for j in range(X.shape[1]))
-    elif hasattr(X, "column_names"):  # pyarrow
-        yield from X.columns
-    else:
-        yield from (X[name] for name in X.columns)
-
-
 def table_of(X: Any) -> Table | None:
     """Columns of a table with levels or missing values; None if it holds numbers only."""
     table = read_table(X)
     if table is None:
         return None
-    gaps = [bool(_missing(c).any()) for c in table.columns]
+    gaps = [bool(missing_rows(c).any()) for c in table.columns]
     if table.is_numeric and not any(gaps):
         return None
-    kinds = [_kind(*column) for column in zip(table.columns, table.names, table.declared,
+    kinds = [column_kind(*column) for column in zip(table.columns, table.names, table.declared,
                                               strict=True)]  # fmt: skip
     return table if any(gaps) or "categorical" in kinds else None
-
-
-def _missing(values: Array) -> Array:
-    """Mask of the rows in which a column holds no value."""
-    if values.dtype.kind in "OT":
-        return np.array([_is_missing(v) for v in values.tolist()], dtype=bool)
-    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
-
-
-def _is_missing(value: Any) -> bool:
-    if value is None or value is np.ma.masked or type(value).__name__ == "NAType":
-        return True
-    return isinstance(value, Real | Decimal) and value != value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real | Decimal | np.bool_)
-
-
-def _kind(values: Array, name: str, is_declared: bool = False) -> str:
-    """Kind of a column: "numeric", "boolean" or "categorical".
-
-    Raises ValueError for dates, TypeError for objects that are neither text nor numbers.
-    """
-    _refuse_dates(values, name)
-    if is_declared:
-        return "categorical"
-    if values.dtype.kind == "b":
-        return "boolean"
-    if values.dtype.kind in "fiuc":
-        return "numeric"
-    present = [v for v in values.tolist() if not _is_missing(v)]
-    for value in present:
-        is_interval = type(value).__name__ == "Interval"
-        if not is_interval and not isinstance(value, str | bytes) and not _is_number(value):
-            raise TypeError(
-                f"column {name!r} of X holds a {type(value).__name__}: its argument must be a "
-                "string or a number."
-            )
-    if not all(map(_is_number, present)):
-        return "categorical"
-    is_boolean = present and all(isinstance(v, bool | np.bool_) for v in present)
-    return "boolean" if is_boolean else "numeric"
-
-
-def _refuse_dates(values: Array, name: str) -> None:
-    is_date = values.dtype.kind in "mM" or (
-        values.dtype.kind == "O" and any(
-            isinstance(v, datetime.date | datetime.timedelta) or type(v).__name__ == "Period"
-            for v in values[:1000].tolist()
-        )
-    )  # fmt: skip
-    if is_date:
-        raise ValueError(
-            "X must hold numbers, got columns of neither words nor numbers, such as dates (in "
-            f"{name!r}). Give numbers: days since a date, or a month."
-        )
-
-
-def level_key(value: Any) -> str:
-    """Text that identifies a level whatever the dtype of its value: 1, 1.0 and "1" are the same."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, bool | np.bool_):
-        return str(bool(value))
-    if isinstance(value, Integral):
-        return str(int(value))
-    if isinstance(value, Real | Decimal):
-        # By way of text, in which a float32 is as short as it was written.
-        number = float(str(value)) if isinstance(value, np.floating) else float(value)
-        return str(int(number)) if number.is_integer() else repr(number)
-    return str(value)
-
-
-def _level_number(text: str) -> float | None:
-    """Number that the text of a level stands for; None if it is no number."""
-    if text.lower() in ("true", "false"):
-        return float(text.lower() == "true")
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if np.isfinite(number) and "_" not in text else None
-
-
-class _Levels:
-    """Codes of values in a list of levels.
-
-    A value is looked up by its `level_key` first. A number, a bool, or a text that writes a plain
-    decimal number is the level of the same number otherwise, if there is only one: 1234 is "01234",
-    "1.0" is 1, True is "true".
-    """
-
-    def __init__(self, levels: Sequence[str]) -> None:
-        self._exact = {level: code for code, level in enumerate(levels)}
-        self._by_number: dict[float, int] = {}
-        for level, code in self._exact.items():
-            number = _level_number(level)
-            if number is not None:
-                is_ambiguous = number in self._by_number
-                self._by_number[number] = _UNKNOWN if is_ambiguous else code
-
-    def code(self, value: Any) -> int:
-        if _is_missing(value):
-            return _MISSING
-        key = level_key(value)
-        if key in self._exact:
-            return self._exact[key]
-        if not key.strip():
-            return _MISSING  # what read_csv makes of it
-        is_text = not _is_number(value)
-        if is_text and not _DECIMAL.fullmatch(key) and key.lower() not in ("true", "false"):
-            return _UNKNOWN
-        number = _level_number(key)
-        return _UNKNOWN if number is None else self._by_number.get(number, _UNKNOWN)
-
-    def codes(self, values: Array) -> Array:
-        """Codes (n_rows,) of a column."""
-        if values.dtype.kind in "fiub":
-            distinct, inverse = np.unique(values, return_inverse=True)
-            return np.array([self.code(v) for v in distinct], dtype=int)[inverse.ravel()]
-        known: dict[Any, int] = {}
-        codes = np.empty(len(values), dtype=int)
-        for row, value in enumerate(values.tolist()):
-            key = (type(value), value)
-            code = known.get(key)
-            if code is None:
-                code = known[key] = self.code(value)
-            codes[row] = code
-        return codes
 
 
 class Encoding(NamedTuple):
@@ -323,7 +147,7 @@ class Columns:
             if code is None:
                 continue
             is_open |= self._is_open(column, code)
-            unknown = np.flatnonzero(code == _UNKNOWN)
+            unknown = np.flatnonzero(code == UNKNOWN)
             if len(unknown):
                 what = "1 row" if len(unknown) == 1 else f"{len(unknown)} rows"
                 warn_user(
@@ -347,12 +171,12 @@ class Columns:
 
     def _encode(self, table: Table) -> tuple[Array, list[Array | None]]:
         codes = [
-            _Levels(column.levels).codes(values) if column.kind == "categorical" else None
+            Levels(column.levels).codes(values) if column.kind == "categorical" else None
             for column, values in zip(self.columns, table.columns, strict=True)
         ]
         for column, values, code in zip(self.columns, table.columns, codes, strict=True):
             if code is not None:
-                _refuse_dates(values, column.name)
+                refuse_dates(values, column.name)
         return self._join(table, codes), codes
 
     def _join(self, table: Table, codes: Sequence[Array | None]) -> Array:
@@ -364,8 +188,8 @@ class Columns:
     @staticmethod
     def _is_open(column: Column, codes: Array) -> Array:
         """Rows whose level is unknown, or missing where no row of training was."""
-        never_missing = (codes == _MISSING) & (not column.has_missing)
-        return (codes == _UNKNOWN) | never_missing
+        never_missing = (codes == MISSING) & (not column.has_missing)
+        return (codes == UNKNOWN) | never_missing
 
     def _alternatives(self) -> Array:
         """Codes of known levels that stand for unknown ones, (n_alternatives, n_columns).
@@ -393,8 +217,8 @@ class Columns:
 
 
 def _column(name: str, values: Array, is_declared: bool) -> Column:
-    kind = _kind(values, name, is_declared)
-    missing = _missing(values)
+    kind = column_kind(values, name, is_declared)
+    missing = missing_rows(values)
     if kind == "categorical" and values.dtype.kind in "OTUS":
         blank = [isinstance(v, str) and not v.strip() for v in values.tolist()]
         missing = missing | np.array(blank, dtype=bool)
@@ -408,7 +232,7 @@ def _column(name: str, values: Array, is_declared: bool) -> Column:
     keys = [level_key(v) for v in values[~missing]]
     levels, counts = np.unique(np.array(keys, dtype=object), return_counts=True)
     by_count = tuple(levels[np.argsort(-counts, kind="stable")][:_MAX_ONE_HOT].tolist())
-    numbers_of_levels = [_level_number(level) for level in levels]
+    numbers_of_levels = [level_number(level) for level in levels]
     n_numbers = len(levels) - numbers_of_levels.count(None)
     order: tuple[str, ...] = ()
     if len(levels) > _MAX_ONE_HOT:
@@ -426,7 +250,7 @@ def _column(name: str, values: Array, is_declared: bool) -> Column:
 
 def float_of_level(level: str) -> float:
     """Number of a level whose text is one."""
-    number = _level_number(level)
+    number = level_number(level)
     assert number is not None
     return number
 
@@ -438,7 +262,7 @@ def _median(numbers: Array) -> Array:
 
 def _numbers(column: Column, values: Array) -> Array:
     """A numeric or boolean column and its indicator, (n_rows, 1 or 2)."""
-    numbers = as_numbers(column, values)
+    numbers = as_numbers(column.name, column.kind, values)
     missing = np.isnan(numbers)
     numbers[missing] = column.middle
     if np.isinf(numbers).any():
@@ -447,55 +271,10 @@ def _numbers(column: Column, values: Array) -> Array:
     return np.column_stack([numbers, *indicator])
 
 
-def as_numbers(column: Column, values: Array) -> Array:
-    """Values of a numeric column as float64, whatever their dtype; nan where they are missing.
-
-    Raises ValueError that names column, row and value of what is no number.
-    """
-    _refuse_dates(values, column.name)
-    if values.dtype.kind in "fiub":
-        return values.astype(np.float64)
-    numbers = np.empty(len(values))
-    for row, value in enumerate(values.tolist()):
-        try:
-            numbers[row] = _number_of(value, column.kind == "boolean")
-        except ValueError as error:
-            text = str(value)
-            comma = " Decimals need a point." if re.fullmatch(r"[+-]?\d+,\d+", text) else ""
-            raise ValueError(
-                f"X must hold numbers in column {column.name!r}, as it did in fit, got "
-                f"{shown(value)} in row {row}.{comma}"
-            ) from error
-        except TypeError as error:
-            raise TypeError(
-                f"column {column.name!r} of X holds a {type(value).__name__} in row {row}: its "
-                "argument must be a string or a number."
-            ) from error
-    return numbers
-
-
-def _number_of(value: Any, is_boolean: bool) -> float:
-    """A value of a numeric column. Raises ValueError, or TypeError for other objects."""
-    if _is_missing(value):
-        return np.nan
-    if _is_number(value):
-        return float(value)
-    if not isinstance(value, str | bytes):
-        raise TypeError(value)
-    text = level_key(value).strip()
-    if text.lower() in _MISSING_TEXT:
-        return np.nan
-    if is_boolean and text.lower() in ("true", "false"):
-        return float(text.lower() == "true")
-    if "_" in text:  # Python reads 1_000, nobody else does
-        raise ValueError(text)
-    return float(text)
-
-
 def _one_hot(column: Column, codes: Array) -> Array:
     """A categorical column from the codes of its levels; unknown ones are the mean of all."""
-    missing = codes == _MISSING
-    unknown = codes == _UNKNOWN
+    missing = codes == MISSING
+    unknown = codes == UNKNOWN
     indicator = [missing.astype(np.float64)] * column.tells_missing
     levels = column.levels
     if len(levels) == 2:  # one column; halfway if neither
@@ -630,7 +409,7 @@ class TakesTables:
             self._medians_in_ = _median(checked[0])
             whole = read_table(X)
             named = [] if whole is None else zip(whole.columns, whole.names, strict=True)
-            self._booleans_in_ = np.flatnonzero([_kind(*each) == "boolean" for each in named])
+            self._booleans_in_ = np.flatnonzero([column_kind(*each) == "boolean" for each in named])
         return checked
 
     def _check_inputs(self, X: Any) -> Any:

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from skbayes_sym.estimators._fit.scikit_learn import StrOptions
-from skbayes_sym.numerics.arguments import is_frame, shown
+from skbayes_sym.numerics.arguments import is_frame
+from skbayes_sym.numerics.tables import column_names, is_declared_categorical
 
 Array = npt.NDArray[Any]
 
@@ -153,52 +154,6 @@ def _culprits(X: Any) -> str:
     return f" (in {', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''})" if wrong else ""
 
 
-def column_names(X: Any) -> list[str]:
-    """Names of a frame's columns as text; empty if ``X`` is no frame."""
-    if not is_frame(X):
-        return []
-    return [str(name) for name in getattr(X, "column_names", X.columns)]
-
-
-def unusual_names(X: Any) -> list[str] | None:
-    """Names of a frame's columns where not all are strings, which scikit-learn doesn't compare."""
-    if not is_frame(X):
-        return None
-    names = list(getattr(X, "column_names", X.columns))
-    return None if all(isinstance(name, str) for name in names) else [str(name) for name in names]
-
-
-def check_column_names(fitted: list[str] | None, X: Any) -> None:
-    """Refuse a frame whose columns have other names than in `fit`, or another order.
-
-    ``fitted``: names in `fit`, None if there were none. Default names 0, 1, ... are compared with
-    numbers only.
-    """
-    asked = column_names(X)
-    if not fitted or not asked or asked == fitted:
-        return
-    is_default = fitted == [str(j) for j in range(len(fitted))]
-    if is_default and not all(name.isdigit() for name in asked):
-        return
-    missing = [name for name in fitted if name not in asked]
-    extra = [name for name in asked if name not in fitted]
-    if missing or extra:
-        why = f"unseen in fit: {shown(extra)}, missing: {shown(missing)}"
-    else:
-        why = f"they must be in the order {shown(fitted)}, got {shown(asked)}"
-    raise ValueError(
-        f"The feature names of X should match those that were passed during fit: {why}."
-    )
-
-
-def is_declared_categorical(column: Any) -> bool:
-    """Whether the dtype of a frame's column says that it is categorical, whatever its levels."""
-    dtype = getattr(column, "dtype", getattr(column, "type", None))
-    name = dtype.__name__ if isinstance(dtype, type) else type(dtype).__name__
-    is_named = name in {"CategoricalDtype", "Categorical", "Enum", "DictionaryType"}
-    return is_named or str(dtype).startswith("dictionary<")
-
-
 def refuse_categorical(X: Any) -> None:
     """Refuse columns of a categorical dtype: their levels may be numbers, but measure nothing."""
     if not hasattr(X, "iloc") and not hasattr(X, "get_columns"):
@@ -214,21 +169,6 @@ def refuse_categorical(X: Any) -> None:
             f"X must hold numbers, got columns of a categorical dtype (in {some}).{ENCODE} If "
             "their levels are numbers that measure something, convert them by astype(float)."
         )
-
-
-def without_mask(X: Any) -> Any:
-    """``X`` with masked entries as missing values; as it is if nothing is masked."""
-    if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in X):
-        X = np.ma.array(X)
-    if not isinstance(X, np.ma.MaskedArray):
-        return X
-    if not np.ma.is_masked(X):
-        return X.data
-    if X.dtype.kind in "US":
-        X = X.astype(object)
-    if X.dtype.kind == "O":
-        return np.where(np.ma.getmaskarray(X), None, X.data)
-    return (X if X.dtype.kind == "f" else X.astype(np.float64)).filled(np.nan)
 
 
 def require_rows(X: Any) -> None:

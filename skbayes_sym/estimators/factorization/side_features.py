@@ -9,7 +9,7 @@ import torch
 from scipy.sparse.linalg import svds
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.columns import Columns, read_table, table_of
+from skbayes_sym.estimators._fit.columns import Columns, table_of
 from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
 from skbayes_sym.estimators._fit.scikit_learn import check_array, safe_indexing
 from skbayes_sym.estimators.factorization.entries import without_mask
@@ -21,6 +21,7 @@ from skbayes_sym.estimators.factorization.frames import (
 )
 from skbayes_sym.estimators.factorization.labels import as_labels, labels_like
 from skbayes_sym.numerics.arguments import is_frame, shown
+from skbayes_sym.numerics.tables import read_table
 
 MOST_FEATURES = 5000  # their inner products are held and factorised
 

@@ -14,7 +14,7 @@ from sklearn.utils import indexable
 from torch import Tensor
 
 from skbayes_sym.estimators._fit.columns import TakesTables
-from skbayes_sym.estimators._fit.rows import Array, Scaling, without_mask
+from skbayes_sym.estimators._fit.rows import Array, Scaling
 from skbayes_sym.estimators._fit.run import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, Run
 from skbayes_sym.estimators._fit.scikit_learn import (
     Interval,
@@ -50,6 +50,7 @@ from skbayes_sym.inference.pooling import PooledPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.machine import filters_lock
 from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.tables import without_mask
 
 
 @dataclass(eq=False, repr=False)

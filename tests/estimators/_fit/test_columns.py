@@ -16,7 +16,8 @@ from skbayes_sym import (
     load,
     save,
 )
-from skbayes_sym.estimators._fit.columns import Columns, level_key, read_table
+from skbayes_sym.estimators._fit.columns import Columns
+from skbayes_sym.numerics.tables import level_key, read_table
 
 N = 24
 Z = np.linspace(-1.0, 1.0, N)

@@ -1,0 +1,303 @@
+"""Columns of tables, read without torch or scikit-learn: names, missing values, levels, numbers."""
+
+import datetime
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from skbayes_sym.numerics.arguments import is_frame, shown
+
+Array = npt.NDArray[Any]
+
+# Codes of values without a level.
+MISSING = -1
+
+UNKNOWN = -2
+
+# Text that pandas.read_csv reads as a missing number.
+_MISSING_TEXT = {"", "nan", "-nan", "na", "n/a", "#n/a", "null", "none", "<na>", "nat"}
+
+_DECIMAL = re.compile(r"[+-]?\d+(\.\d*)?")
+
+
+def column_names(X: Any) -> list[str]:
+    """Names of a frame's columns as text; empty if ``X`` is no frame."""
+    if not is_frame(X):
+        return []
+    return [str(name) for name in getattr(X, "column_names", X.columns)]
+
+
+def unusual_names(X: Any) -> list[str] | None:
+    """Names of a frame's columns where not all are strings, which scikit-learn doesn't compare."""
+    if not is_frame(X):
+        return None
+    names = list(getattr(X, "column_names", X.columns))
+    return None if all(isinstance(name, str) for name in names) else [str(name) for name in names]
+
+
+def check_column_names(fitted: list[str] | None, X: Any) -> None:
+    """Refuse a frame whose columns have other names than in `fit`, or another order.
+
+    ``fitted``: names in `fit`, None if there were none. Default names 0, 1, ... are compared with
+    numbers only.
+    """
+    asked = column_names(X)
+    if not fitted or not asked or asked == fitted:
+        return
+    is_default = fitted == [str(j) for j in range(len(fitted))]
+    if is_default and not all(name.isdigit() for name in asked):
+        return
+    missing = [name for name in fitted if name not in asked]
+    extra = [name for name in asked if name not in fitted]
+    if missing or extra:
+        why = f"unseen in fit: {shown(extra)}, missing: {shown(missing)}"
+    else:
+        why = f"they must be in the order {shown(fitted)}, got {shown(asked)}"
+    raise ValueError(
+        f"The feature names of X should match those that were passed during fit: {why}."
+    )
+
+
+def is_declared_categorical(column: Any) -> bool:
+    """Whether the dtype of a frame's column says that it is categorical, whatever its levels."""
+    dtype = getattr(column, "dtype", getattr(column, "type", None))
+    name = dtype.__name__ if isinstance(dtype, type) else type(dtype).__name__
+    is_named = name in {"CategoricalDtype", "Categorical", "Enum", "DictionaryType"}
+    return is_named or str(dtype).startswith("dictionary<")
+
+
+def without_mask(X: Any) -> Any:
+    """``X`` with masked entries as missing values; as it is if nothing is masked."""
+    if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in X):
+        X = np.ma.array(X)
+    if not isinstance(X, np.ma.MaskedArray):
+        return X
+    if not np.ma.is_masked(X):
+        return X.data
+    if X.dtype.kind in "US":
+        X = X.astype(object)
+    if X.dtype.kind == "O":
+        return np.where(np.ma.getmaskarray(X), None, X.data)
+    return (X if X.dtype.kind == "f" else X.astype(np.float64)).filled(np.nan)
+
+
+class Table(NamedTuple):
+    """Columns of a table: names, arrays, and whether the dtype of each declares it categorical."""
+
+    names: list[str]
+    columns: list[Array]
+    declared: list[bool]
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether all columns are arrays of numbers."""
+        return not any(self.declared) and all(c.dtype.kind in "fiubc" for c in self.columns)
+
+
+def read_table(X: Any) -> Table | None:
+    """Columns of a frame, a list of rows or an array; None if it has no two axes."""
+    if is_frame(X):
+        names = column_names(X)
+        series = list(_frame_columns(X))
+        columns = [np.asarray(s) for s in series]
+        return Table(names, columns, [is_declared_categorical(s) for s in series])
+    array = X
+    if isinstance(X, Sequence) and not isinstance(X, str):
+        try:
+            array = np.array([list(row) if isinstance(row, tuple) else row for row in X], object)
+        except ValueError:  # rows of different lengths, which scikit-learn refuses
+            return None
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or not array.size:
+        return None
+    names = [f"{i}" for i in range(array.shape[1])]
+    return Table(names, list(array.T), [False] * len(names))
+
+
+def _frame_columns(X: Any) -> Iterator[Any]:
+    """Columns of a frame of pandas, polars or pyarrow by position, since names may repeat."""
+    if hasattr(X, "iloc"):
+        yield from (X.iloc[:, j] for j in range(X.shape[1]))
+    elif hasattr(X, "column_names"):  # pyarrow
+        yield from X.columns
+    else:
+        yield from (X[name] for name in X.columns)
+
+
+def missing_rows(values: Array) -> Array:
+    """Mask of the rows in which a column holds no value."""
+    if values.dtype.kind in "OT":
+        return np.array([is_missing(v) for v in values.tolist()], dtype=bool)
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
+
+
+def is_missing(value: Any) -> bool:
+    if value is None or value is np.ma.masked or type(value).__name__ == "NAType":
+        return True
+    return isinstance(value, Real | Decimal) and value != value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real | Decimal | np.bool_)
+
+
+def column_kind(values: Array, name: str, is_declared: bool = False) -> str:
+    """Kind of a column: "numeric", "boolean" or "categorical".
+
+    Raises ValueError for dates, TypeError for objects that are neither text nor numbers.
+    """
+    refuse_dates(values, name)
+    if is_declared:
+        return "categorical"
+    if values.dtype.kind == "b":
+        return "boolean"
+    if values.dtype.kind in "fiuc":
+        return "numeric"
+    present = [v for v in values.tolist() if not is_missing(v)]
+    for value in present:
+        is_interval = type(value).__name__ == "Interval"
+        if not is_interval and not isinstance(value, str | bytes) and not _is_number(value):
+            raise TypeError(
+                f"column {name!r} of X holds a {type(value).__name__}: its argument must be a "
+                "string or a number."
+            )
+    if not all(map(_is_number, present)):
+        return "categorical"
+    is_boolean = present and all(isinstance(v, bool | np.bool_) for v in present)
+    return "boolean" if is_boolean else "numeric"
+
+
+def refuse_dates(values: Array, name: str) -> None:
+    is_date = values.dtype.kind in "mM" or (
+        values.dtype.kind == "O" and any(
+            isinstance(v, datetime.date | datetime.timedelta) or type(v).__name__ == "Period"
+            for v in values[:1000].tolist()
+        )
+    )  # fmt: skip
+    if is_date:
+        raise ValueError(
+            "X must hold numbers, got columns of neither words nor numbers, such as dates (in "
+            f"{name!r}). Give numbers: days since a date, or a month."
+        )
+
+
+def level_key(value: Any) -> str:
+    """Text that identifies a level whatever the dtype of its value: 1, 1.0 and "1" are the same."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value))
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, Real | Decimal):
+        # By way of text, in which a float32 is as short as it was written.
+        number = float(str(value)) if isinstance(value, np.floating) else float(value)
+        return str(int(number)) if number.is_integer() else repr(number)
+    return str(value)
+
+
+def level_number(text: str) -> float | None:
+    """Number that the text of a level stands for; None if it is no number."""
+    if text.lower() in ("true", "false"):
+        return float(text.lower() == "true")
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if np.isfinite(number) and "_" not in text else None
+
+
+class Levels:
+    """Codes of values in a list of levels.
+
+    A value is looked up by its `level_key` first. A number, a bool, or a text that writes a plain
+    decimal number is the level of the same number otherwise, if there is only one: 1234 is "01234",
+    "1.0" is 1, True is "true".
+    """
+
+    def __init__(self, levels: Sequence[str]) -> None:
+        self._exact = {level: code for code, level in enumerate(levels)}
+        self._by_number: dict[float, int] = {}
+        for level, code in self._exact.items():
+            number = level_number(level)
+            if number is not None:
+                is_ambiguous = number in self._by_number
+                self._by_number[number] = UNKNOWN if is_ambiguous else code
+
+    def code(self, value: Any) -> int:
+        if is_missing(value):
+            return MISSING
+        key = level_key(value)
+        if key in self._exact:
+            return self._exact[key]
+        if not key.strip():
+            return MISSING  # what read_csv makes of it
+        is_text = not _is_number(value)
+        if is_text and not _DECIMAL.fullmatch(key) and key.lower() not in ("true", "false"):
+            return UNKNOWN
+        number = level_number(key)
+        return UNKNOWN if number is None else self._by_number.get(number, UNKNOWN)
+
+    def codes(self, values: Array) -> Array:
+        """Codes (n_rows,) of a column."""
+        if values.dtype.kind in "fiub":
+            distinct, inverse = np.unique(values, return_inverse=True)
+            return np.array([self.code(v) for v in distinct], dtype=int)[inverse.ravel()]
+        known: dict[Any, int] = {}
+        codes = np.empty(len(values), dtype=int)
+        for row, value in enumerate(values.tolist()):
+            key = (type(value), value)
+            code = known.get(key)
+            if code is None:
+                code = known[key] = self.code(value)
+            codes[row] = code
+        return codes
+
+
+def as_numbers(name: str, kind: str, values: Array) -> Array:
+    """Values of a numeric column as float64, whatever their dtype; nan where they are missing.
+
+    Raises ValueError that names column, row and value of what is no number.
+    """
+    refuse_dates(values, name)
+    if values.dtype.kind in "fiub":
+        return values.astype(np.float64)
+    numbers = np.empty(len(values))
+    for row, value in enumerate(values.tolist()):
+        try:
+            numbers[row] = _number_of(value, kind == "boolean")
+        except ValueError as error:
+            text = str(value)
+            comma = " Decimals need a point." if re.fullmatch(r"[+-]?\d+,\d+", text) else ""
+            raise ValueError(
+                f"X must hold numbers in column {name!r}, as it did in fit, got "
+                f"{shown(value)} in row {row}.{comma}"
+            ) from error
+        except TypeError as error:
+            raise TypeError(
+                f"column {name!r} of X holds a {type(value).__name__} in row {row}: its "
+                "argument must be a string or a number."
+            ) from error
+    return numbers
+
+
+def _number_of(value: Any, is_boolean: bool) -> float:
+    """A value of a numeric column. Raises ValueError, or TypeError for other objects."""
+    if is_missing(value):
+        return np.nan
+    if _is_number(value):
+        return float(value)
+    if not isinstance(value, str | bytes):
+        raise TypeError(value)
+    text = level_key(value).strip()
+    if text.lower() in _MISSING_TEXT:
+        return np.nan
+    if is_boolean and text.lower() in ("true", "false"):
+        return float(text.lower() == "true")
+    if "_" in text:  # Python reads 1_000, nobody else does
+        raise ValueError(text)
+    return float(text)
