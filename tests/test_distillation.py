@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -111,9 +112,11 @@ def test_tables_are_read_as_they_are_and_pipelines_whole():
     stack = sk.PredictiveStackingRegressor([("line", "linear")], random_state=0).fit(frame, NUMBERS)
     student = distill(stack, frame)
     encoded = student.encode(frame)
-    assert encoded.shape == (24, 2 + 1 + 3)  # numbers, one that is missing at times, three words
-    np.testing.assert_array_equal(encoded[:, 2], np.isnan(frame["c"]))
-    np.testing.assert_array_equal(encoded[:, 3:].sum(axis=1), 1.0)
+    # Numbers, whether each is missing, three levels, and whether the level is missing or unknown.
+    assert encoded.shape == (24, 2 + 2 + 3 + 2)
+    np.testing.assert_array_equal(encoded[:, 3], np.isnan(frame["c"]))
+    np.testing.assert_array_equal(encoded[:, 4:7].sum(axis=1), 1.0)
+    np.testing.assert_array_equal(encoded[:, [2, 7, 8]], 0.0)
     nullable = frame.astype({"c": "Float64"})  # gaps are pandas' NA
     assert nullable["c"].isna().any()
     np.testing.assert_array_equal(student.predict(nullable), student.predict(frame))
@@ -141,7 +144,8 @@ def test_a_teachers_networks_are_read_through_its_pipeline():
         arrays |= units_of_networks(model, learned, arrays, Schooling())
         said = Student(arrays).encode(learned)[:, len(arrays["units"]) :]
         np.testing.assert_allclose(said.std(axis=0), 1.0, rtol=1e-4)
-        r = np.corrcoef(said[:, 0], model.predict(learned))[0, 1]
+        complete = learned[:600]  # unknown levels are averaged over, which is no network
+        r = np.corrcoef(said[:600, 0], model.predict(complete))[0, 1]
         assert r == pytest.approx(1.0, abs=1e-6)
     assert not units_of_networks(deep, learned, arrays, Schooling())
 
@@ -176,3 +180,132 @@ def test_onnx_says_the_same(numbers, tmp_path, monkeypatch):
         expected = [student.predict_proba(rows)] if classes else student.components(rows)
         for values, own in zip(got, expected, strict=True):
             np.testing.assert_allclose(values, own, rtol=1e-3, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def table_student():
+    """A regressor on a table with a level column, its rows, and its student."""
+    rng = np.random.default_rng(0)
+    color = rng.choice(["red", "green", "blue"], 200)
+    frame = pd.DataFrame({"a": rng.standard_normal(200), "color": color, "c": rng.random(200)})
+    frame.loc[::7, "c"] = np.nan
+    level = frame["color"].map({"red": 0.0, "green": 3.0, "blue": 5.0})
+    y = 30.0 + frame["a"] + level + 0.2 * rng.standard_normal(200)
+    teacher = sk.PredictiveStackingRegressor([("line", "linear")], random_state=0).fit(frame, y)
+    effort = QUICK._replace(n_rows=1000, first=(32, 600), without=(8, 9), enough=np.inf)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distilling, "Schooling", lambda: effort)
+        return teacher, frame, distill(teacher, frame)
+
+
+@pytest.mark.filterwarnings("ignore:column .* of X holds levels")
+def test_missing_and_unknown_values_are_predicted_as_by_the_teacher(table_student):
+    """Within half a standard deviation of the noise, 0.5 of 2 between levels."""
+    teacher, frame, student = table_student
+    for value in (np.nan, None, "purple"):
+        rows = frame[:20].assign(color=np.full(20, value, dtype=object))
+        expected, std = teacher.predict(rows, return_std=True)
+        assert np.abs(student.predict(rows) - expected).max() < 0.5 * std.max(), value
+    for name in ("a", "c"):
+        rows = frame[:20].assign(**{name: np.nan})
+        expected, std = teacher.predict(rows, return_std=True)
+        assert np.abs(student.predict(rows) - expected).max() < 0.5 * max(std.max(), 1.0), name
+
+
+def test_rows_are_refused_as_by_the_teacher(table_student, numbers):
+    teacher, frame, student = table_student
+    wider = frame.assign(more=1.0)
+    integer_names = frame.set_axis([0, 1, 2], axis=1)
+    infinite = frame.assign(a=np.inf)
+    for wrong in (frame[["color", "a", "c"]], wider, frame[["a"]], infinite):
+        for model in (teacher, student):
+            with pytest.raises(ValueError, match=r"feature|infinity"):
+                model.predict(wrong)
+    with pytest.raises(ValueError, match="feature names"):
+        student.predict(integer_names)
+    with pytest.raises(ValueError, match="4 features, but Student is expecting 3"):
+        numbers.predict(np.ones((2, 4)))
+    with pytest.raises(ValueError, match="has a missing value"):
+        Student(numbers._arrays | {"marked": np.zeros(3, dtype=bool)}).predict([[0.1, None, 0.3]])
+    with pytest.raises(ValueError, match="infinity"):
+        numbers.predict([[0.1, np.inf, 0.3]])
+    assert numbers.predict([[True, 0.5, 1]]) == numbers.predict([[1.0, 0.5, 1.0]])
+
+
+@pytest.mark.usefixtures("quickly")
+def test_questions_that_have_no_answer_are_refused(numbers):
+    labels = distill(fitted("linear-labels"), X)
+    with pytest.raises(AttributeError, match="predict_proba is of a classifier's student"):
+        numbers.predict_proba(X)
+    for method in (labels.predict_quantiles, labels.components):
+        with pytest.raises(AttributeError, match="is of a regressor's student"):
+            method(X)
+    for quantiles in ([2.0], [-1.0], [0.0], [np.nan], ["a"], [], [[0.5]], 0.5):
+        with pytest.raises(ValueError, match="strictly between 0 and 1"):
+            numbers.predict_quantiles(X, quantiles)
+    for student, y in ((numbers, NUMBERS), (labels, LABELS)):
+        with pytest.raises(ValueError, match="must match"):
+            student.log_predictive_density(X[:1], y[:5])
+        with pytest.raises(ValueError, match="infinity"):
+            student.predict(np.full((1, 3), np.inf))
+
+
+@pytest.mark.parametrize("name", ["stud", "stud.npz", "stud.v2"])
+def test_a_file_is_found_by_the_name_it_was_saved_with(numbers, tmp_path, name):
+    numbers.save(tmp_path / name)
+    same = Student.load(tmp_path / name)
+    np.testing.assert_array_equal(same.predict(X), numbers.predict(X))
+
+
+def test_a_full_disk_leaves_the_old_file(numbers, tmp_path, monkeypatch):
+    pytest.importorskip("onnx")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    for write, name in ((numbers.save, "student.npz"), (numbers.to_onnx, "student.onnx")):
+        write(tmp_path / name)
+        old = (tmp_path / name).read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr("skbayes_sym.numerics.files.os.fsync", full)
+            with pytest.raises(OSError, match="No space"):
+                write(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == old
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_damaged_files_and_bombs_raise_one_error_without_much_memory(numbers, tmp_path):
+    file = tmp_path / "student.npz"
+    numbers.save(file)
+    good = file.read_bytes()
+    rng = np.random.default_rng(0)
+    damaged = [good[:n] for n in rng.integers(0, len(good) - 1, 15)] + [b"", b"PK", b"text"]
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    damaged.append((tmp_path / "other.npz").read_bytes())
+    for content in damaged:
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match="not a student saved by"):
+            Student.load(file)
+    np.savez_compressed(file, **(numbers._arrays | {"weight1": np.zeros((2500, 2500))}))
+    size = file.stat().st_size
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="not a student saved by"):
+        Student.load(file)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * size + 16e6
+
+
+@pytest.mark.usefixtures("quickly")
+def test_onnx_of_columns_far_from_zero_is_accurate_in_float64_and_warns_in_float32(tmp_path):
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    far = 1e4 + 1e-3 * X
+    student = distill(sk.BayesianLinearRegressor().fit(far, NUMBERS), far)
+    with pytest.warns(UserWarning, match="float32 rounds it by .* Use double=True"):
+        student.to_onnx(tmp_path / "float32.onnx")
+    student.to_onnx(tmp_path / "float64.onnx", double=True)
+    session = runtime.InferenceSession(str(tmp_path / "float64.onnx"))
+    got = session.run(None, {"X": far})
+    for values, own in zip(got, student.components(far), strict=True):
+        np.testing.assert_allclose(values, own, rtol=1e-3, atol=1e-5)

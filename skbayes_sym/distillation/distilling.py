@@ -8,7 +8,7 @@ from scipy.special import ndtr, xlogy
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import get_tags
 
-from skbayes_sym.distillation.rows_to_learn import rows_to_learn
+from skbayes_sym.distillation.rows_to_learn import rows_to_learn, teacher_columns
 from skbayes_sym.distillation.schooling import (
     Schooling,
     lesson_of_labels,
@@ -20,6 +20,7 @@ from skbayes_sym.distillation.taken_units import units_of_networks
 from skbayes_sym.estimators._fit.device import one_thread
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing
+from skbayes_sym.estimators._fit.warnings import collect_warnings
 from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.inspection._fitted import fitted_model
 from skbayes_sym.numerics.arguments import seed_of
@@ -78,9 +79,12 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     X = _normal_rows(model, inner, size.n_rows // 5, seed) if X is None else X
     if num_samples(X) < 10:
         raise ValueError(f"distill needs some hundred rows to learn from, got {num_samples(X)}.")
-    arrays, rows, n_held = rows_to_learn(X, size.n_rows, np.random.default_rng(seed))
-    law, held = predictive(model, rows), safe_indexing(rows, np.arange(n_held))
-    answers = law.proba() if is_classifier(inner) else law.quantile(ndtr(normal_levels()))
+    teacher = teacher_columns(model, X)
+    arrays, rows, n_held = rows_to_learn(X, size.n_rows, np.random.default_rng(seed), teacher)
+    with collect_warnings():  # some of the rows have unknown levels on purpose
+        law = predictive(model, rows)
+        answers = law.proba() if is_classifier(inner) else law.quantile(ndtr(normal_levels()))
+    held = safe_indexing(rows, np.arange(n_held))
     if answers.ndim > 2:
         raise ValueError("distill takes regressors of one target: distil one model for each.")
     of_held = predictive(model, held)
@@ -102,7 +106,8 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     if first.lost_ < size.enough:
         return first
     if not is_classifier(inner):
-        arrays |= units_of_networks(model, rows, arrays, size)
+        with collect_warnings():
+            arrays |= units_of_networks(model, rows, arrays, size)
     second = student(*(size.with_networks if "units" in arrays else size.without))
     return min(first, second, key=lambda one: one.lost_)
 

@@ -71,6 +71,8 @@ def lesson_of_numbers(
 def lesson_of_labels(proba: Array, classes: Array) -> tuple[Tensor, Loss, dict[str, Array]]:
     """Learn class probabilities (N, K)."""
     target = torch.as_tensor(proba).float()
+    if classes.dtype.kind == "O":  # which a file without pickle doesn't hold
+        classes = np.array(classes.tolist())
 
     def loss(outputs: Tensor, rows: Tensor) -> Tensor:
         return -(target[rows] * outputs.log_softmax(1)).sum(1)

@@ -8,6 +8,7 @@ from scipy.linalg import block_diag
 from sklearn.base import BaseEstimator
 
 from skbayes_sym.distillation.schooling import Schooling
+from skbayes_sym.estimators._fit.columns import OpenRows
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.estimators.base import RowEstimator
@@ -73,7 +74,10 @@ def _units(model: BaseEstimator, rows: Any, columns: Array) -> _Units | None:
     inner, prepare = fitted_model(model)
     if not isinstance(inner, RowEstimator):
         return None
-    blocks = [*inner._input_blocks(inner._check_inputs(prepare(rows)))]
+    checked = inner._check_inputs(prepare(rows))
+    if isinstance(checked, OpenRows):  # rows with unknown levels have no inputs of their own
+        columns, checked = columns[checked.known_index], checked.known
+    blocks = [*inner._input_blocks(checked)]
     by_block = [inner._predictor(block).networks(block) for block in blocks]
     into, out, kinds, shares = [], [], [], []
     for alike in zip(*by_block, strict=True):
