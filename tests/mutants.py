@@ -36,6 +36,13 @@ def planted(module: str, tests: str, *texts: tuple[str, str]) -> list[Mutant]:
 
 
 MUTANTS = [
+    *planted("estimators/stacking/combining.py", "estimators/stacking/test_members.py",
+        ("density.numpy() - fit.optimism", "density.numpy() + fit.optimism"),
+        ("stacking_weights(density, weight, prior", "stacking_weights(density, weight**0, prior")),
+    Mutant("estimators/stacking/kinds.py", "tree.impurity + value[:, 0] ** 2", "tree.impurity",
+           "estimators/stacking/test_members.py"),
+    Mutant("inference/pooling.py", "bincount(y, weight, minlength=n_classes).to(scores)",
+           "bincount(y, minlength=n_classes).to(scores)", "estimators/stacking/test_members.py"),
     *planted("numerics/tables.py", "estimators/_fit/test_columns.py",
         ("return str(int(number)) if number.is_integer()", "return repr(number) if number == 0.5"),
         ("UNKNOWN if is_ambiguous else code", "code"),

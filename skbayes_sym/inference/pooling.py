@@ -616,14 +616,15 @@ class ShapedPredictor(BasePredictor):
         noise = law.noise_variance
         if self.noise is not None:
             (narrow, wide), (_, share) = self.noise.states
-            is_wide = torch.rand((n, len(x), 1), generator=stream, dtype=torch.float32) < float(
-                share
-            )
-            state = torch.where(is_wide, wide, narrow).to(noise)
-            if self.noise.levels is not None:  # one for all rows of a draw
-                level = level_weights().multinomial(n, replacement=True, generator=stream)
-                squares = torch.as_tensor(self.noise.levels).square()[level]
-                state = state * squares.to(noise).reshape(-1, 1, 1)
+            # One noise level for all rows of a draw. It is drawn before the states of the rows, so
+            # that it doesn't depend on their number.
+            level = noise.new_ones(1)
+            if self.noise.levels is not None:
+                chosen = level_weights().multinomial(n, replacement=True, generator=stream)
+                level = torch.as_tensor(self.noise.levels).square()[chosen].to(noise)
+            uniform = torch.rand((n, len(x), 1), generator=stream, dtype=torch.float32)
+            state = torch.where(uniform < float(share), wide, narrow).to(noise)
+            state = state * level.reshape(-1, 1, 1)
             noise = noise * self.noise.factor(self.base.mean(x)).square() * state
         return replace(law, noise_variance=noise.clamp_min(self.floor**2))
 

@@ -1,0 +1,88 @@
+"""Members of stacks: leave-one-out scores, their corrections, weights and trees by hand."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from sklearn.datasets import load_iris
+from sklearn.model_selection import KFold
+
+from skbayes_sym.estimators.stacking.combining import JudgedMember, judge, weighed
+from skbayes_sym.estimators.stacking.kinds import KINDS, StackEffort, StackTask
+from skbayes_sym.estimators.stacking.parts import RowBlock
+from skbayes_sym.inference.pooling import fit_calibration
+
+RNG = np.random.default_rng(0)
+FLOWERS, SPECIES = (a[RNG.permutation(150)[:60]] for a in load_iris(return_X_y=True))
+
+
+def make_task(x, y, weight=None, classes=None):
+    folds = list(KFold(5, shuffle=True, random_state=0).split(x))
+    rows = torch.as_tensor(x, dtype=torch.float64)
+    targets = torch.as_tensor(y)
+    if weight is None:
+        weight = np.ones(len(x))
+    if classes is None:
+        targets = targets.reshape(-1, 1)
+    return StackTask(
+        RowBlock(rows, rows.numpy()), targets, torch.as_tensor(weight),
+        np.asarray(y), folds, 0, classes=classes,
+    )  # fmt: skip
+
+
+@dataclass
+class Optimistic:
+    """A member whose leave-one-out scores are known to be too high by ``optimism``."""
+
+    member: Any
+    optimism: float
+
+    def fit(self, task):
+        return replace(self.member.fit(task), optimism=self.optimism)
+
+
+def test_optimism_is_subtracted_from_leave_one_out_scores():
+    task = make_task(FLOWERS, SPECIES, classes=np.arange(3))
+    linear = KINDS["linear"]()
+    plain = judge(Optimistic(linear, 0.0), task, False).log_density
+    corrected = judge(Optimistic(linear, 0.1), task, False).log_density
+    np.testing.assert_allclose(corrected, plain - 0.1, rtol=1e-12)
+
+
+def test_stacking_weights_maximise_the_weighted_score():
+    weight = np.array([1.0, 2.0, 7.0, 1.0, 4.0, 1.0])
+    density = np.log(np.array([[1.0, 0.3, 0.2, 0.9, 0.4, 0.6], [0.4, 0.5, 0.7, 0.3, 0.5, 0.2]]))
+    task = make_task(np.zeros((6, 1)), np.arange(6.0), weight)
+    members = {"a": JudgedMember(None, density[0]), "b": JudgedMember(None, density[1])}
+    score = density @ weight / weight.sum()
+    prior = np.exp((score - score.max()) / StackEffort.forgiven)
+
+    def loss(share):
+        mixture = np.log(share * np.exp(density[0]) + (1.0 - share) * np.exp(density[1]))
+        return -(weight @ mixture + prior @ np.log([share, 1.0 - share]))
+
+    best = minimize_scalar(loss, bounds=(1e-6, 1.0 - 1e-6), method="bounded")
+    # The optimum is flat: both searches stop where the loss changes by less than 1e-7.
+    assert abs(weighed(members, task).weights["a"] - best.x) < 1e-3
+
+
+def test_nodes_of_forests_hold_the_mean_square_of_their_targets():
+    """Not the variance within the node: no mean square is below the square of the mean."""
+    y = 3.0 + RNG.normal(size=60)
+    trees = KINDS["forest"]().fit(make_task(FLOWERS, y)).part.trees
+    mean, mean_square = np.asarray(trees.value).T
+    assert (mean_square >= mean**2 - 1e-9).all()
+    assert mean_square.min() > 0.0
+
+
+def test_weights_of_rows_count_as_repetitions_in_a_calibration():
+    scores = torch.as_tensor(RNG.normal(size=(12, 3)))
+    y = torch.arange(12) % 3
+    weight = torch.tensor([1.0, 2.0, 5.0] * 4, dtype=torch.float64)
+    repeated = torch.repeat_interleave(torch.arange(12), weight.long())
+    by_weight = fit_calibration(scores, y, weight)
+    by_rows = fit_calibration(scores[repeated], y[repeated], torch.ones(len(repeated)).double())
+    np.testing.assert_allclose(by_weight.frequency, by_rows.frequency, rtol=1e-12)
+    np.testing.assert_allclose(by_weight.log_slope, by_rows.log_slope, atol=1e-5)
