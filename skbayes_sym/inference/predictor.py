@@ -103,9 +103,12 @@ class DrawsPredictor(BasePredictor):
         return torch.tensordot(weights, outputs, dims=1)
 
     def networks(self, x: Tensor) -> Iterator[NetworkComponents]:
+        n_draws = len(self.theta)
         if self.log_weights is None:
-            weight = self.theta.new_full((len(self.theta),), 1.0 / len(self.theta))
-            yield NetworkComponents(x, self.network, self.theta, weight)
+            weight = self.theta.new_full((n_draws,), 1.0 / n_draws)
+        else:  # of a draw, summed over the states of its noise
+            weight = self.log_weights.exp().reshape(n_draws, self.n_states).sum(1)
+        yield NetworkComponents(x, self.network, self.theta, weight.to(self.theta))
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         if self.log_weights is None:

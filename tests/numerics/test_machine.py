@@ -15,7 +15,13 @@ import joblib
 import pytest
 import torch
 
-from skbayes_sym.numerics.machine import keeps_tables, one_thread, side_by_side, to_host
+from skbayes_sym.numerics.machine import (
+    keep_freed_memory,
+    keeps_tables,
+    one_thread,
+    side_by_side,
+    to_host,
+)
 
 _MIXED = (
     torch.tensor([True, False, True]),
@@ -161,18 +167,31 @@ print(faults)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
-@pytest.mark.parametrize(
-    ("keeps", "arguments", "switch"),
-    [(True, ["fit"], "1"), pytest.param(False, [], "1", marks=pytest.mark.long),
-     pytest.param(False, ["fit"], "0", marks=pytest.mark.long)],
-    ids=["after a fit", "after the import", "switched off"],
-)  # fmt: skip
-def test_freed_memory_is_kept_from_the_first_fit_on_unless_switched_off(keeps, arguments, switch):
+def test_freed_memory_is_kept_from_the_first_fit_on():
     """Each round of 16 MB takes 4,096 pages from the system where freed memory isn't kept."""
-    code = [sys.executable, "-c", FAULTS, *arguments]
-    environment = {**os.environ, "SKBAYES_SYM_KEEP_MEMORY": switch}
-    found = subprocess.run(code, capture_output=True, text=True, check=True, env=environment).stdout
-    assert (int(found) < 100) == keeps
+    environment = {**os.environ, "SKBAYES_SYM_KEEP_MEMORY": "1"}
+    run = [sys.executable, "-c", FAULTS, "fit"]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, env=environment)
+    assert int(done.stdout) < 100
+
+
+@pytest.mark.parametrize(("switch", "expected"), [("1", 1), ("0", 0)])
+def test_the_allocator_is_left_alone_if_switched_off(monkeypatch, switch, expected):
+    allocations = []
+    monkeypatch.setenv("SKBAYES_SYM_KEEP_MEMORY", switch)
+    monkeypatch.setattr(torch, "empty", lambda *size, **_: allocations.append(size))
+    keep_freed_memory.__wrapped__()
+    assert len(allocations) == expected
+
+
+def test_importing_leaves_the_allocator_alone():
+    code = (
+        "import skbayes_sym as sk; [getattr(sk, name) for name in sk.__all__]\n"
+        "from skbayes_sym.numerics.machine import keep_freed_memory\n"
+        "print(keep_freed_memory.cache_info().currsize)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 0
 
 
 def test_large_tables_are_released_when_the_last_fit_ends():

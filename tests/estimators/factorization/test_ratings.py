@@ -457,9 +457,8 @@ def test_ordinal_entries():
     off = np.stack([mean, loc]) - stars[test]
     assert np.sqrt(np.mean(off[0] ** 2)) < np.sqrt(np.mean(off[1] ** 2))
     assert np.isfinite(ordinal.score(train[:5]))
-    with pytest.raises(ValueError, match=r"2.5.*none of the labels \[1.0, 2.0, 3.0, 5.0\]"):
-        predictive(ordinal, ([0], [0])).log_prob([2.5])
-    with pytest.raises(ValueError, match="values holds NaN"):
+    assert predictive(ordinal, ([0], [0])).log_prob([2.5]) == -np.inf
+    with pytest.raises(ValueError, match="NaN"):
         predictive(normal, ([0], [0])).log_prob([np.nan])
     with pytest.raises(TypeError, match="likelihood='ordinal' only"):
         predictive(normal, ([0], [0])).proba()
