@@ -134,8 +134,8 @@ class Student:
         Raises
         ------
         ValueError
-            If it isn't a student's file or is damaged. Memory beyond 4 times the size of the file
-            isn't allocated.
+            If it isn't a student's file or is damaged. Arrays of more than 3 times the size of the
+            file plus 64 kB aren't read.
         """
         if not hasattr(file, "read"):
             require_exact = Path(file).exists() or str(fspath(file)).endswith(".npz")
