@@ -216,7 +216,10 @@ class Student:
         if refused.any():
             row, k = np.argwhere(refused)[0]
             self._refuse(table, a["numbers"][k], row, "a missing value")
-        scaled = np.where(missing, 0.0, (values - a["mean"]) / a["scale"])
+        with np.errstate(over="ignore"):  # values too large for a float are clipped
+            scaled = (values - a["mean"]) / a["scale"]
+        largest = np.finfo(np.float32).max
+        scaled = np.where(missing, 0.0, scaled.clip(-largest, largest))
         parts = [scaled, missing[:, a["marked"]]]
         for k, (j, levels) in enumerate(zip(a["places"].tolist(), self._levels, strict=True)):
             codes = Levels(levels).codes(table.columns[j])

@@ -49,7 +49,7 @@ from skbayes_sym.models.priors import ARD, LayerScales
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.optimise import DivergenceError
 
-OURS = (ValueError, TypeError, MemoryError, NotFittedError, DivergenceError,
+OURS = (ValueError, TypeError, IndexError, MemoryError, NotFittedError, DivergenceError,
         NotPositiveDefiniteError, AttributeError, OSError)  # fmt: skip
 HUGE = 10**12  # of sizes: refused before the first array is made
 

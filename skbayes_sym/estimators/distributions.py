@@ -24,7 +24,13 @@ from skbayes_sym.estimators.target_transformation import (
     elementary_transformations,
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture, TargetPredictive, crps
-from skbayes_sym.numerics.arguments import check_random_state, refuse_masked, seed_of
+from skbayes_sym.numerics.arguments import (
+    check_count,
+    check_random_state,
+    refuse_masked,
+    seed_of,
+)
+from skbayes_sym.numerics.memory import draws_part, require_memory
 
 _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
 _REACH = np.arange(-12.0, 13.0)  # where integrals over a normal are divided, standard deviations
@@ -242,6 +248,14 @@ class PredictiveDistribution:
         return grid.reshape(n_values, shape[0], n_targets), full[: -len(shape)]
 
 
+def check_draws(n: Any, shape: tuple[int, ...]) -> int:
+    """Check the number of draws of predictions of ``shape``, and that they fit into memory."""
+    n = check_count("n", n)
+    n_rows, n_targets = (*shape, 1)[:2]
+    require_memory([draws_part(n, n_rows, n_targets)], torch.device("cpu"), task="sample")
+    return n
+
+
 def observed_targets(y: Any) -> Array:
     """Observed targets as numbers of any shape; ValueError of what is none, or missing."""
     refuse_masked("y", y)
@@ -273,6 +287,9 @@ def row_positions(rows: Any, n_rows: int) -> Array:
     if index.dtype.kind == "b" and index.shape != (n_rows,):
         raise IndexError(f"the mask has shape {index.shape}, but there are {n_rows} rows.")
     index = index if index.size else index.astype(int)
+    is_outside = (index < -n_rows) | (index >= n_rows)
+    if index.dtype.kind != "b" and is_outside.any():
+        raise IndexError(f"row {index[is_outside].flat[0]} is none of {n_rows} rows.")
     return np.atleast_1d(np.arange(n_rows)[index])
 
 
@@ -448,6 +465,7 @@ class LawPredictive(PredictiveDistribution):
         return np.stack(values, axis=-1)
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        n = check_draws(n, self.shape)
         rng = np.random.default_rng(seed_of(random_state))
         return self._joined(lambda law: law.sample(n, rng).movedim(0, -1))
 
@@ -492,6 +510,7 @@ class NormalPredictive(PredictiveDistribution):
         return np.asarray(self._mean[..., None] + self._std[..., None] * norm.ppf(levels))
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        n = check_draws(n, self.shape)
         noise = check_random_state(random_state).standard_normal((*self._mean.shape, n))
         return np.asarray(self._mean[..., None] + self._std[..., None] * noise)
 

@@ -11,6 +11,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.inspection import permutation_importance
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import QuantileTransformer, StandardScaler
 
@@ -337,3 +338,15 @@ def test_importance_of_a_column_in_nats():
     )  # fmt: skip
     assert result.importances_mean.argmax() == 0  # whose slope is 1, the others' -0.5 and 0
     assert result.importances_mean[0] > 0.1
+
+
+def test_draws_that_do_not_fit_into_memory_are_refused():
+    multiple = MultiOutputRegressor(BayesianRidge()).fit(X, np.column_stack([NUMBERS, NUMBERS]))
+    fits = [predictive(multiple, X), predictive(BayesianRidge().fit(X, NUMBERS), X)]
+    for distribution in fits:
+        with pytest.raises(MemoryError, match="sample takes at least"):
+            distribution.sample(10**12)
+        with pytest.raises(ValueError, match="n must be an int of at least 1"):
+            distribution.sample(0)
+        with pytest.raises(IndexError, match=f"row {len(X)} is none of {len(X)} rows"):
+            distribution[len(X)]
