@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_consistent_length
 from sklearn.utils.validation import column_or_1d as _column_or_1d
 
 from skbayes_sym.numerics.arguments import check_count, labels_of
-from skbayes_sym.numerics.machine import with_filters_lock
+from skbayes_sym.numerics.runtime import with_filters_lock
 
 check_array = with_filters_lock(_check_array)
 column_or_1d = with_filters_lock(_column_or_1d)

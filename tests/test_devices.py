@@ -26,8 +26,8 @@ from skbayes_sym.inference.sampling import kernels
 from skbayes_sym.inference.sampling.kernels import DiagonalPreconditioner, initial_state
 from skbayes_sym.models.likelihoods import noise
 from skbayes_sym.numerics import memory
-from skbayes_sym.numerics.machine import constant
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.runtime import constant
 
 # Too few steps to converge on purpose.
 pytestmark = [

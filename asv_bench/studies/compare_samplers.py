@@ -42,7 +42,7 @@ from threadpoolctl import threadpool_limits
 from timing import cpu_seconds
 
 from skbayes_sym import Chains, MCMCRegressor, ModeWeights
-from skbayes_sym.inference.diagnostics import bulk_ess
+from skbayes_sym.numerics.diagnostics import bulk_ess
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -12,7 +12,7 @@ from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators._fit.unwrap import fitted_attribute
 from skbayes_sym.estimators._fit.warnings import collect_warnings
 from skbayes_sym.numerics.arguments import is_frame
-from skbayes_sym.numerics.machine import filters_lock
+from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import (
     Table,
     as_numbers,

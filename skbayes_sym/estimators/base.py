@@ -41,7 +41,7 @@ from skbayes_sym.estimators.optimizers import Adam
 from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.arguments import is_number, shown
-from skbayes_sym.numerics.machine import errors_in_words
+from skbayes_sym.numerics.runtime import errors_in_words
 from skbayes_sym.numerics.tables import check_column_names, without_mask
 
 Made = TypeVar("Made")

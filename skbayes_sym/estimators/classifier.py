@@ -32,9 +32,9 @@ from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
 from skbayes_sym.models.predictive_mixtures import Predictive
 from skbayes_sym.numerics.arguments import check_count, labels_of, refuse_masked, seed_of, shown
-from skbayes_sym.numerics.machine import filters_lock
 from skbayes_sym.numerics.memory import draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import unusual_names, without_mask
 
 _HOST = torch.device("cpu")

@@ -37,9 +37,9 @@ from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
 from skbayes_sym.numerics.arguments import check_count, refuse_masked, seed_of
-from skbayes_sym.numerics.machine import filters_lock
 from skbayes_sym.numerics.memory import covariance_part, draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
+from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import unusual_names, without_mask
 
 _HOST = torch.device("cpu")

@@ -49,8 +49,8 @@ from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.models.networks.network import Network, RecordingNetwork
 from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.linalg import cholesky
-from skbayes_sym.numerics.machine import errors_in_words, import_symbolic_shapes
 from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.runtime import errors_in_words, import_symbolic_shapes
 
 
 class MapObjective:

@@ -30,11 +30,11 @@ from skbayes_sym.estimators._fit.scikit_learn import (
 from skbayes_sym.estimators._fit.unwrap import innermost
 from skbayes_sym.estimators._fit.warnings import collect_warnings, warn_user
 from skbayes_sym.estimators.predictive import predictive, predicts_distribution, predicts_numbers
-from skbayes_sym.inference.diagnostics import mean_ess
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection._scorers import reported_evidence
 from skbayes_sym.numerics.arguments import check_random_state, shown
-from skbayes_sym.numerics.machine import filters_lock
+from skbayes_sym.numerics.diagnostics import mean_ess
+from skbayes_sym.numerics.runtime import filters_lock
 
 
 class Task(NamedTuple):

@@ -21,8 +21,8 @@ from torch import Tensor
 from skbayes_sym.numerics.arguments import check_positive, check_vector
 from skbayes_sym.numerics.gaussian import log_normal
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.numerics.machine import constant
 from skbayes_sym.numerics.random import normal_like
+from skbayes_sym.numerics.runtime import constant
 
 PriorKernel = Callable[[Tensor], tuple[Tensor, Tensor]]  # (C, P) -> (C,) nats, (C, P)
 _LEAST_SCALE = 1e-100

@@ -1,18 +1,18 @@
-"""Arithmetic that knows no model and no data; torch only.
+"""Numerical routines on tensors, without models or data.
 
-Reading order:
+* `layout`: named parameter shapes and one flat vector
+* `random`: random generators, and Monte Carlo estimates with their standard error
+* `linalg`: Cholesky factors, products of layers, ridge regression
+* `gaussian`: divergences, densities and quadrature of normal distributions
+* `optimise`: the gradient loop, convergence of noisy curves, fixed-point acceleration
+* `permanent`: log permanents and their bounds
+* `assignment`: linear assignment, and sampling of permutations
+* `diagnostics`: rank-normalised split R-hat and effective sample sizes
+* `memory`: estimates of memory, and errors before an allocation that can't succeed
+* `runtime`: threads, jobs, and constants per device
+* `arguments`: checks of the arguments of public functions
+* `tables`: columns of tables: names, missing values, levels (without torch)
+* `files`: files that are written completely or not at all (without torch)
 
-* shapes and chance: `layout` (named shapes, one flat vector), `random` (explicit streams, a number
-  and its Monte Carlo error);
-* linear algebra: `linalg` (Cholesky factors with a remedy, products of layers, ridge regression in
-  the smaller dimension, many ridge systems with one matrix), `gaussian` (divergences, quadrature);
-* loops: `optimise` (the one gradient loop; does a curve still rise, where does a fixed-point
-  iteration lead);
-* sums over permutations: `permanent` (and its bounds), `assignment` (and its sampler);
-* the machine: `memory` (will it fit), `machine` (waits, constants of a device, threads, jobs);
-* `arguments`: what public functions were given, checked in one wording;
-* `tables` (columns of tables: names, missing values, levels) and `files` (written whole or not at
-  all), which students use where there is no torch.
-
-In and out: tensors; log weights and log densities in nats.
+Log weights and log densities are in nats.
 """

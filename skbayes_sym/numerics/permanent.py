@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
-from skbayes_sym.numerics.machine import keeps_tables
+from skbayes_sym.numerics.runtime import keeps_tables
 
 # A zero weight (log -inf) enters the iterations as this: still zero next to any other weight, but
 # finite, so that a row without positive weight gives no NaN. Fits float32.

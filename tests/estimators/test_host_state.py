@@ -15,7 +15,7 @@ from sklearn.linear_model import LinearRegression
 
 import skbayes_sym as sk
 from skbayes_sym.model_selection import compare_models
-from skbayes_sym.numerics.machine import filters_lock
+from skbayes_sym.numerics.runtime import filters_lock
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),

@@ -20,7 +20,7 @@ STUDY = ROOT / "asv_bench/studies/memory.py"
 # Functions whose results don't grow with the size of a model or a table.
 FIXED_CACHES = {
     "skbayes_sym/saving/values.py", "skbayes_sym/numerics/memory.py",
-    "skbayes_sym/numerics/machine.py",
+    "skbayes_sym/numerics/runtime.py",
     "skbayes_sym/numerics/gaussian.py", "skbayes_sym/symmetry/modules/reader.py",
     "skbayes_sym/models/augmentations/images.py",
 }  # fmt: skip

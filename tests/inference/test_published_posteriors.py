@@ -17,9 +17,9 @@ from scipy.special import ndtri
 from torch.testing import assert_close
 
 from skbayes_sym import HMC
-from skbayes_sym.inference.diagnostics import mean_ess, rank_rhat
 from skbayes_sym.inference.sampling.chains import Sampler, sample_chains, start_blocks
 from skbayes_sym.inference.sampling.warmup import PooledDiagonal
+from skbayes_sym.numerics.diagnostics import mean_ess, rank_rhat
 from skbayes_sym.symmetry import Trivial, Units
 from skbayes_sym.symmetry.relabelling import relabel
 

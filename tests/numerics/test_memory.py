@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from skbayes_sym.numerics import memory
-from skbayes_sym.numerics.machine import errors_in_words
 from skbayes_sym.numerics.memory import Part, available_bytes, require_memory, rows_within
+from skbayes_sym.numerics.runtime import errors_in_words
 
 CPU = torch.device("cpu")
 

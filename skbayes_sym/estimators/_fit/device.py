@@ -9,7 +9,7 @@ import torch
 from skbayes_sym.estimators._fit.log import log_info
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.networks.network import Network
-from skbayes_sym.numerics.machine import one_thread as one_thread
+from skbayes_sym.numerics.runtime import one_thread as one_thread
 
 # Floating-point operations of a step from which "auto" takes a GPU. Below, a step is launches: 50
 # to 700 kernels, of some six microseconds each whatever they compute, which are the 0.3 to 4 ms

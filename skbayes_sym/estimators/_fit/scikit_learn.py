@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_array as _check_array
 from sklearn.utils.validation import column_or_1d as _column_or_1d
 from sklearn.utils.validation import validate_data as _validate_data
 
-from skbayes_sym.numerics.machine import with_filters_lock
+from skbayes_sym.numerics.runtime import with_filters_lock
 
 try:
     from sklearn.callback import CallbackSupportMixin

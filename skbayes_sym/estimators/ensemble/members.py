@@ -48,10 +48,10 @@ from skbayes_sym.inference.map import (
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic, StudentT
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.priors import ScalesByGroup
-from skbayes_sym.numerics.machine import side_by_side
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.numerics.runtime import side_by_side
 
 
 class Refitted(NamedTuple):

@@ -14,7 +14,6 @@ from skbayes_sym.estimators._fit.run import Run
 from skbayes_sym.estimators._fit.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import warn_of_empty
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
-from skbayes_sym.inference.diagnostics import rank_rhat
 from skbayes_sym.inference.factorization.context import ContextLaw
 from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor, law_cov
 from skbayes_sym.inference.factorization.factor_model import (
@@ -28,6 +27,7 @@ from skbayes_sym.inference.factorization.incidence import Free, with_pinned
 from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.solvers import Solver
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
+from skbayes_sym.numerics.diagnostics import rank_rhat
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.memory import Part, require_memory
 

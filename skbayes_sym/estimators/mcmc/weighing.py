@@ -10,7 +10,6 @@ from torch import Tensor
 from skbayes_sym.estimators._fit.rows import Array
 from skbayes_sym.estimators.mcmc.exploring import Draws, Explored, drawn_on, made
 from skbayes_sym.estimators.mcmc.setting import SamplingEffort, SamplingSetting
-from skbayes_sym.inference.diagnostics import bulk_ess, rank_rhat
 from skbayes_sym.inference.sampling.chains import ChainDraws
 from skbayes_sym.inference.sampling.modes.bridge import MIN_DRAWS_PER_DIM, can_bridge
 from skbayes_sym.inference.sampling.modes.confined import Allowance, ModeRun, ModeSampler, refine
@@ -22,6 +21,7 @@ from skbayes_sym.inference.sampling.modes.weigh import (
     pool_draws,
     weigh,
 )
+from skbayes_sym.numerics.diagnostics import bulk_ess, rank_rhat
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER

@@ -35,7 +35,7 @@ from skbayes_sym.inference.pooling import (
     stacking_weights,
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.numerics.machine import side_by_side
+from skbayes_sym.numerics.runtime import side_by_side
 
 
 class CountsFoundError(Exception):

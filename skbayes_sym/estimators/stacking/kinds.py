@@ -38,7 +38,7 @@ from skbayes_sym.inference.pooling import left_out
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.numerics.machine import filters_lock
+from skbayes_sym.numerics.runtime import filters_lock
 
 LEAST_VARIANCE = 1e-12  # of noise before it has a level, scaled units
 

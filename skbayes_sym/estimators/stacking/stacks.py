@@ -48,8 +48,8 @@ from skbayes_sym.estimators.stacking.parts import RowBlock
 from skbayes_sym.inference.gaussian_process import ProcessEffort
 from skbayes_sym.inference.pooling import PooledPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.machine import filters_lock
 from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import without_mask
 
 

@@ -13,9 +13,9 @@ from skbayes_sym.inference.factorization.entry_sites import noise_variance
 from skbayes_sym.inference.factorization.hyperpriors import FactorPrior, RowLaw, SidePrior
 from skbayes_sym.inference.factorization.incidence import Coordinates, Entries
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate, float64_normal, generator_from, spawn_seeds
+from skbayes_sym.numerics.runtime import positions
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import UnitGroup, Units

@@ -19,9 +19,9 @@ from skbayes_sym.inference.factorization.incidence import (
 )
 from skbayes_sym.inference.factorization.sides import Noise, row_conditionals
 from skbayes_sym.numerics.linalg import matrix_blocks
-from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.optimise import Loop, Stopped
 from skbayes_sym.numerics.random import normal_like, numpy_generator
+from skbayes_sym.numerics.runtime import positions
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 
 

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from skbayes_sym.inference.factorization.incidence import Coordinates
 from skbayes_sym.numerics.linalg import cholesky, log_det
-from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.random import float64_normal, numpy_generator
+from skbayes_sym.numerics.runtime import positions
 
 # What a learned prior's Wishart knows of a variance, in units of the entries': larger scatters
 # leave too much of components that explain nothing.

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from skbayes_sym.numerics.linalg import matrix_blocks
-from skbayes_sym.numerics.machine import keeps_tables, positions
+from skbayes_sym.numerics.runtime import keeps_tables, positions
 
 
 class Incidence(NamedTuple):

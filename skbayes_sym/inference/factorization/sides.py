@@ -25,7 +25,7 @@ from skbayes_sym.inference.factorization.incidence import (
 )
 from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import cholesky, log_det, matrix_blocks
-from skbayes_sym.numerics.machine import positions
+from skbayes_sym.numerics.runtime import positions
 from skbayes_sym.symmetry.gaps.gap import GapGradient
 from skbayes_sym.symmetry.gaps.rotations import row_root
 

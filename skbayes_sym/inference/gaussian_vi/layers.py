@@ -48,8 +48,8 @@ from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
 from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import RidgePosterior
-from skbayes_sym.numerics.machine import positions
 from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.runtime import positions
 
 
 @dataclass(frozen=True, eq=False)

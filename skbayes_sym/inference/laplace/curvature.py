@@ -40,8 +40,8 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.network import Recording, WeightLayer
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.linalg import cholesky, log_det
-from skbayes_sym.numerics.machine import import_symbolic_shapes
 from skbayes_sym.numerics.random import standard_normal
+from skbayes_sym.numerics.runtime import import_symbolic_shapes
 
 
 class LayerSamples(NamedTuple):

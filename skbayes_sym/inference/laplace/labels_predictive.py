@@ -60,8 +60,8 @@ from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.linalg import cholesky
-from skbayes_sym.numerics.machine import side_by_side
 from skbayes_sym.numerics.memory import rows_within
+from skbayes_sym.numerics.runtime import side_by_side
 
 
 class RefinedModes(NamedTuple):

@@ -35,9 +35,9 @@ from skbayes_sym.inference.sampling.warmup import (
     RunningMoments,
     reasonable_step_size,
 )
-from skbayes_sym.numerics.machine import one_thread, side_by_side, to_host
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
+from skbayes_sym.numerics.runtime import one_thread, side_by_side, to_host
 
 # Moves of a block between two calls of on_step.
 REPORT_EVERY = 10

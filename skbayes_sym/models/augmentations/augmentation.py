@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.numerics.arguments import check_count, check_positive
-from skbayes_sym.numerics.machine import constant
+from skbayes_sym.numerics.runtime import constant
 
 # Half-width before learning: at 0 the gradient vanishes, every family being even in eta.
 START = 0.05

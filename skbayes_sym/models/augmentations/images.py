@@ -35,7 +35,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skbayes_sym.models.augmentations.augmentation import HalfWidth, ImageShape
-from skbayes_sym.numerics.machine import constant, keeps_tables
+from skbayes_sym.numerics.runtime import constant, keeps_tables
 
 # A step of learning moves every half-width but the rotation's by a third: a shift by half an
 # image, or a factor of e, leaves little of it, and there the evidence is flat.

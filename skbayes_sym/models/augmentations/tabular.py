@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.models.augmentations.augmentation import HalfWidth, ImageShape
-from skbayes_sym.numerics.machine import constant, positions
+from skbayes_sym.numerics.runtime import constant, positions
 
 
 def _checked_columns(what: str, columns: Sequence[int], n_features: int) -> tuple[int, ...]:

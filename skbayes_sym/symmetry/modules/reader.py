@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from skbayes_sym.numerics.machine import import_symbolic_shapes
+from skbayes_sym.numerics.runtime import import_symbolic_shapes
 from skbayes_sym.symmetry.modules.atoms import (
     KINDS,
     ONE,

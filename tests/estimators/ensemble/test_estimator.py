@@ -22,7 +22,7 @@ from skbayes_sym.inference import map as maps
 from skbayes_sym.inference.laplace.labels_predictive import refit
 from skbayes_sym.models import ARD, HalfNormal, LayerScales, StudentT
 from skbayes_sym.models.model import Data
-from skbayes_sym.numerics import machine
+from skbayes_sym.numerics import runtime as machine
 
 FAST = {
     "hidden_layer_sizes": (3,), "activation": "tanh", "n_members": 4, "max_iter": 200,

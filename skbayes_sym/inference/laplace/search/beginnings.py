@@ -33,7 +33,7 @@ from skbayes_sym.inference.laplace.search.mode_search import (
 )
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import ScalesByGroup
-from skbayes_sym.numerics.machine import side_by_side
+from skbayes_sym.numerics.runtime import side_by_side
 
 # Nats per row that a mode leaves unexplained, below which classes count as separated.
 SEPARATED = 0.05

@@ -47,7 +47,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_factors, pack, rows_per_block
 from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.gaussian import gauss_hermite, sobol_normal
-from skbayes_sym.numerics.machine import keeps_tables
+from skbayes_sym.numerics.runtime import keeps_tables
 
 
 class SearchHyper(NamedTuple):

@@ -33,8 +33,8 @@ from skbayes_sym.inference.laplace.search.evidence_problem import (
 from skbayes_sym.inference.laplace.search.gauss_newton import INITIAL_DAMPING, step
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import LayerScales, UnboundPrior
-from skbayes_sym.numerics.machine import side_by_side
 from skbayes_sym.numerics.optimise import Loop, Stopped, gravest
+from skbayes_sym.numerics.runtime import side_by_side
 
 
 def first_alike(problem: EvidenceProblem, theta: Tensor, hyper: SearchHyper) -> list[int]:

@@ -15,7 +15,7 @@ import joblib
 import pytest
 import torch
 
-from skbayes_sym.numerics.machine import (
+from skbayes_sym.numerics.runtime import (
     keep_freed_memory,
     keeps_tables,
     one_thread,
@@ -154,7 +154,7 @@ def test_main_thread_gets_its_own_back_where_another_was_inside_first():
 
 FAULTS = """
 import resource, sys, torch
-from skbayes_sym.numerics.machine import one_thread
+from skbayes_sym.numerics.runtime import one_thread
 if "fit" in sys.argv:
     with one_thread():  # as every fit and every prediction does
         pass
@@ -187,7 +187,7 @@ def test_the_allocator_is_left_alone_if_switched_off(monkeypatch, switch, expect
 def test_importing_leaves_the_allocator_alone():
     code = (
         "import skbayes_sym as sk; [getattr(sk, name) for name in sk.__all__]\n"
-        "from skbayes_sym.numerics.machine import keep_freed_memory\n"
+        "from skbayes_sym.numerics.runtime import keep_freed_memory\n"
         "print(keep_freed_memory.cache_info().currsize)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

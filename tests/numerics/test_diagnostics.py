@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from arviz_stats.base import array_stats
 
-from skbayes_sym.inference.diagnostics import bulk_ess, mean_ess, rank_rhat
+from skbayes_sym.numerics.diagnostics import bulk_ess, mean_ess, rank_rhat
 
 
 def ar1(coefficient, n_chains, n_draws, n_quantities, seed=0):
