@@ -101,7 +101,7 @@ MUTANTS = [
     *planted("estimators/factorization/predictions.py",
         "estimators/factorization/test_ratings.py::test_similar_columns_have_what_rows_like_in_common",
         ("np.quantile(cosines, [0.05, 0.95]", "np.quantile(cosines, [0.25, 0.75]")),
-    *planted("symmetry/gaps/drawn_gap.py", "",
+    *planted("symmetry/gaps/monte_carlo_gap.py", "",
         ("log_order - tree.log_sum(part", "tree.log_sum(part"),
         ("torch.where(rank < n_heavy, coin, within)", "within"),
         ("peak - rate.log()", "peak"),
@@ -150,7 +150,7 @@ MUTANTS = [
         ("r.sum(-1) - 0.5 * pairs - 0.5 * x", "r.sum(-1) + 0.5 * pairs - 0.5 * x"),
         ("_rotations_3(a, b, -c))", "_rotations_3(a, b, c))")),
     # Rules of operations: each makes a false symmetry somewhere.
-    *(Mutant(f"symmetry/modules/{module}.py", before, after, "symmetry/modules/test_found.py")
+    *(Mutant(f"symmetry/modules/{module}.py", before, after, "symmetry/modules/test_module_symmetry.py")
       for module, before, after in [
           ("rules", '"relu leaky_relu": (None, 1)', '"relu leaky_relu": (1, 1)'),
           ("rules", "r.pin(w, range(2, len(w)))", "r.pin(w, range(3, len(w)))"),
@@ -167,7 +167,7 @@ MUTANTS = [
           ("found", "if not beside.add(self._bits(atom, solution)):", "if False:"),
       ]),
     # What a module's group leaves alone, and what groups are given.
-    *planted("symmetry/modules/found.py", "symmetry/modules/test_constants.py",
+    *planted("symmetry/modules/module_symmetry.py", "symmetry/modules/test_constants.py",
         ("if p.requires_grad}\n    return tensors |", "}\n    return tensors |"),
         ("point = torch.where(varies, point, theta)", "pass"),
         ("return replace(group, hints=(hint,))", "return group")),
@@ -197,7 +197,7 @@ MUTANTS = [
         ("part.inverse(self._carried(k, g[k], back, batch))", "part.inverse(g[k])"),
         ("for axis in range(1 + e.is_pair):\n                if",
          "for axis in range(1):\n                if")),
-    *planted("symmetry/axis_units.py", "symmetry/modules/test_found.py",
+    *planted("symmetry/axis_units.py", "symmetry/modules/test_module_symmetry.py",
         ("if flips[axis]]", "if any(flips)]")),
     *planted("symmetry/translation.py", "",
         ("self.element(reference - theta)", "self.element(theta - reference)")),

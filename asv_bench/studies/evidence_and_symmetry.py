@@ -35,7 +35,7 @@ from skbayes_sym import LaplaceRegressor, MCMCRegressor, SymmetrizedVIRegressor
 from skbayes_sym.inference.laplace.laplace_posterior import ModeMixture
 from skbayes_sym.inference.sampling.modes.bridge import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
-from skbayes_sym.symmetry.gaps.drawn_gap import DrawnGap
+from skbayes_sym.symmetry.gaps.monte_carlo_gap import DrawnGap
 
 N_DRAWS, ROUNDS, N_LAST, DOF, COMPONENTS = 10_000, 6, 40_000, 8.0, 6
 

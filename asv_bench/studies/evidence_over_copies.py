@@ -28,7 +28,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym import GaussNewton, LaplaceRegressor
 from skbayes_sym.inference.laplace.laplace_posterior import ModeMixture
 from skbayes_sym.numerics.random import mean_and_error
-from skbayes_sym.symmetry.gaps.drawn_gap import DrawnGap
+from skbayes_sym.symmetry.gaps.monte_carlo_gap import DrawnGap
 
 # Eight units have 10,321,920 copies.
 COMPLETE = 20_000_000

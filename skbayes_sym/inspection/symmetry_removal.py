@@ -28,7 +28,7 @@ from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.group import SymmetryGroup
-from skbayes_sym.symmetry.modules.found import symmetry_of
+from skbayes_sym.symmetry.modules.module_symmetry import symmetry_of
 from skbayes_sym.symmetry.relabelling import align_to_mean, label_margin, relabel
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup
 

@@ -30,8 +30,8 @@ from skbayes_sym.symmetry.group import (
     check_invariant,
     invariant_subgroup,
 )
-from skbayes_sym.symmetry.modules.found import ModuleSymmetry, symmetry_of
 from skbayes_sym.symmetry.modules.merging import aligned, merge
+from skbayes_sym.symmetry.modules.module_symmetry import ModuleSymmetry, symmetry_of
 from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.translation import Translation
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, Units, unit_layers

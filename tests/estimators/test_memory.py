@@ -21,7 +21,7 @@ STUDY = ROOT / "asv_bench/studies/memory.py"
 FIXED_CACHES = {
     "skbayes_sym/saving/values.py", "skbayes_sym/numerics/memory.py",
     "skbayes_sym/numerics/runtime.py",
-    "skbayes_sym/numerics/gaussian.py", "skbayes_sym/symmetry/modules/reader.py",
+    "skbayes_sym/numerics/gaussian.py", "skbayes_sym/symmetry/modules/graph_analysis.py",
     "skbayes_sym/models/augmentations/images.py",
 }  # fmt: skip
 

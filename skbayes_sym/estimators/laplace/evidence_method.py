@@ -69,8 +69,8 @@ from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import Stopped
 from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
-from skbayes_sym.symmetry.gaps.drawn_gap import DrawnGap, evidence_over_copies
 from skbayes_sym.symmetry.gaps.gap import Side
+from skbayes_sym.symmetry.gaps.monte_carlo_gap import DrawnGap, evidence_over_copies
 from skbayes_sym.symmetry.group import invariant_subgroup
 
 # The default priors of labels: on separated classes the evidence is higher under the first by tens

@@ -1,9 +1,14 @@
-"""The cost of ignoring a symmetry: ``E_q[log q - log q_G]`` of a posterior under a group, nats.
+"""Symmetry gaps: ``E_q[log q - log q_G]`` of a posterior q under a group G, in nats.
 
-A posterior and a group go in, an `Estimate` with its side or a `GapGradient` comes out. To read:
-``gap``, the one interface; ``unit_gap``, independent normals under exchanges and flips of units, by
-a matrix of log ratios whose permanent (exact, or bounded) is q_G / q; ``unit_tables``, units that a
-module's group has, inside one another too; ``drawn_gap``, of normals that depend on one another;
-``row_gaps``, independent rows under flips and exchanges of components, and which gap is known of a
-group; ``rotations``, of rows under O(k), by ``haar_integral``; ``translations``, a difference of
-two optima."""
+Every gap takes a posterior and returns an `Estimate` or a `GapGradient`, and states its side.
+
+* `gap`: the interface
+* `unit_gap`: independent normals under permutations and sign flips of units, by the permanent of a
+  matrix of log density ratios
+* `unit_tables`: the same for the unit groups found in torch modules, nested ones included
+* `monte_carlo_gap`: normals with full covariance, by sampling
+* `row_gaps`: independent rows under permutations and sign flips of components
+* `rotations`: independent rows under rotations and reflections O(k)
+* `haar_integral`: integral over O(k) with respect to the Haar measure
+* `translations`: linear models under translations, as a difference of two optima
+"""

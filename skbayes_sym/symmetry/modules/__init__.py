@@ -1,6 +1,8 @@
-"""Symmetries of any torch module: its trace, rules for operations, and the group they leave.
+"""Symmetry groups of torch modules, found from their traced graph.
 
-Reading order: `atoms` (what is known about axes), `reader` (the trace of a module, with labels for
-all axes), `rules` (one for each operation), `found` (the group, in words too, and its check in
-numbers); `merging` (trained copies on one another).
+* `module_symmetry`: `symmetry_of`, the group with its report, and its numerical check
+* `graph_analysis`: trace the module and label all tensor axes
+* `rules`: one rule per operation
+* `axis_partition`: partitions of axes into interchangeable parts
+* `merging`: align and average trained copies of a module
 """

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from skbayes_sym.numerics.layout import ParamLayout
-from skbayes_sym.symmetry.modules.found import check_module, symmetry_of
+from skbayes_sym.symmetry.modules.module_symmetry import check_module, symmetry_of
 
 
 def merge(modules: Sequence[nn.Module], example_input: Any) -> nn.Module:

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import fx
 
-from skbayes_sym.symmetry.modules.atoms import ONE, Axis, ConflictError, Label
-from skbayes_sym.symmetry.modules.reader import (
+from skbayes_sym.symmetry.modules.axis_partition import ONE, Axis, ConflictError, Label
+from skbayes_sym.symmetry.modules.graph_analysis import (
     SAME,
     SUM,
     TRIVIAL,

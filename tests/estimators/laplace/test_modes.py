@@ -15,7 +15,7 @@ from skbayes_sym.estimators.laplace import evidence_method
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.inference.laplace.laplace_posterior import ModeMixture
 from skbayes_sym.models.priors import ARD
-from skbayes_sym.symmetry.gaps.drawn_gap import DrawnGap
+from skbayes_sym.symmetry.gaps.monte_carlo_gap import DrawnGap
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))

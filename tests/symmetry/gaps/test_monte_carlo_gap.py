@@ -9,7 +9,11 @@ from skbayes_sym.estimators.optimizers import GaussNewton
 from skbayes_sym.inference.laplace.laplace_posterior import ModeMixture
 from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
-from skbayes_sym.symmetry.gaps.drawn_gap import DrawnGap, evidence_over_copies, select_children
+from skbayes_sym.symmetry.gaps.monte_carlo_gap import (
+    DrawnGap,
+    evidence_over_copies,
+    select_children,
+)
 from skbayes_sym.symmetry.units import Units
 
 # Every kind of group: exchanges and flips, exchanges alone, flips alone, several layers.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from skbayes_sym.numerics.runtime import import_symbolic_shapes
-from skbayes_sym.symmetry.modules.atoms import (
+from skbayes_sym.symmetry.modules.axis_partition import (
     KINDS,
     ONE,
     Atoms,

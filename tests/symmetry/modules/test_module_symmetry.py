@@ -11,8 +11,12 @@ from torch import nn
 from torch.testing import assert_close
 
 from skbayes_sym.symmetry import symmetry_of
-from skbayes_sym.symmetry.modules import found
-from skbayes_sym.symmetry.modules.found import claimed_symmetry, largest_change, module_function
+from skbayes_sym.symmetry.modules import module_symmetry as found
+from skbayes_sym.symmetry.modules.module_symmetry import (
+    claimed_symmetry,
+    largest_change,
+    module_function,
+)
 
 ROUNDING = 1e-9  # of outputs, float64; a wrong element changes them by a part of their size
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

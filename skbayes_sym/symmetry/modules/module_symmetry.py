@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries, Wreath, is_nearer
 from skbayes_sym.symmetry.group import ActsInPlace, Product, SymmetryGroup, described
-from skbayes_sym.symmetry.modules.atoms import SCALE, SIGN, Exponents, null_space
-from skbayes_sym.symmetry.modules.reader import Reader, trace, without_dropout
+from skbayes_sym.symmetry.modules.axis_partition import SCALE, SIGN, Exponents, null_space
+from skbayes_sym.symmetry.modules.graph_analysis import Reader, trace, without_dropout
 from skbayes_sym.symmetry.modules.rules import RULES
 from skbayes_sym.symmetry.units import SignedPermutation
 
