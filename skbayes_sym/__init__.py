@@ -11,6 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from skbayes_sym.base.optimizers import (
+        Adam,
+        EvidenceAdam,
+        GaussNewton,
+        Updates,
+        VariationalAdam,
+    )
+    from skbayes_sym.base.predictive import predictive
     from skbayes_sym.distillation import distill
     from skbayes_sym.estimators.bayesian_mlp.pools import (
         BayesianMLPClassifier,
@@ -29,14 +37,6 @@ if TYPE_CHECKING:
         BayesianLinearRegressor,
     )
     from skbayes_sym.estimators.mcmc.mcmc import MCMCClassifier, MCMCRegressor
-    from skbayes_sym.estimators.optimizers import (
-        Adam,
-        EvidenceAdam,
-        GaussNewton,
-        Updates,
-        VariationalAdam,
-    )
-    from skbayes_sym.estimators.predictive import predictive
     from skbayes_sym.estimators.samplers import Chains, ModeWeights
     from skbayes_sym.estimators.stacking.stacks import (
         PredictiveStackingClassifier,
@@ -81,10 +81,10 @@ _PLACES = {
     "estimators.layerwise_vi": ("LayerwiseVIRegressor",),
     "estimators.linear.linear_models": ("BayesianLinearClassifier", "BayesianLinearRegressor"),
     "estimators.mcmc.mcmc": ("MCMCClassifier", "MCMCRegressor"),
-    "estimators.optimizers": (
+    "base.optimizers": (
         "Adam", "EvidenceAdam", "GaussNewton", "Updates", "VariationalAdam",
     ),
-    "estimators.predictive": ("predictive",),
+    "base.predictive": ("predictive",),
     "estimators.samplers": ("Chains", "ModeWeights"),
     "estimators.stacking.stacks": (
         "PredictiveStackingClassifier", "PredictiveStackingRegressor",

@@ -22,9 +22,9 @@ from scipy.special import ndtr
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.unwrap import fitted_attribute, innermost
-from skbayes_sym.estimators.distributions import ClassPredictive, PredictiveDistribution
-from skbayes_sym.estimators.predictive import predictive
+from skbayes_sym.base.distributions import ClassPredictive, PredictiveDistribution
+from skbayes_sym.base.pipelines import fitted_attribute, innermost
+from skbayes_sym.base.predictive import predictive
 from skbayes_sym.numerics.arguments import check_count, check_number, seed_of, shown
 
 Array = npt.NDArray[np.float64]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from skbayes_sym.estimators.base import BayesianEstimator, is_fitted_name
+from skbayes_sym.base.estimator import BayesianEstimator, is_fitted_name
 from skbayes_sym.numerics.arguments import check_count
 
 __all__ = ["HeldOut"]

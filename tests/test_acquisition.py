@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import BayesianLinearRegressor, DeepEnsembleRegressor, acquisition, predictive
 from skbayes_sym.acquisition import botorch_model
-from skbayes_sym.estimators.distributions import ClassPredictive, NormalPredictive
+from skbayes_sym.base.distributions import ClassPredictive, NormalPredictive
 from skbayes_sym.models import StudentT
 
 LAW = predictive(BayesianLinearRegressor().fit(X, NUMBERS), X)

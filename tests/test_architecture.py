@@ -77,7 +77,7 @@ def test_what_scikit_learn_keeps_private_comes_through_one_file(imports: list[Im
     private = [
         f"{name}: {alias.name} of {module}"
         for name, _, module, node in imports
-        if module.split(".")[0] == "sklearn" and name != "estimators/_fit/scikit_learn.py"
+        if module.split(".")[0] == "sklearn" and name != "base/scikit_learn.py"
         for alias in node.names
         if module == "sklearn.callback"
         or any(p.startswith("_") and not p.endswith("_") for p in [*module.split("."), alias.name])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import NetworkPosterior
+from skbayes_sym.base.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.annealing import (
     KroneckerAdaptation,
     Motion,

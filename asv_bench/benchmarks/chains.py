@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import (
+from skbayes_sym.base.log_density import (
     Batched,
     Evaluation,
     LogDensity,

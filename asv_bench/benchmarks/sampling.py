@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import NetworkPosterior
+from skbayes_sym.base.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.chains import Block, Sampler, sample_chains, start_blocks
 from skbayes_sym.inference.sampling.kernels import HMC
 from skbayes_sym.inference.sampling.modes.bridge import Integrand, bridge_evidence, domain_of

@@ -24,7 +24,7 @@ from time_by_size import data
 from timing import cpu_seconds, cpu_times, fresh, median_ratio
 
 from skbayes_sym import Chains, EvidenceAdam, LaplaceRegressor, MCMCRegressor, ModeWeights, Updates
-from skbayes_sym.estimators._fit.rows import canonical_rows
+from skbayes_sym.base.rows import canonical_rows
 from skbayes_sym.models.networks.mlp import RELU
 
 GRADIENTS = {  # chains, shape, how many of them share the cost, and the most it may be, ms

@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.datasets import load_digits, make_classification, make_friedman1
 
 import skbayes_sym as sk
-from skbayes_sym.estimators.optimizers import GaussNewton
+from skbayes_sym.base.optimizers import GaussNewton
 
 
 def numbers(n: int) -> Any:

@@ -8,6 +8,11 @@ from scipy.special import ndtr, xlogy
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import get_tags
 
+from skbayes_sym.base.device import one_thread
+from skbayes_sym.base.predictive import predictive
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
+from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.distillation.rows_to_learn import rows_to_learn, teacher_columns
 from skbayes_sym.distillation.schooling import (
     Schooling,
@@ -17,11 +22,6 @@ from skbayes_sym.distillation.schooling import (
     train,
 )
 from skbayes_sym.distillation.taken_units import units_of_networks
-from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing
-from skbayes_sym.estimators._fit.warnings import collect_warnings
-from skbayes_sym.estimators.predictive import predictive
 from skbayes_sym.inspection._fitted import fitted_model
 from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.student import Student

@@ -7,10 +7,10 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.neighbors import NearestNeighbors
 
-from skbayes_sym.estimators._fit.columns import TakesTables
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.unwrap import fitted_attribute
-from skbayes_sym.estimators._fit.warnings import collect_warnings
+from skbayes_sym.base.columns import TakesTables
+from skbayes_sym.base.pipelines import fitted_attribute
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.numerics.arguments import is_frame
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import (

@@ -7,11 +7,11 @@ import torch
 from scipy.linalg import block_diag
 from sklearn.base import BaseEstimator
 
+from skbayes_sym.base.columns import OpenRows
+from skbayes_sym.base.estimator import RowEstimator
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.distillation.schooling import Schooling
-from skbayes_sym.estimators._fit.columns import OpenRows
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing
-from skbayes_sym.estimators.base import RowEstimator
 from skbayes_sym.inspection._fitted import fitted_model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.student import KINDS, Student, hidden

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import (
+from skbayes_sym.base.log import log_info
+from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
     GivenPrior,
@@ -18,15 +19,9 @@ from skbayes_sym.estimators._fit.building import (
     scale_attributes,
     scales_by_group,
 )
-from skbayes_sym.estimators._fit.compatibility import (
-    FULLY_CONNECTED,
-    NORMAL_NOISE,
-    NORMAL_OR_LEARNED,
-    Needs,
-)
-from skbayes_sym.estimators._fit.log import log_info
-from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
-from skbayes_sym.estimators._fit.run import (
+from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
+from skbayes_sym.base.optimizers import Optimizer, VariationalAdam, as_adam
+from skbayes_sym.base.progress import (
     RUN_CONSTRAINTS,
     STEP_CONSTRAINTS,
     Run,
@@ -34,13 +29,18 @@ from skbayes_sym.estimators._fit.run import (
     Steps,
     n_blocks,
 )
-from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.warnings import warn_unless_converged
-from skbayes_sym.estimators._fit.words import in_full
-from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
-from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_adam
-from skbayes_sym.estimators.regressor import BayesianRegressorMixin
+from skbayes_sym.base.regressor import BayesianRegressorMixin
+from skbayes_sym.base.requirements import (
+    FULLY_CONNECTED,
+    NORMAL_NOISE,
+    NORMAL_OR_LEARNED,
+    Needs,
+)
+from skbayes_sym.base.rows import STANDARDIZE, Array
+from skbayes_sym.base.scikit_learn import Interval, StrOptions
+from skbayes_sym.base.shared_docstrings import in_full
+from skbayes_sym.base.training import Training
+from skbayes_sym.base.warnings import warn_unless_converged
 from skbayes_sym.inference.gaussian_vi.hidden_layers import (
     HiddenPosterior,
     InducingHidden,
@@ -292,7 +292,7 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
         Largest number of optimiser steps, from each of two starts.
     standardize : as in every regressor
     optimizer : "adam" or Adam, default="adam"
-        `~skbayes_sym.estimators.optimizers.VariationalAdam` says the step size, rows and draws per
+        `~skbayes_sym.base.optimizers.VariationalAdam` says the step size, rows and draws per
         step, and where training starts.
     n_predict_samples : int, default=200
         Draws of the hidden layers that predictions average; the same ones for every row.

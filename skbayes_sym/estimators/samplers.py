@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from sklearn.base import BaseEstimator
 
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.inference.sampling.annealing import Annealing
 from skbayes_sym.inference.sampling.kernels import Info, Kernel, State
 

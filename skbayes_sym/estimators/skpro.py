@@ -11,9 +11,9 @@ from sklearn.base import BaseEstimator, clone
 from skpro.distributions.base import BaseDistribution
 from skpro.regression.base import BaseProbaRegressor
 
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.distributions import Quadrature
-from skbayes_sym.estimators.predictive import as_targets, predictive
+from skbayes_sym.base.distributions import Quadrature
+from skbayes_sym.base.predictive import as_targets, predictive
+from skbayes_sym.base.rows import Array
 from skbayes_sym.models.predictive_mixtures import NormalMixture, invert_cdf
 
 

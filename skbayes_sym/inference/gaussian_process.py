@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.predictor import BasePredictor
+from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.linalg import cholesky, try_cholesky

@@ -40,8 +40,8 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
+from skbayes_sym.base.log_density import Evaluation, LogDensity, NetworkPosterior
 from skbayes_sym.inference.laplace.curvature import AveragedJacobian, dense_jacobian
-from skbayes_sym.inference.log_density import Evaluation, LogDensity, NetworkPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.mlp import MLP

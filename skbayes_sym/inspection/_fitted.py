@@ -8,10 +8,10 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from skbayes_sym.estimators._fit.rows import Array, numbers_due
-from skbayes_sym.estimators._fit.scikit_learn import check_array
-from skbayes_sym.estimators._fit.unwrap import Innermost, fitted_attribute, innermost
-from skbayes_sym.estimators.predictive import predictive, predicts_distribution
+from skbayes_sym.base.pipelines import Innermost, fitted_attribute, innermost
+from skbayes_sym.base.predictive import predictive, predicts_distribution
+from skbayes_sym.base.rows import Array, numbers_due
+from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.numerics.arguments import is_frame, shown
 
 

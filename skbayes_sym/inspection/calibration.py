@@ -7,7 +7,7 @@ from scipy.stats import binom
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length
 
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.base.rows import Array
 from skbayes_sym.inspection._drawing import COLOURS, GREY, MARKERS, Display, no_box
 from skbayes_sym.inspection._fitted import of_target, regression_law
 from skbayes_sym.metrics import interval_calibration_error

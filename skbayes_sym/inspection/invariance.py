@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.base.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, Display, no_box, split_axes
 from skbayes_sym.inspection._fitted import feature_names, fitted_model, require
 from skbayes_sym.models.augmentations.augmentation import stratified_noise

@@ -10,8 +10,8 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.base.device import one_thread
+from skbayes_sym.base.rows import Array
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.numerics.arguments import check_count
 from skbayes_sym.symmetry.modules.merging import aligned, between, vector

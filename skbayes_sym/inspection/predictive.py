@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_consistent_length
 
-from skbayes_sym.estimators._fit.rows import Array, numbers_due
-from skbayes_sym.estimators._fit.scikit_learn import check_array
-from skbayes_sym.estimators.predictive import predictive
-from skbayes_sym.estimators.regressor import checked_levels
+from skbayes_sym.base.predictive import predictive
+from skbayes_sym.base.regressor import checked_levels
+from skbayes_sym.base.rows import Array, numbers_due
+from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.inspection._drawing import (
     BLUE,
     COLOURS,

@@ -9,9 +9,9 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.scikit_learn import check_array
-from skbayes_sym.estimators._fit.unwrap import fitted_attribute
+from skbayes_sym.base.pipelines import fitted_attribute
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.inspection._drawing import COLOURS, Display, no_box, split_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries

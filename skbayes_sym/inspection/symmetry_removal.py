@@ -11,18 +11,18 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from skbayes_sym.estimators._fit.building import layer_sizes as as_sizes
-from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.scikit_learn import (
+from skbayes_sym.base.device import one_thread
+from skbayes_sym.base.model_factory import layer_sizes as as_sizes
+from skbayes_sym.base.pipelines import innermost
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.scikit_learn import (
     HasMethods,
     Interval,
     StrOptions,
     check_array,
     validate_params,
 )
-from skbayes_sym.estimators._fit.unwrap import innermost
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
 from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.numerics.layout import ParamLayout

@@ -20,16 +20,16 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import indexable
 
-from skbayes_sym.estimators._fit.rows import Array, numbers_due
-from skbayes_sym.estimators._fit.scikit_learn import (
+from skbayes_sym.base.pipelines import innermost
+from skbayes_sym.base.predictive import predictive, predicts_distribution, predicts_numbers
+from skbayes_sym.base.rows import Array, numbers_due
+from skbayes_sym.base.scikit_learn import (
     check_classification_targets,
     check_cv,
     column_or_1d,
     safe_split,
 )
-from skbayes_sym.estimators._fit.unwrap import innermost
-from skbayes_sym.estimators._fit.warnings import collect_warnings, warn_user
-from skbayes_sym.estimators.predictive import predictive, predicts_distribution, predicts_numbers
+from skbayes_sym.base.warnings import collect_warnings, warn_user
 from skbayes_sym.metrics import expected_calibration_error, interval_calibration_error
 from skbayes_sym.model_selection._scorers import reported_evidence
 from skbayes_sym.numerics.arguments import check_random_state, shown

@@ -10,8 +10,8 @@ import numpy as np
 from joblib import Parallel, delayed
 from sklearn.base import BaseEstimator, clone
 
-from skbayes_sym.estimators._fit.rows import Array, numbers_due
-from skbayes_sym.estimators._fit.scikit_learn import check_array, safe_indexing
+from skbayes_sym.base.rows import Array, numbers_due
+from skbayes_sym.base.scikit_learn import check_array, safe_indexing
 from skbayes_sym.estimators.factorization.entries import (
     frame_labels,
     is_listed,

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin
 
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.scikit_learn import BaseScorer, check_sample_weight, num_samples
-from skbayes_sym.estimators._fit.unwrap import fitted_attribute, innermost
-from skbayes_sym.estimators.distributions import PredictiveDistribution
-from skbayes_sym.estimators.predictive import predictive, predicts_distribution
+from skbayes_sym.base.distributions import PredictiveDistribution
+from skbayes_sym.base.pipelines import fitted_attribute, innermost
+from skbayes_sym.base.predictive import predictive, predicts_distribution
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.scikit_learn import BaseScorer, check_sample_weight, num_samples
 from skbayes_sym.numerics.arguments import is_number, shown
 
 

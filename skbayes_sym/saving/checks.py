@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 import numpy as np
 import torch
 
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.base.rows import Array
 
 # Shape of every array of a class: one letter per axis, and the same letter is the same length.
 # Before it the dtype: f (finite or infinite floats), g (floats that may be NaN), i (integers), b

@@ -19,11 +19,11 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 
-from skbayes_sym.estimators._fit.columns import TakesTables
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.warnings import collect_warnings
-from skbayes_sym.estimators.base import BayesianEstimator, RowEstimator, is_fitted_name
-from skbayes_sym.estimators.regressor import BayesianRegressorMixin
+from skbayes_sym.base.columns import TakesTables
+from skbayes_sym.base.estimator import BayesianEstimator, RowEstimator, is_fitted_name
+from skbayes_sym.base.regressor import BayesianRegressorMixin
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, Activation
 from skbayes_sym.models.networks.modules import ModuleNetwork
@@ -33,7 +33,7 @@ from skbayes_sym.saving.checks import FileContent, check_object
 # Nouns a file may hold, by module. Their names and fields are part of the file's format; they are
 # imported when a file is written or read.
 NOUNS = {
-    "estimators._fit.columns": "Column Columns",
+    "base.columns": "Column Columns",
     "estimators.factorization.side_features": "FeatureCode",
     "estimators.mcmc.weighing": "Mode",
     "estimators.stacking.parts": (
@@ -46,8 +46,8 @@ NOUNS = {
     "inference.gaussian_vi.hidden_layers": "MeanFieldHidden InducingHidden",
     "inference.gaussian_vi.layers": "Layerwise LayerwisePosterior",
     "inference.linear.low_rank": "LowRankGaussian",
-    "inference.pooling": "Calibration NoiseShape ShapedPredictor",
-    "inference.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
+    "base.stacking_weights": "Calibration NoiseShape ShapedPredictor",
+    "base.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
     "inference.sampling.annealing": "Annealing KroneckerPreconditioner LayerCurvature",
     "inference.sampling.kernels": "HMC State DiagonalPreconditioner DensePreconditioner",
     "inference.sampling.chains": "Block",

@@ -11,8 +11,8 @@ from scipy import stats
 from torch import nn
 from torch.testing import assert_close
 
+from skbayes_sym.base.log_density import NetworkPosterior
 from skbayes_sym.inference import map as module
-from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.map import (
     ScaledModes,
     affordable_rows,

@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 import skbayes_sym
 import skbayes_sym as sk
 from skbayes_sym import SymVIMatrixFactorization, load, save
-from skbayes_sym.estimators.base import is_fitted_name
+from skbayes_sym.base.estimator import is_fitted_name
 from skbayes_sym.models import Categorical
 from skbayes_sym.saving.files import FORMAT
 from skbayes_sym.saving.values import Decoder, Encoder, estimators, nouns

@@ -15,19 +15,12 @@ import torch
 from scipy.special import expit
 from torch import Tensor
 
-from skbayes_sym.estimators._fit import compatibility as asks
-from skbayes_sym.estimators._fit.building import fully_connected
-from skbayes_sym.estimators._fit.compatibility import Method
-from skbayes_sym.estimators._fit.log import log_info
-from skbayes_sym.estimators._fit.run import Run, Stage
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
-from skbayes_sym.estimators.laplace.effort import ModesEffort, work
-from skbayes_sym.estimators.laplace.evidence_method import EvidenceLaplace, EvidenceLaplaceLabels
-from skbayes_sym.inference.laplace.search.beginnings import noise_share
-from skbayes_sym.inference.laplace.search.mode_search import FoundModes
-from skbayes_sym.inference.map import chosen_rows
-from skbayes_sym.inference.pooling import (
+from skbayes_sym.base import requirements as asks
+from skbayes_sym.base.log import log_info
+from skbayes_sym.base.model_factory import fully_connected
+from skbayes_sym.base.progress import Run, Stage
+from skbayes_sym.base.requirements import Method
+from skbayes_sym.base.stacking_weights import (
     NoiseShape,
     baseline_share,
     gaining,
@@ -36,6 +29,13 @@ from skbayes_sym.inference.pooling import (
     mixture,
     stacking_weights,
 )
+from skbayes_sym.base.training import Training
+from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
+from skbayes_sym.estimators.laplace.effort import ModesEffort, work
+from skbayes_sym.estimators.laplace.evidence_method import EvidenceLaplace, EvidenceLaplaceLabels
+from skbayes_sym.inference.laplace.search.beginnings import noise_share
+from skbayes_sym.inference.laplace.search.mode_search import FoundModes
+from skbayes_sym.inference.map import chosen_rows
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP, RELU

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import (
+from skbayes_sym.base.classifier import BayesianClassifierMixin
+from skbayes_sym.base.columns import TakesTables
+from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     GivenPrior,
     bound_prior,
@@ -17,20 +19,21 @@ from skbayes_sym.estimators._fit.building import (
     layer_sizes,
     prior_object,
 )
-from skbayes_sym.estimators._fit.columns import TakesTables
-from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import N_JOBS, RUN_CONSTRAINTS
-from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.words import in_full
+from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
+from skbayes_sym.base.noise_levels import level_weights
+from skbayes_sym.base.predictor import DrawsPredictor, Predictor
+from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS
+from skbayes_sym.base.regressor import BayesianRegressorMixin
+from skbayes_sym.base.requirements import refuse
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.scikit_learn import Interval, StrOptions
+from skbayes_sym.base.shared_docstrings import in_full
+from skbayes_sym.base.stacking_weights import NoiseShape, PooledPredictor, ShapedPredictor
+from skbayes_sym.base.training import Training
 from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Numbers
-from skbayes_sym.estimators.classifier import BayesianClassifierMixin
 from skbayes_sym.estimators.laplace.common import REGRESSOR_CONSTRAINTS
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.laplace.evidence_method import FLAT, STEEP
-from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
-from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.laplace.labels_predictive import RefittedMembers
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes, ModeMixture
 from skbayes_sym.inference.laplace.predictors import (
@@ -39,9 +42,6 @@ from skbayes_sym.inference.laplace.predictors import (
     RefittedPredictor,
 )
 from skbayes_sym.inference.laplace.search.mode_search import FoundModes
-from skbayes_sym.inference.noise_levels import level_weights
-from skbayes_sym.inference.pooling import NoiseShape, PooledPredictor, ShapedPredictor
-from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian

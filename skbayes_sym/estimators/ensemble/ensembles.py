@@ -9,26 +9,26 @@ import torch
 from scipy.special import logsumexp
 from torch import Tensor, nn
 
-from skbayes_sym.estimators._fit.building import (
+from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
     GivenPrior,
     fully_connected,
 )
-from skbayes_sym.estimators._fit.compatibility import refuse
-from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
-from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
-from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
-from skbayes_sym.estimators._fit.words import in_full
-from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
+from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS
+from skbayes_sym.base.noise_levels import level_weights
+from skbayes_sym.base.optimizers import Adam, Optimizer, as_adam
+from skbayes_sym.base.predictor import DrawsPredictor, Predictor
+from skbayes_sym.base.progress import RUN_CONSTRAINTS
+from skbayes_sym.base.requirements import refuse
+from skbayes_sym.base.rows import STANDARDIZE, Array
+from skbayes_sym.base.scikit_learn import Interval, StrOptions
+from skbayes_sym.base.shared_docstrings import in_full
+from skbayes_sym.base.weighted_draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
-from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
-from skbayes_sym.estimators.optimizers import Adam, Optimizer, as_adam
 from skbayes_sym.inference.laplace.labels_predictive import RefittedMembers
 from skbayes_sym.inference.laplace.predictors import RefittedPredictor
 from skbayes_sym.inference.map import NoiseNodes, noise_nodes
-from skbayes_sym.inference.noise_levels import level_weights
-from skbayes_sym.inference.predictor import DrawsPredictor, Predictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic, StudentT
 from skbayes_sym.models.networks.network import Network

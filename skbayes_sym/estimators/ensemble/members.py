@@ -8,24 +8,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import (
+from skbayes_sym.base.log import log_info
+from skbayes_sym.base.log_density import LogDensity, NetworkPosterior
+from skbayes_sym.base.model_factory import (
     fully_connected,
     independent_normals,
     learned_scales,
     scale_attributes,
 )
-from skbayes_sym.estimators._fit.compatibility import (
+from skbayes_sym.base.progress import Run, Schedule, n_blocks
+from skbayes_sym.base.requirements import (
     ANY_LIKELIHOOD,
     ANY_NETWORK,
     ANY_PRIOR,
     CURVED_LIKELIHOOD,
     Needs,
 )
-from skbayes_sym.estimators._fit.log import log_info
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run, Schedule, n_blocks
-from skbayes_sym.estimators._fit.training import Training, rows_per_step
-from skbayes_sym.estimators._fit.warnings import warn_unless_converged
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.training import Training, rows_per_step
+from skbayes_sym.base.warnings import warn_unless_converged
 from skbayes_sym.inference.laplace.labels_predictive import (
     LeftOut,
     RefittedMember,
@@ -35,7 +36,6 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     widest_within_error,
     without_itself,
 )
-from skbayes_sym.inference.log_density import LogDensity, NetworkPosterior
 from skbayes_sym.inference.map import (
     MapObjective,
     MinibatchDensity,

@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.estimators.factorization.frames import frame_names, list_columns
 from skbayes_sym.estimators.factorization.labels import as_labels, labels_like
 from skbayes_sym.inference.factorization.incidence import Entries, entries

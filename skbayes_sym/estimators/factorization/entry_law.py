@@ -10,9 +10,9 @@ import torch
 from sklearn.utils import Bunch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators.distributions import Components, PredictiveDistribution
+from skbayes_sym.base.device import one_thread
+from skbayes_sym.base.distributions import Components, PredictiveDistribution
+from skbayes_sym.base.rows import Array
 from skbayes_sym.inference.factorization.entry_predictor import LAW_BLOCK, FactorPredictor
 from skbayes_sym.inference.factorization.entry_sites import is_normal
 from skbayes_sym.models.predictive_mixtures import (

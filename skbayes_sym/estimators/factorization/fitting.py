@@ -9,9 +9,10 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.log import log_info, logger
-from skbayes_sym.estimators._fit.run import Run
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.base.log import log_info, logger
+from skbayes_sym.base.posteriors import GaussianRows, MatrixPosterior
+from skbayes_sym.base.progress import Run
+from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import warn_of_empty
 from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
 from skbayes_sym.inference.factorization.context import ContextLaw
@@ -24,7 +25,6 @@ from skbayes_sym.inference.factorization.factor_model import (
 )
 from skbayes_sym.inference.factorization.hyperpriors import RowLaw, SidePrior
 from skbayes_sym.inference.factorization.incidence import Free, with_pinned
-from skbayes_sym.inference.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.inference.solvers import Solver
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.numerics.diagnostics import rank_rhat

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.base.rows import Array
 from skbayes_sym.numerics.arguments import is_frame, shown
 
 ROLES = ("row", "column", "value", "weight", "time")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.base.rows import Array
 from skbayes_sym.numerics.arguments import shown
 
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})(\.0*)?\s*")  # also zero-padded, or as a float's text

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from skbayes_sym.estimators._fit.compatibility import refuse, require_members
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, Run
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions, fit_context
-from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators._fit.words import in_full
+from skbayes_sym.base.progress import RUN_CONSTRAINTS, Run
+from skbayes_sym.base.requirements import refuse, require_members
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fit_context
+from skbayes_sym.base.shared_docstrings import in_full
+from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import is_listed
 from skbayes_sym.estimators.factorization.fitting import FactorEffort, Factorization
 from skbayes_sym.estimators.factorization.matrix_training import (

@@ -10,11 +10,11 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.device import dtype_of, resolve_device, worthwhile
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.scikit_learn import safe_indexing
-from skbayes_sym.estimators._fit.training import LARGEST
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.base.device import dtype_of, resolve_device, worthwhile
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.scikit_learn import safe_indexing
+from skbayes_sym.base.training import LARGEST
+from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import (
     Observed,
     frame_labels,

@@ -11,12 +11,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
-from skbayes_sym.estimators._fit.run import FLOATS
-from skbayes_sym.estimators._fit.scikit_learn import check_array, safe_indexing, validate_data
-from skbayes_sym.estimators._fit.warnings import warn_user
-from skbayes_sym.estimators.base import BayesianEstimator
+from skbayes_sym.base.device import one_thread
+from skbayes_sym.base.estimator import BayesianEstimator
+from skbayes_sym.base.posteriors import MatrixPosterior
+from skbayes_sym.base.progress import FLOATS
+from skbayes_sym.base.rows import ENCODE, Array, numbers_due
+from skbayes_sym.base.scikit_learn import check_array, safe_indexing, validate_data
+from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.estimators.factorization.entries import (
     frame_labels,
     is_listed,
@@ -33,7 +34,6 @@ from skbayes_sym.estimators.factorization.side_features import Described, Featur
 from skbayes_sym.inference.factorization.entry_predictor import EntryRows, FactorPredictor, law_cov
 from skbayes_sym.inference.factorization.entry_sites import as_targets
 from skbayes_sym.inference.factorization.incidence import Incidence
-from skbayes_sym.inference.posteriors import MatrixPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.arguments import check_arrays, check_count, is_frame, seed_of, shown
 from skbayes_sym.numerics.random import generator_from

@@ -9,9 +9,9 @@ import torch
 from scipy.sparse.linalg import svds
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.columns import Columns, table_of
-from skbayes_sym.estimators._fit.rows import ENCODE, Array, numbers_due
-from skbayes_sym.estimators._fit.scikit_learn import check_array, safe_indexing
+from skbayes_sym.base.columns import Columns, table_of
+from skbayes_sym.base.rows import ENCODE, Array, numbers_due
+from skbayes_sym.base.scikit_learn import check_array, safe_indexing
 from skbayes_sym.estimators.factorization.entries import without_mask
 from skbayes_sym.estimators.factorization.frames import (
     frame_names,

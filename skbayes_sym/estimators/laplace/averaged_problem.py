@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.log import logger
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.base.log import logger
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.training import Training
 from skbayes_sym.estimators.laplace.families import (
     EVALUATION_SAMPLES,
     LearnedInvariances,

@@ -8,21 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skbayes_sym.estimators._fit.building import (
+from skbayes_sym.base.classifier import BayesianClassifierMixin
+from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     GivenPrior,
     layer_sizes,
     scale_array,
 )
-from skbayes_sym.estimators._fit.compatibility import RECORDED, refuse
-from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
-from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
-from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.classifier import BayesianClassifierMixin
+from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
+from skbayes_sym.base.predictor import Predictor
+from skbayes_sym.base.progress import RUN_CONSTRAINTS
+from skbayes_sym.base.regressor import BayesianRegressorMixin
+from skbayes_sym.base.requirements import RECORDED, refuse
+from skbayes_sym.base.rows import STANDARDIZE, Array
+from skbayes_sym.base.scikit_learn import Interval, StrOptions
+from skbayes_sym.base.training import Training
 from skbayes_sym.estimators.laplace.families import Transformations
-from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
-from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.laplace.laplace_posterior import (
     LaplacePosterior,
     LinearisedNetwork,
@@ -30,7 +31,6 @@ from skbayes_sym.inference.laplace.laplace_posterior import (
 )
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork
 from skbayes_sym.inference.laplace.predictors import LinearisedLabels, LinearisedPredictor
-from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.augmentations.augmentation import Identity, ImageShape
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES

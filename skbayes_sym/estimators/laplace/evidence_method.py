@@ -10,18 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import fully_connected, scale_attributes, scales_by_group
-from skbayes_sym.estimators._fit.compatibility import (
+from skbayes_sym.base.log import log_info
+from skbayes_sym.base.model_factory import fully_connected, scale_attributes, scales_by_group
+from skbayes_sym.base.noise_levels import MAX_FREEDOMS
+from skbayes_sym.base.progress import Run
+from skbayes_sym.base.requirements import (
     FULLY_CONNECTED,
     NORMAL_NOISE,
     NORMAL_OR_LEARNED,
     SOFTMAX,
     Needs,
 )
-from skbayes_sym.estimators._fit.log import log_info
-from skbayes_sym.estimators._fit.run import Run
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.warnings import warn_of_moving_mode
+from skbayes_sym.base.stacking_weights import left_out
+from skbayes_sym.base.training import Training
+from skbayes_sym.base.warnings import warn_of_moving_mode
 from skbayes_sym.estimators.laplace.effort import ModesEffort, network_of
 from skbayes_sym.inference.laplace.labels_predictive import (
     RefinedModes,
@@ -59,8 +61,6 @@ from skbayes_sym.inference.laplace.search.mode_search import (
     starting_points,
 )
 from skbayes_sym.inference.map import chosen_rows
-from skbayes_sym.inference.noise_levels import MAX_FREEDOMS
-from skbayes_sym.inference.pooling import left_out
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.predictive_mixtures import NormalMixture

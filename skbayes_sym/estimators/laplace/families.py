@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import require_members
-from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling
-from skbayes_sym.estimators._fit.training import LARGEST, Training
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.base.requirements import require_members
+from skbayes_sym.base.rows import Array, Rows, Scaling, column_scaling
+from skbayes_sym.base.training import LARGEST, Training
+from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.inference.laplace.marginal_likelihood import LaplaceEvidence
 from skbayes_sym.models.augmentations.augmentation import (
     Augmentation,

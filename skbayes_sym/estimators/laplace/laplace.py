@@ -8,18 +8,28 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import (
+from skbayes_sym.base.model_factory import (
     GivenPrior,
     fully_connected,
     independent_normals,
     prior_object,
 )
-from skbayes_sym.estimators._fit.compatibility import Fitted, Method
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import N_JOBS
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.words import in_full
+from skbayes_sym.base.network_estimator import NetworkEstimator
+from skbayes_sym.base.optimizers import (
+    Adam,
+    EvidenceAdam,
+    GaussNewton,
+    Optimizer,
+    Updates,
+    as_adam,
+)
+from skbayes_sym.base.predictor import Predictor
+from skbayes_sym.base.progress import N_JOBS
+from skbayes_sym.base.requirements import Fitted, Method
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.base.shared_docstrings import in_full
+from skbayes_sym.base.training import Training
 from skbayes_sym.estimators.laplace.common import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
@@ -38,18 +48,8 @@ from skbayes_sym.estimators.laplace.evidence_method import (
     EvidenceLaplaceLabels,
 )
 from skbayes_sym.estimators.laplace.online import AdamEffort, Laplace
-from skbayes_sym.estimators.networks import NetworkEstimator
-from skbayes_sym.estimators.optimizers import (
-    Adam,
-    EvidenceAdam,
-    GaussNewton,
-    Optimizer,
-    Updates,
-    as_adam,
-)
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes
 from skbayes_sym.inference.laplace.predictors import LabelsPredictor, ModesPredictor
-from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Model
@@ -222,8 +222,8 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     optimizer : {"auto", "gauss-newton", "adam"}, GaussNewton or Adam, default="auto"
         "auto" takes Gauss-Newton steps for a fully connected network with the default likelihood,
         unless they'd take more than some twenty seconds, and Adam, which trains one network,
-        otherwise. `~skbayes_sym.estimators.optimizers.GaussNewton` sets the restarts,
-        `~skbayes_sym.estimators.optimizers.EvidenceAdam` the curvature and when hyperparameters
+        otherwise. `~skbayes_sym.base.optimizers.GaussNewton` sets the restarts,
+        `~skbayes_sym.base.optimizers.EvidenceAdam` the curvature and when hyperparameters
         move.
     prior : "learn", float, sequence of float or Prior, default="learn"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
@@ -301,7 +301,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     --------
     >>> from sklearn.datasets import load_diabetes
     >>> from skbayes_sym import LaplaceRegressor
-    >>> from skbayes_sym.estimators.optimizers import GaussNewton
+    >>> from skbayes_sym.base.optimizers import GaussNewton
     >>> X, y = load_diabetes(return_X_y=True)
     >>> reg = LaplaceRegressor((5,), optimizer=GaussNewton(2), random_state=0).fit(X, y)
     >>> mean, std = reg.predict(X[:3], return_std=True)
@@ -431,7 +431,7 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     --------
     >>> from sklearn.datasets import load_iris
     >>> from skbayes_sym import LaplaceClassifier
-    >>> from skbayes_sym.estimators.optimizers import GaussNewton
+    >>> from skbayes_sym.base.optimizers import GaussNewton
     >>> X, y = load_iris(return_X_y=True)
     >>> clf = LaplaceClassifier((5,), optimizer=GaussNewton(2), random_state=0).fit(X, y)
     >>> clf.predict_proba(X[:2]).shape, clf.optimizer_

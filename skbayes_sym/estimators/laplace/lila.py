@@ -7,11 +7,12 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import GivenPrior
-from skbayes_sym.estimators._fit.compatibility import require_members
-from skbayes_sym.estimators._fit.rows import Rows, Scaling, is_standardized
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
-from skbayes_sym.estimators._fit.words import in_full
+from skbayes_sym.base.model_factory import GivenPrior
+from skbayes_sym.base.optimizers import Adam, EvidenceAdam, Optimizer, Updates, as_adam
+from skbayes_sym.base.requirements import require_members
+from skbayes_sym.base.rows import Rows, Scaling, is_standardized
+from skbayes_sym.base.scikit_learn import HasMethods, StrOptions
+from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.estimators.laplace.common import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
@@ -33,7 +34,6 @@ from skbayes_sym.estimators.laplace.families import (
     warn_of_nothing_to_learn,
 )
 from skbayes_sym.estimators.laplace.online import AdamEffort, Laplace
-from skbayes_sym.estimators.optimizers import Adam, EvidenceAdam, Optimizer, Updates, as_adam
 from skbayes_sym.models.augmentations.augmentation import OBJECTIVES, ImageShape, TransformObjective
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.network import Network
@@ -182,7 +182,7 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     standardize : as in every regressor
         Images are divided by their largest pixel instead.
     optimizer : "adam" or Adam, default="adam"
-        `~skbayes_sym.estimators.optimizers.EvidenceAdam` says the curvature, when the half-widths,
+        `~skbayes_sym.base.optimizers.EvidenceAdam` says the curvature, when the half-widths,
         prior and noise move and by what objective; "adam" is its defaults.
     tol : float or None, default=0.001
         Training stops when the log evidence (the log posterior, where nothing is learned by the

@@ -8,17 +8,18 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.compatibility import (
+from skbayes_sym.base.log import log_info
+from skbayes_sym.base.optimizers import EvidenceAdam, Updates
+from skbayes_sym.base.progress import Run
+from skbayes_sym.base.requirements import (
     CURVED_LIKELIHOOD,
     NORMAL_PRIOR,
     RECORDED,
     Needs,
 )
-from skbayes_sym.estimators._fit.log import log_info
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run
-from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
-from skbayes_sym.estimators._fit.warnings import warn_unless_converged, warn_user
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.training import Training, automatic_batch, rows_per_step
+from skbayes_sym.base.warnings import warn_unless_converged, warn_user
 from skbayes_sym.estimators.laplace.averaged_problem import (
     Alternation,
     Evaluated,
@@ -30,7 +31,6 @@ from skbayes_sym.estimators.laplace.averaged_problem import (
 )
 from skbayes_sym.estimators.laplace.common import layer_precisions, recording
 from skbayes_sym.estimators.laplace.families import Families
-from skbayes_sym.estimators.optimizers import EvidenceAdam, Updates
 from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
 from skbayes_sym.inference.laplace.online_training import (
     HyperAscent,

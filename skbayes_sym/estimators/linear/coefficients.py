@@ -9,13 +9,13 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import GivenPrior, scale_array
-from skbayes_sym.estimators._fit.compatibility import ONE_OUTPUT, Fitted, require_kind
-from skbayes_sym.estimators._fit.rows import Array, Rows, Scaling, column_scaling, is_standardized
-from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS
-from skbayes_sym.estimators._fit.scikit_learn import Interval, StrOptions
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators.base import RowEstimator
+from skbayes_sym.base.estimator import RowEstimator
+from skbayes_sym.base.model_factory import GivenPrior, scale_array
+from skbayes_sym.base.progress import RUN_CONSTRAINTS
+from skbayes_sym.base.requirements import ONE_OUTPUT, Fitted, require_kind
+from skbayes_sym.base.rows import Array, Rows, Scaling, column_scaling, is_standardized
+from skbayes_sym.base.scikit_learn import Interval, StrOptions
+from skbayes_sym.base.training import Training
 from skbayes_sym.estimators.linear.site_inference import SiteInference
 from skbayes_sym.inference.linear.linear_predictor import LinearPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood

@@ -9,9 +9,9 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.rows import Array, Scaling
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.base.rows import Array, Scaling
+from skbayes_sym.base.training import Training
+from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.inference.linear.hyperparameters import Learning, Range
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
 from skbayes_sym.inference.linear.sites import LinearData

@@ -7,9 +7,11 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import gaussian_noise
-from skbayes_sym.estimators._fit.compatibility import ONE_OUTPUT, Fitted, Need, refuse
-from skbayes_sym.estimators._fit.rows import (
+from skbayes_sym.base.classifier import BayesianClassifierMixin
+from skbayes_sym.base.model_factory import gaussian_noise
+from skbayes_sym.base.regressor import BayesianRegressorMixin
+from skbayes_sym.base.requirements import ONE_OUTPUT, Fitted, Need, refuse
+from skbayes_sym.base.rows import (
     STANDARDIZE,
     Array,
     Rows,
@@ -17,13 +19,11 @@ from skbayes_sym.estimators._fit.rows import (
     is_standardized,
     target_scaling,
 )
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.words import in_full
-from skbayes_sym.estimators.classifier import BayesianClassifierMixin
+from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.base.shared_docstrings import in_full
+from skbayes_sym.base.training import Training
 from skbayes_sym.estimators.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
 from skbayes_sym.estimators.linear.site_inference import LinearFit, is_conjugate, scale_by_left_out
-from skbayes_sym.estimators.regressor import BayesianRegressorMixin
 from skbayes_sym.inference.linear.linear_predictor import LinearPredictor
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson

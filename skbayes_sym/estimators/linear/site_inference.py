@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from scipy.linalg import block_diag
 
-from skbayes_sym.estimators._fit.compatibility import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Needs
-from skbayes_sym.estimators._fit.log import log_info
-from skbayes_sym.estimators._fit.rows import Array, Scaling
-from skbayes_sym.estimators._fit.run import Run
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.base.log import log_info
+from skbayes_sym.base.progress import Run
+from skbayes_sym.base.requirements import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Needs
+from skbayes_sym.base.rows import Array, Scaling
+from skbayes_sym.base.training import Training
+from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.estimators.linear.design import (
     Design,
     best_constant,

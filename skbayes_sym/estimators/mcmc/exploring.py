@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import fully_connected, scales_by_group
-from skbayes_sym.estimators._fit.compatibility import (
+from skbayes_sym.base.log_density import LogDensity, NetworkPosterior, RoughGradients
+from skbayes_sym.base.model_factory import fully_connected, scales_by_group
+from skbayes_sym.base.requirements import (
     ANY_LIKELIHOOD,
     ANY_NETWORK,
     ANY_PRIOR,
@@ -28,7 +29,7 @@ from skbayes_sym.estimators._fit.compatibility import (
     SOFTMAX,
     Needs,
 )
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.base.rows import Array
 from skbayes_sym.estimators.mcmc.setting import SamplingEffort, SamplingSetting
 from skbayes_sym.inference.laplace_starts import (
     Starts,
@@ -36,7 +37,6 @@ from skbayes_sym.inference.laplace_starts import (
     labels_starts,
     regression_starts,
 )
-from skbayes_sym.inference.log_density import LogDensity, NetworkPosterior, RoughGradients
 from skbayes_sym.inference.sampling.annealing import (
     Annealing,
     Approach,

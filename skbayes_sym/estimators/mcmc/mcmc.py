@@ -8,25 +8,25 @@ import torch
 from sklearn.utils import Bunch
 from torch import Tensor, nn
 
-from skbayes_sym.estimators._fit.building import (
+from skbayes_sym.base.log_density import NetworkPosterior
+from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
     GivenPrior,
     learned_scales,
 )
-from skbayes_sym.estimators._fit.compatibility import Fitted
-from skbayes_sym.estimators._fit.rows import STANDARDIZE, Array
-from skbayes_sym.estimators._fit.run import N_JOBS, RUN_CONSTRAINTS
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, Interval, StrOptions
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.words import in_full
-from skbayes_sym.estimators.draws import DrawsClassifier, DrawsRegressor, WeightedDraws
+from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS
+from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS
+from skbayes_sym.base.requirements import Fitted
+from skbayes_sym.base.rows import STANDARDIZE, Array
+from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
+from skbayes_sym.base.shared_docstrings import in_full
+from skbayes_sym.base.training import Training
+from skbayes_sym.base.weighted_draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.mcmc.exploring import usual_scale
 from skbayes_sym.estimators.mcmc.sampling import Sampling
 from skbayes_sym.estimators.mcmc.setting import SamplingEffort
-from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS
 from skbayes_sym.estimators.samplers import Chains, Kernel, ModeWeights
-from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
 from skbayes_sym.models.model import Data, Model

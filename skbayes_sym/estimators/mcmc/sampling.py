@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from skbayes_sym.estimators._fit.compatibility import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Needs
-from skbayes_sym.estimators._fit.log import log_info
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.warnings import warn_user
+from skbayes_sym.base.log import log_info
+from skbayes_sym.base.progress import Run
+from skbayes_sym.base.requirements import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Needs
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.training import Training
+from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.estimators.mcmc.exploring import (
     INITS,
     NO_EVIDENCE,

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.run import Run
-from skbayes_sym.estimators._fit.training import Training
+from skbayes_sym.base.log_density import NetworkPosterior
+from skbayes_sym.base.progress import Run
+from skbayes_sym.base.training import Training
 from skbayes_sym.estimators.samplers import ModeWeights
-from skbayes_sym.inference.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.annealing import Annealing
 from skbayes_sym.inference.sampling.chains import Block
 from skbayes_sym.inference.sampling.kernels import Kernel

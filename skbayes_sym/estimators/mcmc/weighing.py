@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.rows import Array
+from skbayes_sym.base.rows import Array
 from skbayes_sym.estimators.mcmc.exploring import Draws, Explored, drawn_on, made
 from skbayes_sym.estimators.mcmc.setting import SamplingEffort, SamplingSetting
 from skbayes_sym.inference.sampling.chains import ChainDraws

@@ -13,11 +13,17 @@ import torch
 from sklearn.exceptions import FitFailedWarning
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.device import one_thread
-from skbayes_sym.estimators._fit.log import log_info
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run
-from skbayes_sym.estimators._fit.warnings import collect_warnings, warn_user
+from skbayes_sym.base.device import one_thread
+from skbayes_sym.base.log import log_info
+from skbayes_sym.base.progress import Run
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.stacking_weights import (
+    ShapedPredictor,
+    fit_calibration,
+    judge_noise_shape,
+    stacking_weights,
+)
+from skbayes_sym.base.warnings import collect_warnings, warn_user
 from skbayes_sym.estimators.stacking.kinds import (
     LEAST_VARIANCE,
     Fit,
@@ -28,12 +34,6 @@ from skbayes_sym.estimators.stacking.kinds import (
     StackTask,
 )
 from skbayes_sym.estimators.stacking.parts import CalibratedPredictor, CountsPredictor, StackPart
-from skbayes_sym.inference.pooling import (
-    ShapedPredictor,
-    fit_calibration,
-    judge_noise_shape,
-    stacking_weights,
-)
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.runtime import side_by_side
 

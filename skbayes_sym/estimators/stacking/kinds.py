@@ -18,10 +18,11 @@ from sklearn import config_context
 from sklearn.base import clone
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import fit_deadline
-from skbayes_sym.estimators._fit.sample_weights import fit_with_weights, weight_support
-from skbayes_sym.estimators._fit.warnings import collect_warnings
+from skbayes_sym.base.progress import fit_deadline
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.sample_weights import fit_with_weights, weight_support
+from skbayes_sym.base.stacking_weights import left_out
+from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.estimators.bayesian_mlp.pools import BayesianMLPClassifier, BayesianMLPRegressor
 from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.linear.linear_models import BayesianLinearRegressor
@@ -34,7 +35,6 @@ from skbayes_sym.estimators.stacking.parts import (
     Trees,
 )
 from skbayes_sym.inference.gaussian_process import ProcessEffort, fit_process
-from skbayes_sym.inference.pooling import left_out
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.predictive_mixtures import NormalMixture

@@ -10,16 +10,16 @@ import torch
 from sklearn.base import is_classifier
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.scikit_learn import num_samples, safe_indexing
-from skbayes_sym.estimators.predictive import (
+from skbayes_sym.base.predictive import (
     ForeignTargets,
     as_targets,
     predictive,
     predicts_distribution,
 )
-from skbayes_sym.inference.pooling import Calibration, ShapedPredictor
-from skbayes_sym.inference.predictor import BasePredictor, NetworkComponents, Predictor
+from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, Predictor
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
+from skbayes_sym.base.stacking_weights import Calibration, ShapedPredictor
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
     NormalMixture,

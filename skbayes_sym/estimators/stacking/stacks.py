@@ -13,22 +13,23 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import indexable
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.columns import TakesTables
-from skbayes_sym.estimators._fit.rows import Array, Scaling
-from skbayes_sym.estimators._fit.run import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, Run
-from skbayes_sym.estimators._fit.scikit_learn import (
+from skbayes_sym.base.classifier import BayesianClassifierMixin
+from skbayes_sym.base.columns import TakesTables
+from skbayes_sym.base.estimator import RowEstimator
+from skbayes_sym.base.predictive import predicts_counts, predicts_numbers
+from skbayes_sym.base.progress import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, Run
+from skbayes_sym.base.regressor import BayesianRegressorMixin
+from skbayes_sym.base.rows import Array, Scaling
+from skbayes_sym.base.scikit_learn import (
     Interval,
     check_cv,
     fit_context,
     num_samples,
     safe_indexing,
 )
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.words import in_full
-from skbayes_sym.estimators.base import RowEstimator
-from skbayes_sym.estimators.classifier import BayesianClassifierMixin
-from skbayes_sym.estimators.predictive import predicts_counts, predicts_numbers
-from skbayes_sym.estimators.regressor import BayesianRegressorMixin
+from skbayes_sym.base.shared_docstrings import in_full
+from skbayes_sym.base.stacking_weights import PooledPredictor
+from skbayes_sym.base.training import Training
 from skbayes_sym.estimators.stacking.combining import (
     CountsFoundError,
     StackFit,
@@ -46,7 +47,6 @@ from skbayes_sym.estimators.stacking.kinds import (
 )
 from skbayes_sym.estimators.stacking.parts import RowBlock
 from skbayes_sym.inference.gaussian_process import ProcessEffort
-from skbayes_sym.inference.pooling import PooledPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.runtime import filters_lock

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, cast
 
 from sklearn.base import BaseEstimator
 
-from skbayes_sym.estimators._fit.scikit_learn import HasMethods, StrOptions
+from skbayes_sym.base.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.numerics.permanent import MAX_EXACT_WIDTH
 from skbayes_sym.symmetry.gaps.gap import Gap, MeanField
 from skbayes_sym.symmetry.gaps.unit_gap import (

@@ -9,13 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.estimators._fit.building import (
+from skbayes_sym.base.log import log_info
+from skbayes_sym.base.model_factory import (
     fully_connected,
     normals_or_learned,
     scale_attributes,
     scales_by_group,
 )
-from skbayes_sym.estimators._fit.compatibility import (
+from skbayes_sym.base.posteriors import MeanFieldGaussian
+from skbayes_sym.base.progress import Run, Schedule, Steps, n_blocks, steps_per_block
+from skbayes_sym.base.requirements import (
     ANY_NETWORK,
     EXPECTED_LIKELIHOOD,
     FULLY_CONNECTED,
@@ -24,11 +27,9 @@ from skbayes_sym.estimators._fit.compatibility import (
     SOFTMAX,
     Needs,
 )
-from skbayes_sym.estimators._fit.log import log_info
-from skbayes_sym.estimators._fit.rows import Array
-from skbayes_sym.estimators._fit.run import Run, Schedule, Steps, n_blocks, steps_per_block
-from skbayes_sym.estimators._fit.training import Training, automatic_batch, rows_per_step
-from skbayes_sym.estimators._fit.warnings import warn_unless_converged, warn_user
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.training import Training, automatic_batch, rows_per_step
+from skbayes_sym.base.warnings import warn_unless_converged, warn_user
 from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
 from skbayes_sym.inference.gaussian_vi.elbo import (
     GatedGap,
@@ -43,7 +44,6 @@ from skbayes_sym.inference.gaussian_vi.mean_field import (
     expected_log_likelihood,
 )
 from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
-from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network

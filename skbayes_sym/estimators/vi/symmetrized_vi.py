@@ -6,27 +6,27 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from skbayes_sym.estimators._fit.building import (
+from skbayes_sym.base.classifier import BayesianClassifierMixin
+from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     NOISE_CONSTRAINTS,
     GivenPrior,
     declared_group,
     gaussian_noise,
 )
-from skbayes_sym.estimators._fit.rows import STANDARDIZE
-from skbayes_sym.estimators._fit.run import RUN_CONSTRAINTS, STEP_CONSTRAINTS, Steps
-from skbayes_sym.estimators._fit.scikit_learn import StrOptions
-from skbayes_sym.estimators._fit.training import Training
-from skbayes_sym.estimators._fit.words import in_full
-from skbayes_sym.estimators.classifier import BayesianClassifierMixin
-from skbayes_sym.estimators.networks import OBJECT_CONSTRAINTS, NetworkEstimator
-from skbayes_sym.estimators.optimizers import Optimizer, VariationalAdam, as_adam
-from skbayes_sym.estimators.regressor import BayesianRegressorMixin
+from skbayes_sym.base.network_estimator import OBJECT_CONSTRAINTS, NetworkEstimator
+from skbayes_sym.base.optimizers import Optimizer, VariationalAdam, as_adam
+from skbayes_sym.base.posteriors import MeanFieldGaussian
+from skbayes_sym.base.predictor import Predictor
+from skbayes_sym.base.progress import RUN_CONSTRAINTS, STEP_CONSTRAINTS, Steps
+from skbayes_sym.base.regressor import BayesianRegressorMixin
+from skbayes_sym.base.rows import STANDARDIZE
+from skbayes_sym.base.scikit_learn import StrOptions
+from skbayes_sym.base.shared_docstrings import in_full
+from skbayes_sym.base.training import Training
 from skbayes_sym.estimators.vi.gaps import Symmetrized, symmetrized
 from skbayes_sym.estimators.vi.mean_field_training import MeanFieldVI
 from skbayes_sym.inference.gaussian_vi.mean_field import MeanFieldPredictor, posterior_draws
-from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.inference.predictor import Predictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
@@ -161,7 +161,7 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         where steps take some of the rows or a layer has more than 20 units.
     standardize : as in every regressor
     optimizer : "adam" or Adam, default="adam"
-        `~skbayes_sym.estimators.optimizers.VariationalAdam` says the step size, rows and draws per
+        `~skbayes_sym.base.optimizers.VariationalAdam` says the step size, rows and draws per
         step, where training starts and how often.
     n_predict_samples : int, default=200
         Draws of the hidden units that predictions average; the same ones for every row.

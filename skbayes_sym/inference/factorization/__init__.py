@@ -3,7 +3,7 @@
 * `incidence`: observed entries, grouped by row and by column; offsets as coordinates of factors
 * `hyperpriors`: priors of a side's rows, given or learned, with features
 * `factor_model`: the model, what a solver gets and what it finds. `FactorState` is what sweeps move
-  on the device; what a fit keeps is a `MatrixPosterior` of `inference.posteriors`
+  on the device; what a fit keeps is a `MatrixPosterior` of `base.posteriors`
 * `context`: what is known of single entries, as a linear term
 * `entry_sites`: entries of any likelihood as Gaussian ones
 * `sides`: families of covariances, the bound, the rows of one side given the other's, and how large

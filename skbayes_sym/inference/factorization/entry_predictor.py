@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.inference.factorization.context import ContextLaw
 from skbayes_sym.inference.factorization.entry_sites import (
     SeenEntries,
@@ -33,7 +34,6 @@ from skbayes_sym.inference.factorization.incidence import (
     with_pinned,
 )
 from skbayes_sym.inference.factorization.sides import Noise, row_conditionals
-from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite, kl_from_standard

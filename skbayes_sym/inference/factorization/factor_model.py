@@ -53,7 +53,7 @@ class FactorModel(NamedTuple):
 class FactorState(NamedTuple):
     """State of the sweeps, on their device: Gaussian rows, those of U before V's, and the noise.
 
-    A fit's result is a `skbayes_sym.inference.posteriors.MatrixPosterior`: in NumPy, a law of the
+    A fit's result is a `skbayes_sym.base.posteriors.MatrixPosterior`: in NumPy, a law of the
     factors alone. Beyond the factors, rows have offsets for further coordinates (`Coordinates`).
     """
 

@@ -33,6 +33,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.inference.gaussian_vi.hidden_layers import (
     HiddenPosterior,
     Scale,
@@ -40,7 +41,6 @@ from skbayes_sym.inference.gaussian_vi.hidden_layers import (
     per_input,
     with_ones,
 )
-from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP

@@ -6,8 +6,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.posteriors import MeanFieldGaussian
-from skbayes_sym.inference.predictor import BasePredictor, DrawsPredictor
+from skbayes_sym.base.posteriors import MeanFieldGaussian
+from skbayes_sym.base.predictor import BasePredictor, DrawsPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP

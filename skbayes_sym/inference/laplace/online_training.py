@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.log_density import Evaluation
 from skbayes_sym.inference.laplace.curvature import Factors, Precision
 from skbayes_sym.inference.laplace.marginal_likelihood import (
     AveragedNetwork,
@@ -15,7 +16,6 @@ from skbayes_sym.inference.laplace.marginal_likelihood import (
     Seen,
     add_factors,
 )
-from skbayes_sym.inference.log_density import Evaluation
 from skbayes_sym.models.model import Batches, Data
 from skbayes_sym.models.networks.network import Recording, WeightLayer
 from skbayes_sym.numerics.optimise import DivergenceError, FlatAdam, ParamGroup

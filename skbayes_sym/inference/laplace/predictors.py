@@ -7,6 +7,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.noise_levels import at_levels, draw_levels
+from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, of_draws
 from skbayes_sym.inference.laplace.labels_predictive import RefittedMember, scaled_terms
 from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes, LinearisedNetwork
 from skbayes_sym.inference.laplace.search.evidence_problem import (
@@ -15,8 +17,6 @@ from skbayes_sym.inference.laplace.search.evidence_problem import (
     linearised_logits,
     symmetric_root,
 )
-from skbayes_sym.inference.noise_levels import at_levels, draw_levels
-from skbayes_sym.inference.predictor import BasePredictor, NetworkComponents, of_draws
 from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian, pack

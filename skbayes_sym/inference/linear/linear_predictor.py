@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from skbayes_sym.base.noise_levels import at_levels, draw_levels
+from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.inference.linear.low_rank import LowRankGaussian
-from skbayes_sym.inference.noise_levels import at_levels, draw_levels
-from skbayes_sym.inference.predictor import BasePredictor
 from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood, SiteLikelihood
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import gauss_hermite

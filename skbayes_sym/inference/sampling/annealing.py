@@ -39,7 +39,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import LogDensity, NetworkPosterior, gradient_of
+from skbayes_sym.base.log_density import LogDensity, NetworkPosterior, gradient_of
 from skbayes_sym.inference.sampling.kernels import (
     DiagonalPreconditioner,
     Info,

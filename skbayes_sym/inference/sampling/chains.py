@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.base.log_density import LogDensity
 from skbayes_sym.inference.sampling.annealing import Approach
 from skbayes_sym.inference.sampling.kernels import (
     HMC,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import LogDensity, VariesInScale, gradient_of
+from skbayes_sym.base.log_density import LogDensity, VariesInScale, gradient_of
 from skbayes_sym.numerics.arguments import check_count, check_positive, check_range
 from skbayes_sym.numerics.random import host_uniforms, standard_normal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain

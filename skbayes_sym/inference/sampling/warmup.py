@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.base.log_density import LogDensity
 from skbayes_sym.inference.sampling.kernels import (
     DiagonalPreconditioner,
     Preconditioner,

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
-from skbayes_sym.estimators._fit.compatibility import ONE_OUTPUT
+from skbayes_sym.base.requirements import ONE_OUTPUT
 from skbayes_sym.models import Bernoulli, Categorical, StudentT
 
 AS_GIVEN = {"standardize": False}

@@ -15,9 +15,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
 from skbayes_sym import HMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
+from skbayes_sym.base.log_density import NetworkPosterior
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.mcmc.setting import SamplingEffort
-from skbayes_sym.inference.log_density import NetworkPosterior
 
 FAST = {
     "sampler": Chains(HMC(max_leapfrog=16), init="prior", n_warmup=50), "n_chains": 6, "n_draws": 8,

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skbayes_sym import BayesianLinearRegressor, PredictiveStackingRegressor, predictive
-from skbayes_sym.estimators._fit.sample_weights import fit_with_weights, weight_support
+from skbayes_sym.base.sample_weights import fit_with_weights, weight_support
 
 
 class TestOwnDistributions:

@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor, invariance_gap, save
+from skbayes_sym.base.posteriors import MeanFieldGaussian
 from skbayes_sym.inference.gaussian_vi.elbo import (
     DrawTerm,
     GatedGap,
@@ -25,7 +26,6 @@ from skbayes_sym.inference.gaussian_vi.mean_field import (
     drawn_log_likelihood,
     expected_log_likelihood,
 )
-from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models import ARD, MLP, TANH, ModuleNetwork, Normal
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Batches, Data

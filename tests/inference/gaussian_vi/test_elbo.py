@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from skbayes_sym.base.posteriors import MeanFieldGaussian
 from skbayes_sym.inference.gaussian_vi.elbo import GatedGap, GaussianNetwork, SymmetrizedElbo, pack
 from skbayes_sym.inference.gaussian_vi.mean_field import expected_log_likelihood
-from skbayes_sym.inference.posteriors import MeanFieldGaussian
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Batches, Data

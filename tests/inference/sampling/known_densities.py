@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from skbayes_sym.inference.log_density import Evaluation, by_autograd
+from skbayes_sym.base.log_density import Evaluation, by_autograd
 
 
 class AutogradPosterior(NamedTuple):

@@ -8,7 +8,7 @@ from inference.sampling.known_densities import Normal as NormalDensity
 from inference.sampling.known_densities import quartic, scaled
 from torch.testing import assert_close
 
-from skbayes_sym.inference.log_density import Evaluation, NetworkPosterior
+from skbayes_sym.base.log_density import Evaluation, NetworkPosterior
 from skbayes_sym.inference.sampling.annealing import (
     Annealing,
     Detour,

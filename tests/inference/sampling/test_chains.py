@@ -12,7 +12,7 @@ import torch
 from inference.sampling.known_densities import AutogradPosterior, Normal, scaled
 from torch.testing import assert_close
 
-from skbayes_sym.inference.log_density import Evaluation
+from skbayes_sym.base.log_density import Evaluation
 from skbayes_sym.inference.sampling.chains import (
     REPORT_EVERY,
     Sampler,

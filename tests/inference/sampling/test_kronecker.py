@@ -3,7 +3,7 @@ import torch
 from torch.func import jacrev
 from torch.testing import assert_close
 
-from skbayes_sym.inference.log_density import NetworkPosterior
+from skbayes_sym.base.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.annealing import KroneckerAdaptation, curvature_at, own_scales
 from skbayes_sym.inference.sampling.kernels import DiagonalPreconditioner
 from skbayes_sym.inference.sampling.warmup import RunningMoments

@@ -6,7 +6,7 @@ from cases import COMPACT_GAPS, FINITE_GAPS, GAPS, PATHWISE_GAPS
 from gap_oracle import draws_of, log_density_ratio, moved, shifted
 from torch.testing import assert_close
 
-from skbayes_sym.inference.posteriors import MeanFieldGaussian
+from skbayes_sym.base.posteriors import MeanFieldGaussian
 from skbayes_sym.symmetry.gaps.unit_gap import Bethe, Exact, Soules, UnitGap
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from skbayes_sym import LaplaceRegressor
-from skbayes_sym.estimators.optimizers import GaussNewton
+from skbayes_sym.base.optimizers import GaussNewton
 from skbayes_sym.inference.laplace.laplace_posterior import ModeMixture
 from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group

@@ -9,7 +9,7 @@ from torch.distributions import Normal
 from torch.nn.functional import softplus
 from torch.testing import assert_close
 
-from skbayes_sym.inference.posteriors import MeanFieldGaussian
+from skbayes_sym.base.posteriors import MeanFieldGaussian
 from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.symmetry.gaps.unit_gap import (
     Exact,

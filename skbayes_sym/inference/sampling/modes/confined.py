@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.base.log_density import LogDensity
 from skbayes_sym.inference.sampling.chains import (
     Block,
     ChainDraws,

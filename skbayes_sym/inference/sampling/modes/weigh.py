@@ -14,7 +14,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import LogDensity
+from skbayes_sym.base.log_density import LogDensity
 from skbayes_sym.inference.sampling.modes.bridge import (
     NOT_ESTIMATED,
     BridgeEstimate,

@@ -14,7 +14,7 @@ from scipy import stats
 from thin import pairwise
 from torch import Tensor
 
-from skbayes_sym.inference.log_density import Evaluation
+from skbayes_sym.base.log_density import Evaluation
 from skbayes_sym.inference.sampling.kernels import (
     DensePreconditioner,
     DiagonalPreconditioner,

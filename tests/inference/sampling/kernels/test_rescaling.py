@@ -3,7 +3,7 @@
 import torch
 from scipy import stats
 
-from skbayes_sym.inference.log_density import NetworkPosterior
+from skbayes_sym.base.log_density import NetworkPosterior
 from skbayes_sym.inference.sampling.kernels import (
     HMC,
     DiagonalPreconditioner,

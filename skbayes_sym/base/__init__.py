@@ -1,0 +1,44 @@
+"""Classes and functions that all estimators share.
+
+Data intake
+
+* `columns`: encode tables with text, categories and missing values
+* `rows`: validate arrays, targets and sample weights
+* `sample_weights`: weights by which an estimator's parts count rows
+* `training`: checked and scaled training data on the device
+* `device`: choose the device and the floating-point precision
+
+From constructor parameters to a fit
+
+* `model_factory`: build network, likelihood, prior and symmetry group from constructor parameters
+* `requirements`: declare which likelihoods, priors and networks a method supports
+* `optimizers`: objects for the ``optimizer`` parameter
+* `progress`: callbacks, logging and stopping reasons of a fit
+* `log`: the package's logger and its levels
+* `warnings`: warnings that point to the user's own line
+
+Estimators
+
+* `estimator`: base class of every estimator: ``fit``, fitted state, pickling
+* `regressor`, `classifier`: predictions as NumPy arrays in the units of the targets
+* `network_estimator`: base class of estimators of neural networks
+* `weighted_draws`: base class of posteriors that are weighted draws of weights
+
+Predictions and posteriors
+
+* `predictor`: predictions of any fit in scaled units
+* `posteriors`: Gaussian posterior approximations
+* `log_density`: unnormalised log posterior of a network, for samplers and optimisers
+* `stacking_weights`: combine predictive distributions by their leave-one-out densities
+* `noise_levels`: integrate predictions over the noise level of small samples
+* `distributions`: predictive distributions that users receive
+* `target_transformation`: distributions of transformed targets
+* `predictive`: `predictive(model, X)` for any fitted model
+
+Helpers
+
+* `public_names`: public names and their modules
+* `pipelines`: find the model inside a pipeline or a search
+* `scikit_learn`: private names of scikit-learn, and differences between its versions
+* `shared_docstrings`: descriptions of parameters and attributes that several estimators share
+"""

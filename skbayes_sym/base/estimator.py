@@ -1,0 +1,390 @@
+"""Base of every estimator: how a fit runs, how its state is kept, and the fit on rows."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from numbers import Integral
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from skbayes_sym.base.device import gradient_flops, one_thread, worthwhile
+from skbayes_sym.base.log import logging_to_stderr
+from skbayes_sym.base.model_factory import require_scales
+from skbayes_sym.base.optimizers import Adam
+from skbayes_sym.base.predictor import Predictor
+from skbayes_sym.base.progress import FLOATS, PREDICT_ROWS, Run
+from skbayes_sym.base.requirements import Fitted, Method
+from skbayes_sym.base.rows import (
+    ENCODE,
+    Array,
+    Rows,
+    Scaling,
+    column_scaling,
+    is_standardized,
+    numbers_due,
+    require_rows,
+)
+from skbayes_sym.base.scikit_learn import (
+    CallbackSupportMixin,
+    fit_context,
+    page_of_a_class,
+    validate_data,
+)
+from skbayes_sym.base.training import Training, automatic_batch
+from skbayes_sym.base.warnings import warn_user, warnings_name
+from skbayes_sym.models.model import Model
+from skbayes_sym.numerics.arguments import is_number, shown
+from skbayes_sym.numerics.runtime import errors_in_words
+from skbayes_sym.numerics.tables import check_column_names, without_mask
+
+Made = TypeVar("Made")
+
+
+class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
+    """How any fit runs, and state that survives pickling and moving between devices.
+
+    A fit is all or nothing: its attributes are set at once, at its end, and an error leaves those
+    of the fit before.
+    """
+
+    # Figures that are computed once training has ended.
+    _closing: ClassVar[tuple[str, ...]] = ()
+    _doc_link_module = "skbayes_sym"  # of the "?" in HTML
+    _doc_link_template = property(lambda _: page_of_a_class())
+
+    device: str
+    likelihood: Any
+    n_jobs: int | None = None  # of estimators without the parameter, like the next
+    verbose: Any
+    warm_start: bool = False
+    device_: str
+    dtype_: str
+    n_iter_: int
+    stop_reason_: str
+
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Run with one thread, gradients, and the log that ``verbose`` selects.
+
+        Gradients are enabled whatever mode the caller is in: `torch.no_grad` and
+        `torch.inference_mode` are for the caller's own tensors.
+
+        The previous fit is put back if anything ends this one before it has something to keep.
+        """
+        before = {k: v for k, v in vars(self).items() if is_fitted_name(k)}
+        with (
+            warnings_name(self), one_thread(), logging_to_stderr(self.verbose), errors_in_words(),
+            torch.inference_mode(False), torch.enable_grad(),
+        ):  # fmt: skip
+            try:
+                self.__dict__.pop("_fitted_with_", None)
+                yield
+            except BaseException as error:
+                is_new = vars(self).get("_cache") is not before.get("_cache")
+                if not (isinstance(error, KeyboardInterrupt) and is_new):
+                    for name in [k for k in vars(self) if is_fitted_name(k)]:
+                        delattr(self, name)
+                    self.__dict__.update(before)
+                raise
+        if self.stop_reason_ == "interrupted":
+            warn_user(
+                f"{type(self).__name__}: fit was interrupted after {self.n_iter_} steps: the model "
+                "is usable but not converged (stop_reason_ = 'interrupted').",
+                ConvergenceWarning,
+            )
+            raise KeyboardInterrupt
+
+    def _validate_params(self) -> None:
+        """Name a class that stands where an object of it belongs, then check as scikit-learn."""
+        for name, value in self.get_params().items():
+            for item in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(item, type):
+                    raise ValueError(
+                        f"{name}={shown(value)} has the class {item.__name__} where an object of "
+                        f"it belongs: give {item.__name__}()."
+                    )
+                if isinstance(item, Integral) and not is_number(int(item)):
+                    raise ValueError(
+                        f"{name} must lie in the range of floating-point numbers, got an int of "
+                        f"{int(item).bit_length():,} bits."
+                    )
+        super()._validate_params()
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, as scikit-learn does.
+
+        A fitted model predicts by the likelihood that it was fitted with until it is fitted again;
+        parameters of predictions, such as ``n_predict_samples``, count at once.
+
+        Parameters
+        ----------
+        **params : dict
+            New values by name.
+
+        Returns
+        -------
+        self : object
+            The estimator.
+        """
+        if self.__sklearn_is_fitted__():
+            read = ("likelihood", "noise_std")
+            before = {name: vars(self)[name] for name in read if name in vars(self)}
+            self.__dict__.setdefault("_fitted_with_", before)
+        return super().set_params(**params)
+
+    @property
+    def _given_likelihood(self) -> Any:
+        """The parameter, as it was for the fit that predicts."""
+        fitted_with = vars(self).get("_fitted_with_", {})
+        return fitted_with.get("likelihood", self.likelihood)
+
+    @contextmanager
+    def _keeping(self, run: Run) -> Iterator[None]:
+        """On Ctrl-C in whatever follows training, keep what was trained; its bounds are NaN."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            unknown = dict.fromkeys(self._closing, float("nan"))
+            self._replace_fit({**unknown, **run.interrupted()})
+
+    def _replace_fit(self, attributes: Mapping[str, Any]) -> None:
+        """Swap in a finished fit at once; validation has set the ``*_in_`` names already."""
+        for name in [k for k in vars(self) if is_fitted_name(k) and not k.endswith("_in_")]:
+            delattr(self, name)  # a fit by other parameters may have found what this one doesn't
+        self.__dict__.update({**attributes, "_cache": {}})
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "stop_reason_" in vars(self)
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether a fit starts where the one before ended."""
+        return self.warm_start and self.__sklearn_is_fitted__()
+
+    def _predictive(self, X: Any) -> Any:
+        """The law at ``X`` of a model that is neither of rows' targets nor of their classes."""
+        return None
+
+    def _predict_device(self) -> torch.device:
+        """The fit's device if it is here, else the CPU (a model may move between machines)."""
+        device = torch.device(self.device_)
+        gone = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()
+        return torch.device("cpu") if gone else device
+
+    def _cached(self, key: str, make: Callable[[], Made]) -> Made:
+        """Device tensors derived from the fitted arrays; never pickled."""
+        cache = self.__dict__.setdefault("_cache", {})
+        if key not in cache:
+            cache[key] = make()
+        return cache[key]  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        state.pop("_cache", None)
+        return state
+
+
+class RowEstimator(BayesianEstimator):
+    """An estimator of rows of ``X``, targets and weights.
+
+    A concrete one says what is believed, ``_model(data) -> Model``, and how it is fitted,
+    ``_method() -> Method``; and what predicts, ``_predictor(like) -> Predictor``. Its face
+    (`regressor`, `classifier`) checks and scales targets and turns predictions into arrays.
+    """
+
+    # Of estimators without the parameter.
+    noise_std: Any = "learn"
+    optimizer: Any = None
+    random_state: Any = 0
+    _finite: ClassVar[bool | str] = True  # questions, as `validate_data` has it
+    x_mean_: Array
+    x_scale_: Array
+    standardize: bool | str
+
+    @fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets (regressors) or class labels (classifiers).
+        sample_weight : array-like of shape (n_samples,), optional
+            Non-negative multiplicities: a weight of 2 is the row given twice, exactly.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            If interrupted, after keeping the model reached so far with
+            ``stop_reason_ = "interrupted"``; bounds that follow training may be NaN then. Before
+            the first step there is nothing to keep: the previous fit stays. Any other error leaves
+            it untouched.
+        """
+        X = without_mask(X)
+        with self._fitting():
+            data = Training.open(self, X, y, sample_weight)
+            model = self._model(data)
+            flops = partial(self._flops_a_step, data, model)
+            data = replace(data, device=worthwhile(self.device, data.device, flops))
+            run = Run(data.task, lambda current_fit: self._attributes(data, model, current_fit))
+            if data.device.type != "cpu":
+                run.n_jobs = None  # a GPU's tensors stay with its process
+            method = self._method()
+            with self._keeping(run):
+                method.needs.check(model)
+                if data.labels is None:
+                    require_scales(self._given_likelihood, data.rows.y.shape[-1])
+                fitted = method.fit(data, model, run)
+                self._replace_fit(self._attributes(data, model, fitted))
+        return self
+
+    def _model(self, data: Training) -> Model:
+        """Network, likelihood, prior and their symmetry."""
+        raise NotImplementedError
+
+    def _method(self) -> Method:
+        """How it is fitted: the constructor's parameters as one value."""
+        raise NotImplementedError
+
+    def _flops_a_step(self, data: Training, model: Model) -> float:
+        """Floating-point operations of a step, about: what ``device="auto"`` judges by."""
+        optimizer, n = self.optimizer, data.n_rows
+        asked = optimizer.batch_size if isinstance(optimizer, Adam) else "auto"
+        n_rows = automatic_batch(n) if isinstance(asked, str) else min(int(asked), n)
+        return gradient_flops(
+            model.network, n_rows, self._networks_at_once(model.network.layout.n_params)
+        )
+
+    def _networks_at_once(self, n_weights: int) -> float:
+        """Number of networks whose gradients a step takes."""
+        return 1.0
+
+    def _attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
+        return {
+            **data.attributes(),
+            "network_": model.network,
+            "n_iter_": fitted.n_iter,
+            "stop_reason_": fitted.stop_reason,
+            **fitted.attributes(data, model),
+        }
+
+    def _scale_inputs(self, rows: Rows) -> Scaling:
+        enabled = is_standardized(self.standardize, "X")
+        return column_scaling(rows.X, rows.weight, enabled=enabled, ends=rows.x_ends)
+
+    def _input_blocks(self, X: Array) -> Iterator[Tensor]:
+        """Scaled inputs in blocks of rows, on the device, in the precision of the fit."""
+        scaled = Scaling(self.x_mean_, self.x_scale_).apply(X)
+        for start in range(0, len(scaled), PREDICT_ROWS):
+            block = np.ascontiguousarray(scaled[start : start + PREDICT_ROWS])
+            yield torch.as_tensor(block).to(self._predict_device(), vars(torch)[self.dtype_])
+
+    def _predictor(self, like: Tensor) -> Predictor:
+        """Predictor on the device and in the precision of ``like``; made once."""
+        raise NotImplementedError
+
+    def _by_block(
+        self, X: Any, ask: Callable[[Tensor, slice], list[Tensor]], y: Array | None = None
+    ) -> list[Array]:
+        """Answers of ``ask(x, rows)`` for scaled inputs, joined over blocks of rows."""
+        X = self._check_inputs(X)
+        if y is not None and len(y) != len(X):
+            raise ValueError(f"X has {len(X)} rows and y {len(y)}: they must match.")
+        blocks = []
+        places = []
+        with prediction():
+            for x, rows in self._numbered_blocks(X):
+                answers = ask(x, rows)
+                blocks.append([t.cpu().numpy() for t in answers])
+                places.append(rows)
+        columns = [np.concatenate(column) for column in zip(*blocks, strict=True)]
+        if not all(isinstance(rows, slice) for rows in places):
+            # Blocks weren't in the order of the rows.
+            order = np.argsort(np.concatenate(places))
+            columns = [column[order] for column in columns]
+        return numbers(columns)
+
+    def _numbered_blocks(self, X: Any) -> Iterator[tuple[Any, Any]]:
+        """Blocks of inputs and their positions among the rows, a slice or an array."""
+        start = 0
+        for x in self._input_blocks(X):
+            yield x, slice(start, start + len(x))
+            start += len(x)
+
+    def _check_inputs(self, X: Any) -> Array:
+        """Inputs of a question to a fitted model."""
+        check_is_fitted(self)
+        if "_fitted_with_" in vars(self):
+            self._validate_params()
+        X = without_mask(X)
+        require_rows(X)
+        with numbers_due("X", ENCODE, X):
+            checked: Array = validate_data(
+                self, X, reset=False, dtype=FLOATS, ensure_all_finite=self._finite
+            )
+        check_column_names(vars(self).get("_column_names_in_"), X)
+        return checked
+
+    def _check_columns(self, X: Any) -> None:
+        """Refuse a table with other columns than in `fit`."""
+        validate_data(self, X, reset=False, skip_check_array=True)
+        check_column_names(vars(self).get("_column_names_in_"), X)
+
+
+def warn_of_infinite_rows(values: Array, rows: Any = slice(0, None)) -> bool:
+    """Say which is the first row that is infinite, and whether there is one.
+
+    ``rows``: positions of the values among the rows of a question, a slice or an array.
+    """
+    wrong = np.isinf(values).reshape(len(values), -1).any(axis=1)
+    if wrong.any():
+        place = int(wrong.argmax())
+        row = rows.start + place if isinstance(rows, slice) else rows[place]
+        warn_user(
+            f"the prediction for row {row} of X is infinite: too far from "
+            "the training data for this arithmetic. Check the row, or give X as float64.",
+            UserWarning,
+        )
+    return bool(wrong.any())
+
+
+def numbers(columns: list[Array]) -> list[Array]:
+    """Refuse what isn't a number."""
+    for values in columns:
+        wrong = np.isnan(values).reshape(len(values), -1).any(axis=1)
+        if wrong.any():
+            raise ValueError(
+                f"the prediction for row {int(wrong.argmax())} of X is not a number: too far from "
+                "the training data for this arithmetic, or of a fit with extreme parameters. "
+                "Check the row, or give X as float64."
+            )
+    return columns
+
+
+@contextmanager
+def prediction() -> Iterator[None]:
+    """Run with one thread, no gradients, and errors of memory and of decompositions in words.
+
+    What predictions keep for later must not be inference tensors, even if the caller's are.
+    """
+    with one_thread(), torch.inference_mode(False), torch.no_grad(), errors_in_words():
+        yield
+
+
+def is_fitted_name(name: str) -> bool:
+    """Whether an attribute of this name is set by `fit`."""
+    return (name.endswith("_") and not name.startswith("__")) or name == "_cache"

@@ -1,0 +1,521 @@
+"""The predictive distribution of a fitted model, whoever made it and however it is wrapped.
+
+Other packages' models are known by their classes, which are looked up among the modules that are
+loaded: none is imported here.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from inspect import signature
+from math import log
+from operator import methodcaller
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import rv_continuous
+from scipy.stats.distributions import rv_frozen
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from skbayes_sym.base.distributions import (
+    ClassPredictive,
+    LawPredictive,
+    NormalPredictive,
+    PosteriorPredictive,
+    PredictiveDistribution,
+    transformed_predictive,
+)
+from skbayes_sym.base.estimator import BayesianEstimator
+from skbayes_sym.base.pipelines import innermost
+from skbayes_sym.base.regressor import BayesianRegressorMixin
+from skbayes_sym.base.rows import Array
+from skbayes_sym.base.stacking_weights import mixture
+from skbayes_sym.models.predictive_mixtures import (
+    NormalMixture,
+    TargetPredictive,
+    Uncertainty,
+    counted_units,
+)
+from skbayes_sym.numerics.arguments import check_random_state
+
+_MIDDLES = (np.arange(50) + 0.5) / 50.0  # levels of the quantiles that stand for a distribution
+_LEAST_GAP = 1e-3  # between them, of the distance of the outer ones
+
+
+class ForeignTargets(TargetPredictive):
+    """Any predictive distribution of one target as a distribution of ``location + scale * target``.
+
+    Parameters
+    ----------
+    distribution : PredictiveDistribution
+        Of one target.
+    location, scale : float, default=0.0, 1.0
+    """
+
+    log_weights = None
+
+    def __init__(
+        self, distribution: PredictiveDistribution, location: float = 0.0, scale: float = 1.0
+    ) -> None:
+        self.distribution = distribution
+        self.location, self.scale = location, scale
+
+    def __repr__(self) -> str:
+        return repr(self.distribution)
+
+    @property
+    def is_discrete(self) -> bool:
+        return self.distribution.is_discrete
+
+    @property
+    def _like(self) -> Tensor:
+        return torch.zeros(1, dtype=torch.float64)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.distribution)
+
+    @property
+    def n_targets(self) -> int:
+        return 1
+
+    def take(self, rows: Array) -> "ForeignTargets":
+        return ForeignTargets(self.distribution[rows], self.location, self.scale)
+
+    def in_units(self, mean: Tensor, scale: Tensor) -> "ForeignTargets":
+        units = float(mean) + float(scale) * self.location, float(scale) * self.scale
+        return ForeignTargets(self.distribution, *(counted_units(*units, self.is_discrete)))
+
+    @property
+    def units(self) -> tuple[float, float]:
+        return self.location, self.scale
+
+    def _column(self, values: Array) -> Tensor:
+        return torch.as_tensor(np.array(values, dtype=float)).reshape(-1, 1)
+
+    def _outward(self, values: Array) -> Tensor:
+        return self.location + self.scale * self._column(values)
+
+    def _inward(self, y: Tensor) -> Array:
+        values = (y.double().cpu().numpy() - self.location) / self.scale
+        if self.is_discrete:  # whole numbers in other units are off by rounding
+            whole = np.rint(values)
+            values = np.where(np.abs(values - whole) < 1e-7 * (1.0 + np.abs(whole)), whole, values)
+        return values
+
+    @property
+    def means(self) -> Tensor:
+        return self.mean().unsqueeze(0)
+
+    @property
+    def scales(self) -> Tensor:
+        return self.std().unsqueeze(0)
+
+    def mean(self) -> Tensor:
+        return self._outward(self.distribution.mean())
+
+    def std(self) -> Tensor:
+        return self.scale * self._column(self.distribution.std())
+
+    def uncertainty(self) -> Uncertainty:
+        """Variances (N, 1); all is the noise's where the distribution doesn't tell them apart."""
+        try:
+            parts = self.distribution.uncertainty()
+        except TypeError:
+            total = self.std().square()
+            return Uncertainty(total, torch.zeros_like(total), total)
+        square = self.scale**2
+        named = (parts["total"], parts["epistemic"], parts["aleatoric"])
+        return Uncertainty(*(square * self._column(a) for a in named))
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        values = torch.as_tensor(self.distribution.log_prob(self._inward(y)[:, 0]))
+        return values if self.is_discrete else values - log(self.scale)
+
+    def cdf(self, y: Tensor) -> Tensor:
+        return self._column(self.distribution.cdf(self._inward(y)[:, 0]))
+
+    def quantile(self, probability: float) -> Tensor:
+        return self._outward(self.distribution.quantile(probability))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Tensor:
+        seed = int(rng.integers(2**31))
+        drawn = np.moveaxis(self.distribution.sample(n, seed), -1, 0)
+        return self._outward(drawn).reshape(n, -1, 1)
+
+    def functions(self, n: int, seed: int) -> Tensor:
+        """Noise-free draws (n, N, 1); the mean every time where rows aren't joint."""
+        try:
+            drawn = np.moveaxis(self.distribution.functions(n, seed), -1, 0)
+        except TypeError:
+            return self.mean().expand(n, -1, -1)
+        return self._outward(drawn).reshape(n, -1, 1)
+
+
+class JointPredictive(PredictiveDistribution):
+    """Several targets, each predicted by a model of its own: they are independent."""
+
+    def __init__(self, laws: Sequence[Any]) -> None:
+        self._laws = laws
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self._laws[0]), len(self._laws)
+
+    @property
+    def is_discrete(self) -> bool:  # type: ignore[override]
+        return any(law.is_discrete for law in self._laws)
+
+    def _take(self, rows: Array) -> "JointPredictive":
+        return JointPredictive([law[rows] for law in self._laws])
+
+    def __repr__(self) -> str:
+        return f"<{len(self._laws)} independent targets: {self._laws[0]!r}, ...>"
+
+    def _stacked(self, name: str, *arguments: Any) -> Array:
+        return np.stack([methodcaller(name, *arguments)(law) for law in self._laws], axis=1)
+
+    def _observed(self, name: str, y: Array) -> list[Array]:
+        columns = np.moveaxis(y, -1, 0)[..., None]
+        pairs = zip(self._laws, columns, strict=True)
+        return [methodcaller(name, column)(law) for law, column in pairs]
+
+    def mean(self) -> Array:
+        return self._stacked("mean")
+
+    def std(self) -> Array:
+        return self._stacked("std")
+
+    def _quantiles(self, levels: Array) -> Array:
+        return self._stacked("quantile", levels)
+
+    def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        rng = check_random_state(random_state)  # targets have different noise
+        seeds = rng.randint(2**31 - 1, size=len(self._laws))
+        draws = [law.sample(n, int(seed)) for law, seed in zip(self._laws, seeds, strict=True)]
+        return np.stack(draws, axis=1)
+
+    def _log_prob(self, y: Array) -> Array:
+        return np.asarray(np.sum(self._observed("_log_prob", y), axis=0))
+
+    def _cdf(self, y: Array) -> Array:
+        return np.concatenate(self._observed("_cdf", y), axis=-1)
+
+    def _crps(self, y: Array) -> Array:
+        return np.concatenate(self._observed("_crps", y), axis=-1)
+
+
+class OtherPredictive(PredictiveDistribution):
+    """Distribution of another package, asked by scipy's names or skpro's.
+
+    Parameters
+    ----------
+    law : object
+        With ``mean``, ``var``, ``cdf`` and ``ppf``.
+    log_density : str
+        Name of the method for the log density, or the log probability of a discrete target.
+    shape : tuple of int
+        In which it takes and gives a value of every row.
+    take : callable
+        Distribution of some rows, ``take(law, rows)``.
+    is_discrete : bool, default=False
+    """
+
+    def __init__(
+        self, law: Any, log_density: str, shape: tuple[int, ...],
+        take: Callable[[Any, Array], Any], *, is_discrete: bool = False,
+    ) -> None:  # fmt: skip
+        self._law, self._log_density, self._shape = law, log_density, shape
+        self._take_rows, self.is_discrete = take, is_discrete
+
+    def __repr__(self) -> str:
+        return f"<{type(self._law).__name__} of another package at {self._shape[0]:,} rows>"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape[:1] if self._shape[1:] == (1,) else self._shape
+
+    def _take(self, rows: Array) -> "OtherPredictive":
+        return OtherPredictive(
+            self._take_rows(self._law, rows), self._log_density, (len(rows), *self._shape[1:]),
+            self._take_rows, is_discrete=self.is_discrete,
+        )  # fmt: skip
+
+    def _asked(self, name: str, *values: Any) -> Array:
+        shaped = [np.broadcast_to(v, self._shape).astype(float) for v in values]
+        answer = np.asarray(methodcaller(name, *shaped)(self._law), dtype=float)
+        return answer.reshape(self.shape)
+
+    def _of_grid(self, name: str, y: Array) -> Array:
+        """Answers for a grid (G, N, T)."""
+        if len(self._shape) == 1:  # scipy's broadcast by themselves
+            answer = np.asarray(methodcaller(name, y[..., 0])(self._law), dtype=float)
+            return answer[..., None]
+        answers = [self._asked(name, targets) for targets in y]
+        return np.reshape(answers, y.shape)
+
+    def mean(self) -> Array:
+        return self._asked("mean")
+
+    def std(self) -> Array:
+        return np.sqrt(self._asked("var"))
+
+    def _quantiles(self, levels: Array) -> Array:
+        return np.stack([self._asked("ppf", level) for level in levels], axis=-1)
+
+    def sample(self, n: int = 1, random_state: Any = 0) -> Array:
+        levels = check_random_state(random_state).uniform(size=(n, *self._shape))
+        return np.stack([self._asked("ppf", level) for level in levels], axis=-1)
+
+    def _log_prob(self, y: Array) -> Array:
+        return np.asarray(self._of_grid(self._log_density, y).sum(axis=-1))
+
+    def _cdf(self, y: Array) -> Array:
+        return self._of_grid("cdf", y)
+
+
+def predictive(model: Any, X: Any) -> Any:
+    """The predictive distribution of a fitted model at new rows.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        A regressor or classifier of this package; a `Pipeline`, a search or a
+        `TransformedTargetRegressor` around one, or a voting, bagging or multi-output regressor; any
+        other scikit-learn regressor that takes ``return_std`` (its targets are taken for normal) or
+        classifier with ``predict_proba``; skpro's regressors, NGBoost's and quantile-forest's.
+    X : array-like of shape (n_samples, n_features)
+        Rows as the model takes them: a pipeline's own steps are applied. Of a matrix factorisation
+        a list of entries, with or without values.
+
+    Returns
+    -------
+    PredictiveDistribution or ClassPredictive
+        Of regressors: ``.mean() .std() .var() .quantile(q) .interval(coverage)
+        .sample(n, random_state) .functions(n, random_state) .log_prob(y) .cdf(y) .crps(y)
+        .uncertainty() .components()``, in the units of ``y``. Of classifiers:
+        ``.classes .proba() .functions(n) .log_prob(y) .uncertainty()``.
+
+    Raises
+    ------
+    NotFittedError
+        If the model isn't fitted.
+    TypeError
+        If it predicts no distribution.
+
+    Notes
+    -----
+    Every question runs the model once; nothing is computed before, but for other packages' models,
+    and for ensembles, whose mixture is of all their parts' components. A part without normal
+    components, or a quantile forest, is a mixture of 50 narrow normals at its quantiles.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skbayes_sym import predictive
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), BayesianRidge()).fit(X[:400], y[:400])
+    >>> law = predictive(model, X[400:])
+    >>> law
+    <independent normals at 42 rows>
+    >>> law.interval(0.9).shape, round(float(law.crps(y[400:]).mean()), 1)
+    ((42, 2), 24.1)
+    """
+    _require_model(model)
+    _require_fitted(model)
+    inner, prepare = innermost(model)
+    _require_fitted(inner)
+    X = prepare(X)
+    if (kind := _kind(inner)) is not None:
+        return LAWS[kind](inner, X)
+    law = inner._predictive(X) if isinstance(inner, BayesianEstimator) else None
+    if law is not None:
+        return law
+    if _is_transformed(inner):
+        n_targets = 1 if inner._training_dim == 1 else inner.transformer_.n_features_in_
+        law = predictive(inner.regressor_, X)
+        is_flat = inner._training_dim == 1
+        return transformed_predictive(law, inner.transformer_, n_targets, is_flat=is_flat)
+    if is_classifier(inner) and hasattr(inner, "predict_proba"):
+        return ClassPredictive(inner, X)
+    if isinstance(inner, BayesianRegressorMixin):
+        return PosteriorPredictive(inner, X)
+    if _takes_std(inner):
+        return NormalPredictive(*inner.predict(X, return_std=True))
+    raise TypeError(
+        f"{type(inner).__name__} predicts no distribution: it is no model of this package and has "
+        "no predict(X, return_std=True) and no predict_proba."
+    )
+
+
+def predicts_distribution(model: Any) -> bool:
+    """Whether `predictive` takes a fitted model."""
+    inner = innermost(model).model
+    if (kind := _kind(inner)) is not None:
+        parts = inner.estimators_ if kind[0].startswith("sklearn.") else ()
+        return all(predicts_distribution(part) for part in parts)
+    if _is_transformed(inner):
+        return predicts_distribution(inner.regressor_)
+    return _takes_std(inner) or (is_classifier(inner) and hasattr(inner, "predict_proba"))
+
+
+def predicts_numbers(model: Any) -> bool:
+    """Whether an estimator, fitted or not, is a regressor: those that don't say so are known."""
+    return _kind(model) is not None or bool(is_regressor(model))
+
+
+def predicts_counts(model: Any) -> bool:
+    """Whether an estimator of this package, fitted or not and however wrapped, predicts counts."""
+    if isinstance(model, BayesianRegressorMixin):
+        likelihood: Any = model._chosen_likelihood
+        return bool(getattr(likelihood, "is_discrete", False))
+    if isinstance(model, Pipeline):
+        return predicts_counts(model.steps[-1][1])
+    parts = [getattr(model, name, None) for name in ("estimator", "regressor")]
+    named = getattr(model, "estimators", None)
+    if isinstance(named, list):
+        parts += [pair[1] for pair in named if isinstance(pair, tuple) and len(pair) == 2]
+    return any(predicts_counts(part) for part in parts if isinstance(part, BaseEstimator))
+
+
+def _require_model(model: Any) -> None:
+    """Raise a TypeError unless a value is an estimator, without printing a table."""
+    if isinstance(model, type):
+        raise TypeError(
+            f"predictive(model, X) takes a fitted model, got the class {model.__name__}: create "
+            f"an instance and fit it, {model.__name__}().fit(X, y)."
+        )
+    if not hasattr(model, "fit"):
+        raise TypeError(
+            f"predictive(model, X) takes a fitted model first and rows second, got a "
+            f"{type(model).__name__} as model."
+        )
+
+
+def _require_fitted(model: Any) -> None:
+    if _kind(model) != ("skpro.regression.base", "BaseProbaRegressor"):
+        check_is_fitted(model)
+    elif not model.is_fitted:
+        raise NotFittedError(f"This {type(model).__name__} isn't fitted yet: call fit first.")
+
+
+def _takes_std(model: Any) -> bool:
+    return "return_std" in signature(getattr(model, "predict", lambda: None)).parameters
+
+
+def _is_transformed(model: BaseEstimator) -> bool:
+    """Whether it is a fitted `TransformedTargetRegressor`, whose module is slow to import."""
+    return isinstance(model, BaseEstimator) and {"transformer_", "regressor_"} <= vars(model).keys()
+
+
+def as_targets(distribution: PredictiveDistribution) -> TargetPredictive:
+    """A distribution of one target as tensors: its normal components, or itself."""
+    if distribution.shape[1:] not in {(), (1,)}:
+        raise ValueError(
+            f"{distribution!r} is of several targets, (n_samples, n_targets) = "
+            f"{distribution.shape}: mixtures take models of one target, fitted to y of shape "
+            "(n_samples,)."
+        )
+    if not distribution.has_normal_components:
+        return ForeignTargets(distribution.evaluated())
+    weights, *both = distribution.components()
+    with np.errstate(divide="ignore"):
+        log_weights = torch.as_tensor(np.log(weights))
+    loc, scale = (torch.as_tensor(a.copy()).reshape(len(a), -1, 1) for a in both)
+    return NormalMixture(loc, torch.zeros_like(loc), scale.square(), log_weights)
+
+
+def _at_quantiles(quantiles: Array) -> NormalMixture:
+    """Normals at the quantiles of the middle levels (N, K), each as wide as the step to the next.
+
+    Where quantiles coincide, a thousandth of the outer ones' mean distance.
+    """
+    loc = torch.as_tensor(np.ascontiguousarray(quantiles.T, dtype=np.float64)).unsqueeze(2)
+    least = _LEAST_GAP * float((loc[-1] - loc[0]).mean()) or np.finfo(np.float64).tiny ** 0.5
+    width = torch.as_tensor(np.gradient(loc.numpy(), axis=0)).clamp_min(least)
+    return NormalMixture(loc, torch.zeros_like(loc), width.square())
+
+
+def _pooled(laws: Sequence[Any], weights: Sequence[float]) -> LawPredictive:
+    targets: list[Any] = [as_targets(law) for law in laws]
+    return LawPredictive([mixture(targets, weights)])
+
+
+def _of_voting(model: Any, X: Any) -> LawPredictive:
+    laws = [predictive(m, X) for m in model.estimators_]
+    weights = [1.0] * len(model.estimators) if model.weights is None else model.weights
+    pairs = zip(model.estimators, weights, strict=True)
+    return _pooled(laws, [float(w) for (_, m), w in pairs if m != "drop"])
+
+
+def _of_bagging(model: Any, X: Any) -> LawPredictive:
+    rows, pairs = np.asarray(X), zip(model.estimators_, model.estimators_features_, strict=True)
+    laws = [predictive(m, rows[:, columns]) for m, columns in pairs]
+    return _pooled(laws, [1.0] * len(laws))
+
+
+def _of_skpro(model: Any, X: Any) -> Any:
+    law = model.predict_proba(X)
+    if _is_of(law, "skbayes_sym.estimators.skpro", "NormalMixtures"):
+        return LawPredictive([law.mixture])
+    if _is_of(law, "skpro.distributions.normal", "Normal") and law.shape[1] == 1:
+        return NormalPredictive(*(np.asarray(a)[:, 0] for a in (law.mean(), law.var() ** 0.5)))
+    is_discrete = law.get_tag("distr:measuretype", "continuous") == "discrete"
+    name = "log_pmf" if is_discrete else "log_pdf"
+    return OtherPredictive(
+        law, name, law.shape, lambda law, rows: law.iloc[rows], is_discrete=is_discrete
+    )
+
+
+def _of_ngboost(model: Any, X: Any) -> Any:
+    law = vars(model.pred_dist(X)).get("dist")
+    if not isinstance(law, rv_frozen):
+        raise TypeError(f"{type(model).__name__} predicts no density of numbers by {law!r}.")
+    if law.dist.name == "norm":
+        return NormalPredictive(law.mean(), law.std())
+    is_discrete = not isinstance(law.dist, rv_continuous)
+    name = "logpmf" if is_discrete else "logpdf"
+    shape = np.shape(law.mean())
+    return OtherPredictive(law, name, shape, scipy_rows, is_discrete=is_discrete)
+
+
+def scipy_rows(law: rv_frozen, rows: Array) -> rv_frozen:
+    """A frozen distribution of some rows."""
+    n_rows = np.shape(law.mean())
+    args = [np.broadcast_to(a, n_rows)[rows] for a in law.args]
+    named = {key: np.broadcast_to(a, n_rows)[rows] for key, a in law.kwds.items()}
+    return law.dist(*args, **named)
+
+
+def _of_quantiles(model: Any, X: Any) -> LawPredictive:
+    return LawPredictive([_at_quantiles(model.predict(X, quantiles=_MIDDLES.tolist()))])
+
+
+# By module and class; those derived from it count.
+LAWS: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
+    ("sklearn.ensemble", "VotingRegressor"): _of_voting,
+    ("sklearn.ensemble", "BaggingRegressor"): _of_bagging,
+    ("sklearn.multioutput", "MultiOutputRegressor"): lambda model, X: JointPredictive(
+        [predictive(m, X) for m in model.estimators_]
+    ),
+    ("skpro.regression.base", "BaseProbaRegressor"): _of_skpro,
+    ("ngboost", "NGBRegressor"): _of_ngboost,
+    ("quantile_forest", "RandomForestQuantileRegressor"): _of_quantiles,
+    ("quantile_forest", "ExtraTreesQuantileRegressor"): _of_quantiles,
+}
+
+
+def _kind(model: Any) -> tuple[str, str] | None:
+    """Key of the law of a model that has one of its own, where its module is loaded."""
+    return next((key for key in LAWS if _is_of(model, *key)), None)
+
+
+def _is_of(value: Any, module: str, name: str) -> bool:
+    return module in sys.modules and isinstance(value, vars(sys.modules[module]).get(name, ()))

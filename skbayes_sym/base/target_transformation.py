@@ -1,0 +1,577 @@
+r"""Inverse and derivative of the transformations that a `TransformedTargetRegressor` applies.
+
+A model of :math:`z = f(y)` with the distribution function :math:`F` predicts
+:math:`y = g(z)`, where :math:`g` is the transformer's ``inverse_transform``: the distribution of
+:math:`y` follows from :math:`g` alone. On a branch where :math:`g` rises,
+
+.. math:: P(y \le t) = F(\sup \{z : g(z) \le t\}), \quad p(y) = p(z) \, |dz / dy| .
+
+`elementary_transformations` knows both in closed form for scikit-learn's transformers and for
+NumPy's and SciPy's functions. Any other inverse is searched by bisection and differentiated
+numerically, if it is monotone.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log, pi
+from typing import Any
+
+import numpy as np
+from scipy import special
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    PowerTransformer,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+)
+
+from skbayes_sym.base.rows import Array
+
+Function = Callable[[Array], Array]
+
+_QUANTILE_BOUND = 1e-7  # probability from where a normal QuantileTransformer returns its ends
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """A part of the line of z on which y is monotone.
+
+    Parameters
+    ----------
+    inward : callable
+        Of a rising branch the largest z with ``g(z) <= y``, of a falling one the smallest;
+        infinite where there is none, or no bound.
+    log_slope : callable
+        ``log |dz / dy|`` at y; -inf where the branch doesn't reach y.
+    low, high : float
+        Ends of the branch.
+    falls : bool
+        Whether y falls as z rises.
+    density_point : callable, optional
+        z at which the inner density of y is evaluated, if it differs from ``inward``: at the ends
+        of a bounded range ``inward`` is infinite, but the density has a limit from inside.
+    """
+
+    inward: Function
+    log_slope: Function
+    low: float = -np.inf
+    high: float = np.inf
+    falls: bool = False
+    density_point: Function | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TargetTransformation:
+    """Map from the inner model's targets to the user's, column by column.
+
+    Parameters
+    ----------
+    outward : callable
+        y of z, arrays (..., n_targets). Where z lies outside the domain of the inverse, y is the
+        limit at the domain's end, which may be infinite.
+    branches : tuple of Branch
+        Monotone parts, from the lowest z to the highest.
+    kinks : tuple of array-like
+        Values of z, (n_targets,), where y isn't smooth.
+    """
+
+    outward: Function
+    branches: tuple[Branch, ...]
+    kinks: tuple[Any, ...] = ()
+
+    @property
+    def falls(self) -> bool:
+        """Whether the only branch falls."""
+        return self.branches[0].falls
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether there is one branch."""
+        return len(self.branches) == 1
+
+
+def elementary_transformations(transformer: Any, n_targets: int) -> list[TargetTransformation]:
+    """Split a fitted transformer into the maps that it applies to y, the first one first.
+
+    Parameters
+    ----------
+    transformer : fitted transformer
+        Of a `TransformedTargetRegressor`.
+    n_targets : int
+
+    Returns
+    -------
+    list of TargetTransformation
+
+    Raises
+    ------
+    TypeError
+        If a function has no closed form here and its inverse isn't monotone, or mixes the targets.
+    """
+    if isinstance(transformer, Pipeline):
+        steps = [step for _, step in transformer.steps]
+        return [
+            elementary
+            for step in steps
+            if step is not None and step != "passthrough"
+            for elementary in elementary_transformations(step, n_targets)
+        ]
+    kind = type(transformer)
+    if kind is FunctionTransformer:
+        inverse = transformer.inverse_func
+        if inverse is None:
+            return []
+        known = _FUNCTIONS.get(inverse) if isinstance(inverse, np.ufunc) else None
+        if known is not None and not transformer.inv_kw_args:
+            return [known()]
+    elif kind in {StandardScaler, RobustScaler, MaxAbsScaler, MinMaxScaler}:
+        return [_affine(*_scaler_units(transformer, n_targets))]
+    elif kind is PowerTransformer:
+        lambdas = np.asarray(transformer.lambdas_, dtype=float)
+        is_positive = transformer.method == "box-cox"
+        power = _box_cox(lambdas) if is_positive else _yeo_johnson(lambdas)
+        if not transformer.standardize:
+            return [power]
+        return [power, _affine(*_scaler_units(transformer._scaler, n_targets))]
+    elif kind is QuantileTransformer:
+        return [_quantile_transformation(transformer)]
+    return [_numerical(transformer, n_targets)]
+
+
+def _scaler_units(scaler: Any, n_targets: int) -> tuple[Array, Array]:
+    """Location and scale (n_targets,) with ``y = location + scale * z``."""
+    zero = np.zeros(n_targets)
+    scale = zero + 1.0
+    if isinstance(scaler, MinMaxScaler):
+        scale = 1.0 / np.asarray(scaler.scale_, dtype=float)
+        return -np.asarray(scaler.min_, dtype=float) * scale, scale
+    if getattr(scaler, "scale_", None) is not None:
+        scale = np.asarray(scaler.scale_, dtype=float)
+    location = zero
+    if isinstance(scaler, StandardScaler) and scaler.with_mean:
+        location = np.asarray(scaler.mean_, dtype=float)
+    if isinstance(scaler, RobustScaler) and scaler.center_ is not None:
+        location = np.asarray(scaler.center_, dtype=float)
+    return location, scale
+
+
+def _affine(location: Array, scale: Array) -> TargetTransformation:
+    log_slope = -np.log(np.abs(scale))
+    branch = Branch(lambda y: (y - location) / scale, lambda y: log_slope + 0.0 * y)
+    return TargetTransformation(lambda z: location + scale * z, (branch,))
+
+
+def _within(y: Array, low: float, high: float, function: Function) -> Array:
+    """``function(y)`` where y lies strictly between the ends, -inf elsewhere."""
+    inside = (y > low) & (y < high)
+    # Any number between the ends stands for the others, which the function isn't defined for.
+    placeholder = 1.0
+    if np.isfinite(low) and np.isfinite(high):
+        placeholder = 0.5 * (low + high)
+    elif np.isfinite(low):
+        placeholder = low + 1.0
+    with np.errstate(all="ignore"):
+        return np.where(inside, function(np.where(inside, y, placeholder)), -np.inf)
+
+
+def _rising(
+    outward: Function, inward: Function, log_slope: Function,
+    image: tuple[float, float] = (-np.inf, np.inf),
+    domain: tuple[float, float] = (-np.inf, np.inf), steep: tuple[float, ...] = (),
+) -> Callable[[], TargetTransformation]:  # fmt: skip
+    """A rising function by its inverse, the logarithm of the inverse's derivative, and its range.
+
+    Parameters
+    ----------
+    image : (float, float)
+        Infimum and supremum of y. The infimum belongs to it where z has a finite value there.
+    domain : (float, float)
+        Ends of the z for which the function is defined.
+    steep : tuple of float
+        Values of z where the function's derivative is infinite or 0.
+    """
+    (lowest, highest), (left, right) = image, domain
+
+    def place(y: Array) -> Array:
+        with np.errstate(all="ignore"):
+            z = _within(y, lowest, highest, inward)
+        z = np.where(y >= highest, np.inf, z)
+        # Mass beyond the left end of the domain lies at the infimum.
+        return np.where((y == lowest) & np.isfinite(left), left, z)
+
+    def value(z: Array) -> Array:
+        with np.errstate(all="ignore"):
+            y = outward(np.clip(z, left, right))
+        y = np.where(z <= left, lowest, y) if np.isfinite(left) else y
+        return np.where(z >= right, highest, y) if np.isfinite(right) else y
+
+    branch = Branch(place, lambda y: _within(y, lowest, highest, log_slope))
+    kinks = (*(end for end in domain if np.isfinite(end)), *steep)
+    return lambda: TargetTransformation(value, (branch,), kinks)
+
+
+def _even(outward: Function, inward: Function, log_slope: Function) -> TargetTransformation:
+    """A function of |z| that rises with it from 0: two values of z have the same y."""
+    left = Branch(
+        lambda y: np.where(y < 0.0, 0.0, -inward(np.maximum(y, 0.0))),
+        lambda y: _within(y, 0.0, np.inf, log_slope), high=0.0, falls=True,
+    )  # fmt: skip
+    right = Branch(
+        lambda y: np.where(y < 0.0, 0.0, inward(np.maximum(y, 0.0))),
+        lambda y: _within(y, 0.0, np.inf, log_slope), low=0.0,
+    )  # fmt: skip
+    return TargetTransformation(outward, (left, right), (0.0,))
+
+
+def _reciprocal() -> TargetTransformation:
+    def log_slope(y: Array) -> Array:
+        return -2.0 * np.log(np.abs(y))
+
+    def outward(z: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.reciprocal(z)
+
+    def below(y: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.where(y < 0.0, 1.0 / np.where(y < 0.0, y, -1.0), -np.inf)
+
+    def above(y: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.where(y > 0.0, 1.0 / np.where(y > 0.0, y, 1.0), np.inf)
+
+    left = Branch(below, lambda y: _within(y, -np.inf, 0.0, log_slope), high=0.0, falls=True)
+    right = Branch(above, lambda y: _within(y, 0.0, np.inf, log_slope), low=0.0, falls=True)
+    return TargetTransformation(outward, (left, right), (0.0,))
+
+
+def _negative() -> TargetTransformation:
+    branch = Branch(np.negative, np.zeros_like, falls=True)
+    return TargetTransformation(np.negative, (branch,))
+
+
+def _log_cosh(y: Array) -> Array:
+    return np.logaddexp(y, -y) - log(2.0)
+
+
+_LINE = (-np.inf, np.inf)
+_HALF = (0.0, np.inf)
+_UNIT = (0.0, 1.0)
+
+# By the function that leads from z to y.
+_FUNCTIONS: dict[Any, Callable[[], TargetTransformation]] = {
+    np.positive: lambda: _affine(np.zeros(1), np.ones(1)),
+    np.negative: _negative,
+    np.reciprocal: _reciprocal,
+    np.square: lambda: _even(np.square, np.sqrt, lambda y: -0.5 * np.log(y) - log(2.0)),
+    np.absolute: lambda: _even(np.absolute, lambda y: y, np.zeros_like),
+    np.fabs: lambda: _even(np.fabs, lambda y: y, np.zeros_like),
+    np.sqrt: _rising(np.sqrt, np.square, lambda y: np.log(2.0 * y), _HALF, _HALF),
+    np.cbrt: _rising(
+        np.cbrt, lambda y: y**3, lambda y: log(3.0) + 2.0 * np.log(np.abs(y)), steep=(0.0,)
+    ),
+    np.exp: _rising(np.exp, np.log, lambda y: -np.log(y), _HALF),
+    np.exp2: _rising(np.exp2, np.log2, lambda y: -np.log(y) - log(log(2.0)), _HALF),
+    np.expm1: _rising(np.expm1, np.log1p, lambda y: -np.log1p(y), (-1.0, np.inf)),
+    special.exp10: _rising(special.exp10, np.log10, lambda y: -np.log(y) - log(log(10.0)), _HALF),
+    special.exp2: _rising(special.exp2, np.log2, lambda y: -np.log(y) - log(log(2.0)), _HALF),
+    special.expm1: _rising(special.expm1, np.log1p, lambda y: -np.log1p(y), (-1.0, np.inf)),
+    np.log: _rising(np.log, np.exp, lambda y: y, _LINE, _HALF),
+    np.log2: _rising(np.log2, np.exp2, lambda y: y * log(2.0) + log(log(2.0)), _LINE, _HALF),
+    np.log10: _rising(
+        np.log10, special.exp10, lambda y: y * log(10.0) + log(log(10.0)), _LINE, _HALF
+    ),
+    np.log1p: _rising(np.log1p, np.expm1, lambda y: y, _LINE, (-1.0, np.inf)),
+    special.log1p: _rising(np.log1p, np.expm1, lambda y: y, _LINE, (-1.0, np.inf)),
+    np.sinh: _rising(np.sinh, np.arcsinh, lambda y: -np.log(np.hypot(1.0, y))),
+    np.arcsinh: _rising(np.arcsinh, np.sinh, _log_cosh),
+    np.tanh: _rising(np.tanh, np.arctanh, lambda y: -np.log1p(-y * y), (-1.0, 1.0)),
+    np.arctanh: _rising(np.arctanh, np.tanh, lambda y: -2.0 * _log_cosh(y), _LINE, (-1.0, 1.0)),
+    np.arctan: _rising(
+        np.arctan, np.tan, lambda y: -2.0 * np.log(np.cos(y)), (-0.5 * pi, 0.5 * pi)
+    ),
+    special.expit: _rising(
+        special.expit, special.logit, lambda y: -np.log(y) - np.log1p(-y), _UNIT
+    ),
+    special.logit: _rising(
+        special.logit, special.expit, lambda y: -np.logaddexp(0.0, y) - np.logaddexp(0.0, -y),
+        _LINE, _UNIT,
+    ),
+    special.ndtr: _rising(
+        special.ndtr, special.ndtri,
+        lambda y: 0.5 * special.ndtri(y) ** 2 + 0.5 * log(2.0 * pi), _UNIT,
+    ),
+    special.ndtri: _rising(
+        special.ndtri, special.ndtr, lambda y: -0.5 * y * y - 0.5 * log(2.0 * pi), _LINE, _UNIT
+    ),
+}  # fmt: skip
+
+
+def _power(log_value: Array, exponent: Array) -> Array:
+    """``(exp(log_value * exponent) - 1) / exponent``, and its limit at 0."""
+    is_zero = np.abs(exponent) < np.spacing(1.0)
+    safe = np.where(is_zero, 1.0, exponent)
+    with np.errstate(all="ignore"):
+        return np.where(is_zero, log_value, np.expm1(log_value * safe) / safe)
+
+
+def _log_inverse_power(z: Array, exponent: Array) -> Array:
+    """Inverse of `_power`; infinite beyond its range."""
+    is_zero = np.abs(exponent) < np.spacing(1.0)
+    safe = np.where(is_zero, 1.0, exponent)
+    base = z * safe
+    with np.errstate(all="ignore"):
+        value = np.log1p(np.maximum(base, -1.0)) / safe
+    return np.where(is_zero, z, value)
+
+
+def _box_cox(lambdas: Array) -> TargetTransformation:
+    def outward(z: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.exp(_log_inverse_power(z, lambdas))
+
+    def inward(y: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            z = _power(np.log(np.maximum(y, 0.0)), lambdas)
+        return np.where(y < 0.0, -np.inf, z)
+
+    def log_slope(y: Array) -> Array:
+        return _within(y, 0.0, np.inf, lambda y: (lambdas - 1.0) * np.log(y))
+
+    edge = np.where(lambdas == 0.0, np.inf, -1.0 / np.where(lambdas == 0.0, 1.0, lambdas))
+    return TargetTransformation(outward, (Branch(inward, log_slope),), (edge,))
+
+
+def _yeo_johnson(lambdas: Array) -> TargetTransformation:
+    mirrored = 2.0 - lambdas
+
+    def outward(z: Array) -> Array:
+        with np.errstate(over="ignore"):
+            above = np.expm1(_log_inverse_power(np.maximum(z, 0.0), lambdas))
+            below = -np.expm1(_log_inverse_power(np.maximum(-z, 0.0), mirrored))
+        return np.where(z >= 0.0, above, below)
+
+    def inward(y: Array) -> Array:
+        above = _power(np.log1p(np.maximum(y, 0.0)), lambdas)
+        below = -_power(np.log1p(np.maximum(-y, 0.0)), mirrored)
+        return np.where(y >= 0.0, above, below)
+
+    def log_slope(y: Array) -> Array:
+        return np.where(y >= 0.0, lambdas - 1.0, 1.0 - lambdas) * np.log1p(np.abs(y))
+
+    top = np.where(lambdas < 0.0, -1.0 / np.where(lambdas < 0.0, lambdas, -1.0), np.inf)
+    bottom = np.where(mirrored < 0.0, 1.0 / np.where(mirrored < 0.0, mirrored, -1.0), -np.inf)
+    return TargetTransformation(outward, (Branch(inward, log_slope),), (bottom, 0.0, top))
+
+
+def _quantile_transformation(transformer: QuantileTransformer) -> TargetTransformation:
+    """Piecewise linear distribution function of the training targets, of every column."""
+    levels = np.asarray(transformer.references_, dtype=float)
+    quantiles = np.asarray(transformer.quantiles_, dtype=float)
+    is_normal = transformer.output_distribution == "normal"
+
+    def columns(values: Array, ask: Callable[[Array, Array], Array]) -> Array:
+        answers = [ask(values[..., k], quantiles[:, k]) for k in range(quantiles.shape[1])]
+        return np.stack(answers, axis=-1)
+
+    def outward(z: Array) -> Array:
+        u = special.ndtr(z) if is_normal else z
+        if is_normal:
+            u = np.where(u < _QUANTILE_BOUND, 0.0, np.where(1.0 - u < _QUANTILE_BOUND, 1.0, u))
+        return columns(u, lambda u, knots: np.interp(u, levels, knots))
+
+    def segment(y: Array, knots: Array) -> tuple[Array, Array, Array]:
+        """Left end of the last segment that begins at or below y, its width and its levels'."""
+        place = (np.searchsorted(knots, y, side="right") - 1).clip(0, len(knots) - 2)
+        return place, knots[place + 1] - knots[place], levels[place + 1] - levels[place]
+
+    def level(y: Array, knots: Array) -> Array:
+        place, width, rise = segment(y, knots)
+        part = (y - knots[place]) / np.where(width > 0.0, width, 1.0)
+        return levels[place] + part.clip(0.0, 1.0) * rise
+
+    def density_point(y: Array) -> Array:
+        u = columns(y, level)
+        if is_normal:
+            u = special.ndtri(u.clip(_QUANTILE_BOUND, 1.0 - _QUANTILE_BOUND))
+        return u
+
+    def inward(y: Array) -> Array:
+        u = density_point(y)
+        below = columns(y, lambda y, knots: y < knots[0])
+        beyond = columns(y, lambda y, knots: y >= knots[-1])
+        return np.where(below, -np.inf, np.where(beyond, np.inf, u))
+
+    def log_slope(y: Array) -> Array:
+        def of_column(y: Array, knots: Array) -> Array:
+            place = np.searchsorted(knots, y, side="right") - 1
+            # At the highest value, the slope to its left: the last segment that has a width.
+            last = max(int(np.searchsorted(knots, knots[-1], side="left")) - 1, 0)
+            place = place.clip(0, last)
+            width = knots[place + 1] - knots[place]
+            rise = levels[place + 1] - levels[place]
+            inside = (y >= knots[0]) & (y <= knots[-1]) & (width > 0.0)
+            slope = np.log(rise) - np.log(np.where(width > 0.0, width, 1.0))
+            return np.where(inside, slope, -np.inf)
+
+        slope = columns(y, of_column)
+        if not is_normal:
+            return slope
+        z = density_point(y)
+        return slope + 0.5 * z * z + 0.5 * log(2.0 * pi)
+
+    kinks = levels[:: max(1, len(levels) // 100)]
+    kinks = np.unique(np.append(kinks, levels[-1]))
+    if is_normal:
+        kinks = special.ndtri(kinks.clip(_QUANTILE_BOUND, 1.0 - _QUANTILE_BOUND))
+    branch = Branch(inward, log_slope, density_point=density_point)
+    return TargetTransformation(outward, (branch,), tuple(kinks.tolist()))
+
+
+_REACH = 690.0  # asinh of the largest z that is searched
+_BISECTIONS = 64
+_STEPS = 2.0 ** -np.arange(2.0, 24.0)  # of the numerical slope, relative to z or absolute
+_MOST_ERROR = 0.01  # relative error of a numerical slope without a warning
+
+
+def _numerical(transformer: Any, n_targets: int) -> TargetTransformation:
+    """Map of any transformer, whose inverse is searched and differentiated numerically.
+
+    The inverse must be monotone on a fixed grid of z: whether it is doesn't depend on the rows.
+    """
+    name = type(transformer).__name__
+
+    def raw(z: Array) -> Array:
+        rows = np.ascontiguousarray(z, dtype=float).reshape(-1, n_targets)
+        with np.errstate(all="ignore"):
+            y = np.asarray(transformer.inverse_transform(rows), dtype=float)
+        return y.reshape(z.shape)
+
+    coarse = np.sinh(np.linspace(-14.0, 14.0, 1401))
+    grid = np.unique(np.concatenate([coarse, np.linspace(-50.0, 50.0, 2001)]))
+    on_grid = raw(np.repeat(grid[:, None], n_targets, axis=1))
+    defined: Any = ~np.isnan(on_grid).any(axis=1)
+    places = np.flatnonzero(defined)
+    if not len(places) or not defined[places[0] : places[-1] + 1].all():
+        raise TypeError(f"{name}: the inverse of the target's transformation isn't defined.")
+    _require_separate_columns(raw, n_targets, grid[places[len(places) // 2]], name)
+    values = on_grid[places]
+    with np.errstate(invalid="ignore"):  # equal infinities
+        steps = np.nan_to_num(np.diff(values, axis=0), posinf=np.inf, neginf=-np.inf)
+    rounding = 1e-10 * np.where(np.isfinite(values), np.abs(values), 0.0)[1:]
+    rises = bool(np.all(steps >= -rounding))
+    falls = bool(np.all(steps <= rounding))
+    if rises == falls:
+        problem = "is constant" if rises else "neither rises nor falls everywhere"
+        raise TypeError(
+            f"the inverse of the target's transformation, {name}, {problem}: the predictive "
+            "distribution of the target isn't known. NumPy's functions, such as "
+            "inverse_func=np.square in place of lambda z: z**2, have a closed form."
+        )
+    low = _domain_end(raw, n_targets, grid, places[0], -1)
+    high = _domain_end(raw, n_targets, grid, places[-1], 1)
+
+    def outward(z: Array) -> Array:
+        return raw(np.clip(z, low, high))
+
+    def inward(y: Array) -> Array:
+        """Bisection of asinh(z), which resolves z to rounding whatever its magnitude."""
+        left = np.full(y.shape, np.arcsinh(max(low, -np.sinh(_REACH))))
+        right = np.full(y.shape, np.arcsinh(min(high, np.sinh(_REACH))))
+        at_left = outward(np.sinh(left)) <= y
+        at_right = outward(np.sinh(right)) <= y
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (left + right)
+            is_below = (outward(np.sinh(middle)) <= y) != falls
+            left = np.where(is_below, middle, left)
+            right = np.where(is_below, right, middle)
+        z = np.sinh(right if falls else left)
+        if falls:
+            return np.where(at_left, -np.inf, np.where(at_right, z, np.inf))
+        return np.where(at_right, np.inf, np.where(at_left, z, -np.inf))
+
+    def log_slope(y: Array) -> Array:
+        z = inward(y)
+        reached = np.isfinite(z)
+        z = np.where(reached, z, np.clip(1.0, low, high))
+        slope, error = _numerical_slope(outward, z)
+        away = np.abs(outward(z) - y)
+        reached &= away <= 1e-6 * np.abs(y) + 1e-6 * np.abs(slope) * (np.abs(z) + 1e-300)
+        reached &= np.isfinite(slope) & (slope != 0.0)
+        uncertain = np.asarray(reached & (error > _MOST_ERROR * np.abs(slope)))
+        if uncertain.any():
+            worst = float(np.max(error[uncertain] / np.abs(slope[uncertain])))
+            warnings.warn(
+                f"the numerical slope of {name}'s inverse is off by up to "
+                f"{worst:.0%} in {uncertain.sum()} "
+                "targets, and log densities by as much: the inverse isn't smooth there.",
+                UserWarning,
+                stacklevel=5,
+            )
+        return np.where(reached, -np.log(np.where(reached, np.abs(slope), 1.0)), -np.inf)
+
+    kinks = tuple(end for end in (low, high) if np.isfinite(end))
+    return TargetTransformation(outward, (Branch(inward, log_slope, falls=falls),), kinks)
+
+
+def _require_separate_columns(raw: Function, n_targets: int, middle: float, name: str) -> None:
+    """Raise a TypeError if a column of y depends on another column of z."""
+    if n_targets == 1:
+        return
+    start = np.full((1, n_targets), middle)
+    before = raw(start)
+    for column in range(n_targets):
+        moved = start.copy()
+        moved[0, column] += 0.1 + 0.1 * abs(middle)
+        others = np.arange(n_targets) != column
+        if not np.allclose(raw(moved)[0, others], before[0, others], rtol=1e-9, atol=0.0):
+            raise TypeError(
+                f"the inverse of the target's transformation, {name}, mixes the targets: their "
+                "predictive distribution isn't known."
+            )
+
+
+def _domain_end(raw: Function, n_targets: int, grid: Array, place: int, side: int) -> float:
+    """Last z on one side for which the inverse is defined; infinite where it is on the grid."""
+    beyond = place + side
+    if not 0 <= beyond < len(grid):
+        return side * np.inf
+    inside, outside = grid[place], grid[beyond]
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (inside + outside)
+        if np.isnan(raw(np.full((1, n_targets), middle))).any():
+            outside = middle
+        else:
+            inside = middle
+    return float(inside)
+
+
+def _numerical_slope(function: Function, z: Array) -> tuple[Array, Array]:
+    """Derivative by extrapolated central differences, and an estimate of its error.
+
+    Of many step sizes the one with the least error is taken: the change by one Richardson
+    extrapolation, and rounding.
+    """
+    best = np.full(z.shape, np.nan)
+    least = np.full(z.shape, np.inf)
+    scales = [np.abs(z) + 1e-12, np.maximum(1.0, np.abs(z))]
+    for scale in scales:
+        for relative in _STEPS:
+            step = relative * scale
+            step = (z + step) - z  # a number that the difference represents exactly
+            with np.errstate(all="ignore"):
+                values = [function(z + k * step) for k in (-2.0, -1.0, 1.0, 2.0)]
+                narrow = (values[2] - values[1]) / (2.0 * step)
+                wide = (values[3] - values[0]) / (4.0 * step)
+                slope = (4.0 * narrow - wide) / 3.0
+                largest = np.max(np.abs(values), axis=0)
+                rounding = np.finfo(float).eps * largest / step
+                error = np.abs(slope - narrow) * 0.1 + 2.0 * rounding
+            better = error < least
+            best = np.where(better, slope, best)
+            least = np.where(better, error, least)
+    return best, least

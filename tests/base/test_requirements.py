@@ -1,0 +1,177 @@
+"""Needs of methods are data: the checks follow them, and so does the table of the user guide."""
+
+from collections.abc import Mapping, Sequence
+from inspect import getdoc, signature
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+import torch
+from cases import LaplaceNoise
+from sklearn.utils.validation import has_fit_parameter
+
+import skbayes_sym
+from skbayes_sym.base.requirements import SOFTMAX, Method, Need, Needs
+from skbayes_sym.estimators.mcmc.sampling import Sampling
+from skbayes_sym.models import (
+    MLP,
+    TANH,
+    BaseNetwork,
+    Categorical,
+    Gaussian,
+    Likelihood,
+    Model,
+    NaturalHeteroscedastic,
+    Normal,
+    Prior,
+)
+from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
+from skbayes_sym.symmetry import Trivial
+
+PAGE = Path(__file__).parents[3] / "docs" / "user_guide" / "custom_model.rst"
+BEGIN, END = (f".. compatibility: {word}\n" for word in ("begin", "end"))
+
+ESTIMATORS = [
+    name
+    for name in skbayes_sym.__all__
+    if hasattr(getattr(skbayes_sym, name), "_scale_inputs")
+    and not name.startswith("PredictiveStacking")  # whose members ask each for their own
+]
+
+
+def needs_of(name: str) -> dict[str, Needs]:
+    """Of an estimator's methods: one, or one an optimizer."""
+    kind = getattr(skbayes_sym, name)
+    if not hasattr(kind, "_gauss_newton"):
+        made = get_type_hints(kind._method)["return"]
+        # A sampler's may be one of two, which ask for the same.
+        return {f"`{name}`": Sampling.needs if made is Method else made.needs}
+    makers = {"gauss-newton": kind._gauss_newton, "adam": kind._adam}
+    return {
+        f'`{name}` (``optimizer="{how}"``)': get_type_hints(make)["return"].needs
+        for how, make in makers.items()
+    }
+
+
+NEEDS = {label: needs for name in ESTIMATORS for label, needs in needs_of(name).items()}
+
+
+def rows() -> dict[str, Needs]:
+    """Estimators with the same needs in one row, in the order of the package."""
+    found: dict[Needs, list[str]] = {}
+    for name, needs in NEEDS.items():
+        found.setdefault(needs, []).append(name)
+    return {", ".join(names): needs for needs, names in found.items()}
+
+
+def table(rows: Mapping[str, Needs]) -> str:
+    """Needs by estimators as a table of the user guide (reStructuredText)."""
+    columns = ("", *(name.capitalize() for name in Needs._fields))
+    cells = ((name, *(need.words for need in rows[name])) for name in rows)
+    return list_table("34 20 26 20", [columns, *cells])
+
+
+def likelihood_table(likelihoods: Mapping[str, Likelihood], rows: Mapping[str, Needs]) -> str:
+    """Likelihoods, and the estimators that take each, as a table of the user guide."""
+    cells: list[Sequence[str]] = [("", "A target, given the outputs", "Taken by")]
+    for name, likelihood in likelihoods.items():
+        summary = (getdoc(likelihood) or "").splitlines()[0]
+        takers = [row for row, needs in rows.items() if needs.likelihood.is_met(likelihood)]
+        cells.append((name, summary, ", ".join(takers)))
+    return list_table("22 34 44", cells)
+
+
+def list_table(widths: str, rows: Sequence[Sequence[str]]) -> str:
+    lines = [
+        ".. list-table::", "   :header-rows: 1", "   :stub-columns: 1", "   :class: sk-wrap",
+        f"   :widths: {widths}", "",
+    ]  # fmt: skip
+    for cells in rows:
+        lines += [f"   {' ' if i else '*'} - {cell}".rstrip() for i, cell in enumerate(cells)]
+    return "\n".join(lines)
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="a checkout has the pages")
+def test_the_user_guide_says_what_the_code_asks_for() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    between = text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
+    assert between == table(rows()), f"between the markers belongs:\n{table(rows())}"
+    assert len(ESTIMATORS) > 12
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_of_rows_takes_a_device_and_weights(name: str) -> None:
+    kind = getattr(skbayes_sym, name)
+    assert "device" in signature(kind).parameters
+    assert has_fit_parameter(kind, "sample_weight")
+
+
+def taken() -> str:
+    """Likelihoods of numbers, then of classes, each with the estimators of its kind."""
+    numbers = {'``"auto"``, ``Gaussian()``': Gaussian(), **named(OF_NUMBERS)}
+    numbers["``NaturalHeteroscedastic()``"] = NaturalHeteroscedastic()
+    tables = [
+        likelihood_table(likelihoods, {k: v for k, v in NEEDS.items() if kind in k})
+        for kind, likelihoods in (("Regressor", numbers), ("Classifier", named(OF_CLASSES)))
+    ]
+    return "\n\n".join(tables)
+
+
+def named(likelihoods: Mapping[str, Likelihood]) -> dict[str, Likelihood]:
+    return {f'``"{name}"``, ``{type(v).__name__}()``': v for name, v in likelihoods.items()}
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="a checkout has the pages")
+def test_the_user_guide_says_who_takes_which_likelihood() -> None:
+    text = (PAGE.parent / "likelihoods.rst").read_text(encoding="utf-8")
+    begin, end = (f".. likelihoods: {word}\n" for word in ("begin", "end"))
+    between = text[text.index(begin) + len(begin) : text.index(end)].strip()
+    assert between == taken(), f"between the markers belongs:\n{taken()}"
+    assert "MCMCRegressor" in between
+    assert between.count("LayerwiseVIRegressor") == 1  # normal noise alone
+
+
+class Plain(BaseNetwork):
+    """A network of one's own that shows nothing of its inside."""
+
+    layout = MLP(2, (3,), 1, TANH).layout
+    n_outputs = 1
+
+    def init(self, n, *, generator):
+        raise NotImplementedError
+
+    def forward(self, theta, x):
+        raise NotImplementedError
+
+
+class Heavy(Prior):
+    def log_prob(self, theta):
+        raise NotImplementedError
+
+    def sample(self, n, *, generator):
+        raise NotImplementedError
+
+
+NETWORK = MLP(2, (3,), 1, TANH)
+KNOWN = Model(NETWORK, Gaussian(), Normal(1.0).bind(NETWORK.layout), Trivial())
+OWN = {
+    "likelihood": LaplaceNoise(torch.zeros(1)), "network": Plain(), "prior": Heavy(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEEDS)
+@pytest.mark.parametrize("noun", OWN)
+def test_what_is_not_any_is_refused_by_name_with_a_remedy(name: str, noun: str) -> None:
+    needs = NEEDS[name]
+    known = KNOWN._replace(likelihood=Categorical()) if needs.likelihood is SOFTMAX else KNOWN
+    own = known._replace(**{noun: OWN[noun]})
+    needs.check(known)
+    need: Need = getattr(needs, noun)
+    if need.words.startswith(("Any", "None")):
+        needs.check(own)
+    else:
+        with pytest.raises(
+            (TypeError, ValueError), match=f"^{noun}=.*{type(OWN[noun]).__name__}"
+        ) as e:
+            needs.check(own)
+        assert str(e.value).endswith(need.remedy)

@@ -1,0 +1,209 @@
+"""Rows and tables as they are read: distinct ones, scales, words, missing values and constants."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from skbayes_sym import BayesianMLPRegressor, PredictiveStackingRegressor, load, save
+from skbayes_sym.base.columns import Columns, table_of
+from skbayes_sym.base.rows import canonical_rows, column_ends, column_scaling
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 3, size=(40, 2)).astype(float)
+    return X, rng.integers(0, 2, size=(40, 1)).astype(float), rng.integers(1, 5, size=40) * 1.0
+
+
+def parts(rows):
+    """Inputs, targets, weights."""
+    return rows.X, rows.y, rows.weight
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_order_and_repetition_dont_matter(table, seed):
+    X, y, weight = table
+    order = np.random.default_rng(seed).permutation(np.repeat(np.arange(40), weight.astype(int)))
+    a, b = (
+        canonical_rows(X, y, weight)[0],
+        canonical_rows(X[order], y[order], np.ones(len(order)))[0],
+    )
+    assert all(np.array_equal(*pair) for pair in zip(parts(a), parts(b), strict=True))
+
+
+def test_fractional_weights_dont_depend_on_the_order(table):
+    X, y, _ = table
+    weight = np.random.default_rng(1).random(40)
+    order = np.random.default_rng(2).permutation(40)
+    a, b = canonical_rows(X, y, weight)[0], canonical_rows(X[order], y[order], weight[order])[0]
+    assert all(np.array_equal(*pair) for pair in zip(parts(a), parts(b), strict=True))
+
+
+@st.composite
+def tables(draw):
+    """Few values, so that rows tie in their first columns or altogether; every sign of zero."""
+    n, n_columns = draw(st.integers(1, 40)), draw(st.sampled_from([1, 2, 3, 40]))
+    value = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 2.0**100, 2.0**-140])
+    dtype = draw(st.sampled_from([np.float32, np.float64]))
+    X = draw(arrays(dtype, (n, n_columns), elements=value))
+    codes, numbers = st.integers(0, 2), st.sampled_from([0.0, -0.0, 2.0])
+    y = draw(arrays(np.int64, n, elements=codes) | arrays(float, (n, 2), elements=numbers))
+    weight = draw(arrays(float, n, elements=st.sampled_from([0.1, 0.2, 0.3, 1.0, 1e-9, 1e9])))
+    return X, y, weight
+
+
+@pytest.mark.long
+@settings(max_examples=100, deadline=None)
+@given(tables())
+def test_order_and_weights_are_those_of_unique(table):
+    """Bit for bit, signs of zero included."""
+    X, y, weight = table
+    joined = np.column_stack([X.astype(np.float64), y.astype(np.float64)]) + 0.0
+    _, first, origin = np.unique(joined, axis=0, return_index=True, return_inverse=True)
+    origin, up = origin.ravel(), np.argsort(weight, kind="stable")
+    merged = np.bincount(origin[up], weights=weight[up])
+    expected = X[first] + 0.0, y[first], merged, origin
+    rows, place = canonical_rows(*table)
+    for mine, theirs in zip((*parts(rows), place), expected, strict=True):
+        assert mine.dtype == theirs.dtype
+        assert mine.tobytes() == theirs.tobytes()
+
+
+def test_scaling_is_weighted():
+    values = np.array([[1.0, 5.0], [2.0, 5.0], [4.0, 5.0]])
+    scaling = column_scaling(values, np.array([1.0, 2.0, 1.0]), enabled=True)
+    repeated = values[[0, 1, 1, 2]]
+    np.testing.assert_allclose(scaling.mean, repeated.mean(axis=0))
+    np.testing.assert_allclose(scaling.scale, [repeated[:, 0].std(), 1.0])
+    assert not scaling.apply(values)[:, 1].any()
+
+
+def test_scaling_can_be_switched_off():
+    scaling = column_scaling(np.array([[3.0], [9.0]]), np.ones(2), enabled=False)
+    assert np.array_equal(scaling.apply(np.array([[3.0]])), [[3.0]])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 700), (512, 1), (1_500, 7), (2_000, 600)])
+def test_ends_of_columns_are_the_smallest_and_the_largest(shape):
+    """Whatever is left over when rows are laid side by side."""
+    values = np.random.default_rng(0).normal(size=shape)
+    for place in (0, -1):  # also where they are the first or the last
+        values[place] *= 10.0
+        found = column_ends(values)
+        np.testing.assert_array_equal(found, [values.min(axis=0), values.max(axis=0)])
+
+
+FRAME = pd.DataFrame({
+    "size": [1.0, np.nan, 3.0, 4.0, np.nan, 2.0],
+    "colour": ["red", "blue", "red", None, "green", "red"],
+    "old": [True, False, True, True, False, False],
+    "nothing": "same",
+    "sort": pd.Categorical(["b", "a", "b", "a", "b", "a"]),
+})  # fmt: skip
+
+
+def encoded(table, rows=None):
+    columns = Columns.learned(table_of(table))
+    return columns, columns.encoded(table_of(table if rows is None else rows))
+
+
+def test_every_kind_of_column_becomes_what_it_should():
+    columns, numbers = encoded(FRAME)
+    size, colour, _, nothing, sort = columns.columns
+    assert (size.middle, size.tells_missing, size.words) == (2.5, True, ())
+    assert colour.words == ("red", "blue", "green")
+    assert sort.words == ("a", "b")
+    assert nothing.words == ("same",)
+    expected = np.column_stack([
+        [1.0, 2.5, 3.0, 4.0, 2.5, 2.0], [0, 1, 0, 0, 1, 0],
+        [1, 0, 1, 0, 0, 1], [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0], [0, 0, 0, 1, 0, 0],
+        [1, 0, 1, 1, 0, 0],
+        [1, 0, 1, 0, 1, 0],
+    ])  # fmt: skip
+    np.testing.assert_array_equal(numbers, expected)
+
+
+def test_a_level_never_seen_is_the_mean_of_those_known():
+    new = FRAME.assign(colour="black", sort="c")
+    _, numbers = encoded(FRAME, new)
+    np.testing.assert_array_equal(numbers[:, 2:5], 1.0 / 3.0)
+    np.testing.assert_array_equal(numbers[:, -1], 0.5)  # halfway between two
+
+
+def test_many_words_have_their_place_in_the_alphabet():
+    words = [f"w{i:03d}" for i in range(50)]
+    _, numbers = encoded(pd.DataFrame({"code": words * 2, "x": np.arange(100.0)}))
+    assert numbers.shape == (100, 30 + 1 + 1)
+    np.testing.assert_allclose(numbers[:50, 30], np.arange(50) / 50)
+
+
+def test_numbers_alone_are_left_alone():
+    assert table_of(np.ones((3, 2))) is None
+    assert table_of(FRAME[["old"]]) is None
+    assert table_of([[1.0, 2.0], [3.0, 4.0]]) is None
+    assert table_of([["a", 2.0], ["b", 4.0]]) is not None
+    assert table_of(np.array([[1.0, np.nan]])) is not None
+
+
+def test_rare_gaps_have_no_indicator():
+    x = np.ones((200, 2))
+    x[:, 1] = np.arange(200.0)
+    x[0, 1] = np.nan
+    columns, numbers = encoded(x)
+    assert not columns.columns[1].tells_missing
+    np.testing.assert_array_equal(numbers[0], [100.0])  # the constant is gone
+
+
+def test_numbers_as_text_are_words_with_a_warning():
+    numbers = np.r_[np.arange(40.0) / 8.0, np.nan]
+    text = ["?" if np.isnan(v) else str(v) for v in numbers]
+    with pytest.warns(UserWarning, match="column 'lag' of X holds numbers as text"):
+        columns, _ = encoded(pd.DataFrame({"lag": text}))
+    assert len(columns.columns[0].order) == 41
+    codes = pd.DataFrame({"lag": [f"{v:.0f}a" for v in 10.0 * numbers]})
+    encoded(codes)  # without a warning: they are errors in the suite
+
+
+def test_the_median_of_the_largest_numbers_is_one_of_them():
+    middle, _ = encoded(pd.DataFrame({"x": [1.6e308, 1.6e308, np.nan]}))
+    assert middle.columns[0].middle == 1.6e308
+
+
+@pytest.mark.parametrize("dates", [
+    pd.Timestamp("2020-02-20"), pd.Timedelta("1D"), pd.Timestamp("2020-02-20").date(),
+])  # fmt: skip
+def test_dates_are_refused_by_name(dates):
+    with pytest.raises(ValueError, match=r"such as dates \(in 'day'\). Give numbers: days"):
+        table_of(FRAME.assign(day=dates))
+
+
+def test_objects_and_words_for_numbers_are_refused_by_name():
+    with pytest.raises(TypeError, match="column 'size' of X holds a dict"):
+        table_of(FRAME.assign(size=[{}] * 6))
+    with pytest.raises(ValueError, match=r"numbers in column 'size', as it did in fit, .* 'big'"):
+        encoded(FRAME, FRAME.assign(size="big"))
+    with pytest.raises(ValueError, match="contains infinity, in column 'size'"):
+        encoded(FRAME, FRAME.assign(size=np.inf))
+
+
+STACK = PredictiveStackingRegressor([("a", "linear"), ("b", "forest")], random_state=0)
+POOL = BayesianMLPRegressor((2,), n_modes=1, n_members=1, random_state=0)
+
+
+@pytest.mark.parametrize("model", [STACK, POOL], ids=["stack", "pool"])
+def test_a_frame_goes_in_as_it_is_and_into_a_file(model, tmp_path):
+    rng = np.random.default_rng(0)
+    frame = FRAME.iloc[rng.integers(6, size=60)].reset_index(drop=True)
+    y = frame["size"].fillna(7.0) + (frame["colour"] == "red") + 0.1 * rng.standard_normal(60)
+    model.fit(frame, y)
+    assert list(model.feature_names_in_) == list(frame.columns)
+    assert model.score(frame, y) > 0.9
+    save(model, tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict(frame[:9]), model.predict(frame[:9]))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame.rename(columns={"size": "length"}))

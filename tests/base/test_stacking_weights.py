@@ -1,0 +1,354 @@
+"""Pools: weights of parts, the shape of their noise, calibrated classes, the law of the whole."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from skbayes_sym.base.predictor import BasePredictor
+from skbayes_sym.base.stacking_weights import (
+    Calibration,
+    NoiseShape,
+    PooledPredictor,
+    ShapedPredictor,
+    baseline_share,
+    fit_calibration,
+    fit_noise_shape,
+    gaining,
+    judge_noise_shape,
+    left_out,
+    mixture,
+    stacking_weights,
+)
+from skbayes_sym.models.predictive_mixtures import CategoricalMixture, NormalMixture
+
+ROWS = torch.ones(40, dtype=torch.float64)
+
+
+def share_of(first, second, weight):
+    return float(stacking_weights(torch.stack([first, second]), weight)[0])
+
+
+def test_share_is_the_best_of_a_grid(generator):
+    first, second = torch.randn(2, 50, generator=generator, dtype=torch.float64)
+    weight = torch.rand(50, generator=generator, dtype=torch.float64)
+    share = share_of(first, second, weight)
+    grid = torch.linspace(0, 1, 10_001, dtype=torch.float64)[:, None]
+    score = (weight * (grid * first.exp() + (1 - grid) * second.exp()).log()).sum(1)
+    assert abs(share - float(grid[score.argmax()])) < 2e-4
+
+
+@pytest.mark.parametrize(("gain", "share"), [(0.1, 1.0), (-0.1, 0.0), (800.0, 1.0), (-800.0, 0.0)])
+def test_a_model_that_is_better_everywhere_takes_all(gain, share):
+    second = torch.linspace(-3.0, 0.0, 5, dtype=torch.float64)
+    assert share_of(second + gain, second, torch.ones(5, dtype=torch.float64)) == share
+
+
+@pytest.mark.parametrize("prior", [0.0, 0.5, [0.0, 1.0, 0.3, 2.0, 0.3]])
+def test_no_other_weights_score_more(prior, generator):
+    """The slopes of all parts are equal where a weight isn't 0, and no larger elsewhere."""
+    log_density = torch.randn(5, 60, generator=generator, dtype=torch.float64)
+    log_density[2:4] -= 0.4
+    weight = torch.rand(60, generator=generator, dtype=torch.float64)
+    pull = torch.zeros(5).double() + torch.tensor(prior)
+    p = stacking_weights(log_density, weight, prior=pull)
+    density = log_density.exp()
+    slopes = density @ (weight / (p @ density)) + pull / p.clamp_min(1e-300)
+    total = float(weight.sum() + pull.sum())
+    assert float(p.sum()) == pytest.approx(1.0)
+    np.testing.assert_allclose(slopes[p > 0.0], total, rtol=1e-4)
+    assert bool((density @ (weight / (p @ density)) <= total * (1.0 + 1e-9)).all())
+    assert bool((p == 0.0).any()) == (prior == 0.0)
+    assert bool((p[pull > 0.0] > 0.0).all())
+
+
+def test_parts_far_behind_share_next_to_nothing():
+    log_density = torch.tensor([[0.0], [-5.0], [-50.0]], dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    p = stacking_weights(log_density, one, prior=log_density[:, 0].exp())
+    assert float(p[0]) > 0.99
+    assert bool((p > 0.0).all())
+
+
+def test_a_kind_that_gains_clearly_less_is_not_kept():
+    def kept(modes, members):
+        kinds = {"modes": modes * ROWS, "members": members * ROWS}
+        return gaining(-3.0 * ROWS, kinds, ROWS, 0.85)
+
+    assert kept(-1.0, -1.2) == ["modes", "members"]
+    assert kept(-1.0, -1.5) == ["modes"]
+    assert kept(-1.5, -1.0) == ["members"]
+    assert kept(-3.5, -4.0) == ["modes"]  # none gains: the one that loses least
+
+
+def test_the_baseline_has_its_stacking_weight_beside_the_kinds_together():
+    kinds = {"modes": -1.0 * ROWS, "members": -1.2 * ROWS}
+    inner = {"modes": 0.4, "members": 0.6}
+    assert baseline_share(-3.0 * ROWS, kinds, inner, ROWS) == 0.0
+    assert baseline_share(-0.5 * ROWS, kinds, inner, ROWS) == 1.0
+    assert baseline_share(None, kinds, inner, ROWS) == 0.0
+    generator = torch.Generator().manual_seed(0)
+    linear, modes = torch.randn(2, 40, generator=generator, dtype=torch.float64)
+    assert 0.0 < baseline_share(linear, {"modes": modes}, {"modes": 1.0}, ROWS) < 1.0
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 2.0, 10.0]], ids=["ones", "repetitions"])
+def test_left_out_rows_are_those_of_refits(weights, generator):
+    """A Bayesian linear model at fixed scales, fitted again without all repetitions of a row."""
+    weight = torch.tensor(weights, dtype=torch.float64).repeat(9 // len(weights))
+    x = torch.randn(9, 3, generator=generator, dtype=torch.float64)
+    y = torch.randn(9, 2, generator=generator, dtype=torch.float64)
+    noise = torch.tensor([0.3, 0.8], dtype=torch.float64)  # variances of two targets
+
+    def posterior(rows, t):
+        weighted = (weight[rows, None] * x[rows]).T / noise[t]
+        precision = weighted @ x[rows] + torch.eye(3).double()
+        return torch.linalg.solve(precision, weighted @ y[rows, t]), precision.inverse()
+
+    expected = torch.zeros(9, dtype=torch.float64)
+    fitted, leverage = torch.empty_like(y), torch.empty_like(y)
+    for t in range(2):
+        mean, covariance = posterior(list(range(9)), t)
+        fitted[:, t] = x @ mean
+        leverage[:, t] = (x @ covariance * x).sum(1) / noise[t]
+        for n in range(9):
+            mean, covariance = posterior([m for m in range(9) if m != n], t)
+            scale = (x[n] @ covariance @ x[n] + noise[t]).sqrt()
+            expected[n] += torch.distributions.Normal(x[n] @ mean, scale).log_prob(y[n, t])
+    law = NormalMixture(fitted[None], (leverage * noise)[None], noise)
+    assert_close(left_out(law, y, weight).log_prob(y), expected)
+
+
+X = torch.linspace(-1.0, 1.0, 7, dtype=torch.float64).unsqueeze(1)
+
+
+class Lines(BasePredictor):
+    """Two lines of a slope, each with a noise."""
+
+    def __init__(self, slope, noise_std):
+        self.slopes = slope + torch.tensor([0.0, 0.1], dtype=torch.float64).reshape(2, 1, 1)
+        self.noise_std = noise_std
+
+    def law(self, x):
+        noise = torch.full((2, 1, 1), self.noise_std**2, dtype=torch.float64)
+        return NormalMixture(self.slopes * x, 0.0 * noise, noise)
+
+    def drawn(self, x, n, *, generator):
+        law, which = self.law(x), torch.randint(2, (n,), generator=generator)
+        return NormalMixture(law.loc[which], law.variance[which], law.noise_variance[which])
+
+
+class NeverAsked:
+    pass
+
+
+PARTS = {"flat": Lines(0.0, 0.1), "none": NeverAsked(), "steep": Lines(2.0, 0.5)}
+WEIGHTS = {"flat": 0.25, "none": 0.0, "steep": 0.75}
+SHAPE = NoiseShape(*(np.array([v]) for v in (0.1, 0.4, 0.0, 1.0, -1.0, 1.0)), 0.2, 9.0, np.ones(1))
+
+
+def test_the_law_is_that_of_the_parts_by_their_weights():
+    law, y = PooledPredictor(PARTS, WEIGHTS).law(X), torch.zeros(7, 1).double()
+    densities = [w * PARTS[k].law(X).log_prob(y).exp() for k, w in WEIGHTS.items() if w]
+    assert_close(law.log_prob(y).exp(), sum(densities))
+
+
+@pytest.mark.parametrize("noise", [None, SHAPE])
+def test_draws_have_the_moments_of_the_law(noise):
+    pool, n = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), noise), 20_000
+    drawn, law = pool.drawn(X, n, generator=torch.Generator().manual_seed(0)), pool.law(X)
+    _, epistemic, aleatoric = law.uncertainty()
+    assert_close(pool.mean(X), law.mean())
+    away = (drawn.loc.mean(0) - law.mean()).abs()
+    assert bool((away <= 4.5 * (epistemic / n).sqrt() + 1e-12).all())  # one row has no spread
+    assert_close(drawn.loc.var(0), epistemic, rtol=0.05, atol=1e-9)
+    assert_close(drawn.noise_variance.mean(0), aleatoric, rtol=0.05, atol=0.0)
+
+
+def test_targets_of_draws_have_the_law_of_the_pool():
+    pool, n = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), SHAPE), 20_000
+    drawn = pool.drawn(X, n, generator=torch.Generator().manual_seed(0))
+    targets, law = drawn.sample_of_draws(np.random.default_rng(0)), pool.law(X)
+    for probability in (0.02, 0.5, 0.98):
+        below = (targets <= law.quantile(probability)).double().mean(0)
+        error = (probability * (1.0 - probability) / n) ** 0.5
+        assert_close(below, torch.full_like(below, probability), rtol=0.0, atol=4.5 * error)
+
+
+def test_functions_are_the_same_for_other_rows():
+    pool = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), SHAPE)
+    whole, half = (pool.drawn(x, 9, generator=torch.Generator().manual_seed(3)) for x in (X, X[:4]))
+    assert_close(whole.loc[:, :4], half.loc)
+
+
+def test_classes_are_mixed_by_the_parts_weights():
+    rng = torch.Generator().manual_seed(0)
+    one, other = (
+        CategoricalMixture(torch.randn(n, 4, 3, generator=rng).double().log_softmax(-1), weights)
+        for n, weights in ((2, None), (3, torch.tensor([0.5, 0.3, 0.2]).double().log()))
+    )
+    found = mixture([one, other], [1.0, 3.0]).mean()
+    assert_close(found, 0.25 * one.mean() + 0.75 * other.mean())
+
+
+def drawn(noise, n=600, n_targets=1, n_models=3, seed=0):
+    """Left-out rows of models that are right but for their noise, which they take to be 1."""
+    rng = np.random.default_rng(seed)
+    f = rng.standard_normal((n, n_targets))
+    off = 0.05 * rng.standard_normal((n_models, n, n_targets))
+    y = torch.as_tensor(f + noise(f, rng))
+    law = NormalMixture(
+        torch.as_tensor(f + off),
+        torch.full((n_models, n, n_targets), 0.05**2).double(),
+        torch.ones(n_models, 1, n_targets).double(),
+        torch.tensor([0.5, 0.3, 0.2]).double().log(),
+    )
+    return law, y, torch.ones(n).double()
+
+
+def growing(f, rng):
+    return np.exp(0.4 * f) * rng.standard_normal(f.shape)
+
+
+def heavy(f, rng):
+    wide = rng.random((len(f), 1)) < 0.1
+    return np.where(wide, 2.7, 0.55) * rng.standard_normal(f.shape)  # of variance 1
+
+
+def test_growing_noise_is_found():
+    found = fit_noise_shape(*drawn(growing, n=3000))
+    assert float(found.slope[0]) == pytest.approx(0.4, abs=0.05)
+    mean = torch.tensor([[-1.0], [1.0]]).double()
+    assert_close(found.factor(mean).log(), 0.4 * mean, rtol=0.0, atol=0.06)
+
+
+def test_tails_are_found():
+    found = fit_noise_shape(*drawn(heavy, n=3000))
+    variance, share = found.states
+    assert found.wide_share == pytest.approx(0.1, abs=0.03)
+    assert found.wide_ratio == pytest.approx(24.1, rel=0.3)
+    assert float(share @ variance) == pytest.approx(1.0)
+    total = float(np.exp(2.0 * found.offset[0]))
+    assert total == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_noise_stays_one(seed):
+    """Of 0.7, not of the 1 that the models took: a level alone is no shape."""
+    rows = drawn(lambda f, rng: 0.7 * rng.standard_normal(f.shape), n=200, seed=seed)
+    assert fit_noise_shape(*rows) is None
+
+
+def test_each_target_has_its_own_slope():
+    found = fit_noise_shape(*drawn(
+        lambda f, rng: np.exp([0.5, -0.5] * f) * rng.standard_normal(f.shape), n=2000, n_targets=2
+    ))  # fmt: skip
+    np.testing.assert_allclose(found.slope, [0.5, -0.5], atol=0.08)
+
+
+def test_weights_of_shapes_are_repetitions():
+    law, y, weight = drawn(growing, n=100)
+    loc, variance = (t.repeat(1, 2, 1) for t in (law.loc, law.variance))
+    twice = replace(law, loc=loc, variance=variance)
+    one = fit_noise_shape(twice, y.repeat(2, 1), weight.repeat(2))
+    other = fit_noise_shape(law, y, 2.0 * weight)
+    np.testing.assert_allclose(one.slope, other.slope)
+    assert one.wide_ratio == pytest.approx(other.wide_ratio)
+
+
+def test_one_model_without_doubt_becomes_two_normals():
+    f = torch.linspace(-2.0, 2.0, 50).double().unsqueeze(1)
+    quarter = torch.full((1, 1, 1), 0.25).double()
+    law = NormalMixture(f[None], 0.0 * quarter, quarter)
+    nothing = np.zeros(1)
+    shape = NoiseShape(nothing, nothing + 0.3, nothing, nothing + 1.0, nothing - 1.5,
+                       nothing + 1.5, 0.2, 4.0, nothing + 1.0)  # fmt: skip
+    variance, share = shape.states
+    width = (0.3 * f[:, 0].clamp(-1.5, 1.5)).exp() * 0.5
+    normals = [torch.distributions.Normal(f[:, 0], width * v.sqrt()) for v in variance]
+    pairs = list(zip(share, normals, strict=True))
+    shaped, y = shape.shaped(law), f + 0.3
+    assert_close(shaped.log_prob(y).exp(), sum(p * n.log_prob(y[:, 0]).exp() for p, n in pairs))
+    assert_close(shaped.cdf(y)[:, 0], sum(p * n.cdf(y[:, 0]) for p, n in pairs))
+    assert_close(shaped.std()[:, 0], width)
+
+
+def test_means_that_are_all_the_same_have_no_level():
+    law = NormalMixture(*(torch.ones(1, 9, 1).double() for _ in range(3)))
+    assert fit_noise_shape(law, torch.zeros(9, 1).double(), torch.ones(9).double()) is None
+
+
+def test_a_temperature_is_found_and_undone(generator):
+    scores = 1.5 * torch.randn(4000, 3, generator=generator, dtype=torch.float64)
+    y = torch.multinomial(scores.softmax(1), 1, generator=generator)[:, 0]
+    calibration = fit_calibration(4.0 * scores, y, torch.ones(4000).double())
+    assert np.exp(calibration.log_slope) == pytest.approx(0.25, rel=0.1)
+    assert calibration.share < 0.05
+    probs = calibration.log_probs(4.0 * scores).exp()
+    assert_close(probs.sum(1), torch.ones(4000).double())
+
+
+def test_scores_that_say_nothing_become_even_and_frequencies_by_half(generator):
+    """Which is the most that frequencies can have."""
+    scores = torch.randn(2000, 2, generator=generator, dtype=torch.float64)
+    y = (torch.rand(2000, generator=generator) < 0.1).long()
+    calibration = fit_calibration(scores, y, torch.ones(2000).double())
+    log_probs = calibration.log_probs(scores)[torch.arange(2000), y]
+    share = float(y.double().mean())
+    half = share * np.log(0.25 + 0.5 * share) + (1.0 - share) * np.log(0.75 - 0.5 * share)
+    assert float(log_probs.mean()) > half - 0.005
+    assert float(log_probs.min()) > float(fit_raw(scores)[torch.arange(2000), y].min())
+
+
+def fit_raw(scores):
+    return scores.log_softmax(-1)
+
+
+def test_it_is_the_mixture_that_it_says():
+    calibration = Calibration(np.log(2.0), 0.1, np.array([0.25, 0.75]))
+    scores = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    softmax = torch.softmax(2.0 * scores, 1)
+    assert_close(
+        calibration.log_probs(scores).exp(), 0.9 * softmax + 0.1 * torch.tensor([0.25, 0.75])
+    )
+
+
+def test_weights_of_calibrations_are_repetitions(generator):
+    scores = torch.randn(50, 3, generator=generator, dtype=torch.float64)
+    y = torch.randint(3, (50,), generator=generator)
+    two = fit_calibration(scores.repeat(2, 1), y.repeat(2), torch.ones(100).double())
+    # Half a row of every class is added to the frequencies either way.
+    one = fit_calibration(scores, y, 2.0 * torch.ones(50).double())
+    assert one.log_slope == pytest.approx(two.log_slope, abs=1e-4)
+    assert one.share == pytest.approx(two.share, abs=1e-4)
+
+
+@pytest.mark.parametrize("n", [40, 300])
+def test_a_fitted_shape_promises_as_many_nats_less_as_it_has_parameters(n):
+    """Four, as Akaike's criterion has it for rows of the model's own kind."""
+    law, y, weight = drawn(growing, n=n)
+    shape, log_density = judge_noise_shape(law, y, weight, is_free=True)
+    lost = float(weight @ (shape.shaped(law).log_prob(y) - log_density))
+    assert 1.0 < lost < 8.0  # where little is known of the tails, less than four
+
+
+@pytest.mark.long
+def test_influence_is_that_of_refits():
+    """Of each row in turn, where noise grows with the level and the level of the noise is free."""
+    law, y, weight = drawn(growing, n=60)
+    weight[::7] = 2.0
+    judged = judge_noise_shape(law, y, weight, is_free=True)
+    expected = []
+    for row in range(60):
+        rest = torch.arange(60) != row
+        some = replace(law, loc=law.loc[:, rest], variance=law.variance[:, rest])
+        shape = judge_noise_shape(some, y[rest], weight[rest], is_free=True).shape
+        alone = replace(law, loc=law.loc[:, [row]], variance=law.variance[:, [row]])
+        expected.append(shape.shaped(alone).log_prob(y[[row]]))
+    expected = torch.cat(expected)
+    plain = judged.shape.shaped(law).log_prob(y)
+    promised = weight @ (plain - expected)
+    assert float(promised) > 1.0
+    assert abs(float(weight @ (judged.log_density - expected))) < 0.5 * float(promised)
