@@ -463,7 +463,7 @@ def _of_bagging(model: Any, X: Any) -> LawPredictive:
 
 def _of_skpro(model: Any, X: Any) -> Any:
     law = model.predict_proba(X)
-    if _is_of(law, "skbayes_sym.estimators.skpro", "NormalMixtures"):
+    if _is_of(law, "skbayes_sym.skpro", "NormalMixtures"):
         return LawPredictive([law.mixture])
     if _is_of(law, "skpro.distributions.normal", "Normal") and law.shape[1] == 1:
         return NormalPredictive(*(np.asarray(a)[:, 0] for a in (law.mean(), law.var() ** 0.5)))

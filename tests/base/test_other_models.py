@@ -136,7 +136,7 @@ def test_skpro_both_ways():
     from skpro.metrics import CRPS, LogLoss
     from skpro.regression.residual import ResidualDouble
 
-    from skbayes_sym.estimators.skpro import BayesianSkpro, NormalMixtures
+    from skbayes_sym.skpro import BayesianSkpro, NormalMixtures
 
     theirs = ResidualDouble(LinearRegression())
     with pytest.raises(NotFittedError, match="ResidualDouble"):

@@ -217,7 +217,7 @@ class BayesianSkpro(BaseProbaRegressor):
     >>> import pandas as pd
     >>> from sklearn.datasets import load_diabetes
     >>> from skbayes_sym import BayesianLinearRegressor
-    >>> from skbayes_sym.estimators.skpro import BayesianSkpro  # doctest: +SKIP
+    >>> from skbayes_sym.skpro import BayesianSkpro  # doctest: +SKIP
     >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
     >>> proba = BayesianSkpro(BayesianLinearRegressor()).fit(X, y.to_frame())  # doctest: +SKIP
     >>> proba.predict_proba(X[:2]).log_pdf(y.to_frame()[:2])  # doctest: +SKIP
