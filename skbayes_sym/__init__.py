@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from skbayes_sym.estimators.laplace.laplace import LaplaceClassifier, LaplaceRegressor
     from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
     from skbayes_sym.estimators.layerwise_vi import LayerwiseVIRegressor
-    from skbayes_sym.estimators.linear.linear_models import (
-        BayesianLinearClassifier,
-        BayesianLinearRegressor,
-    )
     from skbayes_sym.estimators.mcmc.mcmc import MCMCClassifier, MCMCRegressor
     from skbayes_sym.estimators.samplers import Chains, ModeWeights
     from skbayes_sym.estimators.stacking.stacks import (
@@ -53,6 +49,10 @@ if TYPE_CHECKING:
     from skbayes_sym.inspection.invariance_gap import invariance_gap
     from skbayes_sym.inspection.loss_barrier import loss_barrier
     from skbayes_sym.inspection.symmetry_removal import remove_symmetries
+    from skbayes_sym.linear.estimators import (
+        BayesianLinearClassifier,
+        BayesianLinearRegressor,
+    )
     from skbayes_sym.saving.files import load, save
 
 __all__ = [
@@ -79,7 +79,7 @@ _PLACES = {
     "estimators.laplace.laplace": ("LaplaceClassifier", "LaplaceRegressor"),
     "estimators.laplace.lila": ("LILAClassifier", "LILARegressor"),
     "estimators.layerwise_vi": ("LayerwiseVIRegressor",),
-    "estimators.linear.linear_models": ("BayesianLinearClassifier", "BayesianLinearRegressor"),
+    "linear.estimators": ("BayesianLinearClassifier", "BayesianLinearRegressor"),
     "estimators.mcmc.mcmc": ("MCMCClassifier", "MCMCRegressor"),
     "base.optimizers": (
         "Adam", "EvidenceAdam", "GaussNewton", "Updates", "VariationalAdam",

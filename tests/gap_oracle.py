@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.posteriors import MeanFieldGaussian
-from skbayes_sym.inference.linear.low_rank import LowRankGaussian
+from skbayes_sym.linear.low_rank import LowRankGaussian
 from skbayes_sym.symmetry import Orthogonal, SymmetryGroup
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 from skbayes_sym.symmetry.units import UnitGroup

@@ -14,7 +14,7 @@ def test_no_two_classes_share_a_name():
 def test_functions_entered_by_a_fit_are_counted():
     case = FITS["linear-gaussian"]
     walk = entered(*case)
-    assert "/estimators/linear/linear_models.py" in walk.files
+    assert "/linear/estimators.py" in walk.files
     assert any(name.endswith("RowEstimator.fit") for _, name in walk.functions)
     assert len(walk.files) <= len(walk.functions)
     assert 2 < walk.deepest < 30

@@ -13,7 +13,7 @@ from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.pipelines import fitted_attribute, innermost
 from skbayes_sym.base.posteriors import MatrixPosterior, MeanFieldGaussian
-from skbayes_sym.inference.linear.low_rank import LowRankGaussian
+from skbayes_sym.linear.low_rank import LowRankGaussian
 from skbayes_sym.numerics.arguments import seed_of, shown
 from skbayes_sym.numerics.random import Estimate, generator_from
 from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior

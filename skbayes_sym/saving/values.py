@@ -45,7 +45,7 @@ NOUNS = {
     "inference.laplace.laplace_posterior": "LaplacePosterior ModeMixture",
     "inference.gaussian_vi.hidden_layers": "MeanFieldHidden InducingHidden",
     "inference.gaussian_vi.layers": "Layerwise LayerwisePosterior",
-    "inference.linear.low_rank": "LowRankGaussian",
+    "linear.low_rank": "LowRankGaussian",
     "base.stacking_weights": "Calibration NoiseShape ShapedPredictor",
     "base.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
     "inference.sampling.annealing": "Annealing KroneckerPreconditioner LayerCurvature",

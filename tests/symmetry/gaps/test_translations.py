@@ -7,7 +7,7 @@ import pytest
 import torch
 from gap_oracle import correlated
 
-from skbayes_sym.inference.linear.low_rank import LowRankGaussian
+from skbayes_sym.linear.low_rank import LowRankGaussian
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.gaps.translations import TranslationGap

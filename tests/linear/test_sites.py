@@ -7,8 +7,8 @@ from cases import LaplaceNoise
 from scipy import optimize, stats
 from torch.testing import assert_close
 
-from skbayes_sym.inference.linear.hyperparameters import Learning, Range, Until, fit_sites
-from skbayes_sym.inference.linear.sites import (
+from skbayes_sym.linear.hyperparameters import Learning, Range, Until, fit_sites
+from skbayes_sym.linear.sites import (
     LinearData,
     Sites,
     converge,

@@ -12,9 +12,9 @@ from torch import Tensor
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_user
-from skbayes_sym.inference.linear.hyperparameters import Learning, Range
-from skbayes_sym.inference.linear.low_rank import LowRankGaussian
-from skbayes_sym.inference.linear.sites import LinearData
+from skbayes_sym.linear.hyperparameters import Learning, Range
+from skbayes_sym.linear.low_rank import LowRankGaussian
+from skbayes_sym.linear.sites import LinearData
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.random import spawn_seeds

@@ -22,9 +22,9 @@ from skbayes_sym.base.rows import (
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.training import Training
-from skbayes_sym.estimators.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
-from skbayes_sym.estimators.linear.site_inference import LinearFit, is_conjugate, scale_by_left_out
-from skbayes_sym.inference.linear.linear_predictor import LinearPredictor
+from skbayes_sym.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
+from skbayes_sym.linear.fit import LinearFit, is_conjugate, scale_by_left_out
+from skbayes_sym.linear.predict import LinearPredictor
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.likelihood import Likelihood

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from skbayes_sym.base.noise_levels import at_levels, draw_levels
 from skbayes_sym.base.predictor import BasePredictor
-from skbayes_sym.inference.linear.low_rank import LowRankGaussian
+from skbayes_sym.linear.low_rank import LowRankGaussian
 from skbayes_sym.models.likelihoods.likelihood import N_NODES, Likelihood, SiteLikelihood
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
 from skbayes_sym.numerics.gaussian import gauss_hermite

@@ -6,11 +6,11 @@ import torch
 from scipy import stats
 
 from skbayes_sym import BayesianLinearRegressor
-from skbayes_sym.estimators.linear import site_inference as method
-from skbayes_sym.inference.linear import low_rank
-from skbayes_sym.inference.linear.conjugate import Statistics, learn
-from skbayes_sym.inference.linear.hyperparameters import Learning, Range
-from skbayes_sym.inference.linear.low_rank import LowRankGaussian
+from skbayes_sym.linear import fit as method
+from skbayes_sym.linear import low_rank
+from skbayes_sym.linear.conjugate import Statistics, learn
+from skbayes_sym.linear.hyperparameters import Learning, Range
+from skbayes_sym.linear.low_rank import LowRankGaussian
 
 LOG_V, LOG_S = -0.7, 0.2
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.linear.sites import (
+from skbayes_sym.linear.sites import (
     LinearData,
     Sites,
     SiteState,
@@ -144,7 +144,7 @@ def fit_sites(
 ) -> SitesFit:  # fmt: skip
     """Site updates, and hyperparameters between them once the sites have settled.
 
-    ``sites``: starting point, see `skbayes_sym.inference.linear.sites.first_sites`. Raises
+    ``sites``: starting point, see `skbayes_sym.linear.sites.first_sites`. Raises
     DivergenceError if the starting point has no finite ELBO.
     """
     hyper = np.array([log_prior_variance, *likelihood.params.tolist()])

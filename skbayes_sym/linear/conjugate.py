@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.linear.hyperparameters import Learning, Range
+from skbayes_sym.linear.hyperparameters import Learning, Range
 from skbayes_sym.numerics.optimise import lbfgs, root
 
 Floats = npt.NDArray[np.float64]

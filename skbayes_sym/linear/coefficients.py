@@ -16,8 +16,8 @@ from skbayes_sym.base.requirements import ONE_OUTPUT, Fitted, require_kind
 from skbayes_sym.base.rows import Array, Rows, Scaling, column_scaling, is_standardized
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.training import Training
-from skbayes_sym.estimators.linear.site_inference import SiteInference
-from skbayes_sym.inference.linear.linear_predictor import LinearPredictor
+from skbayes_sym.linear.fit import SiteInference
+from skbayes_sym.linear.predict import LinearPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP

@@ -15,7 +15,14 @@ from skbayes_sym.base.requirements import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Need
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_user
-from skbayes_sym.estimators.linear.design import (
+from skbayes_sym.inference.laplace.labels_predictive import (
+    VARIANCE_SCALES,
+    left_out_losses,
+    without_itself,
+)
+from skbayes_sym.inference.laplace.search.evidence_problem import LinearisedOutputs, Terms
+from skbayes_sym.linear.conjugate import Scales, Statistics, learn
+from skbayes_sym.linear.design import (
     Design,
     best_constant,
     coefficients,
@@ -23,15 +30,8 @@ from skbayes_sym.estimators.linear.design import (
     start_of,
     warn_of_ends,
 )
-from skbayes_sym.inference.laplace.labels_predictive import (
-    VARIANCE_SCALES,
-    left_out_losses,
-    without_itself,
-)
-from skbayes_sym.inference.laplace.search.evidence_problem import LinearisedOutputs, Terms
-from skbayes_sym.inference.linear.conjugate import Scales, Statistics, learn
-from skbayes_sym.inference.linear.hyperparameters import Range, Until, fit_sites
-from skbayes_sym.inference.linear.sites import (
+from skbayes_sym.linear.hyperparameters import Range, Until, fit_sites
+from skbayes_sym.linear.sites import (
     LinearData,
     SiteState,
     converge,
