@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         DeepEnsembleRegressor,
     )
     from skbayes_sym.estimators.factorization.matrix_factorization import SymVIMatrixFactorization
-    from skbayes_sym.estimators.laplace.laplace import LaplaceClassifier, LaplaceRegressor
     from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
     from skbayes_sym.estimators.layerwise_vi import LayerwiseVIRegressor
     from skbayes_sym.estimators.mcmc.mcmc import MCMCClassifier, MCMCRegressor
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from skbayes_sym.inspection.invariance_gap import invariance_gap
     from skbayes_sym.inspection.loss_barrier import loss_barrier
     from skbayes_sym.inspection.symmetry_removal import remove_symmetries
+    from skbayes_sym.laplace.estimators import LaplaceClassifier, LaplaceRegressor
     from skbayes_sym.linear.estimators import (
         BayesianLinearClassifier,
         BayesianLinearRegressor,
@@ -76,7 +76,7 @@ _PLACES = {
     "estimators.bayesian_mlp.pools": ("BayesianMLPClassifier", "BayesianMLPRegressor"),
     "estimators.ensemble.ensembles": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
     "estimators.factorization.matrix_factorization": ("SymVIMatrixFactorization",),
-    "estimators.laplace.laplace": ("LaplaceClassifier", "LaplaceRegressor"),
+    "laplace.estimators": ("LaplaceClassifier", "LaplaceRegressor"),
     "estimators.laplace.lila": ("LILAClassifier", "LILARegressor"),
     "estimators.layerwise_vi": ("LayerwiseVIRegressor",),
     "linear.estimators": ("BayesianLinearClassifier", "BayesianLinearRegressor"),

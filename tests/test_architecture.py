@@ -108,7 +108,7 @@ ADDED: dict[str, tuple[str, set[str]]] = {
             STRINGS,
         },
     ),
-    "network": ("models.networks.convolutional", {"estimators/laplace/common.py"}),
+    "network": ("models.networks.convolutional", {"laplace/base.py"}),
     "gap": ("symmetry.gaps.translations", {"inspection/invariance_gap.py"}),
     "estimator": ("estimators.layerwise_vi", set()),
     "estimator of the first edition": ("estimators.vi.symmetrized_vi", set()),

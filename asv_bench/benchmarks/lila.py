@@ -10,16 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.laplace.curvature import Directions, Kronecker
-from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
-from skbayes_sym.inference.laplace.online_training import (
+from skbayes_sym.laplace.curvature import Directions, Kronecker
+from skbayes_sym.laplace.evidence import AveragedNetwork, LaplaceEvidence
+from skbayes_sym.laplace.map import MapObjective
+from skbayes_sym.laplace.online_training import (
     HyperAscent,
     HyperRates,
     JointDensity,
     OnlineEvidence,
     recorded_steps,
 )
-from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.models.augmentations.images import Affine
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.model import Batches, Data

@@ -26,7 +26,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import GaussNewton, LaplaceRegressor
-from skbayes_sym.inference.laplace.laplace_posterior import ModeMixture
+from skbayes_sym.laplace.posterior import ModeMixture
 from skbayes_sym.numerics.random import mean_and_error
 from skbayes_sym.symmetry.gaps.monte_carlo_gap import DrawnGap
 

@@ -15,12 +15,12 @@ from skbayes_sym.base.requirements import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Need
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_user
-from skbayes_sym.inference.laplace.labels_predictive import (
+from skbayes_sym.laplace.class_predictive import (
     VARIANCE_SCALES,
     left_out_losses,
     without_itself,
 )
-from skbayes_sym.inference.laplace.search.evidence_problem import LinearisedOutputs, Terms
+from skbayes_sym.laplace.evidence_problem import LinearisedOutputs, Terms
 from skbayes_sym.linear.conjugate import Scales, Statistics, learn
 from skbayes_sym.linear.design import (
     Design,

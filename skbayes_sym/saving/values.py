@@ -40,9 +40,9 @@ NOUNS = {
         "CalibratedPredictor CountsPredictor OfEstimator OfGiven OfTrees StackPart Trees"
     ),
     "inference.gaussian_process": "GaussianProcess",
-    "inference.laplace.curvature": "LayerSpectrum KroneckerPrecision FullPrecision",
-    "inference.laplace.labels_predictive": "RefittedMembers",
-    "inference.laplace.laplace_posterior": "LaplacePosterior ModeMixture",
+    "laplace.curvature": "LayerSpectrum KroneckerPrecision FullPrecision",
+    "laplace.class_predictive": "RefittedMembers",
+    "laplace.posterior": "LaplacePosterior ModeMixture",
     "inference.gaussian_vi.hidden_layers": "MeanFieldHidden InducingHidden",
     "inference.gaussian_vi.layers": "Layerwise LayerwisePosterior",
     "linear.low_rank": "LowRankGaussian",

@@ -19,7 +19,7 @@ import skbayes_sym
 from skbayes_sym.base.estimator import RowEstimator
 from skbayes_sym.estimators.bayesian_mlp import pool
 from skbayes_sym.estimators.vi import mean_field_training as vi_method
-from skbayes_sym.inference.laplace.search import beginnings
+from skbayes_sym.laplace import initialization as beginnings
 
 _PACKAGE = str(Path(skbayes_sym.__file__).parent)
 

@@ -15,8 +15,8 @@ from skbayes_sym.base.log_density import (
     RoughGradients,
     gradient_of,
 )
-from skbayes_sym.inference.map import MapObjective
 from skbayes_sym.inference.sampling.kernels import HMC, DiagonalPreconditioner, initial_state
+from skbayes_sym.laplace.map import MapObjective
 from skbayes_sym.models import ARD, MLP, GaussianPrior, LayerScales
 from skbayes_sym.models.model import Data
 

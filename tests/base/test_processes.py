@@ -11,8 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym import BayesianMLPClassifier, LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.base.optimizers import GaussNewton
 from skbayes_sym.base.progress import Run
-from skbayes_sym.inference.laplace.search.evidence_problem import NumbersEvidence
-from skbayes_sym.inference.laplace.search.mode_search import EvidenceSearch, starting_points
+from skbayes_sym.laplace.evidence_problem import NumbersEvidence
+from skbayes_sym.laplace.mode_finding import EvidenceSearch, starting_points
 from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
 

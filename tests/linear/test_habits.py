@@ -12,7 +12,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import BayesianLinearClassifier, BayesianLinearRegressor
-from skbayes_sym.inference.laplace.labels_predictive import VARIANCE_SCALES
+from skbayes_sym.laplace.class_predictive import VARIANCE_SCALES
 from skbayes_sym.linear import fit as method
 from skbayes_sym.models import Bernoulli
 from skbayes_sym.models.likelihoods.likelihood import ExpectedLogProb

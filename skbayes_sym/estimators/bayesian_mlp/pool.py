@@ -31,11 +31,11 @@ from skbayes_sym.base.stacking_weights import (
 )
 from skbayes_sym.base.training import Training
 from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
-from skbayes_sym.estimators.laplace.effort import ModesEffort, work
-from skbayes_sym.estimators.laplace.evidence_method import EvidenceLaplace, EvidenceLaplaceLabels
-from skbayes_sym.inference.laplace.search.beginnings import noise_share
-from skbayes_sym.inference.laplace.search.mode_search import FoundModes
-from skbayes_sym.inference.map import chosen_rows
+from skbayes_sym.laplace.defaults import ModesEffort, work
+from skbayes_sym.laplace.gauss_newton_laplace import EvidenceLaplace, EvidenceLaplaceLabels
+from skbayes_sym.laplace.initialization import noise_share
+from skbayes_sym.laplace.map import chosen_rows
+from skbayes_sym.laplace.mode_finding import FoundModes
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP, RELU

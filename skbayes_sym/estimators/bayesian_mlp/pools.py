@@ -31,17 +31,17 @@ from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.stacking_weights import NoiseShape, PooledPredictor, ShapedPredictor
 from skbayes_sym.base.training import Training
 from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Numbers
-from skbayes_sym.estimators.laplace.common import REGRESSOR_CONSTRAINTS
-from skbayes_sym.estimators.laplace.effort import ModesEffort
-from skbayes_sym.estimators.laplace.evidence_method import FLAT, STEEP
-from skbayes_sym.inference.laplace.labels_predictive import RefittedMembers
-from skbayes_sym.inference.laplace.laplace_posterior import LinearisedModes, ModeMixture
-from skbayes_sym.inference.laplace.predictors import (
+from skbayes_sym.laplace.base import REGRESSOR_CONSTRAINTS
+from skbayes_sym.laplace.class_predictive import RefittedMembers
+from skbayes_sym.laplace.defaults import ModesEffort
+from skbayes_sym.laplace.gauss_newton_laplace import FLAT, STEEP
+from skbayes_sym.laplace.mode_finding import FoundModes
+from skbayes_sym.laplace.posterior import LinearisedModes, ModeMixture
+from skbayes_sym.laplace.predict import (
     LabelsPredictor,
     ModesPredictor,
     RefittedPredictor,
 )
-from skbayes_sym.inference.laplace.search.mode_search import FoundModes
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian

@@ -26,9 +26,9 @@ from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.weighted_draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
-from skbayes_sym.inference.laplace.labels_predictive import RefittedMembers
-from skbayes_sym.inference.laplace.predictors import RefittedPredictor
-from skbayes_sym.inference.map import NoiseNodes, noise_nodes
+from skbayes_sym.laplace.class_predictive import RefittedMembers
+from skbayes_sym.laplace.map import NoiseNodes, noise_nodes
+from skbayes_sym.laplace.predict import RefittedPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic, StudentT
 from skbayes_sym.models.networks.network import Network

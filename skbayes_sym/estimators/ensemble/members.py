@@ -27,7 +27,7 @@ from skbayes_sym.base.requirements import (
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, rows_per_step
 from skbayes_sym.base.warnings import warn_unless_converged
-from skbayes_sym.inference.laplace.labels_predictive import (
+from skbayes_sym.laplace.class_predictive import (
     LeftOut,
     RefittedMember,
     RefittedMembers,
@@ -36,7 +36,7 @@ from skbayes_sym.inference.laplace.labels_predictive import (
     widest_within_error,
     without_itself,
 )
-from skbayes_sym.inference.map import (
+from skbayes_sym.laplace.map import (
     MapObjective,
     MinibatchDensity,
     ScaledModes,

@@ -13,7 +13,8 @@ from skbayes_sym.base.requirements import require_members
 from skbayes_sym.base.rows import Rows, Scaling, is_standardized
 from skbayes_sym.base.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.base.shared_docstrings import in_full
-from skbayes_sym.estimators.laplace.common import (
+from skbayes_sym.laplace.adam_laplace import AdamEffort, Laplace
+from skbayes_sym.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
     NAMES,
@@ -24,7 +25,7 @@ from skbayes_sym.estimators.laplace.common import (
     layer_prior,
     recording,
 )
-from skbayes_sym.estimators.laplace.families import (
+from skbayes_sym.laplace.invariance_parameters import (
     EVALUATION_SAMPLES,
     Families,
     Transformations,
@@ -33,7 +34,6 @@ from skbayes_sym.estimators.laplace.families import (
     image_shape,
     warn_of_nothing_to_learn,
 )
-from skbayes_sym.estimators.laplace.online import AdamEffort, Laplace
 from skbayes_sym.models.augmentations.augmentation import OBJECTIVES, ImageShape, TransformObjective
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.network import Network

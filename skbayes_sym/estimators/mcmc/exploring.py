@@ -31,12 +31,6 @@ from skbayes_sym.base.requirements import (
 )
 from skbayes_sym.base.rows import Array
 from skbayes_sym.estimators.mcmc.setting import SamplingEffort, SamplingSetting
-from skbayes_sym.inference.laplace_starts import (
-    Starts,
-    best_starts,
-    labels_starts,
-    regression_starts,
-)
 from skbayes_sym.inference.sampling.annealing import (
     Annealing,
     Approach,
@@ -56,6 +50,12 @@ from skbayes_sym.inference.sampling.warmup import (
     FixedPreconditioner,
     PooledDiagonal,
     PreconditionerAdaptation,
+)
+from skbayes_sym.laplace.starting_points import (
+    Starts,
+    best_starts,
+    labels_starts,
+    regression_starts,
 )
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.network import Network

@@ -24,7 +24,6 @@ from skbayes_sym.base.sample_weights import fit_with_weights, weight_support
 from skbayes_sym.base.stacking_weights import left_out
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.estimators.bayesian_mlp.pools import BayesianMLPClassifier, BayesianMLPRegressor
-from skbayes_sym.estimators.laplace.effort import ModesEffort
 from skbayes_sym.estimators.stacking.parts import (
     CountsPredictor,
     OfEstimator,
@@ -34,6 +33,7 @@ from skbayes_sym.estimators.stacking.parts import (
     Trees,
 )
 from skbayes_sym.inference.gaussian_process import ProcessEffort, fit_process
+from skbayes_sym.laplace.defaults import ModesEffort
 from skbayes_sym.linear.estimators import BayesianLinearRegressor
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH

@@ -43,7 +43,7 @@ from skbayes_sym.inference.gaussian_vi.mean_field import (
     drawn_log_likelihood,
     expected_log_likelihood,
 )
-from skbayes_sym.inference.laplace_starts import labels_starts, regression_starts
+from skbayes_sym.laplace.starting_points import labels_starts, regression_starts
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network

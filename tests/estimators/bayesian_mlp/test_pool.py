@@ -26,7 +26,7 @@ from skbayes_sym.estimators.bayesian_mlp import pool as pool_module
 from skbayes_sym.estimators.bayesian_mlp import pools as estimator
 from skbayes_sym.estimators.bayesian_mlp.pool import Weights
 from skbayes_sym.estimators.ensemble.members import Refitting
-from skbayes_sym.estimators.laplace.effort import ModesEffort
+from skbayes_sym.laplace.defaults import ModesEffort
 from skbayes_sym.models import Gaussian
 
 X = np.random.default_rng(4).standard_normal((80, 10))

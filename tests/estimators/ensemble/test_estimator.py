@@ -18,8 +18,8 @@ from skbayes_sym import Adam, DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.estimators.ensemble import ensembles
 from skbayes_sym.estimators.ensemble import members as method
-from skbayes_sym.inference import map as maps
-from skbayes_sym.inference.laplace.labels_predictive import refit
+from skbayes_sym.laplace import map as maps
+from skbayes_sym.laplace.class_predictive import refit
 from skbayes_sym.models import ARD, HalfNormal, LayerScales, StudentT
 from skbayes_sym.models.model import Data
 from skbayes_sym.numerics import runtime as machine

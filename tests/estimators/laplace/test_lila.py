@@ -83,8 +83,8 @@ def test_toy_rotation_is_found(seed, hyper):
 
 def full_evidence(fitted, X, y):
     """Laplace evidence of a fitted model with the full Gauss-Newton matrix."""
-    from skbayes_sym.inference.laplace.curvature import Directions, Full
-    from skbayes_sym.inference.laplace.marginal_likelihood import AveragedNetwork, LaplaceEvidence
+    from skbayes_sym.laplace.curvature import Directions, Full
+    from skbayes_sym.laplace.evidence import AveragedNetwork, LaplaceEvidence
     from skbayes_sym.models.likelihoods.categorical import Categorical
     from skbayes_sym.models.model import Data
 

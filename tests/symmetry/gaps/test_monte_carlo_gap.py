@@ -6,7 +6,7 @@ import torch
 
 from skbayes_sym import LaplaceRegressor
 from skbayes_sym.base.optimizers import GaussNewton
-from skbayes_sym.inference.laplace.laplace_posterior import ModeMixture
+from skbayes_sym.laplace.posterior import ModeMixture
 from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 from skbayes_sym.symmetry.gaps.monte_carlo_gap import (

@@ -1,0 +1,246 @@
+r"""The Laplace evidence of an averaged network, and its gradient in minibatches.
+
+.. math::
+
+    \log Z = \sum_n w_n \log p(y_n \mid \hat f_n) - \tfrac12 \sum_l \delta_l |\theta_l|^2
+             + \tfrac12 \sum_l P_l \log\delta_l - \tfrac12 \log\det(H + \Delta)
+
+at a mode theta (the factors of 2 pi cancel between prior and posterior). H depends on the
+half-widths eta and on the likelihood's own parameters through sums over data, so that with the
+preconditioner P = d log det / dF held fixed,
+
+.. math:: \nabla \log Z = \sum_{\text{batches}} \nabla\Big[\sum_n w_n \log p(y_n \mid \hat f_n)
+          - \tfrac12 \langle P, F_{\text{batch}} \rangle\Big]
+
+(Immer et al. 2022, eqs. 16 and 22-23; their Algorithm 1 lacks the mean in line 16 and the factor
+-1/2 in line 19). One pass over the data makes F and P, a second one the gradient; memory is that of
+one batch. Both passes draw the same noise from the same seed, which makes the gradient exactly
+that of the evidence computed in one piece.
+
+With S transformed inputs a row the evidence is, on average, a lower bound of its value for S to
+infinity (Jensen, as far as the likelihood goes): compare models at equal, large S.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skbayes_sym.laplace.curvature import (
+    AveragedJacobian,
+    Directions,
+    Factors,
+    Precision,
+    Structure,
+)
+from skbayes_sym.models.augmentations.augmentation import Augmentation, stratified_noise
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.model import Data
+from skbayes_sym.models.networks.network import Recording, RecordingNetwork, WeightLayer
+from skbayes_sym.numerics.layout import ParamLayout
+from skbayes_sym.numerics.random import generator_from
+
+
+@dataclass(frozen=True, eq=False)
+class AveragedNetwork:
+    """A network averaged over S random transformations of its input.
+
+    ``n_last``: how many of the last weight layers the Laplace approximation covers; all by default.
+    The evidence is then that of these layers given the features of the others.
+    """
+
+    network: RecordingNetwork
+    augmentation: Augmentation
+    likelihood: Likelihood  # at its starting parameters
+    n_samples: int  # S
+    n_last: int | None = None
+
+    @property
+    def layers(self) -> Sequence[WeightLayer]:
+        """The weight layers that the Laplace approximation covers."""
+        layers = self.network.weight_layers
+        return layers if self.n_last is None else layers[len(layers) - self.n_last :]
+
+    @property
+    def n_half_widths(self) -> int:
+        """Number of entries of eta: 0 without transformations."""
+        return self.augmentation.half_width.n_params
+
+    @cached_property
+    def hyper(self) -> ParamLayout:
+        """Places of the hyperparameters in one flat vector."""
+        return ParamLayout({
+            "eta": (self.n_half_widths,),
+            "likelihood": (self.likelihood.n_params,),
+            "log_precision": (len(self.layers),),
+        })  # fmt: skip
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """Layer (L for none) of every entry of ``theta``, (P,) int64."""
+        layout = self.network.layout
+        owner = torch.full((layout.n_params,), len(self.layers))
+        for i, layer in enumerate(self.layers):
+            for name in (layer.weight, layer.bias):
+                if name is not None:
+                    owner[layout.slices[name]] = i
+        return owner
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Number of parameters of every layer, (L,)."""
+        return torch.bincount(self.owner, minlength=len(self.layers) + 1)[: len(self.layers)]
+
+    def layer_norms(self, theta: Tensor) -> Tensor:
+        """Squared norm of every layer's parameters, (L,) float64."""
+        total = torch.zeros(len(self.layers) + 1, dtype=torch.float64, device=theta.device)
+        owner = self.owner.to(theta.device)
+        return total.index_add_(0, owner, theta.detach().double().square())[:-1]
+
+    def noise(self, n_rows: int, like: Tensor, generator: torch.Generator) -> Tensor:
+        """Noise of ``n_rows`` rows, (n_rows, S, k)."""
+        k = self.augmentation.half_width.n_noise
+        return stratified_noise(n_rows, self.n_samples, k, generator=generator, like=like)
+
+    def record(
+        self, theta: Tensor, eta: Tensor, x: Tensor, noise: Tensor
+    ) -> tuple[Recording, Tensor]:
+        """Recorded pass of N * S inputs, and the averaged outputs (N, O)."""
+        recording = self.network.record(theta, self._transformed(x, eta, noise))
+        return recording, recording.outputs.unflatten(0, (-1, self.n_samples)).mean(1)
+
+    def forward(self, theta: Tensor, eta: Tensor, x: Tensor, noise: Tensor) -> Tensor:
+        """The averaged outputs (N, O)."""
+        outputs = self.network.forward(theta, self._transformed(x, eta, noise))
+        return outputs.unflatten(0, (-1, self.n_samples)).mean(1)
+
+    def _transformed(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:
+        inputs = self.augmentation.transform(x, eta, noise).flatten(0, 1)
+        return inputs.reshape(-1, *self.network.input_shape)
+
+
+class EvidenceParts(NamedTuple):
+    """Terms of the Laplace log evidence, nats."""
+
+    log_likelihood: float
+    log_prior: float  # quadratic and normaliser
+    log_det: float  # of the posterior precision
+
+    @property
+    def value(self) -> float:
+        return self.log_likelihood + self.log_prior - 0.5 * self.log_det
+
+
+class Seen(NamedTuple):
+    """A minibatch's log likelihood, and what its factors are made of."""
+
+    log_likelihood: Tensor
+    jacobian: AveragedJacobian
+
+
+class Pass(NamedTuple):
+    """Sums over rows of one look at all data."""
+
+    log_likelihood: Tensor
+    factors: Factors
+
+
+@dataclass(frozen=True, eq=False)
+class LaplaceEvidence:
+    """The Laplace evidence of an averaged network on data, in minibatches."""
+
+    model: AveragedNetwork
+    data: Data
+    structure: Structure  # what of the curvature is kept
+    directions: Directions  # how the likelihood's curvature is taken
+    batch_size: int  # rows at a time; decides the memory and nothing else
+
+    def _batches(self) -> Iterator[Data]:
+        for start in range(0, len(self.data.x), self.batch_size):
+            yield Data(*(t[start : start + self.batch_size] for t in self.data))
+
+    def see(
+        self, theta: Tensor, hyper: Tensor, batch: Data, generator: torch.Generator, *,
+        create_graph: bool = False,
+    ) -> Seen:  # fmt: skip
+        """A forward pass of a minibatch, differentiable in ``hyper`` if asked for."""
+        h = self.model.hyper.unflatten(hyper)
+        noise = self.model.noise(len(batch.x), batch.x, generator)
+        made = self.model.record(theta, h["eta"], batch.x, noise)
+        return self.seen(*made, h["likelihood"], batch, generator, create_graph=create_graph)
+
+    def seen(
+        self, recording: Recording, averaged: Tensor, lik_params: Tensor, batch: Data,
+        generator: torch.Generator, *, create_graph: bool = False,
+    ) -> Seen:  # fmt: skip
+        """The same from a pass already made; ``lik_params`` are the likelihood's parameters."""
+        likelihood = self.model.likelihood.to(averaged).at(lik_params)
+        log_lik = (batch.weight * likelihood.log_prob(averaged, batch.y)).sum()
+        outputs = averaged if create_graph else averaged.detach()
+        directions = self.directions.columns(likelihood, outputs, batch.y, generator=generator)
+        jacobian = AveragedJacobian(
+            recording, self.model.layers, self.model.n_samples, averaged, directions, create_graph
+        )  # fmt: skip
+        return Seen(log_lik, jacobian)
+
+    def surrogate(self, seen: Seen, weight: Tensor, preconditioners: Factors) -> Tensor:
+        """A minibatch's part of what has the evidence's gradient (its value means nothing)."""
+        return seen.log_likelihood - 0.5 * self.structure.inner(
+            seen.jacobian, weight, preconditioners
+        )
+
+    def one_pass(self, theta: Tensor, hyper: Tensor, seed: int) -> Pass:
+        """Log likelihood and factors of all data."""
+        generator = generator_from(seed, theta.device)
+        log_lik = theta.new_zeros((), dtype=torch.float64)
+        total: Factors = []
+        for batch in self._batches():
+            with torch.enable_grad():  # of the outputs in the pre-activations only
+                seen = self.see(theta, hyper, batch, generator)
+            log_lik += seen.log_likelihood.detach()
+            total = add_factors(total, self.structure.factors(seen.jacobian, batch.weight))
+        return Pass(log_lik, total)
+
+    def gradient(self, theta: Tensor, hyper: Tensor, seed: int, precision: Precision) -> Tensor:
+        """Gradient of the evidence in eta and the likelihood's parameters; 0 for the precisions.
+
+        Exactly the evidence's if ``precision`` is that of `one_pass` with the same seed.
+        """
+        generator = generator_from(seed, theta.device)
+        preconditioners = precision.preconditioners()
+        total = torch.zeros_like(hyper)
+        for batch in self._batches():
+            leaf = hyper.detach().clone().requires_grad_()
+            with torch.enable_grad():
+                seen = self.see(theta, leaf, batch, generator, create_graph=True)
+                value = self.surrogate(seen, batch.weight, preconditioners)
+                total += torch.autograd.grad(value, leaf)[0]
+        return total
+
+    def precision(self, factors: Factors, hyper: Tensor) -> Precision:
+        """The posterior's precision of the sum of factors."""
+        prior = self.model.hyper.unflatten(hyper)["log_precision"].double().exp()
+        return self.structure.precision(factors, float(self.data.weight.double().sum()), prior)
+
+    def evidence(
+        self, theta: Tensor, hyper: Tensor, log_likelihood: Tensor, precision: Precision
+    ) -> tuple[EvidenceParts, Tensor]:
+        """Log evidence, and its derivative (L,) in the log prior precisions, in closed form."""
+        log_precision = self.model.hyper.unflatten(hyper)["log_precision"].double()
+        prior = log_precision.exp()
+        sizes, norms = self.model.sizes.to(prior), self.model.layer_norms(theta)
+        log_prior = 0.5 * (sizes * log_precision - prior * norms).sum()
+        slope = 0.5 * (sizes - prior * (norms + precision.slopes()))
+        log_det = float(precision.log_det())
+        terms = EvidenceParts(float(log_likelihood), float(log_prior), log_det)
+        return terms, slope
+
+
+def add_factors(total: Factors, part: Factors, scale: float = 1.0) -> Factors:
+    """Running sum of factors; the first part starts it."""
+    if not total:
+        return [scale * f.detach() for f in part]
+    return [t.add_(f.detach(), alpha=scale) for t, f in zip(total, part, strict=True)]
