@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         DeepEnsembleRegressor,
     )
     from skbayes_sym.estimators.factorization.matrix_factorization import SymVIMatrixFactorization
-    from skbayes_sym.estimators.laplace.lila import LILAClassifier, LILARegressor
     from skbayes_sym.estimators.layerwise_vi import LayerwiseVIRegressor
     from skbayes_sym.estimators.mcmc.mcmc import MCMCClassifier, MCMCRegressor
     from skbayes_sym.estimators.samplers import Chains, ModeWeights
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from skbayes_sym.inspection.loss_barrier import loss_barrier
     from skbayes_sym.inspection.symmetry_removal import remove_symmetries
     from skbayes_sym.laplace.estimators import LaplaceClassifier, LaplaceRegressor
+    from skbayes_sym.lila.estimators import LILAClassifier, LILARegressor
     from skbayes_sym.linear.estimators import (
         BayesianLinearClassifier,
         BayesianLinearRegressor,
@@ -77,7 +77,7 @@ _PLACES = {
     "estimators.ensemble.ensembles": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
     "estimators.factorization.matrix_factorization": ("SymVIMatrixFactorization",),
     "laplace.estimators": ("LaplaceClassifier", "LaplaceRegressor"),
-    "estimators.laplace.lila": ("LILAClassifier", "LILARegressor"),
+    "lila.estimators": ("LILAClassifier", "LILARegressor"),
     "estimators.layerwise_vi": ("LayerwiseVIRegressor",),
     "linear.estimators": ("BayesianLinearClassifier", "BayesianLinearRegressor"),
     "estimators.mcmc.mcmc": ("MCMCClassifier", "MCMCRegressor"),

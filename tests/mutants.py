@@ -268,7 +268,7 @@ MUTANTS = [
         ("place[fold < i]", "place[fold != i]")),
     Mutant("inspection/invariance.py", "if not len(self.half_widths)", "if False"),
     Mutant("inspection/symmetry.py", "not isinstance(color_by, str) or color_by", "color_by"),
-    *planted("laplace/invariance_parameters.py", "estimators/laplace/test_lila.py",
+    *planted("laplace/invariance_parameters.py", "lila/test_estimators.py",
         ("np.array(self.augmentation.displacement)", "displacement")),
     *planted("saving/values.py", "saving/test_damage.py",
         ('self._arrays.pop(e["name"])', 'self._arrays[e["name"]]'),
@@ -487,7 +487,7 @@ MUTANTS = [
         ("return self.noise_std.scale if", "return 1.0 if")),
     *planted("laplace/adam_laplace.py", "base/test_defaults.py",
         ("if self._starts_narrow(model.likelihood):", "if False:")),
-    *planted("estimators/laplace/lila.py", "base/test_defaults.py",
+    *planted("lila/estimators.py", "base/test_defaults.py",
         ('GivenPrior = "learn"', "GivenPrior = 3.0")),
 ]  # fmt: skip
 
