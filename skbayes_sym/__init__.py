@@ -29,17 +29,11 @@ if TYPE_CHECKING:
         DeepEnsembleRegressor,
     )
     from skbayes_sym.estimators.factorization.matrix_factorization import SymVIMatrixFactorization
-    from skbayes_sym.estimators.layerwise_vi import LayerwiseVIRegressor
     from skbayes_sym.estimators.mcmc.mcmc import MCMCClassifier, MCMCRegressor
     from skbayes_sym.estimators.samplers import Chains, ModeWeights
     from skbayes_sym.estimators.stacking.stacks import (
         PredictiveStackingClassifier,
         PredictiveStackingRegressor,
-    )
-    from skbayes_sym.estimators.vi.gaps import Symmetrized
-    from skbayes_sym.estimators.vi.symmetrized_vi import (
-        SymmetrizedVIClassifier,
-        SymmetrizedVIRegressor,
     )
     from skbayes_sym.inference.sampling.annealing import Annealing
     from skbayes_sym.inference.sampling.chain_count import n_chains_required
@@ -54,6 +48,12 @@ if TYPE_CHECKING:
         BayesianLinearRegressor,
     )
     from skbayes_sym.saving.files import load, save
+    from skbayes_sym.variational.estimators import (
+        SymmetrizedVIClassifier,
+        SymmetrizedVIRegressor,
+    )
+    from skbayes_sym.variational.gaps import Symmetrized
+    from skbayes_sym.variational.layerwise import LayerwiseVIRegressor
 
 __all__ = [
     "HMC", "Adam", "Annealing", "BayesianLinearClassifier", "BayesianLinearRegressor",
@@ -78,7 +78,7 @@ _PLACES = {
     "estimators.factorization.matrix_factorization": ("SymVIMatrixFactorization",),
     "laplace.estimators": ("LaplaceClassifier", "LaplaceRegressor"),
     "lila.estimators": ("LILAClassifier", "LILARegressor"),
-    "estimators.layerwise_vi": ("LayerwiseVIRegressor",),
+    "variational.layerwise": ("LayerwiseVIRegressor",),
     "linear.estimators": ("BayesianLinearClassifier", "BayesianLinearRegressor"),
     "estimators.mcmc.mcmc": ("MCMCClassifier", "MCMCRegressor"),
     "base.optimizers": (
@@ -89,8 +89,8 @@ _PLACES = {
     "estimators.stacking.stacks": (
         "PredictiveStackingClassifier", "PredictiveStackingRegressor",
     ),
-    "estimators.vi.symmetrized_vi": ("SymmetrizedVIClassifier", "SymmetrizedVIRegressor"),
-    "estimators.vi.gaps": ("Symmetrized",),
+    "variational.estimators": ("SymmetrizedVIClassifier", "SymmetrizedVIRegressor"),
+    "variational.gaps": ("Symmetrized",),
     "inference.sampling.annealing": ("Annealing",),
     "inference.sampling.chain_count": ("n_chains_required",),
     "inference.sampling.kernels": ("HMC",),

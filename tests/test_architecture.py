@@ -110,8 +110,8 @@ ADDED: dict[str, tuple[str, set[str]]] = {
     ),
     "network": ("models.networks.convolutional", {"laplace/base.py"}),
     "gap": ("symmetry.gaps.translations", {"inspection/invariance_gap.py"}),
-    "estimator": ("estimators.layerwise_vi", set()),
-    "estimator of the first edition": ("estimators.vi.symmetrized_vi", set()),
+    "estimator": ("variational.layerwise", set()),
+    "estimator of the first edition": ("variational.estimators", set()),
 }
 
 

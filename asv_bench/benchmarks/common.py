@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.gaussian_vi.elbo import GatedGap, GaussianNetwork, SymmetrizedElbo, pack
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
@@ -15,6 +14,7 @@ from skbayes_sym.models.networks.mlp import MLP, RELU
 from skbayes_sym.models.priors import GaussianPrior
 from skbayes_sym.numerics.optimise import ParamGroup, minimise
 from skbayes_sym.symmetry.gaps.unit_gap import PermanentEstimate, Soules, UnitGap
+from skbayes_sym.variational.elbo import GatedGap, GaussianNetwork, SymmetrizedElbo, pack
 
 DEVICES = ["cpu", "cuda"]
 INITIAL_LOG_VARIANCE = -8.0  # standard deviation 0.018, as the estimators start

@@ -23,9 +23,9 @@ from ratios import Ratio, Round, Source
 
 from skbayes_sym import SymmetrizedVIRegressor, VariationalAdam
 from skbayes_sym.base.posteriors import MeanFieldGaussian
-from skbayes_sym.estimators.vi import mean_field_training as method
 from skbayes_sym.models.networks.mlp import MLP, RELU
 from skbayes_sym.symmetry.gaps.unit_gap import Bethe, Importance, UnitGap
+from skbayes_sym.variational import fit as method
 
 TARGET = 0.2
 N_ROWS, N_FEATURES = 500, 8

@@ -36,13 +36,13 @@ from timing import cpu_seconds, mean_and_error
 
 from skbayes_sym import LayerwiseVIRegressor, SymmetrizedVIRegressor
 from skbayes_sym.base.posteriors import MeanFieldGaussian
-from skbayes_sym.estimators import layerwise_vi
-from skbayes_sym.inference.gaussian_vi.elbo import GatedGap
-from skbayes_sym.inference.gaussian_vi.layers import LayerwiseElbo
 from skbayes_sym.numerics.optimise import OptimiseResult
 from skbayes_sym.numerics.random import Estimate, generator_from
 from skbayes_sym.symmetry.gaps.unit_gap import Exact, UnitGap
 from skbayes_sym.symmetry.units import Units
+from skbayes_sym.variational import layerwise as layerwise_vi
+from skbayes_sym.variational.elbo import GatedGap
+from skbayes_sym.variational.layerwise_posterior import LayerwiseElbo
 
 WIDTH = 10
 

@@ -18,8 +18,8 @@ from sklearn.exceptions import ConvergenceWarning
 import skbayes_sym
 from skbayes_sym.base.estimator import RowEstimator
 from skbayes_sym.estimators.bayesian_mlp import pool
-from skbayes_sym.estimators.vi import mean_field_training as vi_method
 from skbayes_sym.laplace import initialization as beginnings
+from skbayes_sym.variational import fit as vi_method
 
 _PACKAGE = str(Path(skbayes_sym.__file__).parent)
 

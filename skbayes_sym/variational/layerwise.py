@@ -41,24 +41,24 @@ from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_unless_converged
-from skbayes_sym.inference.gaussian_vi.hidden_layers import (
-    HiddenPosterior,
-    InducingHidden,
-    MeanFieldHidden,
-)
-from skbayes_sym.inference.gaussian_vi.layers import (
-    Layerwise,
-    LayerwiseElbo,
-    LayerwisePosterior,
-    LayerwisePredictor,
-    PriorOfLayers,
-)
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import Estimate, generator_from, mean_and_error, spawn_seeds
+from skbayes_sym.variational.hidden_layers import (
+    HiddenPosterior,
+    InducingHidden,
+    MeanFieldHidden,
+)
+from skbayes_sym.variational.layerwise_posterior import (
+    Layerwise,
+    LayerwiseElbo,
+    LayerwisePosterior,
+    LayerwisePredictor,
+    PriorOfLayers,
+)
 
 
 class Climb(NamedTuple):

@@ -30,19 +30,6 @@ from skbayes_sym.base.requirements import (
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, automatic_batch, rows_per_step
 from skbayes_sym.base.warnings import warn_unless_converged, warn_user
-from skbayes_sym.estimators.vi.gaps import GivenGap, SymmetryGap
-from skbayes_sym.inference.gaussian_vi.elbo import (
-    GatedGap,
-    GaussianNetwork,
-    SymmetrizedElbo,
-    learned_scales,
-    pack,
-    pack_starts,
-)
-from skbayes_sym.inference.gaussian_vi.mean_field import (
-    drawn_log_likelihood,
-    expected_log_likelihood,
-)
 from skbayes_sym.laplace.starting_points import labels_starts, regression_starts
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.networks.mlp import MLP
@@ -57,6 +44,19 @@ from skbayes_sym.numerics.optimise import (
     last_tenth_gain,
 )
 from skbayes_sym.numerics.random import Estimate, generator_from, spawn_seeds
+from skbayes_sym.variational.elbo import (
+    GatedGap,
+    GaussianNetwork,
+    SymmetrizedElbo,
+    learned_scales,
+    pack,
+    pack_starts,
+)
+from skbayes_sym.variational.gaps import GivenGap, SymmetryGap
+from skbayes_sym.variational.mean_field import (
+    drawn_log_likelihood,
+    expected_log_likelihood,
+)
 
 SATURATED = 0.999  # share of log |G| beyond which symmetrisation can't matter for training
 

@@ -15,11 +15,11 @@ from skbayes_sym import (
     SymmetrizedVIRegressor,
     VariationalAdam,
 )
-from skbayes_sym.estimators.vi import mean_field_training as method
-from skbayes_sym.estimators.vi.mean_field_training import noise_excess
 from skbayes_sym.models import ARD, Normal
 from skbayes_sym.numerics.random import Estimate
 from skbayes_sym.symmetry.gaps.unit_gap import ExactUpTo, Importance, InfoNCE
+from skbayes_sym.variational import fit as method
+from skbayes_sym.variational.fit import noise_excess
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +230,7 @@ def test_the_excess_is_noise_over_residuals_of_the_mean(monkeypatch):
         seen["excess"] = noise_excess(*args)
         return seen["excess"]
 
-    monkeypatch.setattr("skbayes_sym.estimators.vi.mean_field_training.noise_excess", keep)
+    monkeypatch.setattr("skbayes_sym.variational.fit.noise_excess", keep)
     monkeypatch.setattr(method, "last_tenth_gain", lambda curve: Estimate(0.0, 0.0))  # settled
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -243,7 +243,7 @@ def test_the_excess_is_noise_over_residuals_of_the_mean(monkeypatch):
 
 def test_a_converged_fit_with_more_noise_than_residuals_says_so(monkeypatch):
     monkeypatch.setattr(
-        "skbayes_sym.estimators.vi.mean_field_training.noise_excess",
+        "skbayes_sym.variational.fit.noise_excess",
         lambda *args: torch.tensor([1.0, 1.8]),
     )
     with pytest.warns(UserWarning, match=r"1\.80 times the spread.*take LayerwiseVIRegressor"):

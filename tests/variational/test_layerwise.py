@@ -10,24 +10,24 @@ from scipy import optimize, stats
 from thin import some
 from torch.testing import assert_close
 
-from skbayes_sym.inference.gaussian_vi.hidden_layers import (
+from skbayes_sym.models import Gaussian
+from skbayes_sym.models.model import Data
+from skbayes_sym.models.networks.mlp import MLP, TANH
+from skbayes_sym.models.priors import ARD, LayerScales, Normal, ScalesByGroup
+from skbayes_sym.numerics.optimise import ParamGroup, minimise
+from skbayes_sym.variational.hidden_layers import (
     InducingHidden,
     MeanFieldHidden,
     draw_layer,
     with_ones,
 )
-from skbayes_sym.inference.gaussian_vi.layers import (
+from skbayes_sym.variational.layerwise_posterior import (
     LastLayer,
     Layerwise,
     LayerwiseElbo,
     LayerwisePosterior,
     PriorOfLayers,
 )
-from skbayes_sym.models import Gaussian
-from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.mlp import MLP, TANH
-from skbayes_sym.models.priors import ARD, LayerScales, Normal, ScalesByGroup
-from skbayes_sym.numerics.optimise import ParamGroup, minimise
 
 # One prior scale for a layer, and one per input.
 SCALE, SCALES = 0.7, torch.tensor([0.7, 0.2, 1.6, 0.4], dtype=torch.float64)

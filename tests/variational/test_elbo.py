@@ -6,8 +6,6 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.base.posteriors import MeanFieldGaussian
-from skbayes_sym.inference.gaussian_vi.elbo import GatedGap, GaussianNetwork, SymmetrizedElbo, pack
-from skbayes_sym.inference.gaussian_vi.mean_field import expected_log_likelihood
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Batches, Data
@@ -15,6 +13,8 @@ from skbayes_sym.models.networks.mlp import MLP, RELU, TANH
 from skbayes_sym.models.priors import ARD, GaussianPrior
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.gaps.unit_gap import Bethe, Exact, Soules, UnitGap
+from skbayes_sym.variational.elbo import GatedGap, GaussianNetwork, SymmetrizedElbo, pack
+from skbayes_sym.variational.mean_field import expected_log_likelihood
 
 
 def problem(network, generator, n=30):

@@ -24,15 +24,15 @@ from skbayes_sym.base.rows import STANDARDIZE
 from skbayes_sym.base.scikit_learn import StrOptions
 from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.training import Training
-from skbayes_sym.estimators.vi.gaps import Symmetrized, symmetrized
-from skbayes_sym.estimators.vi.mean_field_training import MeanFieldVI
-from skbayes_sym.inference.gaussian_vi.mean_field import MeanFieldPredictor, posterior_draws
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import Prior
 from skbayes_sym.symmetry.gaps.gap import Gap
 from skbayes_sym.symmetry.group import SymmetryGroup
+from skbayes_sym.variational.fit import MeanFieldVI
+from skbayes_sym.variational.gaps import Symmetrized, symmetrized
+from skbayes_sym.variational.mean_field import MeanFieldPredictor, posterior_draws
 
 CONSTRAINTS: dict[str, list[Any]] = {
     **RUN_CONSTRAINTS,

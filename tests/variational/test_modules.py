@@ -12,7 +12,11 @@ from torch import nn
 
 from skbayes_sym import SymmetrizedVIClassifier, SymmetrizedVIRegressor, invariance_gap, save
 from skbayes_sym.base.posteriors import MeanFieldGaussian
-from skbayes_sym.inference.gaussian_vi.elbo import (
+from skbayes_sym.models import ARD, MLP, TANH, ModuleNetwork, Normal
+from skbayes_sym.models.likelihoods.noise import Gaussian
+from skbayes_sym.models.model import Batches, Data
+from skbayes_sym.symmetry.gaps.unit_gap import Exact, UnitGap
+from skbayes_sym.variational.elbo import (
     DrawTerm,
     GatedGap,
     GaussianNetwork,
@@ -22,14 +26,10 @@ from skbayes_sym.inference.gaussian_vi.elbo import (
     pack_starts,
     unpack,
 )
-from skbayes_sym.inference.gaussian_vi.mean_field import (
+from skbayes_sym.variational.mean_field import (
     drawn_log_likelihood,
     expected_log_likelihood,
 )
-from skbayes_sym.models import ARD, MLP, TANH, ModuleNetwork, Normal
-from skbayes_sym.models.likelihoods.noise import Gaussian
-from skbayes_sym.models.model import Batches, Data
-from skbayes_sym.symmetry.gaps.unit_gap import Exact, UnitGap
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((30, 3))

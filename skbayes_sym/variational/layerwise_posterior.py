@@ -34,13 +34,6 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.predictor import BasePredictor
-from skbayes_sym.inference.gaussian_vi.hidden_layers import (
-    HiddenPosterior,
-    Scale,
-    as_tensor,
-    per_input,
-    with_ones,
-)
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
@@ -50,6 +43,13 @@ from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import RidgePosterior
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.numerics.runtime import positions
+from skbayes_sym.variational.hidden_layers import (
+    HiddenPosterior,
+    Scale,
+    as_tensor,
+    per_input,
+    with_ones,
+)
 
 
 @dataclass(frozen=True, eq=False)

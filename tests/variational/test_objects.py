@@ -18,14 +18,14 @@ from skbayes_sym import (
     invariance_gap,
 )
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.vi import mean_field_training as method
-from skbayes_sym.estimators.vi.mean_field_training import MeanFieldVI
-from skbayes_sym.inference.gaussian_vi.elbo import SymmetrizedElbo
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.numerics.permanent import log_permanent
 from skbayes_sym.symmetry.gaps.unit_gap import Exact, UnitGap
 from skbayes_sym.symmetry.group import Product, Trivial
 from skbayes_sym.symmetry.units import Units
+from skbayes_sym.variational import fit as method
+from skbayes_sym.variational.elbo import SymmetrizedElbo
+from skbayes_sym.variational.fit import MeanFieldVI
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((40, 3))
