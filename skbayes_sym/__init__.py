@@ -29,15 +29,10 @@ if TYPE_CHECKING:
         DeepEnsembleRegressor,
     )
     from skbayes_sym.estimators.factorization.matrix_factorization import SymVIMatrixFactorization
-    from skbayes_sym.estimators.mcmc.mcmc import MCMCClassifier, MCMCRegressor
-    from skbayes_sym.estimators.samplers import Chains, ModeWeights
     from skbayes_sym.estimators.stacking.stacks import (
         PredictiveStackingClassifier,
         PredictiveStackingRegressor,
     )
-    from skbayes_sym.inference.sampling.annealing import Annealing
-    from skbayes_sym.inference.sampling.chain_count import n_chains_required
-    from skbayes_sym.inference.sampling.kernels import HMC
     from skbayes_sym.inspection.invariance_gap import invariance_gap
     from skbayes_sym.inspection.loss_barrier import loss_barrier
     from skbayes_sym.inspection.symmetry_removal import remove_symmetries
@@ -47,6 +42,11 @@ if TYPE_CHECKING:
         BayesianLinearClassifier,
         BayesianLinearRegressor,
     )
+    from skbayes_sym.mcmc.annealing import Annealing
+    from skbayes_sym.mcmc.chain_count import n_chains_required
+    from skbayes_sym.mcmc.estimators import MCMCClassifier, MCMCRegressor
+    from skbayes_sym.mcmc.kernels import HMC
+    from skbayes_sym.mcmc.samplers import Chains, ModeWeights
     from skbayes_sym.saving.files import load, save
     from skbayes_sym.variational.estimators import (
         SymmetrizedVIClassifier,
@@ -80,20 +80,20 @@ _PLACES = {
     "lila.estimators": ("LILAClassifier", "LILARegressor"),
     "variational.layerwise": ("LayerwiseVIRegressor",),
     "linear.estimators": ("BayesianLinearClassifier", "BayesianLinearRegressor"),
-    "estimators.mcmc.mcmc": ("MCMCClassifier", "MCMCRegressor"),
+    "mcmc.estimators": ("MCMCClassifier", "MCMCRegressor"),
     "base.optimizers": (
         "Adam", "EvidenceAdam", "GaussNewton", "Updates", "VariationalAdam",
     ),
     "base.predictive": ("predictive",),
-    "estimators.samplers": ("Chains", "ModeWeights"),
+    "mcmc.samplers": ("Chains", "ModeWeights"),
     "estimators.stacking.stacks": (
         "PredictiveStackingClassifier", "PredictiveStackingRegressor",
     ),
     "variational.estimators": ("SymmetrizedVIClassifier", "SymmetrizedVIRegressor"),
     "variational.gaps": ("Symmetrized",),
-    "inference.sampling.annealing": ("Annealing",),
-    "inference.sampling.chain_count": ("n_chains_required",),
-    "inference.sampling.kernels": ("HMC",),
+    "mcmc.annealing": ("Annealing",),
+    "mcmc.chain_count": ("n_chains_required",),
+    "mcmc.kernels": ("HMC",),
     "inspection.invariance_gap": ("invariance_gap",),
     "inspection.loss_barrier": ("loss_barrier",),
     "inspection.symmetry_removal": ("remove_symmetries",),

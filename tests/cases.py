@@ -14,11 +14,11 @@ from gap_oracle import GapCase, correlated, mean_field, rows
 from torch import Tensor
 
 from skbayes_sym.base.posteriors import GaussianRows, MatrixPosterior
-from skbayes_sym.inference.sampling.kernels import HMC
-from skbayes_sym.inference.sampling.modes.bridge import GaussianMixture
 from skbayes_sym.laplace.curvature import FullPrecision
 from skbayes_sym.laplace.posterior import LaplacePosterior
 from skbayes_sym.linear.low_rank import LowRankGaussian
+from skbayes_sym.mcmc.bridge import GaussianMixture
+from skbayes_sym.mcmc.kernels import HMC
 from skbayes_sym.models.augmentations.augmentation import (
     Augmentation,
     Composed,

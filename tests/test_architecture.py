@@ -92,7 +92,7 @@ def test_every_bug_that_is_planted_has_its_place() -> None:
 
 
 # Names to import, and places in files without pickle: a line each, where they are wanted.
-NAMES = {"__init__.py", "models/__init__.py", "symmetry/__init__.py", "estimators/samplers.py"}
+NAMES = {"__init__.py", "models/__init__.py", "symmetry/__init__.py", "mcmc/samplers.py"}
 PLACES = {"saving/values.py"}
 STRINGS = "models/likelihoods/__init__.py"  # what stands for a likelihood
 

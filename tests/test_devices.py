@@ -17,13 +17,13 @@ import pytest
 import torch
 from cases import GAPS, LIKELIHOODS
 from fits import FITS, NUMBERS, SMALL, X, everything_predicted, fitted, target
-from inference.sampling.known_densities import AutogradPosterior
+from mcmc.known_densities import AutogradPosterior
 from sklearn.base import clone
 from torch import Tensor
 
 from skbayes_sym import HMC, Annealing, VariationalAdam, load, save
-from skbayes_sym.inference.sampling import kernels
-from skbayes_sym.inference.sampling.kernels import DiagonalPreconditioner, initial_state
+from skbayes_sym.mcmc import kernels
+from skbayes_sym.mcmc.kernels import DiagonalPreconditioner, initial_state
 from skbayes_sym.models.likelihoods import noise
 from skbayes_sym.numerics import memory
 from skbayes_sym.numerics.random import generator_from

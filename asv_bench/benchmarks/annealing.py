@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.log_density import NetworkPosterior
-from skbayes_sym.inference.sampling.annealing import (
+from skbayes_sym.mcmc.annealing import (
     KroneckerAdaptation,
     Motion,
     microcanonical_move,
 )
-from skbayes_sym.inference.sampling.kernels import (
+from skbayes_sym.mcmc.kernels import (
     DiagonalPreconditioner,
     draw_momentum,
     initial_state,
     leapfrog,
 )
-from skbayes_sym.inference.sampling.warmup import RunningMoments
+from skbayes_sym.mcmc.warmup import RunningMoments
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH

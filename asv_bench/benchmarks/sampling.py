@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.log_density import NetworkPosterior
-from skbayes_sym.inference.sampling.chains import Block, Sampler, sample_chains, start_blocks
-from skbayes_sym.inference.sampling.kernels import HMC
-from skbayes_sym.inference.sampling.modes.bridge import Integrand, bridge_evidence, domain_of
-from skbayes_sym.inference.sampling.modes.weigh import align_draws
-from skbayes_sym.inference.sampling.warmup import PooledDiagonal
+from skbayes_sym.mcmc.bridge import Integrand, bridge_evidence, domain_of
+from skbayes_sym.mcmc.chains import Block, Sampler, sample_chains, start_blocks
+from skbayes_sym.mcmc.kernels import HMC
+from skbayes_sym.mcmc.mode_evidence import align_draws
+from skbayes_sym.mcmc.warmup import PooledDiagonal
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 
 from .chains import SHAPES, make_problem

@@ -32,8 +32,8 @@ from scipy.special import kve
 from torch import Tensor
 
 from skbayes_sym import LaplaceRegressor, MCMCRegressor, SymmetrizedVIRegressor
-from skbayes_sym.inference.sampling.modes.bridge import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.laplace.posterior import ModeMixture
+from skbayes_sym.mcmc.bridge import GaussianMixture, fit_gaussian_mixture
 from skbayes_sym.symmetry.fundamental_domain import enumerate_group
 from skbayes_sym.symmetry.gaps.monte_carlo_gap import DrawnGap
 

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.sampling.kernels import DensePreconditioner
 from skbayes_sym.laplace.evidence_problem import LabelsEvidence, NumbersEvidence
 from skbayes_sym.laplace.initialization import search_numbers
 from skbayes_sym.laplace.mode_finding import EvidenceSearch, Search, starting_points
+from skbayes_sym.mcmc.kernels import DensePreconditioner
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP

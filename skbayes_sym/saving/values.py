@@ -35,7 +35,7 @@ from skbayes_sym.saving.checks import FileContent, check_object
 NOUNS = {
     "base.columns": "Column Columns",
     "estimators.factorization.side_features": "FeatureCode",
-    "estimators.mcmc.weighing": "Mode",
+    "mcmc.mode_weights": "Mode",
     "estimators.stacking.parts": (
         "CalibratedPredictor CountsPredictor OfEstimator OfGiven OfTrees StackPart Trees"
     ),
@@ -48,9 +48,9 @@ NOUNS = {
     "linear.low_rank": "LowRankGaussian",
     "base.stacking_weights": "Calibration NoiseShape ShapedPredictor",
     "base.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
-    "inference.sampling.annealing": "Annealing KroneckerPreconditioner LayerCurvature",
-    "inference.sampling.kernels": "HMC State DiagonalPreconditioner DensePreconditioner",
-    "inference.sampling.chains": "Block",
+    "mcmc.annealing": "Annealing KroneckerPreconditioner LayerCurvature",
+    "mcmc.kernels": "HMC State DiagonalPreconditioner DensePreconditioner",
+    "mcmc.chains": "Block",
     "inference.solvers": "VI MAP Gibbs",
     "models.augmentations.augmentation": "Identity Composed InRescaledUnits Invariances Augerino",
     "models.augmentations.images": "Affine AffineBasis Brightness Contrast Hue PixelNoise Blur",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from cases import LIKELIHOODS, NETWORKS, OTHER_NETWORKS, PRIORS
-from inference.sampling.known_densities import AutogradPosterior
+from mcmc.known_densities import AutogradPosterior
 from torch.testing import assert_close
 
 from skbayes_sym.base.log_density import (
@@ -15,8 +15,8 @@ from skbayes_sym.base.log_density import (
     RoughGradients,
     gradient_of,
 )
-from skbayes_sym.inference.sampling.kernels import HMC, DiagonalPreconditioner, initial_state
 from skbayes_sym.laplace.map import MapObjective
+from skbayes_sym.mcmc.kernels import HMC, DiagonalPreconditioner, initial_state
 from skbayes_sym.models import ARD, MLP, GaussianPrior, LayerScales
 from skbayes_sym.models.model import Data
 

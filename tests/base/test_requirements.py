@@ -12,7 +12,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 import skbayes_sym
 from skbayes_sym.base.requirements import SOFTMAX, Method, Need, Needs
-from skbayes_sym.estimators.mcmc.sampling import Sampling
+from skbayes_sym.mcmc.fit import Sampling
 from skbayes_sym.models import (
     MLP,
     TANH,

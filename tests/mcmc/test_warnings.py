@@ -1,0 +1,98 @@
+"""Why an evidence is not to be trusted: each reason with its figure and a remedy."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from skbayes_sym.mcmc.bridge import NOT_ESTIMATED
+from skbayes_sym.mcmc.config import SamplingEffort
+from skbayes_sym.mcmc.mode_evidence import DrawModes, DrawPool, ModeMasses, Weighing
+from skbayes_sym.mcmc.mode_weights import (
+    decided_weights,
+    no_evidence,
+    why_not,
+    why_not_weigh,
+)
+from skbayes_sym.models.networks.mlp import MLP, TANH
+
+MOVING = SimpleNamespace(stuck=np.zeros(4, dtype=bool))
+
+
+def weighing(counts=(100, 40), heights=(-5.0, 0.0), std_error=0.1, evidences=(-5.0, -3.0)):
+    """Two modes with so many draws each, of so high a log density and such evidence."""
+    counts = torch.tensor(counts)
+    labels = torch.arange(len(counts)).repeat_interleave(counts)
+    values = torch.tensor(heights, dtype=torch.float64)[labels]
+    n = len(labels)
+    pool = DrawPool(torch.zeros(n, 8).double(), values, torch.arange(n))
+    share = torch.tensor(evidences, dtype=torch.float64).nan_to_num(-np.inf).softmax(0)
+    weights = ModeMasses(share, -3.0, std_error)
+    errors = [std_error if np.isfinite(e) else np.nan for e in evidences]
+    estimates = [NOT_ESTIMATED._replace(log_evidence=e, standard_error=s)
+                 for e, s in zip(evidences, errors, strict=True)]  # fmt: skip
+    return Weighing(pool, DrawModes(labels, None, counts), estimates, weights)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"counts": (100, 39)}, "39 draws of 8 parameters in the highest mode, fewer than 5 a"),
+        ({"std_error": 1.26}, "its standard error is 1.3 nats: raise n_draws"),
+        ({"std_error": np.nan}, "its standard error is nan nats"),
+    ],
+)
+def test_each_reason_with_its_figure(change, reason):
+    assert why_not(weighing(), 8, SamplingEffort()) == []
+    (found,) = why_not(weighing(**change), 8, SamplingEffort())
+    assert reason in found
+
+
+@pytest.mark.parametrize(
+    ("known", "weights"),
+    [
+        ({}, [0.1192, 0.8808]),
+        ({"std_error": 2.0}, None),  # a nat of doubt moves them by .1 and more
+        ({"evidences": (-30.0, -3.0), "std_error": 2.0}, [0.0, 1.0]),  # 27 nats ahead: who cares
+        ({"evidences": (np.nan, -3.0)}, None),  # the other may be heavier
+        ({"evidences": (np.nan, np.nan), "heights": (-110.0, 0.0)}, [0.0, 1.0]),
+        ({"heights": (-110.0, 0.0), "std_error": 2.0}, [0.0, 1.0]),  # airfoil
+    ],
+)
+def test_weights_are_decided_where_no_doubt_changes_them(known, weights):
+    found = decided_weights(weighing(**known), SamplingEffort())
+    if weights is None:
+        assert found is None
+    else:
+        np.testing.assert_allclose(found.numpy(), weights, atol=1e-4)
+
+
+def test_the_warning_says_what_becomes_of_the_weights():
+    (kept,) = no_evidence(("it is late",), decided=True)
+    (votes,) = no_evidence(("it is late",), decided=False)
+    (open_,) = no_evidence((), decided=False)
+    (shared,) = no_evidence((), decided=False, shared=True)
+    assert no_evidence((), decided=True) == []
+    assert "it is late. So log_evidence_ is nan and the modes keep their weights" in kept
+    assert "it is late. So log_evidence_ is nan and every chain has one vote" in votes
+    assert "too uncertain to weigh them: raise n_draws. So every chain has one vote" in open_
+    assert shared.endswith("in proportion to how many chains found each.")
+
+
+@pytest.mark.parametrize(
+    ("hidden_layer_sizes", "figure"),
+    [((4, 3), "e^9.8 elements"), ((16, 16), "e^83.5 elements"), ((3, 3), None), ((128,), None)],
+)
+def test_groups_that_cant_be_bridged(hidden_layer_sizes, figure):
+    """4! 2^4 3! 2^3 = 18,432 elements are too many, (3! 2^3)^2 = 2,304 aren't; nor is one layer."""
+    found = why_not_weigh(MLP(1, hidden_layer_sizes, 1, TANH).symmetry(), MOVING, SamplingEffort())
+    assert [figure in reason for reason in found] == ([] if figure is None else [True])
+
+
+def test_chains_that_never_moved():
+    group = MLP(1, (2,), 1, TANH).symmetry()
+    stuck = np.array([True, True, True, False])
+    (found,) = why_not_weigh(group, SimpleNamespace(stuck=stuck), SamplingEffort())
+    assert "3 of 4 chains never moved" in found
+    assert why_not_weigh(group, SimpleNamespace(stuck=~stuck), SamplingEffort()) == []
