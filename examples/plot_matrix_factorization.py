@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from skbayes_sym import SymVIMatrixFactorization
-from skbayes_sym.inference.solvers import VI
+from skbayes_sym.factorization.solvers import VI
 from skbayes_sym.model_selection import cross_validate_entries
 
 images = load_digits().data

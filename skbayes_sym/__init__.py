@@ -28,11 +28,11 @@ if TYPE_CHECKING:
         DeepEnsembleClassifier,
         DeepEnsembleRegressor,
     )
-    from skbayes_sym.estimators.factorization.matrix_factorization import SymVIMatrixFactorization
     from skbayes_sym.estimators.stacking.stacks import (
         PredictiveStackingClassifier,
         PredictiveStackingRegressor,
     )
+    from skbayes_sym.factorization.estimators import SymVIMatrixFactorization
     from skbayes_sym.inspection.invariance_gap import invariance_gap
     from skbayes_sym.inspection.loss_barrier import loss_barrier
     from skbayes_sym.inspection.symmetry_removal import remove_symmetries
@@ -75,7 +75,7 @@ _PLACES = {
     "distillation": ("distill",),
     "estimators.bayesian_mlp.pools": ("BayesianMLPClassifier", "BayesianMLPRegressor"),
     "estimators.ensemble.ensembles": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
-    "estimators.factorization.matrix_factorization": ("SymVIMatrixFactorization",),
+    "factorization.estimators": ("SymVIMatrixFactorization",),
     "laplace.estimators": ("LaplaceClassifier", "LaplaceRegressor"),
     "lila.estimators": ("LILAClassifier", "LILARegressor"),
     "variational.layerwise": ("LayerwiseVIRegressor",),

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.inference.solvers import Gibbs
+from skbayes_sym.factorization.solvers import Gibbs
 from skbayes_sym.models import (
     Affine,
     Blur,

@@ -43,7 +43,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 import skbayes_sym as sk
 from skbayes_sym import acquisition, symmetry
-from skbayes_sym.inference.solvers import MAP, VI, Gibbs
+from skbayes_sym.factorization.solvers import MAP, VI, Gibbs
 from skbayes_sym.models import Gaussian, HalfNormal, Normal, Poisson, StudentT
 from skbayes_sym.models.priors import ARD, LayerScales
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError

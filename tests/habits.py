@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.base import clone
 
 import skbayes_sym as sk
-from skbayes_sym.inference.solvers import VI
+from skbayes_sym.factorization.solvers import VI
 from skbayes_sym.models import Categorical, ColumnShift, Invariances
 
 _LAPLACE = {"hidden_layer_sizes": (5,), "max_iter": 80, "tol": None, "random_state": 0}

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from inference.factorization.factorization_problems import model_of
+from factorization.factorization_problems import model_of
 from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
 import skbayes_sym as sk
-from skbayes_sym.inference.factorization.factor_model import FactorProblem
-from skbayes_sym.inference.factorization.gibbs import sample_factors
-from skbayes_sym.inference.factorization.incidence import entries
+from skbayes_sym.factorization.factor_model import FactorProblem
+from skbayes_sym.factorization.gibbs import sample_factors
+from skbayes_sym.factorization.sparse_entries import entries
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.priors import LayerScales
 

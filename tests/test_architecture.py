@@ -102,9 +102,9 @@ ADDED: dict[str, tuple[str, set[str]]] = {
     "likelihood of labels": (
         "models.likelihoods.ordinal",
         {
-            "inference/factorization/entry_sites.py",
-            "estimators/factorization/matrix_factorization.py",
-            "estimators/factorization/fitting.py",
+            "factorization/entry_sites.py",
+            "factorization/estimators.py",
+            "factorization/fit.py",
             STRINGS,
         },
     ),

@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 PACKAGE = Path(skbayes_sym.__file__).parent
 PUBLIC = [
     "skbayes_sym", "skbayes_sym.callbacks", "skbayes_sym.datasets",
-    "skbayes_sym.mcmc.samplers", "skbayes_sym.inference.solvers", "skbayes_sym.inspection",
+    "skbayes_sym.mcmc.samplers", "skbayes_sym.factorization.solvers", "skbayes_sym.inspection",
     "skbayes_sym.metrics", "skbayes_sym.model_selection", "skbayes_sym.models",
     "skbayes_sym.symmetry",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils import get_tags
 
 import skbayes_sym as sk
-from skbayes_sym.inference.solvers import VI
+from skbayes_sym.factorization.solvers import VI
 from skbayes_sym.mcmc.samplers import Info, State
 from skbayes_sym.models import (
     BaseNetwork,

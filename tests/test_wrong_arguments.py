@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 import skbayes_sym as sk
 from skbayes_sym import acquisition, predictive
 from skbayes_sym.callbacks import HeldOut
-from skbayes_sym.inference.solvers import VI, Gibbs
+from skbayes_sym.factorization.solvers import VI, Gibbs
 from skbayes_sym.model_selection import QuantileOf, get_scorer
 from skbayes_sym.models import (
     ARD,

@@ -11,12 +11,12 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization
-from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorProblem
-from skbayes_sym.inference.factorization.hyperpriors import FactorPrior
-from skbayes_sym.inference.factorization.incidence import Coordinates, entries
-from skbayes_sym.inference.factorization.sides import CovarianceFamily
-from skbayes_sym.inference.factorization.vi import GapStream, fit_factors
-from skbayes_sym.inference.solvers import VI
+from skbayes_sym.factorization.coordinate_ascent import CovarianceFamily
+from skbayes_sym.factorization.factor_model import FactorModel, FactorProblem
+from skbayes_sym.factorization.hyperpriors import FactorPrior
+from skbayes_sym.factorization.solvers import VI
+from skbayes_sym.factorization.sparse_entries import Coordinates, entries
+from skbayes_sym.factorization.vi import GapStream, fit_factors
 from skbayes_sym.models import Gaussian
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal

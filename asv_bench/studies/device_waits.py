@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 import skbayes_sym as sk
 from skbayes_sym import Adam, Chains, EvidenceAdam, GaussNewton, ModeWeights, Updates
-from skbayes_sym.inference.solvers import Gibbs
+from skbayes_sym.factorization.solvers import Gibbs
 from skbayes_sym.models import Affine, ColumnShift, Invariances, LogScale, Rotation2D
 
 Array = NDArray[Any]

@@ -24,7 +24,7 @@ import torch
 from timing import cpu_seconds, fresh
 
 from skbayes_sym import SymVIMatrixFactorization
-from skbayes_sym.inference.solvers import VI, Gibbs
+from skbayes_sym.factorization.solvers import VI, Gibbs
 
 ROWS, COLUMNS, ENTRIES, SWEEPS = 70_000, 11_000, 10_000_000, 4
 LEAST = 0.0005  # seconds, half the last digit that is printed

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.factor_model import FactorModel, FactorState
+from skbayes_sym.factorization.factor_model import FactorModel, FactorState
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.numerics.optimise import lowest
 

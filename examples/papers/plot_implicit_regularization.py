@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from skbayes_sym import SymVIMatrixFactorization
-from skbayes_sym.inference.solvers import VI, Gibbs
+from skbayes_sym.factorization.solvers import VI, Gibbs
 
 # The paper's model: no offsets, nothing learned of the prior.
 PAPER = {"standardize": False, "offsets": False, "prior": 1.0, "random_state": 0}

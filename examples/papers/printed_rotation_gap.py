@@ -18,7 +18,7 @@ from math import log, pi
 import torch
 from torch import Tensor
 
-from skbayes_sym.inference.factorization.factor_model import FactorState
+from skbayes_sym.factorization.factor_model import FactorState
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.symmetry.gaps.rotations import Distance
 

@@ -29,8 +29,8 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization, invariance_gap
-from skbayes_sym.inference.factorization.factor_model import FactorState
-from skbayes_sym.inference.solvers import VI, Gibbs
+from skbayes_sym.factorization.factor_model import FactorState
+from skbayes_sym.factorization.solvers import VI, Gibbs
 from skbayes_sym.models import Gaussian
 from skbayes_sym.numerics.random import random_orthogonal
 

@@ -40,7 +40,7 @@ from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import SymVIMatrixFactorization, predictive
-from skbayes_sym.inference.solvers import VI, Gibbs
+from skbayes_sym.factorization.solvers import VI, Gibbs
 
 
 class Ratings(NamedTuple):

@@ -6,8 +6,8 @@ Reading order: ``_scorers`` (for ``scoring=``), ``_entries`` (a matrix's entries
 In: estimators, fitted or not, through their public interface. Out: scores in nats per row.
 """
 
+from skbayes_sym.factorization.splitters import EntryKFold, RankingScorer, cross_validate_entries
 from skbayes_sym.model_selection._compare import compare_models
-from skbayes_sym.model_selection._entries import EntryKFold, RankingScorer, cross_validate_entries
 from skbayes_sym.model_selection._scorers import NoSplit, QuantileOf, evidence_scorer, get_scorer
 
 __all__ = [

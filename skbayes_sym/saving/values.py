@@ -34,7 +34,7 @@ from skbayes_sym.saving.checks import FileContent, check_object
 # imported when a file is written or read.
 NOUNS = {
     "base.columns": "Column Columns",
-    "estimators.factorization.side_features": "FeatureCode",
+    "factorization.side_features": "FeatureCode",
     "mcmc.mode_weights": "Mode",
     "estimators.stacking.parts": (
         "CalibratedPredictor CountsPredictor OfEstimator OfGiven OfTrees StackPart Trees"
@@ -51,7 +51,7 @@ NOUNS = {
     "mcmc.annealing": "Annealing KroneckerPreconditioner LayerCurvature",
     "mcmc.kernels": "HMC State DiagonalPreconditioner DensePreconditioner",
     "mcmc.chains": "Block",
-    "inference.solvers": "VI MAP Gibbs",
+    "factorization.solvers": "VI MAP Gibbs",
     "models.augmentations.augmentation": "Identity Composed InRescaledUnits Invariances Augerino",
     "models.augmentations.images": "Affine AffineBasis Brightness Contrast Hue PixelNoise Blur",
     "models.augmentations.tabular": "Rotation2D ColumnShift LogScale",

@@ -12,9 +12,9 @@ from thin import some
 import skbayes_sym as sk
 from skbayes_sym.base.warnings import warn_of_moving_mode, warn_unless_converged
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.factorization.fitting import Factorization
-from skbayes_sym.estimators.factorization.matrix_training import MatrixTraining
-from skbayes_sym.inference.solvers import Gibbs
+from skbayes_sym.factorization.fit import Factorization
+from skbayes_sym.factorization.solvers import Gibbs
+from skbayes_sym.factorization.training import MatrixTraining
 from skbayes_sym.numerics.optimise import OptimiseResult
 
 IRIS = load_iris(return_X_y=True)

@@ -10,7 +10,7 @@ from torch import nn
 
 import skbayes_sym as sk
 from skbayes_sym import Adam, EvidenceAdam, GaussNewton, Symmetrized, Updates, VariationalAdam
-from skbayes_sym.inference.solvers import VI, Gibbs
+from skbayes_sym.factorization.solvers import VI, Gibbs
 from skbayes_sym.models import (
     ARD,
     MLP,

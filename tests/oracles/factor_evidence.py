@@ -1,4 +1,4 @@
-"""Log evidence of the ten matrices in tests/inference/factorization/test_vi.py.
+"""Log evidence of the ten matrices in tests/factorization/test_vi.py.
 
 ``python tests/oracles/factor_evidence.py`` prints it (ten seconds), without the package.
 

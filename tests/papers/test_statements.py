@@ -7,7 +7,7 @@ import pytest
 import torch
 from analytic_mean_field import analytic_mean_field
 from averaged_kl import single_datum_kl
-from inference.factorization.factorization_problems import (
+from factorization.factorization_problems import (
     complete,
     fit,
     model_of,
@@ -15,7 +15,7 @@ from inference.factorization.factorization_problems import (
     problem_of,
     swept,
 )
-from inference.factorization.test_vi import LOG_EVIDENCE
+from factorization.test_vi import LOG_EVIDENCE
 from paper_data import make_repeated_datum
 from predictive_convergence import consecutive_kl
 from printed_rotation_gap import printed_gap, printed_log_integral, printed_objective
@@ -31,8 +31,8 @@ from svm_knn import relabel_svm_knn
 from symmetry.planted import CASES, Case, in_order, planted
 from torch.testing import assert_close
 
-from skbayes_sym.inference.factorization.sides import CovarianceFamily, mean_field_elbo
-from skbayes_sym.inference.factorization.vi import GapStream
+from skbayes_sym.factorization.coordinate_ascent import CovarianceFamily, mean_field_elbo
+from skbayes_sym.factorization.vi import GapStream
 from skbayes_sym.models.networks.mlp import MLP, RELU
 from skbayes_sym.symmetry.gaps.rotations import langevin_gap
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap

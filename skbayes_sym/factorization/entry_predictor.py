@@ -1,0 +1,381 @@
+"""Predictions of a fitted factorisation: entries of its rows, and of rows that weren't there."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from skbayes_sym.base.predictor import BasePredictor
+from skbayes_sym.factorization.context import ContextLaw
+from skbayes_sym.factorization.coordinate_ascent import Noise, row_conditionals
+from skbayes_sym.factorization.entry_sites import (
+    SeenEntries,
+    expected,
+    is_normal,
+    is_of_classes,
+    noise_variance,
+    sites,
+    trusted,
+)
+from skbayes_sym.factorization.hyperpriors import RowLaw
+from skbayes_sym.factorization.sparse_entries import (
+    Coordinates,
+    Free,
+    Incidence,
+    free_part,
+    given_pinned,
+    packed_second_moments,
+    packed_sums,
+    sums_over_entries,
+    with_pinned,
+)
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
+from skbayes_sym.numerics.gaussian import LOG_2PI, gauss_hermite, kl_from_standard
+from skbayes_sym.numerics.linalg import add_to_diagonal, cholesky, log_det, matrix_blocks
+from skbayes_sym.numerics.random import numpy_generator
+
+Array = npt.NDArray[Any]
+_BLOCK = 1 << 14  # entries whose (k, k) matrices are worked on at once
+LAW_BLOCK = 1 << 11  # entries whose laws are: with all nodes and classes they stay in the cache
+
+
+class EntryRows(NamedTuple):
+    """Gaussian rows of one side in all coordinates, float64."""
+
+    mean: Tensor  # (n, D)
+    cov: Tensor  # (n, D, D)
+
+
+@dataclass(frozen=True, eq=False)
+class FactorPredictor(BasePredictor):
+    """A `Predictor` whose inputs are places (E, 2) of entries; scaled units, on the host.
+
+    With context they are (E, 2 + c), and without it entries are in the average one.
+    """
+
+    rows: EntryRows
+    columns: EntryRows
+    network: Coordinates
+    laws: tuple[RowLaw, RowLaw]  # priors of rows and of columns
+    likelihood: Likelihood
+    shift: float = 0.0  # output where factors and offsets are zero
+    draws: Tensor | None = None  # (S, n + m, D); of Gibbs sampling, in place of the Gaussians
+    unknown: tuple[EntryRows, EntryRows] | None = None  # a row and a column nothing is known of
+    context: ContextLaw | None = None
+
+    def law(self, x: Tensor) -> Predictive:
+        """Distribution of new observations of the entries."""
+        if is_normal(self.likelihood):
+            mean, variance = (t.unsqueeze(-1) for t in self.moments(x))
+            return NormalMixture(mean[None], variance, self.likelihood.noise_scale.square())
+        outputs, log_weights = self._at_nodes(x)
+        return self.likelihood.predictive(outputs, log_weights)
+
+    def _at_nodes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs (S, E, 1) at the nodes of a quadrature, and the logs of its weights (S,)."""
+        mean, variance = (t.unsqueeze(-1) for t in self.moments(x))
+        # Exact to 1e-9 where outputs spread as much as the noise.
+        nodes, weights = gauss_hermite(32)
+        outputs = mean + variance.sqrt() * nodes[:, None, None]
+        return outputs, weights.log()
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Expected entries, without the cost of variances where noise is added, (E, 1)."""
+        if self.draws is not None or not self.likelihood.scales_targets:
+            return self.law(x).mean()
+        i, j = x[:, :2].long().T
+        means = entry_means(self.rows.mean, self.columns.mean, i, j, self.network.n_components)
+        return (means + self._of_context(x)[0]).unsqueeze(-1) + self.shift
+
+    def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
+        return self.likelihood.predictive(self.outputs(x, n, generator=generator))
+
+    def outputs(self, x: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
+        """Joint draws of the outputs of entries, (n, E, 1).
+
+        Rows and columns are drawn once a draw, so entries that share one are dependent.
+        """
+        rng, (i, j) = numpy_generator(generator), x[:, :2].long().T.numpy()
+        if self.draws is not None:
+            n_rows, draws = len(self.rows.mean), self.draws.numpy()
+            chosen = rng.integers(len(draws), size=n)
+            pairs = ((draws[s, i], draws[s, n_rows + j]) for s in chosen)
+        else:
+            u, v = _drawer(self.rows, i), _drawer(self.columns, j)
+            pairs = ((u(rng), v(rng)) for _ in range(n))
+        root_k = sqrt(self.network.n_components)
+        products = np.array([np.sum(one * other, axis=1) / root_k for one, other in pairs])
+        outputs = torch.as_tensor(products) + self.shift
+        if self.context is not None and x.shape[1] > 2:
+            outputs = outputs + self.context.drawn(x[:, 2:], n, rng)
+        return outputs.unsqueeze(-1)
+
+    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
+        """Log densities of new observations of the entries, (E,) nats."""
+
+        def density(places: Tensor, values: Tensor) -> Tensor:
+            if not is_of_classes(self.likelihood):
+                return self.law(places).log_prob(values)
+            outputs, log_weights = self._at_nodes(places)  # the law is of all classes
+            return torch.logsumexp(
+                self.likelihood.log_prob(outputs, values) + log_weights[:, None], dim=0
+            )
+
+        pairs = zip(x.split(LAW_BLOCK), y.split(LAW_BLOCK), strict=True)
+        return torch.cat([density(*pair) for pair in pairs])
+
+    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and variances of the outputs, (E,) each, float64."""
+        (i, j), k = x[:, :2].long().T, self.network.n_components
+        if self.draws is not None:
+            mean, variance = draw_moments(self.draws, len(self.rows.mean), i, j, k)
+        else:
+            mean = entry_means(self.rows.mean, self.columns.mean, i, j, k)
+            variance = entry_variances(self.rows, self.columns, i, j, k)
+        known, more = self._of_context(x)
+        return mean.double() + self.shift + known, variance.double() + more
+
+    def _of_context(self, x: Tensor) -> tuple[Tensor | float, Tensor | float]:
+        """Mean and variance of what the context adds to the outputs, (E,) each."""
+        if self.context is None or x.shape[1] == 2:
+            return 0.0, 0.0
+        return self.context.moments(x[:, 2:])
+
+    def prior_means(self, features: Tensor) -> Tensor:
+        """Prior means of rows with these features (n, h), behind the constant if any: (n, d)."""
+        coefficients = self.laws[0].coefficients
+        n_constants = len(coefficients) - features.shape[1]
+        constant = coefficients[:n_constants].sum(0)
+        return constant + features.to(coefficients) @ coefficients[n_constants:]
+
+    @property
+    def swapped(self) -> "FactorPredictor":
+        """The predictor of the transposed matrix."""
+        k, n_first = self.network.n_components, self.network.row_offsets
+        n_last = self.network.column_offsets
+        order = [*range(k), *range(k + n_first, k + n_first + n_last), *range(k, k + n_first)]
+        turned = [
+            EntryRows(side.mean[:, order], side.cov[:, order][:, :, order])
+            for side in (self.columns, self.rows, *(self.unknown or ())[::-1])
+        ]
+        draws, n = self.draws, len(self.rows.mean)
+        if draws is not None:
+            draws = torch.cat([draws[:, n:], draws[:, :n]], dim=1)[..., order]
+        return replace(
+            self, rows=turned[0], columns=turned[1], network=Coordinates(k, n_last, n_first),
+            laws=self.laws[::-1], draws=draws,
+            unknown=(turned[2], turned[3]) if self.unknown else None,
+        )  # fmt: skip
+
+    def with_rows(self, more: EntryRows) -> "FactorPredictor":
+        """The predictor of more rows, after those that are there."""
+        n, draws = len(self.rows.mean), self.draws
+        if draws is not None:  # drawn by themselves: columns are as each draw has them
+            rng = np.random.default_rng(0)
+            draw = _drawer(more, np.arange(len(more.mean)))
+            new = [torch.as_tensor(draw(rng)).to(draws) for _ in draws]
+            draws = torch.cat([draws[:, :n], torch.stack(new), draws[:, n:]], dim=1)
+        pairs = zip(self.rows, more, strict=True)
+        return replace(self, rows=EntryRows(*(torch.cat(pair) for pair in pairs)), draws=draws)
+
+    def with_unknown(self, n_rows: int, n_columns: int) -> "FactorPredictor":
+        """The predictor of so many more rows and columns, of which nothing is known."""
+        predictor = self
+        for n in (n_rows, n_columns):
+            if n:
+                assert predictor.unknown is not None
+                one = predictor.unknown[0]
+                more = EntryRows(*(part.expand(n, *part.shape[1:]) for part in one))
+                predictor = predictor.with_rows(more)
+            predictor = predictor.swapped
+        return predictor
+
+    def row_posterior(self, data: Incidence, prior_means: Tensor) -> EntryRows:
+        """Posterior of every row given q(V); a row without entries is at its prior.
+
+        One mean-field update over the row's observed entries, its offset and factors jointly,
+        ``P = Lambda + sum_j E[v v'] / (k s^2)``, ``P m = Lambda m_0 + sum_j r_j E[v] / (sqrt k
+        s^2)``. Entries that aren't normal are updated in turn with it, twenty times.
+        """
+        packed, side, law = packed_second_moments(*self.columns), self._side, self.laws[0]
+        noise = Noise(self.network.n_components, noise_variance(self.likelihood))
+        prior_cov, parts = law_cov(law), list[EntryRows]()
+        for begin, end in matrix_blocks(data.n_rows, self.columns.mean.shape[1]):
+            block, means = data.block(begin, end), prior_means[begin:end]
+            rows = EntryRows(*with_pinned(means, prior_cov.repeat(end - begin, 1, 1), side))
+            known = self._of_context(block.asked)[0]
+            gaussian = block._replace(value=block.value - known)
+            trust, before = -1, -inf
+            for _ in range(1 if is_normal(self.likelihood) else 20):
+                if not is_normal(self.likelihood):
+                    seen = self._seen(block, rows)
+                    terms = expected(self.likelihood, seen)
+                    bound = seen.total(terms.value)
+                    trust, before = trusted(trust, bound, before, block), bound
+                    value, weight = sites(seen, terms, trust)
+                    gaussian = block._replace(value=value - self.shift - known, weight=weight)
+                sums, _ = given_pinned(packed_sums(gaussian, packed, self.columns.mean), side)
+                factor, _, target = row_conditionals(sums, law, means, noise)
+                best = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
+                rows = EntryRows(*with_pinned(best, torch.cholesky_inverse(factor), side))
+            parts.append(rows)
+        return EntryRows(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+    def log_density_of_rows(self, data: Incidence, features: Tensor) -> float:
+        """Log density of the entries of new rows, the rows integrated out, nats; of others but
+        normal ones a lower bound on it."""
+        prior_means = self.prior_means(features)
+        if is_normal(self.likelihood):
+            return float(self.row_log_densities(data, prior_means).sum())
+        rows, law = self.row_posterior(data, prior_means), self.laws[0]
+        mean, cov = free_part(*rows, self._side)
+        off, precision = mean - prior_means, law.precision
+        trace, squares = (cov * precision).sum(), ((off @ precision) * off).sum()
+        log_ratio = log_det(cholesky_of(cov)).sum() + len(mean) * log_det(cholesky_of(precision))
+        kl = kl_from_standard(trace, squares, log_ratio, mean.numel())
+        seen = self._seen(data, rows)
+        return seen.total(expected(self.likelihood, seen).value) - float(kl)
+
+    def row_log_densities(self, data: Incidence, prior_means: Tensor) -> Tensor:
+        r"""Log density of the normal entries of each row, the row integrated out, (n_rows,) nats.
+
+        A normal with the mean and the covariance that the entries have under the row's prior
+        :math:`z \sim N(\mu, \Sigma)` and q(V),
+
+        .. math:: \mu^\top \bar v_j / \sqrt k, \qquad \tfrac1k \bar v_i^\top \Sigma \bar v_j
+            + \delta_{ij} \left(s^2 + \tfrac1k \operatorname{tr} S_j (\Sigma + \mu \mu^\top)\right)
+
+        exact if V is known. O(k^2) an entry.
+        """
+        k, row, columns = self.network.n_components, data.row, self.columns
+        prior_cov = law_cov(self.laws[0])
+        means, covs = with_pinned(prior_means, prior_cov.expand(data.n_rows, -1, -1), self._side)
+        known = EntryRows(means, torch.zeros_like(covs))
+        variance = noise_variance(self.likelihood) + (
+            (columns.cov * covs[:1]).sum((-2, -1))[data.other] / k
+            + entry_variances(known, columns, row, data.other, k)
+        )
+        off = data.value - entry_means(means, columns.mean, row, data.other, k)
+        alone = off.square() / variance + variance.log() + LOG_2PI
+        total = alone.new_zeros(data.n_rows).index_add_(0, row, alone)
+        # In coordinates where the row is standard normal; the entries' variances are weights.
+        turned = columns.mean[:, list(self._side.free)] @ cholesky_of(prior_cov) / sqrt(k)
+        none = turned.new_zeros(1, 1, 1).expand(len(turned), *prior_cov.shape)
+        packed = packed_second_moments(turned, none)
+        white = data._replace(value=off, weight=variance.reciprocal())
+        parts = []
+        for begin, end in matrix_blocks(data.n_rows, turned.shape[1]):
+            second, first = sums_over_entries(white.block(begin, end), packed, turned)
+            root = cholesky_of(add_to_diagonal(second, 1.0))
+            explained = torch.linalg.solve_triangular(root, first.unsqueeze(-1), upper=False)
+            parts.append(log_det(root) - explained.square().sum((-2, -1)))
+        return -0.5 * (total + torch.cat(parts))
+
+    @property
+    def _side(self) -> Free:
+        return self.network.sides[0]
+
+    def _seen(self, data: Incidence, rows: EntryRows) -> SeenEntries:
+        moments = replace(self, rows=rows, draws=None).moments(data.asked)
+        return SeenEntries(data.value, data.weight, *moments)
+
+    def arrays(self) -> dict[str, Any]:
+        """Fitted state as NumPy arrays and plain numbers, without the likelihood's kind."""
+        return {
+            "rows": tuple(t.numpy() for t in self.rows),
+            "columns": tuple(t.numpy() for t in self.columns),
+            "offsets": (self.network.row_offsets, self.network.column_offsets),
+            "n_components": self.network.n_components,
+            "laws": tuple(tuple(t.numpy() for t in law[:2]) for law in self.laws),
+            "unknown": None
+            if self.unknown is None
+            else tuple(tuple(t.numpy() for t in side) for side in self.unknown),
+            "context": None if self.context is None else tuple(t.numpy() for t in self.context[:2]),
+            "params": self.likelihood.params.numpy(),
+            "shift": self.shift,
+            "draws": None if self.draws is None else self.draws.numpy(),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any], likelihood: Likelihood) -> "FactorPredictor":
+        """The inverse of `arrays`, with the likelihood at any parameters."""
+        rows, columns, *unknown = (
+            EntryRows(*(torch.as_tensor(a).double() for a in side))
+            for side in (arrays["rows"], arrays["columns"], *(arrays["unknown"] or ()))
+        )
+        draws, context = arrays["draws"], arrays["context"]
+        first, second = (RowLaw(torch.as_tensor(a), torch.as_tensor(b)) for a, b in arrays["laws"])
+        return cls(
+            rows, columns, Coordinates(arrays["n_components"], *arrays["offsets"]),
+            (first, second), likelihood.at(torch.as_tensor(arrays["params"])), arrays["shift"],
+            None if draws is None else torch.as_tensor(draws),
+            (unknown[0], unknown[1]) if unknown else None,
+            None if context is None else ContextLaw.of(*context),
+        )  # fmt: skip
+
+
+def _drawer(side: EntryRows, asked: Array) -> Callable[[np.random.Generator], Array]:
+    """Draws of the row of every entry, (E, D); rows that entries are asked of are drawn once.
+
+    Pinned coordinates have no variance, so roots are by eigenvalues.
+    """
+    distinct, place = np.unique(asked, return_inverse=True)
+    mean, cov = side.mean.numpy()[distinct], side.cov.numpy()[distinct]
+    values, vectors = np.linalg.eigh(cov)
+    root = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
+
+    def draw(rng: np.random.Generator) -> Array:
+        noise = rng.standard_normal((*mean.shape, 1))
+        return np.asarray((mean + (root @ noise)[..., 0])[place])
+
+    return draw
+
+
+def cholesky_of(matrix: Tensor) -> Tensor:
+    """Cholesky factors of covariances or precisions of rows."""
+    return cholesky(
+        matrix, what="A matrix of the rows' prior", remedy="Give prior a number near 1."
+    )
+
+
+def law_cov(law: RowLaw) -> Tensor:
+    """Covariance of a row under its prior, (d, d)."""
+    return torch.cholesky_inverse(cholesky_of(law.precision))
+
+
+def entry_means(u: Tensor, v: Tensor, i: Tensor, j: Tensor, n_components: int) -> Tensor:
+    """Mean of ``u_i . v_j / sqrt(k)`` under independent rows with these means, (E,)."""
+    parts = [(u[a] * v[b]).sum(-1) for a, b in zip(i.split(_BLOCK), j.split(_BLOCK), strict=True)]
+    return torch.cat(parts) / sqrt(n_components)
+
+
+def entry_variances(
+    rows: EntryRows, columns: EntryRows, i: Tensor, j: Tensor, n_components: int
+) -> Tensor:
+    """Variance of ``u_i . v_j / sqrt(k)`` under q, without the noise, (E,)."""
+    parts = []
+    for a, b in zip(i.split(_BLOCK), j.split(_BLOCK), strict=True):
+        u, v, u_cov, v_cov = rows.mean[a], columns.mean[b], rows.cov[a], columns.cov[b]
+        by_u = (u_cov @ v.unsqueeze(-1)).squeeze(-1) * v
+        by_v = (v_cov @ u.unsqueeze(-1)).squeeze(-1) * u
+        parts.append((by_u + by_v).sum(-1) + (u_cov * v_cov).sum((-2, -1)))
+    return torch.cat(parts) / n_components
+
+
+def draw_moments(
+    draws: Tensor, n: int, i: Tensor, j: Tensor, n_components: int
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of ``u_i . v_j / sqrt(k)`` over draws (S, n + m, D), (E,) each."""
+    total, squares = draws.new_zeros(len(i)), draws.new_zeros(len(i))
+    for draw in draws:
+        value = (draw[i] * draw[n + j]).sum(-1) / sqrt(n_components)
+        total += value
+        squares += value.square()
+    mean = total / len(draws)
+    return mean, (squares / len(draws) - mean.square()).clamp(min=0.0)

@@ -1,0 +1,243 @@
+"""Factorisation as a method: a solver's sweeps under the callbacks, in the units of the matrix."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from skbayes_sym.base.log import log_info, logger
+from skbayes_sym.base.posteriors import GaussianRows, MatrixPosterior
+from skbayes_sym.base.progress import Run
+from skbayes_sym.base.warnings import warn_user
+from skbayes_sym.factorization.context import ContextLaw
+from skbayes_sym.factorization.entry_predictor import EntryRows, FactorPredictor, law_cov
+from skbayes_sym.factorization.factor_model import (
+    FactorModel,
+    FactorProblem,
+    Factors,
+    FactorState,
+)
+from skbayes_sym.factorization.hyperpriors import RowLaw, SidePrior
+from skbayes_sym.factorization.ratings import warn_of_empty
+from skbayes_sym.factorization.solvers import Solver
+from skbayes_sym.factorization.sparse_entries import Free, with_pinned
+from skbayes_sym.factorization.training import MatrixTraining
+from skbayes_sym.models.likelihoods.ordinal import Ordinal
+from skbayes_sym.numerics.diagnostics import rank_rhat
+from skbayes_sym.numerics.linalg import matrix_blocks
+from skbayes_sym.numerics.memory import Part, require_memory
+
+
+@dataclass(frozen=True)
+class FactorEffort:
+    """Numbers behind "auto" of a factorisation, and those by which it warns."""
+
+    # On MovieLens-100k 2 to 10 components predict better one after the other, 20 as well as 10.
+    components: int = 10
+
+    # Singular vectors of what was rated at all, which "implicit" takes for features: one for so
+    # many entries, and at most so many. On MovieLens-100k 20 predict better than 10 and 40; on
+    # simulated tables of 5,000 entries 20 lose most of what 10 gain.
+    directions: int = 20
+    entries_per_direction: int = 600
+
+    # A stream begins anew once its entries have grown by half: on ten simulated tables in four
+    # parts its bound is then within 3 nats of the batch's, where it was up to 590 below.
+    growth: float = 1.5
+
+    # Draws fewer than these say nothing; the split R-hat of one chain's fit to some entries stays
+    # below this where the chain has arrived and forgets within a tenth of its draws.
+    fewest_draws: int = 20
+    most_rhat: float = 1.2
+    most_entries: int = 1000
+
+    def n_directions(self, n_entries: int) -> int:
+        """Singular vectors of what was rated, for a list of that length."""
+        return min(max(n_entries // self.entries_per_direction, 1), self.directions)
+
+
+@dataclass(frozen=True, eq=False)
+class FactorFit:
+    """A solver's result, in the units of the matrix as given."""
+
+    factors: Factors
+
+    def attributes(self, data: MatrixTraining, model: FactorModel) -> dict[str, Any]:
+        """Fitted attributes, as NumPy arrays in the canonical orientation."""
+        state, n, k = self.factors.posterior, data.shape[0], model.n_components
+        axes = canonical_rotation(state.factors(k), n)
+        turn = _whole_turn(axes, model.network.n_coordinates).to(state.mean)
+        turned = torch.empty_like(state.cov)
+        for begin, end in matrix_blocks(len(turned), len(turn)):
+            turned[begin:end] = turn.mT @ state.cov[begin:end] @ turn
+        mean, cov = (state.mean @ turn).cpu(), turned.cpu()
+        rows, columns = (EntryRows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
+        laws = list[RowLaw]()
+        for law in state.laws or ():
+            whole = _whole_turn(axes, len(law.precision)).to(law.precision)
+            precision = (whole.mT @ law.precision @ whole).cpu()
+            laws.append(RowLaw(precision, (law.coefficients @ whole).cpu()))
+        draws = self.factors.draws
+        if draws is not None:
+            draws = (draws @ turn.to(draws)).to(data.dtype).cpu()
+        priors = model.prior.sides(data.shape, model.network, torch.zeros(1, dtype=torch.float64))
+        first, second = (
+            _anyone(prior, law, side)
+            for prior, law, side in zip(priors, laws, model.network.sides, strict=True)
+        )
+        context = None if state.context is None else ContextLaw.of(*state.context[:2])
+        predictor = FactorPredictor(
+            rows, columns, model.network, (laws[0], laws[1]), state.likelihood, model.shift, draws,
+            (first, second), context,
+        )  # fmt: skip
+        scales = [torch.linalg.inv(law.precision).diagonal()[:k].sqrt() for law in laws]
+        attributes = {
+            **data.attributes(),
+            **stated(predictor, data.scale),
+            "prior_scale_": torch.stack(scales).numpy(),
+            "n_iter_": self.factors.n_iter,
+            "stop_reason_": self.factors.stopped,
+            "_orientation_": axes.cpu().numpy(),
+            "_seen_": (data.observed.rows, data.observed.columns),
+        }
+        likelihood = state.likelihood
+        if isinstance(likelihood, Ordinal):
+            attributes["cut_points_"] = likelihood.cuts.numpy()
+            attributes["noise_std_"] = likelihood.noise_std
+        elif likelihood.scales_targets and len(likelihood.noise_scale):
+            attributes["noise_std_"] = float(likelihood.noise_scale[0]) * data.scale
+        if context is not None:
+            attributes["context_coef_"] = context.mean.numpy() * data.scale
+            attributes["context_coef_cov_"] = context.cov.numpy() * data.scale**2
+        if self.factors.bounds is not None:
+            mean_field, gap = self.factors.bounds
+            attributes["elbo_mean_field_"] = mean_field + data.log_jacobian
+            attributes["elbo_"] = attributes["elbo_mean_field_"] + gap.value
+            attributes["symmetry_gap_"], attributes["elbo_std_error_"] = gap
+            attributes["elbo_curve_"] = np.array(self.factors.curve) + data.log_jacobian
+        return attributes
+
+
+@dataclass(frozen=True, eq=False)
+class Factorization:
+    """A solver and how long it may take."""
+
+    solver: Solver
+    max_iter: int  # sweeps
+    tol: float | None  # nats per observed entry; None never stops early
+    warm: FactorState | None = None  # where sweeps go on from
+    effort: FactorEffort = FactorEffort()
+
+    def fit(self, data: MatrixTraining, model: FactorModel, run: Run) -> FactorFit:
+        # Covariances of n + m rows, and as much twice of the gap or for the bound in float64.
+        n_rows, d = sum(data.shape), model.network.n_coordinates
+        what = f"the covariances of {n_rows:,} rows and columns in {d} components"
+        remedy = "Lower n_components, or give X as float32."
+        require_memory([Part(what, 3 * n_rows * d**2 * data.dtype.itemsize, remedy)], data.device)
+        self.solver.group(model, n_rows)  # may refuse it
+        warn_of_empty(data.observed, is_told=[side is not None for side in data.features])
+        tol = -inf if self.tol is None else self.tol * max(1.0, data.total_weight)
+        problem = FactorProblem(
+            data.entries, data.double_entries, model, self.max_iter, tol, data.seed, self.warm
+        )
+        latest: list[FactorState] = []
+
+        def on_sweep(posterior: FactorState, elbo: float | None) -> bool:
+            latest[:] = [posterior]
+            if elbo is not None:
+                logger.debug("ELBO %.6g", elbo + data.log_jacobian)
+            return run.end_block()
+
+        run.begin(self.max_iter, lambda: FactorFit(Factors(latest[0])))
+        with torch.no_grad():
+            factors = self.solver.solve(problem, on_sweep)
+        run.end(FactorFit(factors))
+        if factors.bounds is not None:
+            mean_field, gap = factors.bounds
+            bound = mean_field + data.log_jacobian
+            log_info(
+                "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped: %s after %d sweeps",
+                bound + gap.value, bound, gap.value, factors.stopped, factors.n_iter,
+            )  # fmt: skip
+        if factors.stopped == "max_iter" and self.tol is not None:
+            if factors.curve:
+                warn_user(
+                    "not converged: the ELBO was still rising after "
+                    f"max_iter={self.max_iter} sweeps (tol={self.tol:g} nats per observed entry). "
+                    "Raise max_iter or tol.",
+                    ConvergenceWarning,
+                )
+            if factors.draws is not None:
+                self._warn_unless_mixed(factors.draws, data, model.n_components)
+        return FactorFit(factors)
+
+    def _warn_unless_mixed(self, draws: Tensor, data: MatrixTraining, k: int) -> None:
+        """Draws that are too few, or whose fit to the entries still moves, say so."""
+        n_draws, entries, effort = len(draws), data.double_entries.by_row, self.effort
+        if n_draws < effort.fewest_draws:
+            warn_user(
+                f"not converged: {n_draws} draws of {self.max_iter} sweeps say little about "
+                "whether the chain has reached the posterior. Raise max_iter and n_draws."
+            )
+            return
+        n_entries = len(entries.value)
+        place = torch.linspace(0, n_entries - 1, min(n_entries, effort.most_entries)).round().long()
+        draws, n = draws.to(entries.value.device), data.shape[0]
+        products = (draws[:, entries.row[place]] * draws[:, n + entries.other[place]]).sum(-1)
+        off = entries.value[place] - products / k**0.5
+        rhat = float(rank_rhat(off.square().mean(-1).reshape(1, -1, 1).cpu())[0])
+        if rhat > effort.most_rhat:
+            warn_user(
+                "not converged: the draws' fit to the entries still moves (split R-hat "
+                f"{rhat:.2f}, above {effort.most_rhat}). Raise max_iter."
+            )
+
+
+def _whole_turn(turn: Tensor, n_coordinates: int) -> Tensor:
+    """The rotation of the factors, offsets left alone, (D, D)."""
+    whole = torch.eye(n_coordinates, dtype=turn.dtype, device=turn.device)
+    whole[: len(turn), : len(turn)] = turn
+    return whole
+
+
+def _anyone(prior: SidePrior, law: RowLaw, side: Free) -> EntryRows:
+    """A row of which nothing is known: the prior's, its features those of any row of the fit."""
+    means = prior.features.forward.cpu() @ law.coefficients
+    spread = (means - means.mean(0)).mT @ (means - means.mean(0)) / len(means)
+    mean, cov = means.mean(0, keepdim=True), (law_cov(law) + spread).unsqueeze(0)
+    return EntryRows(*with_pinned(mean, cov, side))
+
+
+def stated(predictor: FactorPredictor, scale: float) -> dict[str, Any]:
+    """Fitted attributes that tell of rows and columns; ``scale``: of the matrix."""
+    k, sides = predictor.network.n_components, (predictor.rows, predictor.columns)
+    factors = MatrixPosterior(*(GaussianRows(s.mean.numpy(), s.cov.numpy()) for s in sides))
+    factors = factors.factors(k)
+    attributes = {
+        "posterior_": factors,
+        "components_": np.ascontiguousarray(factors.columns.mean.T) / k**0.5,
+        "components_cov_": factors.columns.cov / k,
+        "_predictor_": predictor.arrays(),
+    }
+    names = ("row_offsets_", "column_offsets_")
+    for name, side, free in zip(names, sides, predictor.network.sides, strict=True):
+        if len(free.free) > k:
+            offsets = side.mean[:, free.free[-1]].numpy()
+            attributes[name] = offsets / predictor.network.pin * scale
+    if predictor.draws is not None:
+        attributes["samples_"] = predictor.draws.numpy()[..., :k]
+    return attributes
+
+
+def canonical_rotation(posterior: FactorState, n_rows: int) -> Tensor:
+    """Makes the columns of V's mean orthogonal, by decreasing norm, largest loading positive."""
+    columns = posterior.mean[n_rows:].double()
+    _, vectors = torch.linalg.eigh(columns.mT @ columns)
+    turn = vectors.flip(-1)
+    loadings = columns @ turn
+    largest = loadings.gather(0, loadings.abs().argmax(0, keepdim=True))
+    return turn * torch.where(largest < 0.0, -1.0, 1.0).to(turn)

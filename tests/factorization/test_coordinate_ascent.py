@@ -1,0 +1,135 @@
+"""Rows of a side given the other: regressions, and sizes that raise the bound by what is said."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from factorization.factorization_problems import (
+    FAMILIES,
+    fit,
+    incomplete,
+    model_of,
+    swept,
+)
+from torch.testing import assert_close
+
+from skbayes_sym.factorization import coordinate_ascent as sides
+from skbayes_sym.factorization.coordinate_ascent import (
+    Noise,
+    expected_squares,
+    mean_field_elbo,
+    rescaled,
+    row_conditionals,
+    row_entropy,
+    side_moments,
+)
+from skbayes_sym.factorization.factor_model import FactorProblem
+from skbayes_sym.factorization.hyperpriors import RowLaw
+from skbayes_sym.factorization.sparse_entries import packed_second_moments, sums_over_entries
+from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
+
+
+def problem_of(data, prior="learn", k=4):
+    model = model_of(k, prior, 0.3, (1e-4, 1e2), (True, True))
+    return FactorProblem(data, data, model, 60, -1e9)
+
+
+def updated(problem, index):
+    """One side after its update, and the sums of it."""
+    state, side = problem.start, problem.data.sides[index]
+    return state, sides.update_side(problem, side, index, state, FAMILIES["full"], None)
+
+
+@pytest.mark.parametrize("prior", ["learn", "ard"])
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_bound_rises_by_what_is_said(index, prior, generator):
+    data = incomplete(generator, (30, 20))
+    problem = problem_of(data, prior)
+    state, update = updated(problem, index)
+    k, prior, law = 4, problem.priors[index], problem.laws(state)[index]
+    before = mean_field_elbo(data, state, problem.model)
+    moments = side_moments(problem, state, index)
+    noise, sums = Noise(k, state.noise_variance), update[2]
+    scales, _, value = rescaled(sums, moments, prior, law, noise)
+    assert float((scales.log()).abs().max()) > 0.01
+    assert_close(scales[k:], torch.ones_like(scales[k:]))
+    fit = sums.fit(scales, k) - sums.fit(torch.ones_like(scales), k)
+    said = -0.5 * fit / state.noise_variance + value - prior.learned(moments, law)[1]
+    said += moments.n * float(scales.log().sum())
+    state, total, part = sides.learn_prior(problem, index, state, update, problem.n_held)
+    rise = mean_field_elbo(data, state, problem.model) - before
+    assert rise == pytest.approx(said, rel=1e-9)
+    assert rise > 0.0
+    # What the sweep adds up is the posterior's own.
+    assert total == pytest.approx(
+        expected_squares(data.by_row, state, problem.model) - data.by_row.squares, rel=1e-9
+    )
+    rows = problem.data.sides[index].own
+    free = torch.tensor(problem.model.network.sides[index].free)
+    entropy = row_entropy(state.cov[rows][:, free][:, :, free])
+    assert part == pytest.approx(value + entropy, rel=1e-9)
+
+
+def test_the_slope_of_a_prior_is_that_of_its_density(generator):
+    """Of coordinates' log sizes, by differences."""
+    problem = problem_of(incomplete(generator, (30, 20)))
+    prior, moments = problem.priors[0], side_moments(problem, problem.start, 0)
+    law, _ = prior.learned(moments, problem.laws(problem.start)[0])
+    for i, growth in enumerate(prior.growth(law)):
+        values = []
+        for step in (1e-4, -1e-4):
+            scales = torch.ones(5, dtype=torch.float64)
+            scales[i] += step
+            values.append(prior.learned(moments.scaled(scales), law)[1])
+        assert float(growth) - moments.n == pytest.approx((values[0] - values[1]) / 2e-4, rel=1e-5)
+
+
+def test_singular_precisions_name_a_remedy(generator):
+    """Fewer entries than components and next to no noise, in single precision."""
+    data = incomplete(generator)
+    single = data._replace(
+        by_row=data.by_row._replace(value=data.by_row.value.float()),
+        by_column=data.by_column._replace(value=data.by_column.value.float()),
+    )
+    with pytest.raises(NotPositiveDefiniteError, match=r"noise_std.*float64"):
+        fit(single, 9, FAMILIES["full"], None, noise=1e-12)
+
+
+def test_conditionals_are_bayesian_regressions(generator):
+    """A row given the others is regressed on them, over ``sqrt(k)``: dense algebra, row by row."""
+    data, k, noise = incomplete(generator, (5, 7), k=3).by_row, 3, 0.4
+    others = torch.randn(7, k, generator=generator, dtype=torch.float64)
+    prior_means = torch.randn(5, k, generator=generator, dtype=torch.float64)
+    root = torch.randn(k, k, generator=generator, dtype=torch.float64)
+    law = RowLaw(root @ root.mT + torch.eye(k), root.new_zeros(0, k))
+    packed = packed_second_moments(others, root.new_zeros(1, 1, 1).expand(7, k, k))
+    sums = sums_over_entries(data, packed, others)
+    factor, precision, target = row_conditionals(sums, law, prior_means, Noise(k, noise))
+    for i in range(5):
+        seen = data.row == i
+        design = others[data.other[seen]] / k**0.5
+        expected = design.mT @ design / noise + law.precision
+        assert_close(precision[i], expected)
+        assert_close(factor[i] @ factor[i].mT, expected)
+        pull = design.mT @ data.value[seen] / noise + law.precision @ prior_means[i]
+        assert_close(target[i], pull)
+
+
+@pytest.mark.long
+def test_components_of_noise_shrink_in_a_few_sweeps(generator, monkeypatch):
+    """And what is there stays: after 40 sweeps the bound is where 200 without the step end."""
+    data = incomplete(generator, (150, 100), k=1)
+
+    problem = replace(problem_of(data), max_iter=40)
+    quick = swept(problem, FAMILIES["full"])
+    assert min(torch.tensor(quick.curve[16:]).diff()) > -1e-6
+    stay = lambda _, moments, prior, law, noise: (None, *prior.learned(moments, law))  # noqa: E731
+    monkeypatch.setattr(sides, "rescaled", stay)
+    slow = swept(problem, FAMILIES["full"])
+    assert quick.curve[-1] > slow.curve[-1] + 1.0
+
+    def scales(fitted):
+        own = torch.linalg.inv(fitted.posterior.laws[0].precision)
+        return torch.linalg.eigvalsh(own[:4, :4]).sqrt()
+
+    assert scales(quick)[-1] > 0.5 * scales(slow)[-1]
