@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     )
     from skbayes_sym.base.predictive import predictive
     from skbayes_sym.distillation import distill
+    from skbayes_sym.ensemble.estimators import (
+        DeepEnsembleClassifier,
+        DeepEnsembleRegressor,
+    )
     from skbayes_sym.estimators.bayesian_mlp.pools import (
         BayesianMLPClassifier,
         BayesianMLPRegressor,
-    )
-    from skbayes_sym.estimators.ensemble.ensembles import (
-        DeepEnsembleClassifier,
-        DeepEnsembleRegressor,
     )
     from skbayes_sym.estimators.stacking.stacks import (
         PredictiveStackingClassifier,
@@ -74,7 +74,7 @@ _ROOMS = (
 _PLACES = {
     "distillation": ("distill",),
     "estimators.bayesian_mlp.pools": ("BayesianMLPClassifier", "BayesianMLPRegressor"),
-    "estimators.ensemble.ensembles": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
+    "ensemble.estimators": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
     "factorization.estimators": ("SymVIMatrixFactorization",),
     "laplace.estimators": ("LaplaceClassifier", "LaplaceRegressor"),
     "lila.estimators": ("LILAClassifier", "LILARegressor"),

@@ -415,7 +415,7 @@ MUTANTS = [
         ("leverage = 1.0 - torch.cholesky_inverse", "leverage = torch.cholesky_inverse"),
         ("freedoms = (rows.weight.sum() - taken)", "freedoms = (rows.weight.sum() - 0.5 * taken)"),
         ("self._holds_noise = True", "self._holds_noise = False")),
-    *planted("estimators/ensemble/members.py", "estimators/ensemble/test_estimator.py",
+    *planted("ensemble/fit.py", "ensemble/test_estimators.py",
         ("scale.to(weights).expand_as(weights), strict",
          "scale.to(weights).expand_as(weights).flip(0), strict")),
     *planted("base/training.py", "base/test_predictive.py",

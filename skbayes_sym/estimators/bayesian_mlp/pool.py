@@ -30,7 +30,7 @@ from skbayes_sym.base.stacking_weights import (
     stacking_weights,
 )
 from skbayes_sym.base.training import Training
-from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
+from skbayes_sym.ensemble.fit import DeepEnsemble, Members, Refitting
 from skbayes_sym.laplace.defaults import ModesEffort, work
 from skbayes_sym.laplace.gauss_newton_laplace import EvidenceLaplace, EvidenceLaplaceLabels
 from skbayes_sym.laplace.initialization import noise_share

@@ -25,7 +25,7 @@ from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.weighted_draws import DrawsClassifier, DrawsRegressor, WeightedDraws
-from skbayes_sym.estimators.ensemble.members import DeepEnsemble, Members, Refitting
+from skbayes_sym.ensemble.fit import DeepEnsemble, Members, Refitting
 from skbayes_sym.laplace.class_predictive import RefittedMembers
 from skbayes_sym.laplace.map import NoiseNodes, noise_nodes
 from skbayes_sym.laplace.predict import RefittedPredictor

@@ -16,8 +16,8 @@ from sklearn.model_selection import train_test_split
 
 from skbayes_sym import Adam, DeepEnsembleClassifier, DeepEnsembleRegressor
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.estimators.ensemble import ensembles
-from skbayes_sym.estimators.ensemble import members as method
+from skbayes_sym.ensemble import estimators as ensembles
+from skbayes_sym.ensemble import fit as method
 from skbayes_sym.laplace import map as maps
 from skbayes_sym.laplace.class_predictive import refit
 from skbayes_sym.models import ARD, HalfNormal, LayerScales, StudentT
