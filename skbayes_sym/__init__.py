@@ -19,14 +19,14 @@ if TYPE_CHECKING:
         VariationalAdam,
     )
     from skbayes_sym.base.predictive import predictive
+    from skbayes_sym.bayesian_mlp.estimators import (
+        BayesianMLPClassifier,
+        BayesianMLPRegressor,
+    )
     from skbayes_sym.distillation import distill
     from skbayes_sym.ensemble.estimators import (
         DeepEnsembleClassifier,
         DeepEnsembleRegressor,
-    )
-    from skbayes_sym.estimators.bayesian_mlp.pools import (
-        BayesianMLPClassifier,
-        BayesianMLPRegressor,
     )
     from skbayes_sym.estimators.stacking.stacks import (
         PredictiveStackingClassifier,
@@ -73,7 +73,7 @@ _ROOMS = (
 )  # fmt: skip
 _PLACES = {
     "distillation": ("distill",),
-    "estimators.bayesian_mlp.pools": ("BayesianMLPClassifier", "BayesianMLPRegressor"),
+    "bayesian_mlp.estimators": ("BayesianMLPClassifier", "BayesianMLPRegressor"),
     "ensemble.estimators": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
     "factorization.estimators": ("SymVIMatrixFactorization",),
     "laplace.estimators": ("LaplaceClassifier", "LaplaceRegressor"),

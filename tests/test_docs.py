@@ -198,7 +198,7 @@ def test_the_numbers_behind_auto_are_on_their_page() -> None:
     assert set(re.findall(r"^\.\. effort:: (\S+)$", page, re.M)) == defined
     pytest.importorskip("docutils")
     table = runpy.run_path(str(DOCS / "effort_tables.py"))["table"]
-    text = "\n".join(table("skbayes_sym.estimators.bayesian_mlp.pool.Effort"))
+    text = "\n".join(table("skbayes_sym.bayesian_mlp.fit.Effort"))
     assert "``least_gain = 0.85``\n     - Networks of one kind count" in text
 
 

@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import skbayes_sym
 from skbayes_sym.base.estimator import RowEstimator
-from skbayes_sym.estimators.bayesian_mlp import pool
+from skbayes_sym.bayesian_mlp import fit as pool
 from skbayes_sym.laplace import initialization as beginnings
 from skbayes_sym.variational import fit as vi_method
 

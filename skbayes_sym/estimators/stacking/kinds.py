@@ -23,7 +23,7 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.base.sample_weights import fit_with_weights, weight_support
 from skbayes_sym.base.stacking_weights import left_out
 from skbayes_sym.base.warnings import collect_warnings
-from skbayes_sym.estimators.bayesian_mlp.pools import BayesianMLPClassifier, BayesianMLPRegressor
+from skbayes_sym.bayesian_mlp.estimators import BayesianMLPClassifier, BayesianMLPRegressor
 from skbayes_sym.estimators.stacking.parts import (
     CountsPredictor,
     OfEstimator,

@@ -30,7 +30,7 @@ from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.stacking_weights import NoiseShape, PooledPredictor, ShapedPredictor
 from skbayes_sym.base.training import Training
-from skbayes_sym.estimators.bayesian_mlp.pool import Labels, Numbers
+from skbayes_sym.bayesian_mlp.fit import Labels, Numbers
 from skbayes_sym.laplace.base import REGRESSOR_CONSTRAINTS
 from skbayes_sym.laplace.class_predictive import RefittedMembers
 from skbayes_sym.laplace.defaults import ModesEffort

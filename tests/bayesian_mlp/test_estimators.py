@@ -22,10 +22,10 @@ from skbayes_sym import (
     LaplaceRegressor,
     predictive,
 )
+from skbayes_sym.bayesian_mlp import estimators as estimator
+from skbayes_sym.bayesian_mlp import fit as pool_module
+from skbayes_sym.bayesian_mlp.fit import Weights
 from skbayes_sym.ensemble.fit import Refitting
-from skbayes_sym.estimators.bayesian_mlp import pool as pool_module
-from skbayes_sym.estimators.bayesian_mlp import pools as estimator
-from skbayes_sym.estimators.bayesian_mlp.pool import Weights
 from skbayes_sym.laplace.defaults import ModesEffort
 from skbayes_sym.models import Gaussian
 
