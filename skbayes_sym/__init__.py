@@ -28,10 +28,6 @@ if TYPE_CHECKING:
         DeepEnsembleClassifier,
         DeepEnsembleRegressor,
     )
-    from skbayes_sym.estimators.stacking.stacks import (
-        PredictiveStackingClassifier,
-        PredictiveStackingRegressor,
-    )
     from skbayes_sym.factorization.estimators import SymVIMatrixFactorization
     from skbayes_sym.inspection.invariance_gap import invariance_gap
     from skbayes_sym.inspection.loss_barrier import loss_barrier
@@ -48,6 +44,10 @@ if TYPE_CHECKING:
     from skbayes_sym.mcmc.kernels import HMC
     from skbayes_sym.mcmc.samplers import Chains, ModeWeights
     from skbayes_sym.saving.files import load, save
+    from skbayes_sym.stacking.estimators import (
+        PredictiveStackingClassifier,
+        PredictiveStackingRegressor,
+    )
     from skbayes_sym.variational.estimators import (
         SymmetrizedVIClassifier,
         SymmetrizedVIRegressor,
@@ -86,7 +86,7 @@ _PLACES = {
     ),
     "base.predictive": ("predictive",),
     "mcmc.samplers": ("Chains", "ModeWeights"),
-    "estimators.stacking.stacks": (
+    "stacking.estimators": (
         "PredictiveStackingClassifier", "PredictiveStackingRegressor",
     ),
     "variational.estimators": ("SymmetrizedVIClassifier", "SymmetrizedVIRegressor"),

@@ -36,10 +36,10 @@ NOUNS = {
     "base.columns": "Column Columns",
     "factorization.side_features": "FeatureCode",
     "mcmc.mode_weights": "Mode",
-    "estimators.stacking.parts": (
+    "stacking.predictors": (
         "CalibratedPredictor CountsPredictor OfEstimator OfGiven OfTrees StackPart Trees"
     ),
-    "inference.gaussian_process": "GaussianProcess",
+    "stacking.gaussian_process": "GaussianProcess",
     "laplace.curvature": "LayerSpectrum KroneckerPrecision FullPrecision",
     "laplace.class_predictive": "RefittedMembers",
     "laplace.posterior": "LaplacePosterior ModeMixture",

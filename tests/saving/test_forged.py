@@ -14,7 +14,6 @@ from safetensors.numpy import save as write
 
 import skbayes_sym as sk
 from skbayes_sym import load, save
-from skbayes_sym.estimators.stacking.parts import Trees
 from skbayes_sym.models import Gaussian, StudentT
 from skbayes_sym.models.augmentations.augmentation import Augerino
 from skbayes_sym.models.augmentations.images import Contrast, Hue
@@ -23,6 +22,7 @@ from skbayes_sym.models.likelihoods.noise import Heteroscedastic
 from skbayes_sym.models.priors import LayerScales, Normal
 from skbayes_sym.saving.files import checksum
 from skbayes_sym.saving.values import Decoder, Encoder, nouns
+from skbayes_sym.stacking.predictors import Trees
 from skbayes_sym.symmetry.gaps.unit_gap import ExactUpTo, Importance, InfoNCE, Soules
 from skbayes_sym.symmetry.group import Product, Trivial
 from skbayes_sym.symmetry.units import Units

@@ -30,14 +30,12 @@ from skbayes_sym.base.scikit_learn import (
 from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.training import Training
-from skbayes_sym.estimators.stacking.combining import (
-    CountsFoundError,
-    StackFit,
-    fit_stack,
-    is_of_counts,
-    score_of,
-)
-from skbayes_sym.estimators.stacking.kinds import (
+from skbayes_sym.models.likelihoods.likelihood import Likelihood
+from skbayes_sym.numerics.memory import Part, require_memory
+from skbayes_sym.numerics.runtime import filters_lock
+from skbayes_sym.numerics.tables import without_mask
+from skbayes_sym.stacking.gaussian_process import ProcessEffort
+from skbayes_sym.stacking.members import (
     KINDS,
     Given,
     Member,
@@ -45,12 +43,14 @@ from skbayes_sym.estimators.stacking.kinds import (
     StackTask,
     member_settings,
 )
-from skbayes_sym.estimators.stacking.parts import RowBlock
-from skbayes_sym.inference.gaussian_process import ProcessEffort
-from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.memory import Part, require_memory
-from skbayes_sym.numerics.runtime import filters_lock
-from skbayes_sym.numerics.tables import without_mask
+from skbayes_sym.stacking.predictors import RowBlock
+from skbayes_sym.stacking.weights import (
+    CountsFoundError,
+    StackFit,
+    fit_stack,
+    is_of_counts,
+    score_of,
+)
 
 
 @dataclass(eq=False, repr=False)

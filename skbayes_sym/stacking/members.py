@@ -24,7 +24,14 @@ from skbayes_sym.base.sample_weights import fit_with_weights, weight_support
 from skbayes_sym.base.stacking_weights import left_out
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.bayesian_mlp.estimators import BayesianMLPClassifier, BayesianMLPRegressor
-from skbayes_sym.estimators.stacking.parts import (
+from skbayes_sym.laplace.defaults import ModesEffort
+from skbayes_sym.linear.estimators import BayesianLinearRegressor
+from skbayes_sym.models.model import Data
+from skbayes_sym.models.networks.mlp import MLP, TANH
+from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.numerics.runtime import filters_lock
+from skbayes_sym.stacking.gaussian_process import ProcessEffort, fit_process
+from skbayes_sym.stacking.predictors import (
     CountsPredictor,
     OfEstimator,
     OfGiven,
@@ -32,13 +39,6 @@ from skbayes_sym.estimators.stacking.parts import (
     RowBlock,
     Trees,
 )
-from skbayes_sym.inference.gaussian_process import ProcessEffort, fit_process
-from skbayes_sym.laplace.defaults import ModesEffort
-from skbayes_sym.linear.estimators import BayesianLinearRegressor
-from skbayes_sym.models.model import Data
-from skbayes_sym.models.networks.mlp import MLP, TANH
-from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.numerics.runtime import filters_lock
 
 LEAST_VARIANCE = 1e-12  # of noise before it has a level, scaled units
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from skbayes_sym.inference import gaussian_process
-from skbayes_sym.inference.gaussian_process import (
+from skbayes_sym.models.model import Data
+from skbayes_sym.stacking import gaussian_process
+from skbayes_sym.stacking.gaussian_process import (
     ProcessEffort,
     TableKernel,
     condition,
     fit_process,
     log_evidence,
 )
-from skbayes_sym.models.model import Data
 
 POSITION = torch.tensor([0.3, 0.5, -0.2, 0.1, 0.2, -0.5, -0.7], dtype=torch.float64)
 

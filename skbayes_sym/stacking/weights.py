@@ -24,7 +24,9 @@ from skbayes_sym.base.stacking_weights import (
     stacking_weights,
 )
 from skbayes_sym.base.warnings import collect_warnings, warn_user
-from skbayes_sym.estimators.stacking.kinds import (
+from skbayes_sym.models.predictive_mixtures import NormalMixture
+from skbayes_sym.numerics.runtime import side_by_side
+from skbayes_sym.stacking.members import (
     LEAST_VARIANCE,
     Fit,
     Given,
@@ -33,9 +35,7 @@ from skbayes_sym.estimators.stacking.kinds import (
     Process,
     StackTask,
 )
-from skbayes_sym.estimators.stacking.parts import CalibratedPredictor, CountsPredictor, StackPart
-from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.numerics.runtime import side_by_side
+from skbayes_sym.stacking.predictors import CalibratedPredictor, CountsPredictor, StackPart
 
 
 class CountsFoundError(Exception):

@@ -31,10 +31,10 @@ from skbayes_sym import (
     PredictiveStackingRegressor,
     predictive,
 )
-from skbayes_sym.estimators.stacking import kinds
-from skbayes_sym.estimators.stacking.combining import JudgedMember, judge, resolution, weighed
-from skbayes_sym.estimators.stacking.kinds import KINDS, Networks, StackEffort, StackTask
-from skbayes_sym.estimators.stacking.parts import RowBlock
+from skbayes_sym.stacking import members as kinds
+from skbayes_sym.stacking.members import KINDS, Networks, StackEffort, StackTask
+from skbayes_sym.stacking.predictors import RowBlock
+from skbayes_sym.stacking.weights import JudgedMember, judge, resolution, weighed
 
 X, Y = (a[:120] for a in load_diabetes(return_X_y=True))
 FLOWERS, SPECIES = (

@@ -10,9 +10,9 @@ from sklearn.datasets import load_iris
 from sklearn.model_selection import KFold
 
 from skbayes_sym.base.stacking_weights import fit_calibration
-from skbayes_sym.estimators.stacking.combining import JudgedMember, judge, weighed
-from skbayes_sym.estimators.stacking.kinds import KINDS, StackEffort, StackTask
-from skbayes_sym.estimators.stacking.parts import RowBlock
+from skbayes_sym.stacking.members import KINDS, StackEffort, StackTask
+from skbayes_sym.stacking.predictors import RowBlock
+from skbayes_sym.stacking.weights import JudgedMember, judge, weighed
 
 RNG = np.random.default_rng(0)
 FLOWERS, SPECIES = (a[RNG.permutation(150)[:60]] for a in load_iris(return_X_y=True))
