@@ -402,7 +402,7 @@ MUTANTS = [
         ("base.log_density(rows.rows.x, rows.targets)", "part.law(rows.rows).log_prob(rows.y)"),
         ("prior = ((score - score.max())", "prior = (0.0 * (score - score.max())"),
         ("if gap > task.effort.race", "if gap < 0.0")),
-    *planted("distillation/schooling.py", "test_distillation.py",
+    *planted("distillation/student_training.py", "test_distillation.py",
         ("share = torch.rand(1, generator=generator, dtype=torch.float32)",
          "share = torch.full((1,), 0.5)")),
     *planted("bayesian_mlp/fit.py", "",

@@ -20,10 +20,10 @@ from sklearn.preprocessing import StandardScaler
 import skbayes_sym as sk
 from skbayes_sym import distill
 from skbayes_sym.base.distributions import NormalPredictive
-from skbayes_sym.distillation import distilling
-from skbayes_sym.distillation.rows_to_learn import rows_to_learn
-from skbayes_sym.distillation.schooling import Schooling, lesson_of_numbers, normal_levels
-from skbayes_sym.distillation.taken_units import units_of_networks
+from skbayes_sym.distillation import distill as distilling
+from skbayes_sym.distillation.augmentation import rows_to_learn
+from skbayes_sym.distillation.student_training import Schooling, lesson_of_numbers, normal_levels
+from skbayes_sym.distillation.teacher_features import units_of_networks
 from skbayes_sym.student import Student
 
 QUICK = Schooling(n_rows=400, first=(16, 60), with_networks=(8, 9), without=(8, 9), batch=64)

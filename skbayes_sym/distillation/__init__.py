@@ -1,11 +1,13 @@
-"""Small models that predict what fitted ones do.
+"""Train a small model on the predictions of a fitted one.
 
-Reading order: `rows_to_learn`, `schooling` (losses and training), `taken_units` (of the teacher's
-networks), `distilling` (the face).
+* `distill`: the public function
+* `augmentation`: rows to train the student on
+* `teacher_features`: hidden units of the teacher's networks as starting values
+* `student_training`: losses and training
 
-In: any fitted model. Out: a `Student`, which needs NumPy alone.
+The result is a `Student`, which needs only NumPy.
 """
 
-from skbayes_sym.distillation.distilling import distill
+from skbayes_sym.distillation.distill import distill
 
 __all__ = ["distill"]

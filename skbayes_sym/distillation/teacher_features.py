@@ -11,7 +11,7 @@ from skbayes_sym.base.columns import OpenRows
 from skbayes_sym.base.estimator import RowEstimator
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
-from skbayes_sym.distillation.schooling import Schooling
+from skbayes_sym.distillation.student_training import Schooling
 from skbayes_sym.inspection._fitted import fitted_model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.student import KINDS, Student, hidden

@@ -13,15 +13,15 @@ from skbayes_sym.base.predictive import predictive
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.base.warnings import collect_warnings
-from skbayes_sym.distillation.rows_to_learn import rows_to_learn, teacher_columns
-from skbayes_sym.distillation.schooling import (
+from skbayes_sym.distillation.augmentation import rows_to_learn, teacher_columns
+from skbayes_sym.distillation.student_training import (
     Schooling,
     lesson_of_labels,
     lesson_of_numbers,
     normal_levels,
     train,
 )
-from skbayes_sym.distillation.taken_units import units_of_networks
+from skbayes_sym.distillation.teacher_features import units_of_networks
 from skbayes_sym.inspection._fitted import fitted_model
 from skbayes_sym.numerics.arguments import seed_of
 from skbayes_sym.student import Student
