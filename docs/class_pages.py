@@ -38,6 +38,7 @@ OPEN = {
     "Augmentation", "SymmetryGroup", "Gap", "Kernel", "Solver", "PredictiveDistribution",
     "ClassPredictive", "EntryKFold", "Symmetrized",
 }  # fmt: skip
+SUBPACKAGES_OF_PARTS = ("models", "symmetry", "factorization", "mcmc", "base")
 _SCIKIT_LEARN = {
     "fit_transform", "get_metadata_routing", "get_params", "set_params", "set_callbacks",
     "set_output", "get_feature_names_out", "score",
@@ -58,7 +59,7 @@ def _entries(lines: list[str], section: str) -> tuple[int, int]:
 
 def shown_methods(name: str, module: str, methods: Iterable[str]) -> list[str]:
     """Names of the methods that the page of a class describes."""
-    is_part = module.split(".")[1:2] in (["models"], ["symmetry"], ["inference"])
+    is_part = module.split(".")[1:2] in [[name] for name in SUBPACKAGES_OF_PARTS]
     if name not in OPEN and (is_part or (module == "skbayes_sym" and not is_estimator(name))):
         return []
     public = [m for m in methods if not m.startswith(("_", "set_")) and m not in _SCIKIT_LEARN]

@@ -1,14 +1,23 @@
-"""Bayesian models that know their own symmetries, with scikit-learn's interface.
+"""Bayesian models that account for their own symmetries, with scikit-learn's interface.
 
-Every folder's ``__init__`` is its map. From the bottom: `numerics`, `symmetry`, `models`,
-`inference`, then `metrics` and `datasets`, `estimators`, `saving`, `inspection`,
-`model_selection` and `acquisition`; each imports only what stands before it.
+The docstring of each subpackage lists its files. Each subpackage imports only from those before it:
 
-Names are imported when they are first used (PEP 562): a linear model loads no sampler.
+* `numerics`, `symmetry`, `models`: mathematics in torch, without scikit-learn
+* `metrics`, `datasets`: scores and example data
+* `base`: classes and functions that all estimators share
+* `laplace`, `linear`, `factorization`, `lila`, `variational`, `mcmc`, `ensemble`: one method each
+* `bayesian_mlp`, `stacking`: combinations of methods, the defaults for tables
+* `saving`, `callbacks`, `skpro`: files, progress bars, another package's interface
+* `inspection`, `model_selection`, `acquisition`: displays, comparisons, next experiments
+* `student`, `distillation`: small models that imitate a fitted one
+
+Public names are imported when they are first used (PEP 562).
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from skbayes_sym.base.public_names import MODULES
 
 if TYPE_CHECKING:
     from skbayes_sym.base.optimizers import (
@@ -67,46 +76,18 @@ __all__ = [
 ]  # fmt: skip
 __version__ = "0.1.0"
 
-_ROOMS = (
-    "acquisition", "datasets", "estimators", "inference", "inspection", "metrics",
-    "model_selection", "models", "numerics", "saving", "symmetry",
+_SUBPACKAGES = (
+    "acquisition", "base", "bayesian_mlp", "callbacks", "datasets", "distillation", "ensemble",
+    "factorization", "inspection", "laplace", "lila", "linear", "mcmc", "metrics",
+    "model_selection", "models", "numerics", "saving", "stacking", "symmetry", "variational",
 )  # fmt: skip
-_PLACES = {
-    "distillation": ("distill",),
-    "bayesian_mlp.estimators": ("BayesianMLPClassifier", "BayesianMLPRegressor"),
-    "ensemble.estimators": ("DeepEnsembleClassifier", "DeepEnsembleRegressor"),
-    "factorization.estimators": ("SymVIMatrixFactorization",),
-    "laplace.estimators": ("LaplaceClassifier", "LaplaceRegressor"),
-    "lila.estimators": ("LILAClassifier", "LILARegressor"),
-    "variational.layerwise": ("LayerwiseVIRegressor",),
-    "linear.estimators": ("BayesianLinearClassifier", "BayesianLinearRegressor"),
-    "mcmc.estimators": ("MCMCClassifier", "MCMCRegressor"),
-    "base.optimizers": (
-        "Adam", "EvidenceAdam", "GaussNewton", "Updates", "VariationalAdam",
-    ),
-    "base.predictive": ("predictive",),
-    "mcmc.samplers": ("Chains", "ModeWeights"),
-    "stacking.estimators": (
-        "PredictiveStackingClassifier", "PredictiveStackingRegressor",
-    ),
-    "variational.estimators": ("SymmetrizedVIClassifier", "SymmetrizedVIRegressor"),
-    "variational.gaps": ("Symmetrized",),
-    "mcmc.annealing": ("Annealing",),
-    "mcmc.chain_count": ("n_chains_required",),
-    "mcmc.kernels": ("HMC",),
-    "inspection.invariance_gap": ("invariance_gap",),
-    "inspection.loss_barrier": ("loss_barrier",),
-    "inspection.symmetry_removal": ("remove_symmetries",),
-    "saving.files": ("load", "save"),
-}  # fmt: skip
-_MODULES = {name: module for module, names in _PLACES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name, or a folder, at its first use."""
-    if name in _MODULES:
-        value = vars(import_module(f"skbayes_sym.{_MODULES[name]}"))[name]
-    elif name in _ROOMS:
+    """Import a public name or a subpackage when it is first used."""
+    if name in MODULES:
+        value = vars(import_module(f"skbayes_sym.{MODULES[name]}"))[name]
+    elif name in _SUBPACKAGES:
         value = import_module(f"skbayes_sym.{name}")
     else:
         raise AttributeError(f"module 'skbayes_sym' has no attribute {name!r}")
@@ -116,4 +97,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     own = {name for name in globals() if name.startswith("__")}
-    return sorted({*own, *__all__, *_ROOMS})
+    return sorted({*own, *__all__, *_SUBPACKAGES})

@@ -150,21 +150,24 @@ MUTANTS = [
         ("r.sum(-1) - 0.5 * pairs - 0.5 * x", "r.sum(-1) + 0.5 * pairs - 0.5 * x"),
         ("_rotations_3(a, b, -c))", "_rotations_3(a, b, c))")),
     # Rules of operations: each makes a false symmetry somewhere.
-    *(Mutant(f"symmetry/modules/{module}.py", before, after, "symmetry/modules/test_module_symmetry.py")
+    *(Mutant(f"symmetry/modules/{module}.py", before, after,
+             "symmetry/modules/test_module_symmetry.py")
       for module, before, after in [
           ("rules", '"relu leaky_relu": (None, 1)', '"relu leaky_relu": (1, 1)'),
           ("rules", "r.pin(w, range(2, len(w)))", "r.pin(w, range(3, len(w)))"),
           ("rules", "r.pin(w, [0])", "r.pin(w, [])"),
           ("rules", "    r.mix(x, [dim])\n", "    r.mix(x, [])\n"),
           ("rules", "[a, b], (SAME, SAME))", "[a, b], (SUM, SUM))"),
-          ("reader", "added(o.characters[kind], p.characters[kind])", "o.characters[kind]"),
-          ("reader", "atoms.forget([atoms.resolve(axis) for axis in kept], summed)", "pass"),
-          ("reader", "aligned | summed if names is None else names & (aligned | summed)",
+          ("graph_analysis", "added(o.characters[kind], p.characters[kind])", "o.characters[kind]"),
+          ("graph_analysis", "atoms.forget([atoms.resolve(axis) for axis in kept], summed)",
+           "pass"),
+          ("graph_analysis", "aligned | summed if names is None else names & (aligned | summed)",
            "aligned | summed if names is None else names"),
-          ("atoms", "self._depends[atom] = set(allowed) if before is None else before & allowed",
+          ("axis_partition",
+           "self._depends[atom] = set(allowed) if before is None else before & allowed",
            "self._depends[atom] = set(allowed) if before is None else before"),
-          ("found", "if kind == SCALE or constant.add(", "if True or constant.add("),
-          ("found", "if not beside.add(self._bits(atom, solution)):", "if False:"),
+          ("module_symmetry", "if kind == SCALE or constant.add(", "if True or constant.add("),
+          ("module_symmetry", "if not beside.add(self._bits(atom, solution)):", "if False:"),
       ]),
     # What a module's group leaves alone, and what groups are given.
     *planted("symmetry/modules/module_symmetry.py", "symmetry/modules/test_constants.py",

@@ -5,14 +5,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from house import METHODS, ORDER, House, floor_of, imported, measure, place
+from house import ORDER, House, floor_of, imported, measure, place
 from mutants import MUTANTS, mutated
 from test_docs import PUBLIC
 
 import skbayes_sym
 
 PACKAGE = Path(skbayes_sym.__file__).parent
-BELOW_SKLEARN = {"numerics", "symmetry", "models", "inference"}
+BELOW_SKLEARN = {"numerics", "symmetry", "models"}
 
 Import = tuple[str, tuple[str, ...], str, ast.stmt]  # file, where it stands, module, statement
 
@@ -50,16 +50,6 @@ def test_scikit_learn_stays_above_and_matplotlib_inside_functions(imports: list[
             assert floor_of(here) not in BELOW_SKLEARN, f"{name} imports {module}"
         if top == "matplotlib":
             assert node.col_offset > 0, f"{name} imports matplotlib at module level"
-
-
-def test_no_method_imports_another(imports: list[Import]) -> None:
-    for name, here, module, _ in imports:
-        methods = METHODS.get(floor_of(here), set())
-        there = module.split(".")[1:]
-        if len(here) < 3 or here[1] not in methods or len(there) < 2:
-            continue
-        if there[0] == here[0]:
-            assert there[1] not in methods - {here[1]}, f"{name} imports {module}"
 
 
 def test_parameters_that_hold_models_have_types(house: House) -> None:

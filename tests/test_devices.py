@@ -23,9 +23,10 @@ from torch import Tensor
 
 from skbayes_sym import HMC, Annealing, VariationalAdam, load, save
 from skbayes_sym.mcmc import kernels
-from skbayes_sym.mcmc.kernels import DiagonalPreconditioner, initial_state
+from skbayes_sym.mcmc.kernels import initial_state
 from skbayes_sym.models.likelihoods import noise
 from skbayes_sym.numerics import memory
+from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.runtime import constant
 

@@ -18,12 +18,12 @@ from torch import Tensor
 from skbayes_sym.laplace.evidence_problem import LabelsEvidence, NumbersEvidence
 from skbayes_sym.laplace.initialization import search_numbers
 from skbayes_sym.laplace.mode_finding import EvidenceSearch, Search, starting_points
-from skbayes_sym.mcmc.kernels import DensePreconditioner
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.linalg import cholesky
+from skbayes_sym.numerics.preconditioners import DensePreconditioner
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.symmetry.group import SymmetryGroup
 

@@ -40,17 +40,11 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.log_density import LogDensity, NetworkPosterior, gradient_of
-from skbayes_sym.mcmc.kernels import (
-    DiagonalPreconditioner,
-    Info,
-    Preconditioner,
-    State,
-    initial_state,
-    where,
-)
+from skbayes_sym.mcmc.kernels import Info, State, initial_state, where
 from skbayes_sym.mcmc.warmup import PreconditionerAdaptation, RunningMoments, Window
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.numerics.arguments import check_count, check_range
+from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner, Preconditioner
 from skbayes_sym.numerics.random import standard_normal
 
 # The minimal-norm integrator of two gradients a step (McLachlan 1995, "On the numerical integration

@@ -20,15 +20,7 @@ from torch import Tensor
 
 from skbayes_sym.base.log_density import LogDensity
 from skbayes_sym.mcmc.annealing import Approach
-from skbayes_sym.mcmc.kernels import (
-    HMC,
-    DiagonalPreconditioner,
-    Info,
-    Kernel,
-    Preconditioner,
-    State,
-    initial_state,
-)
+from skbayes_sym.mcmc.kernels import HMC, Info, Kernel, State, initial_state
 from skbayes_sym.mcmc.warmup import (
     DualAveraging,
     PreconditionerAdaptation,
@@ -36,6 +28,7 @@ from skbayes_sym.mcmc.warmup import (
     reasonable_step_size,
 )
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
+from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner, Preconditioner
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.numerics.runtime import one_thread, side_by_side, to_host
 

@@ -51,7 +51,7 @@ from skbayes_sym.mcmc.chains import (
     start_blocks,
 )
 from skbayes_sym.mcmc.config import SamplingEffort, SamplingSetting
-from skbayes_sym.mcmc.kernels import HMC, DensePreconditioner, initial_state
+from skbayes_sym.mcmc.kernels import HMC, initial_state
 from skbayes_sym.mcmc.warmup import (
     FixedPreconditioner,
     PooledDiagonal,
@@ -61,6 +61,7 @@ from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.network import Network
 from skbayes_sym.models.priors import GaussianPrior, Prior
 from skbayes_sym.numerics.optimise import Stopped
+from skbayes_sym.numerics.preconditioners import DensePreconditioner
 from skbayes_sym.numerics.random import generator_from, resumed
 from skbayes_sym.symmetry.relabelling import relabel
 from skbayes_sym.symmetry.units import split_units

@@ -15,14 +15,8 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.log_density import LogDensity
-from skbayes_sym.mcmc.kernels import (
-    DiagonalPreconditioner,
-    Preconditioner,
-    State,
-    draw_momentum,
-    energy_error,
-    leapfrog,
-)
+from skbayes_sym.mcmc.kernels import State, draw_momentum, energy_error, leapfrog
+from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner, Preconditioner
 from skbayes_sym.symmetry.group import SymmetryGroup
 
 # Step sizes stay within this range, so that a chain that rejects everything remains a number.

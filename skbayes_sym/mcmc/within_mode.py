@@ -16,12 +16,7 @@ from skbayes_sym.mcmc.chains import (
     sample_chains,
     start_blocks,
 )
-from skbayes_sym.mcmc.kernels import (
-    HMC,
-    DensePreconditioner,
-    DiagonalPreconditioner,
-    Preconditioner,
-)
+from skbayes_sym.mcmc.kernels import HMC
 from skbayes_sym.mcmc.mode_evidence import (
     LEAST_WEIGHT,
     DrawPool,
@@ -33,6 +28,11 @@ from skbayes_sym.mcmc.mode_evidence import (
 from skbayes_sym.mcmc.warmup import FixedPreconditioner
 from skbayes_sym.numerics.linalg import cholesky, shrink_to_diagonal
 from skbayes_sym.numerics.optimise import OnStep
+from skbayes_sym.numerics.preconditioners import (
+    DensePreconditioner,
+    DiagonalPreconditioner,
+    Preconditioner,
+)
 from skbayes_sym.numerics.random import spawn_seeds
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.relabelling import orbit_mean

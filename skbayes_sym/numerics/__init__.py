@@ -7,6 +7,7 @@
 * `optimise`: the gradient loop, convergence of noisy curves, fixed-point acceleration
 * `permanent`: log permanents and their bounds
 * `assignment`: linear assignment, and sampling of permutations
+* `preconditioners`: diagonal and dense linear changes of coordinates
 * `diagnostics`: rank-normalised split R-hat and effective sample sizes
 * `memory`: estimates of memory, and errors before an allocation that can't succeed
 * `runtime`: threads, jobs, and constants per device

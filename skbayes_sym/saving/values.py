@@ -21,6 +21,7 @@ from sklearn.utils import Bunch
 
 from skbayes_sym.base.columns import TakesTables
 from skbayes_sym.base.estimator import BayesianEstimator, RowEstimator, is_fitted_name
+from skbayes_sym.base.public_names import ESTIMATOR_MODULES, PARAMETER_MODULES
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.warnings import collect_warnings
@@ -49,7 +50,8 @@ NOUNS = {
     "base.stacking_weights": "Calibration NoiseShape ShapedPredictor",
     "base.posteriors": "MeanFieldGaussian GaussianRows MatrixPosterior",
     "mcmc.annealing": "Annealing KroneckerPreconditioner LayerCurvature",
-    "mcmc.kernels": "HMC State DiagonalPreconditioner DensePreconditioner",
+    "mcmc.kernels": "HMC State",
+    "numerics.preconditioners": "DiagonalPreconditioner DensePreconditioner",
     "mcmc.chains": "Block",
     "factorization.solvers": "VI MAP Gibbs",
     "models.augmentations.augmentation": "Identity Composed InRescaledUnits Invariances Augerino",
@@ -98,10 +100,12 @@ def named(modules: Mapping[str, str], prefix: str) -> dict[str, Any]:
 @cache
 def ours() -> dict[str, type]:
     """Estimators, and the objects with parameters that they take, by name."""
-    places = import_module("skbayes_sym")._MODULES
-    of_estimators = {n: module for n, module in places.items() if module.startswith("estimators.")}
-    objects = {n: vars(import_module(f"skbayes_sym.{m}"))[n] for n, m in of_estimators.items()}
-    return {name: kind for name, kind in objects.items() if isinstance(kind, type)}
+    modules = ESTIMATOR_MODULES | PARAMETER_MODULES
+    return {
+        name: getattr(import_module(f"skbayes_sym.{module}"), name)
+        for module, names in modules.items()
+        for name in names
+    }
 
 
 @cache

@@ -172,7 +172,7 @@ _ENDS_THE_FIT = {"callback", "interrupted"}  # the other start isn't tried then
 
 @dataclass(frozen=True, eq=False)
 class LayerwiseVI:
-    """Layers conditional on the ones sampled before (see `skbayes_sym.inference.gaussian_vi`).
+    """Layers conditional on the ones sampled before (see `skbayes_sym.variational`).
 
     Training starts once concentrated and once at the prior, ``max_iter`` steps each, and keeps
     the higher bound.

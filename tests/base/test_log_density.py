@@ -16,9 +16,10 @@ from skbayes_sym.base.log_density import (
     gradient_of,
 )
 from skbayes_sym.laplace.map import MapObjective
-from skbayes_sym.mcmc.kernels import HMC, DiagonalPreconditioner, initial_state
+from skbayes_sym.mcmc.kernels import HMC, initial_state
 from skbayes_sym.models import ARD, MLP, GaussianPrior, LayerScales
 from skbayes_sym.models.model import Data
+from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner
 
 
 @pytest.mark.parametrize("inference_mode", [False, True])

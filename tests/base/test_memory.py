@@ -174,7 +174,7 @@ def asked(monkeypatch):
         found.update({part.what: part.n_bytes for part in parts})
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("skbayes_sym.estimators") and hasattr(module, "require_memory"):
+        if name.startswith("skbayes_sym.") and hasattr(module, "require_memory"):
             monkeypatch.setattr(module, "require_memory", note)
     return found
 

@@ -24,17 +24,13 @@ from skbayes_sym.mcmc.annealing import (
     refresh,
 )
 from skbayes_sym.mcmc.chains import Sampler, sample_chains, start_blocks
-from skbayes_sym.mcmc.kernels import (
-    HMC,
-    DensePreconditioner,
-    DiagonalPreconditioner,
-    initial_state,
-)
+from skbayes_sym.mcmc.kernels import HMC, initial_state
 from skbayes_sym.mcmc.warmup import FixedPreconditioner
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.priors import Normal
+from skbayes_sym.numerics.preconditioners import DensePreconditioner, DiagonalPreconditioner
 
 SHORT = Annealing(n_adam=20, n_hot=40, n_settle=30)
 

@@ -10,10 +10,10 @@ from sklearn.datasets import load_diabetes, load_iris
 from skbayes_sym import HMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
 from skbayes_sym.mcmc.config import SamplingEffort
 from skbayes_sym.mcmc.initialization import init_by_size
-from skbayes_sym.mcmc.kernels import DensePreconditioner
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
 from skbayes_sym.models.networks.modules import ModuleNetwork
 from skbayes_sym.models.priors import ARD, LayerScales
+from skbayes_sym.numerics.preconditioners import DensePreconditioner
 
 FAST = {"n_chains": 8, "n_draws": 30, "random_state": 0,
         "remove_symmetries": ModeWeights("evidence")}  # fmt: skip

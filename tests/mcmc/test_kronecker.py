@@ -5,7 +5,6 @@ from torch.testing import assert_close
 
 from skbayes_sym.base.log_density import NetworkPosterior
 from skbayes_sym.mcmc.annealing import KroneckerAdaptation, curvature_at, own_scales
-from skbayes_sym.mcmc.kernels import DiagonalPreconditioner
 from skbayes_sym.mcmc.warmup import RunningMoments
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson
@@ -13,6 +12,7 @@ from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP, RELU, SOFTPLUS, TANH
 from skbayes_sym.models.priors import Normal
+from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner
 
 N_SE = 4.5  # P(|z| > 4.5) = 7e-6
 NOISE = Gaussian(torch.tensor([-0.7, 0.4]).double(), learn=False)

@@ -6,13 +6,7 @@ from mcmc.known_densities import scaled
 from torch.testing import assert_close
 
 from skbayes_sym.base.log_density import Evaluation
-from skbayes_sym.mcmc.kernels import (
-    DiagonalPreconditioner,
-    State,
-    energy_error,
-    initial_state,
-    leapfrog,
-)
+from skbayes_sym.mcmc.kernels import State, energy_error, initial_state, leapfrog
 from skbayes_sym.mcmc.warmup import (
     MAX_STEP_SIZE,
     MIN_STEP_SIZE,
@@ -24,6 +18,7 @@ from skbayes_sym.mcmc.warmup import (
     reasonable_step_size,
     stan_windows,
 )
+from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner
 from skbayes_sym.symmetry.group import Trivial
 from skbayes_sym.symmetry.units import Units
 

@@ -6,17 +6,9 @@ import torch
 from mcmc.known_densities import AutogradPosterior, flat, quartic
 from torch.testing import assert_close
 
-from skbayes_sym.mcmc.kernels import (
-    HMC,
-    DensePreconditioner,
-    DiagonalPreconditioner,
-    State,
-    energy_error,
-    initial_state,
-    leapfrog,
-    metropolis,
-)
+from skbayes_sym.mcmc.kernels import HMC, State, energy_error, initial_state, leapfrog, metropolis
 from skbayes_sym.models.networks.mlp import MLP, TANH
+from skbayes_sym.numerics.preconditioners import DensePreconditioner, DiagonalPreconditioner
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.relabelling import DiagonalReference
 from skbayes_sym.symmetry.units import Units

@@ -15,14 +15,8 @@ from thin import pairwise
 from torch import Tensor
 
 from skbayes_sym.base.log_density import Evaluation
-from skbayes_sym.mcmc.kernels import (
-    DensePreconditioner,
-    DiagonalPreconditioner,
-    Info,
-    draw_momentum,
-    initial_state,
-    leapfrog,
-)
+from skbayes_sym.mcmc.kernels import Info, draw_momentum, initial_state, leapfrog
+from skbayes_sym.numerics.preconditioners import DensePreconditioner, DiagonalPreconditioner
 
 N_CHAINS = 512  # independent, so that standard errors are those of a plain mean
 Z_MAX = 5.0  # standard errors; with 512 chains a right kernel exceeds them once in 1e6 figures

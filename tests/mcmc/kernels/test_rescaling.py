@@ -4,15 +4,11 @@ import torch
 from scipy import stats
 
 from skbayes_sym.base.log_density import NetworkPosterior
-from skbayes_sym.mcmc.kernels import (
-    HMC,
-    DiagonalPreconditioner,
-    initial_state,
-    rescale,
-)
+from skbayes_sym.mcmc.kernels import HMC, initial_state, rescale
 from skbayes_sym.models import MLP, TANH, Gaussian
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.priors import LayerScales
+from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner
 from skbayes_sym.symmetry.fundamental_domain import FundamentalDomain
 from skbayes_sym.symmetry.relabelling import DiagonalReference
 
