@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 import skbayes_sym as sk
 from skbayes_sym import distill
 from skbayes_sym.base.distributions import NormalPredictive
-from skbayes_sym.distillation import distill as distilling
+from skbayes_sym.distillation import fit as distilling
 from skbayes_sym.distillation.augmentation import rows_to_learn
 from skbayes_sym.distillation.student_training import Schooling, lesson_of_numbers, normal_levels
 from skbayes_sym.distillation.teacher_features import units_of_networks

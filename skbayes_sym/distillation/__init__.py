@@ -1,6 +1,6 @@
 """Train a small model on the predictions of a fitted one.
 
-* `distill`: the public function
+* `fit`: the public function `distill`
 * `augmentation`: rows to train the student on
 * `teacher_features`: hidden units of the teacher's networks as starting values
 * `student_training`: losses and training
@@ -8,6 +8,6 @@
 The result is a `Student`, which needs only NumPy.
 """
 
-from skbayes_sym.distillation.distill import distill
+from skbayes_sym.distillation.fit import distill
 
 __all__ = ["distill"]
