@@ -34,7 +34,7 @@ N_ATTRIBUTES = 15  # that a page shows; the others are folded away
 # Methods of these are described where one writes a class of one's own; of other parts there is
 # nothing to call by hand.
 OPEN = {
-    "TargetLikelihood", "LabelLikelihood", "Likelihood", "Prior", "Network", "ParamLayout",
+    "TargetLikelihood", "ClassLikelihood", "Likelihood", "Prior", "Network", "ParamLayout",
     "Augmentation", "SymmetryGroup", "Gap", "Kernel", "Solver", "PredictiveDistribution",
     "ClassPredictive", "EntryKFold", "Symmetrized",
 }  # fmt: skip

@@ -12,7 +12,7 @@ from docutils import nodes
 sys.path.insert(0, os.path.dirname(__file__))  # the modules beside this one
 
 from class_pages import arrange, shared_methods, shared_names, shorten, shown_methods
-from effort_tables import EffortTable
+from defaults_tables import DefaultsTable
 from figure_tables import FigureTable
 from guide_pages import PAGES
 
@@ -170,5 +170,5 @@ def setup(app: Any) -> None:
     app.connect("doctree-read", arrange)
     app.connect("doctree-read", without_code)
     app.connect("html-page-context", mend_page)
-    app.add_directive("effort", EffortTable)
+    app.add_directive("defaults", DefaultsTable)
     app.add_directive("figures", FigureTable)

@@ -39,15 +39,15 @@ def branin(u):
 
 def by_batch(X, y, candidates, rng):
     surrogate = PredictiveStackingRegressor([("process", "process")], random_state=0).fit(X, y)
-    law = predictive(surrogate, candidates)
-    return batch(law, 2, best=y.min(), maximize=False).rows
+    distribution = predictive(surrogate, candidates)
+    return batch(distribution, 2, best=y.min(), maximize=False).rows
 
 
 def by_process(X, y, candidates, rng):
     kernel = ConstantKernel() * Matern([0.5, 0.5], (0.05, 20.0), nu=2.5)
     process = GaussianProcessRegressor(kernel, alpha=1e-6, normalize_y=True, random_state=0)
-    law = predictive(process.fit(X, y), candidates)
-    return np.argsort(-expected_improvement(law, y.min(), maximize=False))[:2]
+    distribution = predictive(process.fit(X, y), candidates)
+    return np.argsort(-expected_improvement(distribution, y.min(), maximize=False))[:2]
 
 
 def at_random(X, y, candidates, rng):
@@ -105,9 +105,9 @@ for name, curves in accuracy.items():
             ensemble.fit(X[labelled], y[labelled])
             curve.append(ensemble.score(X[test], y[test]))
             rest = np.setdiff1d(rows, labelled)
-            law = predictive(ensemble, X[rest])
+            distribution = predictive(ensemble, X[rest])
             if name == "together":
-                chosen = batch(law, 10, n_draws=100).rows
+                chosen = batch(distribution, 10, n_draws=100).rows
             elif name == "random":
                 chosen = rng.choice(len(rest), 10, replace=False)
             elif name == "process":
@@ -116,7 +116,7 @@ for name, curves in accuracy.items():
                 second, first = np.sort(proba, axis=1)[:, -2:].T
                 chosen = np.argsort(first - second)[:10]
             else:
-                chosen = np.argsort(-expected_information(law))[:10]
+                chosen = np.argsort(-expected_information(distribution))[:10]
             labelled += list(rest[chosen])
         curves.append(curve)
 

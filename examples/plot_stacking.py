@@ -28,13 +28,13 @@ price = level + (0.4 + 0.08 * level) * rng.standard_normal(n)
 
 members = [("linear", "linear"), ("forest", "forest"), ("process", "process")]
 stack = PredictiveStackingRegressor(members, random_state=0).fit(cars[:300], price[:300])
-print(stack.choice_)
+print(stack.summary_)
 
 # %%
 # The weights, and what every member would predict of a row that it hasn't seen.
 
 names = list(stack.weights_)
-scores, errors = np.transpose([stack.left_out_log_density_[name] for name in names])
+scores, errors = np.transpose([stack.leave_one_out_log_density_[name] for name in names])
 ages = pd.DataFrame({"age": np.linspace(0, 12, 200), "fuel": "diesel"})
 ages = ages.assign(owners=1.0, garage=True)
 low, middle, high = stack.predict_quantiles(ages).T

@@ -25,12 +25,12 @@ from torch import Tensor
 from skbayes_sym.base.distributions import ClassPredictive, PredictiveDistribution
 from skbayes_sym.base.pipelines import fitted_attribute, innermost
 from skbayes_sym.base.predictive import predictive
-from skbayes_sym.numerics.arguments import check_count, check_number, seed_of, shown
+from skbayes_sym.numerics.arguments import check_count, check_number, draw_seed, shown
 
 Array = npt.NDArray[np.float64]
 
 
-def expected_improvement(law: Any, best: float, *, maximize: bool = True) -> Array:
+def expected_improvement(distribution: Any, best: float, *, maximize: bool = True) -> Array:
     """Expected excess over the best function value known, of normal functions.
 
     Parameters
@@ -55,7 +55,7 @@ def expected_improvement(law: Any, best: float, *, maximize: bool = True) -> Arr
     >>> int(expected_improvement(predictive(reg, [[1.5], [3.0]]), best=1.9).argmax())
     1
     """
-    mean, std = _function(law)
+    mean, std = _function(distribution)
     best = check_number("best", best)
     gain = mean - best if maximize else best - mean
     # Far from the best value z overflows when squared: the normal density is zero there.
@@ -65,7 +65,9 @@ def expected_improvement(law: Any, best: float, *, maximize: bool = True) -> Arr
     return np.where(std > 0.0, value, np.maximum(gain, 0.0))
 
 
-def upper_confidence_bound(law: Any, width: float = 2.0, *, maximize: bool = True) -> Array:
+def upper_confidence_bound(
+    distribution: Any, width: float = 2.0, *, maximize: bool = True
+) -> Array:
     """Optimistic function value: the mean and ``width`` standard deviations of the function.
 
     Parameters
@@ -79,11 +81,11 @@ def upper_confidence_bound(law: Any, width: float = 2.0, *, maximize: bool = Tru
     ndarray of shape (n_samples,)
         In the units of ``y``.
     """
-    mean, std = _function(law)
+    mean, std = _function(distribution)
     return np.asarray((mean if maximize else -mean) + check_number("width", width, 0.0) * std)
 
 
-def expected_information(law: Any) -> Array:
+def expected_information(distribution: Any) -> Array:
     """Nats that a row's label or target is expected to tell about the model.
 
     Parameters
@@ -96,8 +98,8 @@ def expected_information(law: Any) -> Array:
     -------
     ndarray of shape (n_samples,)
     """
-    parts = _check_law(law).uncertainty()
-    if isinstance(law, ClassPredictive):
+    parts = _check_law(distribution).uncertainty()
+    if isinstance(distribution, ClassPredictive):
         return np.asarray(parts.epistemic)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = _one_target(parts.epistemic) / _finite(parts.aleatoric)
@@ -105,7 +107,7 @@ def expected_information(law: Any) -> Array:
 
 
 def thompson(
-    law: Any, n: int = 1, *, maximize: bool = True, random_state: Any = 0
+    distribution: Any, n: int = 1, *, maximize: bool = True, random_state: Any = 0
 ) -> npt.NDArray[np.intp]:
     """Best rows of ``n`` functions drawn, each among those not yet taken.
 
@@ -121,7 +123,9 @@ def thompson(
     -------
     ndarray of int of shape (n,)
     """
-    functions = _one_target(_check_law(law).functions(check_count("n", n), random_state), 2)
+    functions = _one_target(
+        _check_law(distribution).functions(check_count("n", n), random_state), 2
+    )
     functions = functions * (1.0 if maximize else -1.0)
     rows = np.empty(check_count("n", n, 1, len(functions)), dtype=np.intp)
     for k in range(n):
@@ -138,9 +142,14 @@ class Batch(NamedTuple):
 
 
 def batch(
-    law: Any, n: int, *, best: float | None = None, maximize: bool = True, n_draws: int = 256,
+    distribution: Any,
+    n: int,
+    *,
+    best: float | None = None,
+    maximize: bool = True,
+    n_draws: int = 256,
     random_state: Any = 0,
-) -> Batch:  # fmt: skip
+) -> Batch:
     r"""Rows that are worth most together, one after another, by draws of functions.
 
     With ``best`` it is the expected improvement of the best of them. Without it is information:
@@ -165,7 +174,7 @@ def batch(
     Batch
         ``rows`` (n,), and the ``value`` (n,) of the first 1, 2, ... of them together.
     """
-    functions = _check_law(law).functions(check_count("n_draws", n_draws, 2), random_state)
+    functions = _check_law(distribution).functions(check_count("n_draws", n_draws, 2), random_state)
     size = check_count("n", n, 1, len(functions))
     if best is not None:
         values, best = _one_target(functions, 2), check_number("best", best)
@@ -177,11 +186,11 @@ def batch(
             rows[k] = worth.argmax()
             worths[k], reached = worth[rows[k]], np.maximum(gain[rows[k]], reached)
         return Batch(rows, worths)
-    if isinstance(law, ClassPredictive):
+    if isinstance(distribution, ClassPredictive):
         noise = np.sqrt(functions.mean(axis=-1).clip(1e-9))
     else:
         functions = _one_target(functions, 2)[:, None]
-        noise = np.sqrt(_finite(law.uncertainty().aleatoric))[:, None]
+        noise = np.sqrt(_finite(distribution.uncertainty().aleatoric))[:, None]
     off = functions - functions.mean(axis=-1, keepdims=True)
     return _by_information(off / noise[..., None] / np.sqrt(n_draws - 1.0), size)
 
@@ -204,28 +213,28 @@ def _by_information(root: Array, n: int) -> Batch:
     return Batch(rows, values)
 
 
-def _function(law: Any) -> tuple[Array, Array]:
+def _function(distribution: Any) -> tuple[Array, Array]:
     """Mean and standard deviation of the function (N,), or of targets where that is all known."""
-    if isinstance(_check_law(law), ClassPredictive):
+    if isinstance(_check_law(distribution), ClassPredictive):
         raise ValueError(
             "law must be predictive(model, X) of a regressor, got the distribution of a "
             "classifier. expected_information and batch take both."
         )
-    mean = _one_target(law.mean())
+    mean = _one_target(distribution.mean())
     try:
-        return mean, np.sqrt(law.uncertainty().epistemic)
+        return mean, np.sqrt(distribution.uncertainty().epistemic)
     except TypeError:
-        return mean, np.asarray(law.std())
+        return mean, np.asarray(distribution.std())
 
 
-def _check_law(law: Any) -> Any:
+def _check_law(distribution: Any) -> Any:
     """A predictive distribution; ValueError for models and everything else."""
-    if not isinstance(law, PredictiveDistribution | ClassPredictive):
-        kind = "a model" if isinstance(law, BaseEstimator) else shown(law)
+    if not isinstance(distribution, PredictiveDistribution | ClassPredictive):
+        kind = "a model" if isinstance(distribution, BaseEstimator) else shown(distribution)
         raise ValueError(
             f"law must be a predictive distribution, skbayes_sym.predictive(model, X), got {kind}."
         )
-    return law
+    return distribution
 
 
 def _finite(variance: Array) -> Array:
@@ -356,7 +365,7 @@ def botorch_model(
     except ImportError as error:
         raise ImportError("botorch_model needs BoTorch: pip install botorch.") from error
     n_draws = check_count("n_draws", n_draws)
-    seed = random_state if isinstance(random_state, Integral) else seed_of(random_state) % 2**32
+    seed = random_state if isinstance(random_state, Integral) else draw_seed(random_state) % 2**32
     check_number("step", step, np.finfo(float).eps)
     d = model.n_features_in_
     steps = torch.as_tensor(step * _column_scales(model, d))

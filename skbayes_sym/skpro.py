@@ -84,8 +84,12 @@ class NormalMixtures(BaseDistribution):
         return NormalMixture(loc, torch.zeros_like(loc), scale.square(), log_weights)
 
     def _ppf(self, p: Array) -> Any:
-        law, probability = self.mixture, torch.tensor(np.reshape(p, (-1, 1)))
-        return invert_cdf(law.cdf, probability, law.mean()).numpy().reshape(np.shape(p))
+        distribution, probability = self.mixture, torch.tensor(np.reshape(p, (-1, 1)))
+        return (
+            invert_cdf(distribution.cdf, probability, distribution.mean())
+            .numpy()
+            .reshape(np.shape(p))
+        )
 
     def _energy_x(self, x: Array) -> Any:
         return _mean_distance(x - self.means, self.scales) @ self.weights
@@ -125,51 +129,51 @@ class Predictions(BaseDistribution):
         "broadcast_init": "off",
     }
 
-    def __init__(self, law: Any, index: Any = None, columns: Any = None) -> None:
-        self.law = law
+    def __init__(self, distribution: Any, index: Any = None, columns: Any = None) -> None:
+        self.distribution = distribution
         super().__init__(index=index, columns=columns)
 
     def _iat(self, rowidx: Any = None, colidx: Any = None) -> "Predictions":
-        return type(self)(self.law[[rowidx]])
+        return type(self)(self.distribution[[rowidx]])
 
     def _subset_params(self, rowidx: Any, colidx: Any, coerce_scalar: bool = False) -> Any:
-        return {"law": self.law if rowidx is None else self.law[rowidx]}
+        return {"law": self.distribution if rowidx is None else self.distribution[rowidx]}
 
     def _shaped(self, values: Array) -> Any:
         return np.reshape(values, (-1, 1)) if self.ndim else float(np.reshape(values, -1)[0])
 
     def _mean(self) -> Any:
-        return self._shaped(self.law.mean())
+        return self._shaped(self.distribution.mean())
 
     def _var(self) -> Any:
-        return self._shaped(self.law.var())
+        return self._shaped(self.distribution.var())
 
     def _log_pdf(self, x: Array) -> Any:
-        return self._shaped(self.law.log_prob(np.reshape(x, -1)))
+        return self._shaped(self.distribution.log_prob(np.reshape(x, -1)))
 
     def _pdf(self, x: Array) -> Any:
         return np.exp(self._log_pdf(x))
 
     def _cdf(self, x: Array) -> Any:
-        return self._shaped(self.law.cdf(np.reshape(x, -1)))
+        return self._shaped(self.distribution.cdf(np.reshape(x, -1)))
 
     def _ppf(self, p: Array) -> Any:
         """Quantiles at a level per row: by the levels that differ."""
         levels, which = np.unique(np.reshape(p, -1), return_inverse=True)
         inside = (levels > 0.0) & (levels < 1.0)
-        values = np.where(levels > 0.0, np.inf, -np.inf) + np.zeros((len(self.law), 1))
-        values[:, inside] = self.law.quantile(levels[inside])
-        return self._shaped(values[np.arange(len(self.law)), which])
+        values = np.where(levels > 0.0, np.inf, -np.inf) + np.zeros((len(self.distribution), 1))
+        values[:, inside] = self.distribution.quantile(levels[inside])
+        return self._shaped(values[np.arange(len(self.distribution)), which])
 
     def _energy_self(self) -> Any:
         """E|Y - Y'| = 2 E[Y (2 F(Y) - 1)]."""
-        mean = self.law.mean()
-        values, weights, cdf = Quadrature(self.law).nodes(mean[:, None])
+        mean = self.distribution.mean()
+        values, weights, cdf = Quadrature(self.distribution).nodes(mean[:, None])
         distance = 2.0 * (weights * (2.0 * cdf - 1.0) * (values - mean[:, None])).sum(axis=0)
         return distance[:, 0] if self.ndim else float(distance[0, 0])
 
     def _energy_x(self, x: Array) -> Any:
-        score = self.law.crps(np.reshape(x, -1))
+        score = self.distribution.crps(np.reshape(x, -1))
         return (score if self.ndim else float(score[0])) + 0.5 * self._energy_self()
 
 
@@ -242,7 +246,9 @@ class BayesianSkpro(BaseProbaRegressor):
         if not distribution.has_normal_components:
             kind = CountPredictions if distribution.is_discrete else Predictions
             return kind(distribution, X.index, self._columns)
-        law: Any = as_targets(distribution)
-        weights, means, scales = (a.numpy() for a in (law.weights, law.loc, law.scales))
+        mixture: Any = as_targets(distribution)
+        weights = mixture.weights.numpy()
+        means = mixture.loc.numpy()
+        scales = mixture.scales.numpy()
         columns: Index = self._columns
         return NormalMixtures(weights, means[..., 0].T, scales[..., 0].T, X.index, columns)

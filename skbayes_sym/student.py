@@ -26,9 +26,9 @@ from skbayes_sym.numerics.tables import (
     UNKNOWN,
     Levels,
     Table,
-    as_numbers,
     check_column_names,
     read_table,
+    to_float,
     without_mask,
 )
 
@@ -207,7 +207,7 @@ class Student:
         values = np.empty((n, len(a["numbers"])))
         kinds = np.where(a["booleans"], "boolean", "numeric").tolist()
         for k, (j, kind) in enumerate(zip(a["numbers"].tolist(), kinds, strict=True)):
-            values[:, k] = as_numbers(table.names[j], kind, table.columns[j])
+            values[:, k] = to_float(table.names[j], kind, table.columns[j])
         if np.isinf(values).any():
             j = a["numbers"][np.isinf(values).any(axis=0).argmax()]
             raise ValueError(f"Input X contains infinity, in column {table.names[j]!r}.")

@@ -640,13 +640,13 @@ DISTRIBUTION_METHODS = (
 def distribution_call(rng: Draw) -> Call:
     """A question to a predictive distribution."""
     name = pick(rng, distributions())
-    law = distributions()[name]
-    method = pick(rng, [m for m in DISTRIBUTION_METHODS if hasattr(law, m)])
-    function = getattr(law, method)
+    distribution = distributions()[name]
+    method = pick(rng, [m for m in DISTRIBUTION_METHODS if hasattr(distribution, m)])
+    function = getattr(distribution, method)
     given: dict[str, Any] = {}
     if method == "__getitem__":
         index = pick(rng, [0, -1, slice(0, 3), [0, 1], N, "a", 2.5, None, np.arange(N) > 3])
-        return Call(f"{name}: predictive[{_short(index)}]", lambda: repr(law[index]))
+        return Call(f"{name}: predictive[{_short(index)}]", lambda: repr(distribution[index]))
     for argument, parameter in signature(function).parameters.items():
         if parameter.default is not parameter.empty and rng.random() < 0.5:
             continue
@@ -676,9 +676,9 @@ def acquisition_call(rng: Draw) -> Call:
         acquisition.expected_improvement, acquisition.upper_confidence_bound,
         acquisition.expected_information, acquisition.thompson, acquisition.batch,
     ])  # fmt: skip
-    law = pick(rng, list(distributions().values()))
+    distribution = pick(rng, list(distributions().values()))
     if rng.random() < 0.15:
-        law = pick(rng, [fitted(pick(rng, FITTED)), *ANYTHING])
+        distribution = pick(rng, [fitted(pick(rng, FITTED)), *ANYTHING])
     given: dict[str, Any] = {}
     for name, parameter in list(signature(function).parameters.items())[1:]:
         is_needed = parameter.default is parameter.empty
@@ -694,10 +694,10 @@ def acquisition_call(rng: Draw) -> Call:
     text = ", ".join(f"{k}={_short(v)}" for k, v in given.items())
 
     def run() -> Any:
-        answer = function(law, **given)
+        answer = function(distribution, **given)
         return None if np.ndim(answer) and np.isposinf(answer).any() else answer
 
-    return Call(f"{function.__name__}({_short(law)}, {text})", lambda: run(), is_log=True)
+    return Call(f"{function.__name__}({_short(distribution)}, {text})", lambda: run(), is_log=True)
 
 
 @cache
@@ -924,7 +924,7 @@ OBJECTS = [
 OBJECTS = [
     kind for kind in OBJECTS
     if not getattr(kind, "_is_protocol", False)
-    and kind.__name__ not in ("Likelihood", "TargetLikelihood", "LabelLikelihood", "Prior")
+    and kind.__name__ not in ("Likelihood", "TargetLikelihood", "ClassLikelihood", "Prior")
 ]  # fmt: skip
 
 
@@ -1025,7 +1025,7 @@ def _is_of_words(caught: warnings.WarningMessage) -> bool:
     )
 
 
-def judge(call: Call) -> str | None:
+def score_member(call: Call) -> str | None:
     """What is wrong with the call, or None."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -1067,7 +1067,7 @@ def findings(
     for number in range(n_calls):
         call, began = draw_call(seed, number, entry_points), process_time()
         torch.manual_seed(0)
-        problem = judge(call)
+        problem = score_member(call)
         if problem is None and process_time() - began > slow:
             problem = f"took {process_time() - began:.0f} CPU seconds"
         if problem is not None:

@@ -66,8 +66,11 @@ def one_unit_log_evidence_of_learned_scales(x, y, shape):
     out; the log noise on a grid.
     """
     u = np.clip(qmc.Sobol(4, seed=0).random_base2(17), 1e-12, 1.0 - 1e-12)
-    law = stats.t(2.0 * shape)
-    w, b = torch.as_tensor(1.5 * law.ppf(u[:, 0])), torch.as_tensor(law.ppf(u[:, 1]))
+    distribution = stats.t(2.0 * shape)
+    w, b = (
+        torch.as_tensor(1.5 * distribution.ppf(u[:, 0])),
+        torch.as_tensor(distribution.ppf(u[:, 1])),
+    )
     alpha, beta = torch.as_tensor(stats.gamma.ppf(u[:, 2:], shape, scale=1.0 / shape)).T
     log_sigma = torch.linspace(-3.2, 1.2, 61, dtype=torch.float64)[:, None]
     h = torch.tanh(w[:, None] * x + b[:, None])

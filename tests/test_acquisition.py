@@ -37,19 +37,21 @@ def test_expected_improvement_is_the_integral(maximize):
     sign = 1.0 if maximize else -1.0
     value = acquisition.expected_improvement(LAW, 0.2, maximize=maximize)
     for row in (0, 7):
-        law = stats.norm(LAW.mean()[row], std[row])
-        ends = np.sort([0.2, law.mean() + sign * 12.0 * std[row]])
-        exact = integrate.quad(lambda f, law=law: abs(f - 0.2) * law.pdf(f), *ends)[0]
+        distribution = stats.norm(LAW.mean()[row], std[row])
+        ends = np.sort([0.2, distribution.mean() + sign * 12.0 * std[row]])
+        exact = integrate.quad(
+            lambda f, distribution=distribution: abs(f - 0.2) * distribution.pdf(f), *ends
+        )[0]
         assert value[row] == pytest.approx(exact, rel=1e-6, abs=1e-12)
 
 
 def test_bounds_are_means_and_deviations_and_of_a_sure_function_the_gain_is_known():
-    law = NormalPredictive(np.array([1.0, 2.0]), np.array([0.0, 3.0]))
-    np.testing.assert_array_equal(acquisition.upper_confidence_bound(law, 1.0), [1.0, 5.0])
-    low = acquisition.upper_confidence_bound(law, 1.0, maximize=False)
+    distribution = NormalPredictive(np.array([1.0, 2.0]), np.array([0.0, 3.0]))
+    np.testing.assert_array_equal(acquisition.upper_confidence_bound(distribution, 1.0), [1.0, 5.0])
+    low = acquisition.upper_confidence_bound(distribution, 1.0, maximize=False)
     np.testing.assert_array_equal(low, [-1.0, 1.0])
-    assert acquisition.expected_improvement(law, 0.5)[0] == 0.5
-    assert acquisition.expected_improvement(law, 1.5)[0] == 0.0
+    assert acquisition.expected_improvement(distribution, 0.5)[0] == 0.5
+    assert acquisition.expected_improvement(distribution, 1.5)[0] == 0.0
 
 
 def test_information_is_that_of_normals_and_of_classes():
@@ -62,10 +64,15 @@ def test_information_is_that_of_normals_and_of_classes():
 
 def test_what_has_no_utility_is_refused():
     heavy = {"likelihood": StudentT(df=1.5), "n_members": 2, "max_iter": 20, "tol": None}
-    law = predictive(DeepEnsembleRegressor((2,), **heavy, random_state=0).fit(X, NUMBERS), X)
-    for utility in (acquisition.expected_information, lambda law: acquisition.batch(law, 2)):
+    distribution = predictive(
+        DeepEnsembleRegressor((2,), **heavy, random_state=0).fit(X, NUMBERS), X
+    )
+    for utility in (
+        acquisition.expected_information,
+        lambda distribution: acquisition.batch(distribution, 2),
+    ):
         with pytest.raises(ValueError, match="the noise has no variance"):
-            utility(law)
+            utility(distribution)
     with pytest.raises(ValueError, match="best must be a finite number, got nan"):
         acquisition.expected_improvement(LAW, np.nan)
     for wrong in (LAW._model, predictive(fitted("ensemble-classifier"), X)):
@@ -112,10 +119,10 @@ def test_where_classes_hardly_disagree_a_batch_has_their_mutual_information():
     """Of both rows, labels of pairs enumerated; half the spread halves what is off at least."""
     off = []
     for spread in (0.02, 0.01):
-        law = Disagreeing(spread)
-        pairs = (law.draws[0][:, None] * law.draws[1]).reshape(4, -1)
+        distribution = Disagreeing(spread)
+        pairs = (distribution.draws[0][:, None] * distribution.draws[1]).reshape(4, -1)
         exact = entropy(pairs.mean(-1), 0) - entropy(pairs, 0).mean()
-        off.append(acquisition.batch(law, 2, n_draws=4000).value[-1] / exact - 1.0)
+        off.append(acquisition.batch(distribution, 2, n_draws=4000).value[-1] / exact - 1.0)
     assert abs(off[1]) < 0.6 * abs(off[0]) < 0.02
 
 

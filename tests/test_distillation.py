@@ -22,31 +22,35 @@ from skbayes_sym import distill
 from skbayes_sym.base.distributions import NormalPredictive
 from skbayes_sym.distillation import fit as distilling
 from skbayes_sym.distillation.augmentation import rows_to_learn
-from skbayes_sym.distillation.student_training import Schooling, lesson_of_numbers, normal_levels
-from skbayes_sym.distillation.teacher_features import units_of_networks
+from skbayes_sym.distillation.student_training import (
+    StudentConfig,
+    normal_levels,
+    regression_lesson,
+)
+from skbayes_sym.distillation.teacher_features import network_units
 from skbayes_sym.student import Student
 
-QUICK = Schooling(n_rows=400, first=(16, 60), with_networks=(8, 9), without=(8, 9), batch=64)
+QUICK = StudentConfig(n_rows=400, first=(16, 60), with_networks=(8, 9), without=(8, 9), batch=64)
 
 
 @pytest.fixture
 def quickly(monkeypatch):
     """Students of few steps."""
-    monkeypatch.setattr(distilling, "Schooling", lambda: QUICK)
+    monkeypatch.setattr(distilling, "StudentConfig", lambda: QUICK)
 
 
 @pytest.fixture(scope="module")
 def numbers():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distilling, "Schooling", lambda: QUICK)
+        patch.setattr(distilling, "StudentConfig", lambda: QUICK)
         return distill(fitted("linear-gaussian"), X)
 
 
 @pytest.mark.long
 def test_a_student_of_a_line_has_its_law(monkeypatch):
     """Normal, with a variance that bends: .01 nats per row, of two columns' small difference."""
-    effort = Schooling(n_rows=4000, without=(8, 9), batch=128)
-    monkeypatch.setattr(distilling, "Schooling", lambda: effort)
+    effort = StudentConfig(n_rows=4000, without=(8, 9), batch=128)
+    monkeypatch.setattr(distilling, "StudentConfig", lambda: effort)
     rng = np.random.default_rng(0)
     table = rng.standard_normal((800, 3)) @ [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.025]]
     (rows, new), y = np.split(table, [300]), 40.0 * (table[:40, 2] - table[:40, 0])
@@ -60,8 +64,8 @@ def test_a_student_of_a_line_has_its_law(monkeypatch):
 
 def test_what_it_learns_is_the_cross_entropy_and_spikes_gain_nothing():
     """Of a standard normal .5 nats; narrow normals would fit levels that never move."""
-    law = NormalPredictive(np.zeros(50), np.ones(50))
-    _, loss, _ = lesson_of_numbers(law.quantile(norm.cdf(normal_levels())), 0, 0)
+    distribution = NormalPredictive(np.zeros(50), np.ones(50))
+    _, loss, _ = regression_lesson(distribution.quantile(norm.cdf(normal_levels())), 0, 0)
     scale = float(np.sqrt((np.linspace(-4, 4, 17) ** 2).mean()))  # of all the quantiles
 
     def mean_of(loc, std, share):
@@ -141,13 +145,13 @@ def test_a_teachers_networks_are_read_through_its_pipeline():
     deep = sk.LaplaceRegressor((3, 2), random_state=0).fit(X, NUMBERS)
     for model, rows in ((pool, frame), (turned, X)):
         arrays, learned, _ = rows_to_learn(rows, 600, np.random.default_rng(0))
-        arrays |= units_of_networks(model, learned, arrays, Schooling())
+        arrays |= network_units(model, learned, arrays, StudentConfig())
         said = Student(arrays).encode(learned)[:, len(arrays["units"]) :]
         np.testing.assert_allclose(said.std(axis=0), 1.0, rtol=1e-4)
         complete = learned[:600]  # unknown levels are averaged over, which is no network
         r = np.corrcoef(said[:600, 0], model.predict(complete))[0, 1]
         assert r == pytest.approx(1.0, abs=1e-6)
-    assert not units_of_networks(deep, learned, arrays, Schooling())
+    assert not network_units(deep, learned, arrays, StudentConfig())
 
 
 @pytest.mark.usefixtures("quickly")
@@ -169,7 +173,7 @@ def test_onnx_says_the_same(numbers, tmp_path, monkeypatch):
     rows = np.vstack([X, 50.0 * X]).astype(np.float32)
     labels = distill(fitted("ensemble-classifier"), X)
     late = QUICK._replace(first=(1, 1), with_networks=(8, 60))
-    monkeypatch.setattr(distilling, "Schooling", lambda: late)
+    monkeypatch.setattr(distilling, "StudentConfig", lambda: late)
     taught = distill(fitted("bayesian-mlp-ard"), X)
     assert "units" in taught._arrays
     for student in (numbers, labels, taught):
@@ -194,7 +198,7 @@ def table_student():
     teacher = sk.PredictiveStackingRegressor([("line", "linear")], random_state=0).fit(frame, y)
     effort = QUICK._replace(n_rows=1000, first=(32, 600), without=(8, 9), enough=np.inf)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distilling, "Schooling", lambda: effort)
+        patch.setattr(distilling, "StudentConfig", lambda: effort)
         return teacher, frame, distill(teacher, frame)
 
 

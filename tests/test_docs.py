@@ -192,13 +192,13 @@ def test_the_numbers_behind_auto_are_on_their_page() -> None:
     defined = {
         f"skbayes_sym.{'.'.join(path.relative_to(PACKAGE).with_suffix('').parts)}.{name}"
         for path in PACKAGE.rglob("*.py")
-        for name in re.findall(r"^class (\w*Effort)\b", path.read_text(encoding="utf-8"), re.M)
+        for name in re.findall(r"^class (\w+Defaults)\b", path.read_text(encoding="utf-8"), re.M)
     }
     page = (DOCS / "user_guide/auto.rst").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\.\. effort:: (\S+)$", page, re.M)) == defined
+    assert set(re.findall(r"^\.\. defaults:: (\S+)$", page, re.M)) == defined
     pytest.importorskip("docutils")
-    table = runpy.run_path(str(DOCS / "effort_tables.py"))["table"]
-    text = "\n".join(table("skbayes_sym.bayesian_mlp.fit.Effort"))
+    table = runpy.run_path(str(DOCS / "defaults_tables.py"))["table"]
+    text = "\n".join(table("skbayes_sym.bayesian_mlp.fit.PoolDefaults"))
     assert "``least_gain = 0.85``\n     - Networks of one kind count" in text
 
 

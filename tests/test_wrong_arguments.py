@@ -161,17 +161,17 @@ def test_a_quantile_is_of_a_regressor(estimator):
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda law: acquisition.expected_improvement(law, 0.0),
+        lambda distribution: acquisition.expected_improvement(distribution, 0.0),
         acquisition.upper_confidence_bound,
         acquisition.expected_information,
         acquisition.thompson,
-        lambda law: acquisition.batch(law, 2),
+        lambda distribution: acquisition.batch(distribution, 2),
     ],
 )
 @pytest.mark.parametrize("law", [sk.BayesianLinearRegressor(), X, None, 3.0, "x"])
-def test_acquisition_takes_predictive_distributions(ask, law):
+def test_acquisition_takes_predictive_distributions(ask, distribution):
     with pytest.raises(ValueError, match="law must be a predictive distribution"):
-        ask(law)
+        ask(distribution)
 
 
 @pytest.mark.parametrize("y", [["yes", "no"] * 12, np.array(["a", "b"] * 12, dtype=object)])

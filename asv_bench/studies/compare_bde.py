@@ -83,8 +83,8 @@ def _bike() -> tuple[Array, Array]:
     path = os.path.join(os.environ["SKBAYES_SYM_DATA"], "bike_sharing_hour.csv")
     with open(path) as file:
         names = file.readline().strip().split(",")
-    left_out = {"cnt", "casual", "registered", "instant", "dteday"}
-    columns = [i for i, name in enumerate(names) if name not in left_out]
+    leave_one_out = {"cnt", "casual", "registered", "instant", "dteday"}
+    columns = [i for i, name in enumerate(names) if name not in leave_one_out]
     x = np.loadtxt(path, delimiter=",", skiprows=1, usecols=columns)
     return x, np.loadtxt(path, delimiter=",", skiprows=1, usecols=names.index("cnt"))
 

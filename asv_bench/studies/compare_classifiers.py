@@ -101,7 +101,9 @@ def split(name: str, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return next(cut.split(y[:, None], y))
 
 
-def judge(model: Any, X: Any, y: Any, rows: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
+def score_member(
+    model: Any, X: Any, y: Any, rows: tuple[np.ndarray, np.ndarray]
+) -> dict[str, float]:
     """One fit."""
     train, test = rows
     start = time.process_time()
@@ -159,7 +161,7 @@ def main() -> None:
         seeds = range(args.first_seed, args.first_seed + args.splits)
         cuts = [split(name, y, seed) for seed in seeds]
         everything[name] = {
-            model: [judge(models[model](X.shape[1]), X, y, rows) for rows in cuts]
+            model: [score_member(models[model](X.shape[1]), X, y, rows) for rows in cuts]
             for model in chosen
         }
         show(name, everything[name])

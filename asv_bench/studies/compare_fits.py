@@ -61,8 +61,8 @@ def numpyro(case: Case, n_steps: int) -> None:
             for weight, bias in layers[:-1]:
                 hidden = jax.nn.relu(hidden @ weight + bias)
             outputs = hidden @ layers[-1][0] + layers[-1][1]
-            law = dist.Normal(outputs, 1.0).to_event(1)
-            sample("y", law, obs=y if batch is None else y[rows])
+            distribution = dist.Normal(outputs, 1.0).to_event(1)
+            sample("y", distribution, obs=y if batch is None else y[rows])
 
     guide = AutoNormal(model, init_scale=0.02)
     svi = SVI(model, guide, optim.Adam(LEARNING_RATE), Trace_ELBO())

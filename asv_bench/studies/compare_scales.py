@@ -82,7 +82,7 @@ def classes(name: str, seeds: range, n_rows: int | None) -> tuple[Any, Any, Spli
     return X, y, [(train[:n_rows], test) for train, test in pairs]
 
 
-def judge(model: Any, X: Any, y: Any, train: Any, test: Any) -> Figures:
+def score_member(model: Any, X: Any, y: Any, train: Any, test: Any) -> Figures:
     """Fit to the training rows, and ask about the others."""
 
     def work() -> tuple[float, float]:
@@ -115,7 +115,7 @@ def main() -> None:
         base: list[Figures] = []
         for variant in args.variants or SETTINGS[args.part]:
             model = kind(random_state=0, **SETTINGS[args.part][variant])
-            found = [judge(model, X, y, *pair) for pair in pairs]
+            found = [score_member(model, X, y, *pair) for pair in pairs]
             base = base or found
             gain, spread = mean_and_error(
                 [a.log_density - b.log_density for a, b in zip(found, base, strict=True)]

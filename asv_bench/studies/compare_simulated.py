@@ -14,7 +14,7 @@ import warnings
 
 import numpy as np
 import torch
-from compare_uci import OURS, SLOW, THEIRS, judge, show
+from compare_uci import OURS, SLOW, THEIRS, score_member, show
 from figures import keep
 from simulated_tables import TABLES
 from threadpoolctl import threadpool_limits
@@ -52,7 +52,7 @@ def main() -> None:
             rows = []
             for seed in range(args.first, args.first + args.draws):
                 X, y = draw(np.random.default_rng([seed, n]), n + N_NEW)
-                rows.append(judge(estimator, X, y, np.arange(n), np.arange(n, n + N_NEW)))
+                rows.append(score_member(estimator, X, y, np.arange(n), np.arange(n, n + N_NEW)))
             found[model] = rows
         show(f"{name}, {n:,} rows", found)
         if args.keep:

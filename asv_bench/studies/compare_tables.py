@@ -123,7 +123,7 @@ def read(model: str, labels: bool, X: pd.DataFrame) -> pd.DataFrame:
     return X if model in ("LightGBM", "CatBoost") else X.fillna(X.median()).fillna(0.0)
 
 
-def judge(model: Any, X: Any, y: Any, train: Any, test: Any) -> dict[str, float]:
+def score_member(model: Any, X: Any, y: Any, train: Any, test: Any) -> dict[str, float]:
     """One fit: figures in the units of y."""
     start, observed = time.process_time(), y[test]
     fitted = model.fit(X.iloc[train], y[train])
@@ -134,11 +134,11 @@ def judge(model: Any, X: Any, y: Any, train: Any, test: Any) -> dict[str, float]
         likely = (proba * hit).sum(axis=1).clip(LEAST)
         right = fitted.classes_[proba.argmax(axis=1)] == observed
         return dict(zip(LABELS, (np.log(likely).mean(), right.mean(), seconds), strict=True))
-    law = sk.predictive(fitted, X.iloc[test])
-    mean, (low, high) = law.mean(), law.interval(0.9).T
+    distribution = sk.predictive(fitted, X.iloc[test])
+    mean, (low, high) = distribution.mean(), distribution.interval(0.9).T
     seconds = time.process_time() - start
     values = (
-        law.log_prob(observed).mean(), law.crps(observed).mean(),
+        distribution.log_prob(observed).mean(), distribution.crps(observed).mean(),
         np.mean((mean - observed) ** 2) ** 0.5, np.mean((low <= observed) & (observed <= high)),
         seconds,
     )  # fmt: skip
@@ -221,7 +221,7 @@ def main() -> None:
                     np.arange(len(y)), train_size=n_train,
                     test_size=min(MOST_NEW, len(y) - n_train), random_state=seed,
                 )  # fmt: skip
-                fits[str(seed)] = judge(estimator, read(model, labels, X), y, train, test)
+                fits[str(seed)] = score_member(estimator, read(model, labels, X), y, train, test)
                 if args.store is not None:
                     args.store.write_text(json.dumps(stored, indent=1), encoding="utf-8")
             if not fits:

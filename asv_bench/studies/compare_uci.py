@@ -97,8 +97,8 @@ def _ngboost() -> Any:
             return self
 
         def predict(self, X: Any, return_std: bool = False) -> Any:
-            law = self.model_.pred_dist(X)
-            return (law.loc, law.scale) if return_std else law.loc
+            distribution = self.model_.pred_dist(X)
+            return (distribution.loc, distribution.scale) if return_std else distribution.loc
 
     return NGBoost()
 
@@ -141,19 +141,19 @@ def splits(name: str, n_rows: int, n_splits: int) -> Iterator[tuple[np.ndarray, 
             yield train, test
 
 
-def judge(model: Any, X: Any, y: Any, train: Any, test: Any) -> dict[str, float]:
+def score_member(model: Any, X: Any, y: Any, train: Any, test: Any) -> dict[str, float]:
     """One fit: figures in the units of y."""
     start = time.process_time()
     fitted = clone(model).fit(X[train], y[train])
-    law = sk.predictive(fitted, X[test])
-    mean, std, interval = law.mean(), law.std(), law.interval(0.9)
+    distribution = sk.predictive(fitted, X[test])
+    mean, std, interval = distribution.mean(), distribution.std(), distribution.interval(0.9)
     seconds = time.process_time() - start
     inside = (interval[:, 0] <= y[test]) & (y[test] <= interval[:, 1])
     assert np.all(std > 0)
     return {
         "rmse": float(np.sqrt(np.mean((mean - y[test]) ** 2))),
-        "log density": float(np.mean(law.log_prob(y[test]))),
-        "crps": float(np.mean(law.crps(y[test]))),
+        "log density": float(np.mean(distribution.log_prob(y[test]))),
+        "crps": float(np.mean(distribution.crps(y[test]))),
         "coverage": float(np.mean(inside)),
         "CPU s": seconds,
     }
@@ -203,7 +203,7 @@ def main() -> None:
             except ImportError:
                 continue
             pairs = splits(name, len(y), n_splits)
-            found[model] = [judge(estimator, X, y, *pair) for pair in pairs]
+            found[model] = [score_member(estimator, X, y, *pair) for pair in pairs]
         show(name, found)
         if args.keep:
             keep("uci", name, {m: [r["log density"] for r in rows] for m, rows in found.items()})

@@ -56,14 +56,14 @@ class Figures(NamedTuple):
     seconds: float
 
 
-def judge(model: Any, X: Any, y: Any, train: Any, test: Any) -> Figures:
+def score_member(model: Any, X: Any, y: Any, train: Any, test: Any) -> Figures:
     """Fit to the training rows, and ask about the others."""
 
     def work() -> tuple[float, float, float]:
         fitted = clone(model).fit(X[train], y[train])
-        law = predictive(fitted, X[test])
-        error = np.sqrt(np.mean((law.mean() - y[test]) ** 2)) / y[train].std()
-        return fitted.elbo_, float(np.mean(law.log_prob(y[test]))), float(error)
+        distribution = predictive(fitted, X[test])
+        error = np.sqrt(np.mean((distribution.mean() - y[test]) ** 2)) / y[train].std()
+        return fitted.elbo_, float(np.mean(distribution.log_prob(y[test]))), float(error)
 
     found, seconds = cpu_seconds(work)
     return Figures(*found, seconds)
@@ -83,7 +83,7 @@ def main() -> None:
         pairs = list(splits(name, len(y), args.first + args.splits))[args.first :]
         base: list[Figures] = []
         for variant, model in PARTS[args.part]().items():
-            found = [judge(model, X, y, *pair) for pair in pairs]
+            found = [score_member(model, X, y, *pair) for pair in pairs]
             base = base or found
             gains = [a.log_density - b.log_density for a, b in zip(found, base, strict=True)]
             elbo, density, rmse, seconds = np.mean(found, axis=0)

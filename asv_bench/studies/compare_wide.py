@@ -82,7 +82,7 @@ def table(kind: str, n: int, p: int, seed: int) -> tuple[Any, Any, Any]:
     return X, 1.5 * X[:, 0] + X[:, 1] * X[:, 2] + X[:, 3], 0.3
 
 
-def judge(
+def score_member(
     model: Any, kind: str, n: int, p: int, seed: int, *, classes: bool
 ) -> tuple[float, float]:
     """Nats per new row, and CPU seconds."""
@@ -117,7 +117,7 @@ def main() -> None:
             line = f"{kind:8s}{n:6,d} x {p:<5d}"
             for name in shown:
                 found = [
-                    judge(models[name](p), kind, n, p, args.first + i, classes=classes)
+                    score_member(models[name](p), kind, n, p, args.first + i, classes=classes)
                     for i in range(args.seeds)
                 ]
                 nats, seconds = np.mean(found, axis=0)

@@ -182,7 +182,7 @@ def shares(rows: int) -> None:
     model = sk.BayesianMLPRegressor(random_state=0)
     _, seconds = cpu_seconds(lambda: profile.runcall(model.fit, X, y))
     stats: Any = pstats.Stats(profile)
-    print(f"\n{rows:,} rows x 10: {seconds:.1f} CPU s under the profiler; {model.choice_}")
+    print(f"\n{rows:,} rows x 10: {seconds:.1f} CPU s under the profiler; {model.summary_}")
     spent = dict.fromkeys(SHARES, 0.0)
     for (file, _, name), (*_, whole, _) in stats.stats.items():
         for part, function in SHARES.items():

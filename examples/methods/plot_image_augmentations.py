@@ -26,13 +26,13 @@ shape = tuple(image.shape[1:])
 
 def transformed(family, generator, half_width, at):
     """The picture at ``at`` times the half-width of one generator."""
-    law = family.half_width
-    eta = torch.zeros(law.n_params, dtype=torch.float64)
-    unit = law.mixing(torch.full_like(eta, 1e-6)).diagonal()[generator] / 1e-6
+    distribution = family.half_width
+    eta = torch.zeros(distribution.n_params, dtype=torch.float64)
+    unit = distribution.mixing(torch.full_like(eta, 1e-6)).diagonal()[generator] / 1e-6
     eta[generator] = half_width / unit
-    noise = torch.zeros(1, 1, law.n_noise, dtype=torch.float64)
+    noise = torch.zeros(1, 1, distribution.n_noise, dtype=torch.float64)
     noise[..., generator] = at
-    if law.n_noise > law.n_params:  # a number per pixel
+    if distribution.n_noise > distribution.n_params:  # a number per pixel
         noise = at * (2.0 * torch.rand(noise.shape, generator=generator_of_noise).double() - 1.0)
     return family.transform(image, eta, noise)[0, 0]
 

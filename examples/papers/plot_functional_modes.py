@@ -66,7 +66,7 @@ for reg in (one, two):
 BLUE, ORANGE = "#0072B2", "#D55E00"  # Okabe-Ito
 
 
-def functions_of(reg: MCMCRegressor, draws: np.ndarray) -> np.ndarray:
+def evaluate_functions(reg: MCMCRegressor, draws: np.ndarray) -> np.ndarray:
     """The functions of draws (n, P) at X, in units of y, (n, N)."""
     inputs = torch.from_numpy((X - reg.x_mean_) / reg.x_scale_)
     outputs = reg.network_.forward(torch.from_numpy(draws).to(inputs), inputs)
@@ -76,7 +76,7 @@ def functions_of(reg: MCMCRegressor, draws: np.ndarray) -> np.ndarray:
 def show_functions(axes: plt.Axes, reg: MCMCRegressor, draws: np.ndarray, colour: str) -> None:
     """Functions over the data."""
     axes.plot(X[:, 0], y, ".", color="0.8", ms=2, zorder=0)
-    axes.plot(X[:, 0], functions_of(reg, draws).T, color=colour, lw=0.8, alpha=0.5)
+    axes.plot(X[:, 0], evaluate_functions(reg, draws).T, color=colour, lw=0.8, alpha=0.5)
     axes.set(xlabel="x", xlim=(0, 4), ylim=(-0.9, 1.9), xticks=range(5))
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -16,9 +16,9 @@ from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.relabelling import Relabelled, in_canonical_order
 from skbayes_sym.symmetry.units import (
     SignedPermutation,
+    gather_units,
     positive_or_negative,
     unit_layers,
-    units_of,
 )
 
 _COST = 1.0  # C of equation (6), which the paper leaves open
@@ -66,7 +66,7 @@ def relabel_svm_knn(
     aligned, n_changing = theta, 0
     elements: list[SignedPermutation] = []
     for layer in reversed(unit_layers(group)):
-        units = units_of(aligned, layer.index)
+        units = gather_units(aligned, layer.index)
         sign = torch.ones(units.shape[:2], dtype=torch.int8)
         if layer.flips:
             beta = separating_plane(units.flatten(0, 1), n_starts, generator)

@@ -17,7 +17,7 @@ from skbayes_sym.base.rows import (
     Array,
     Rows,
     Scaling,
-    numbers_due,
+    numeric_conversion,
     refuse_categorical,
     require_rows,
 )
@@ -31,7 +31,13 @@ from skbayes_sym.models.likelihoods import OF_CLASSES
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
 from skbayes_sym.models.predictive_mixtures import Predictive
-from skbayes_sym.numerics.arguments import check_count, labels_of, refuse_masked, seed_of, shown
+from skbayes_sym.numerics.arguments import (
+    check_count,
+    draw_seed,
+    refuse_masked,
+    shown,
+    unique_labels,
+)
 from skbayes_sym.numerics.memory import draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.runtime import filters_lock
@@ -46,7 +52,7 @@ def observed_codes(classes: Array, labels: Any) -> tuple[Array, Array]:
     Raises a ValueError of missing labels, and a TypeError of labels of another kind.
     """
     labels = np.asarray(labels)
-    with numbers_due("y"):
+    with numeric_conversion("y"):
         assert_all_finite(labels.ravel(), input_name="y")
     try:
         codes = np.searchsorted(classes, labels).clip(0, len(classes) - 1)
@@ -76,7 +82,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         refuse_categorical(X)
         refuse_masked("y", y)
         names = unusual_names(X)
-        with numbers_due("X", ENCODE, X):
+        with numeric_conversion("X", ENCODE, X):
             X, y = validate_data(self, X, y, dtype=FLOATS)
             check_classification_targets(y)
         self._column_names_in_ = names
@@ -105,7 +111,7 @@ class BayesianClassifierMixin(ClassifierMixin):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy of `predict`: the share of rows, or of ``sample_weight``, whose class it is."""
         refuse_masked("y", y)
-        labels_of(np.asarray(y), "y")
+        unique_labels(np.asarray(y), "y")
         predicted = self.predict(X)
         with filters_lock:
             return float(accuracy_score(y, predicted, sample_weight=sample_weight))
@@ -128,7 +134,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         -------
         ndarray of shape (n_samples_X, n_classes, n_samples)
         """
-        n, seed = check_count("n_samples", n_samples), seed_of(random_state)
+        n, seed = check_count("n_samples", n_samples), draw_seed(random_state)
         check_is_fitted(self)
         parts = [draws_part(n, num_samples(X), len(self.classes_))]
         require_memory(parts, _HOST, task="sample_f")
@@ -173,13 +179,18 @@ class BayesianClassifierMixin(ClassifierMixin):
         return self._chosen_likelihood
 
     def _reduce(
-        self, X: Any, functional: Callable[..., list[Tensor]], codes: Array | None = None,
-        law: Callable[[Tensor], Predictive] | None = None,
-    ) -> list[Array]:  # fmt: skip
+        self,
+        X: Any,
+        functional: Callable[..., list[Tensor]],
+        codes: Array | None = None,
+        distribution: Callable[[Tensor], Predictive] | None = None,
+    ) -> list[Array]:
         """Functionals of the law, or of another ``law`` of rows, block by block."""
 
         def ask(x: Tensor, rows: slice) -> list[Tensor]:
-            of_rows = self._predictor(x).law(x) if law is None else law(x)
+            of_rows = (
+                self._predictor(x).distribution(x) if distribution is None else distribution(x)
+            )
             observed = () if codes is None else (torch.as_tensor(codes[rows], device=x.device),)
             return functional(of_rows, *observed)
 

@@ -32,13 +32,13 @@ from skbayes_sym.numerics.tables import (
     UNKNOWN,
     Levels,
     Table,
-    as_numbers,
     column_kind,
     level_key,
     level_number,
     missing_rows,
     read_table,
     refuse_dates,
+    to_float,
     unusual_names,
     without_mask,
 )
@@ -82,7 +82,7 @@ class Column(NamedTuple):
         return self.order or self.words
 
 
-def table_of(X: Any) -> Table | None:
+def as_table(X: Any) -> Table | None:
     """Columns of a table with levels or missing values; None if it holds numbers only."""
     table = read_table(X)
     if table is None:
@@ -262,7 +262,7 @@ def _median(numbers: Array) -> Array:
 
 def _numbers(column: Column, values: Array) -> Array:
     """A numeric or boolean column and its indicator, (n_rows, 1 or 2)."""
-    numbers = as_numbers(column.name, column.kind, values)
+    numbers = to_float(column.name, column.kind, values)
     missing = np.isnan(numbers)
     numbers[missing] = column.middle
     if np.isinf(numbers).any():
@@ -333,20 +333,27 @@ class LevelPredictor(BasePredictor):
 
     base: Any
 
-    def law(self, x: Any) -> Any:
-        return mixture([self.base.law(block) for block in x.blocks], [1.0] * len(x.blocks))
+    def distribution(self, x: Any) -> Any:
+        return mixture([self.base.distribution(block) for block in x.blocks], [1.0] * len(x.blocks))
 
     def mean(self, x: Any) -> Tensor:
         return torch.stack([self.base.mean(block) for block in x.blocks]).mean(0)
 
     def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> Any:
-        laws = self._by_level(x, n, generator, lambda *a, **k: self.base.drawn(*a, **k))
+        distributions = self._by_level(x, n, generator, lambda *a, **k: self.base.drawn(*a, **k))
         level = self._levels(x, n, generator)
         draw = torch.arange(n)
-        if isinstance(laws[0], CategoricalMixture):
-            return CategoricalMixture(torch.stack([law.log_probs for law in laws])[level, draw])
+        if isinstance(distributions[0], CategoricalMixture):
+            return CategoricalMixture(
+                torch.stack([distribution.log_probs for distribution in distributions])[level, draw]
+            )
         parts = [
-            torch.stack([getattr(law, name).expand_as(law.loc) for law in laws])[level, draw]
+            torch.stack(
+                [
+                    getattr(distribution, name).expand_as(distribution.loc)
+                    for distribution in distributions
+                ]
+            )[level, draw]
             for name in ("loc", "variance", "noise_variance")
         ]
         return NormalMixture(*parts)
@@ -372,7 +379,7 @@ class LevelPredictor(BasePredictor):
         return torch.randint(len(x.blocks), (n,), generator=stream)
 
 
-class TakesTables:
+class TabularInputMixin:
     """An estimator that takes tables with categorical columns and missing values.
 
     It stands before the mixin that checks targets. ``columns_in_`` is the encoding of the columns;
@@ -397,7 +404,7 @@ class TakesTables:
     def _check_targets(self, X: Any, y: Any) -> tuple[Array, Array]:
         X = without_mask(X)
         require_rows(X)
-        table = table_of(X)
+        table = as_table(X)
         columns = None if table is None else Columns.learned(table)
         numbers = X if table is None or columns is None else columns.encoded(table)
         checked: tuple[Array, Array] = super()._check_targets(numbers, y)  # type: ignore[misc]

@@ -46,7 +46,7 @@ def resolve_device(device: str) -> torch.device:
     return resolved
 
 
-def worthwhile(asked: str, device: torch.device, flops: Callable[[], float]) -> torch.device:
+def choose_device(asked: str, device: torch.device, flops: Callable[[], float]) -> torch.device:
     """The CPU instead of a GPU that nobody asked for, where the model is too small for one.
 
     ``asked``: the parameter ``device``: only "auto" leaves a choice; ``device``: what it stands
@@ -74,6 +74,6 @@ def gradient_flops(network: Network, n_rows: int, n_networks: float = 1.0) -> fl
     return _PER_MULTIPLICATION * n_networks * n_rows * uses
 
 
-def dtype_of(X: np.ndarray) -> torch.dtype:
+def choose_dtype(X: np.ndarray) -> torch.dtype:
     """Precision of a fit: that of ``X``, float64 but where it is float32."""
     return torch.float32 if X.dtype == np.float32 else torch.float64

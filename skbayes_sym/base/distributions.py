@@ -27,8 +27,8 @@ from skbayes_sym.models.predictive_mixtures import NormalMixture, TargetPredicti
 from skbayes_sym.numerics.arguments import (
     check_count,
     check_random_state,
+    draw_seed,
     refuse_masked,
-    seed_of,
 )
 from skbayes_sym.numerics.memory import draws_part, require_memory
 
@@ -350,10 +350,10 @@ class PosteriorPredictive(PredictiveDistribution):
         return self._model.sample_f(self._X, n, random_state)
 
     def _log_prob(self, y: Array) -> Array:
-        return self._of_grid(y, lambda law, y: law.log_prob(y))
+        return self._of_grid(y, lambda distribution, y: distribution.log_prob(y))
 
     def _cdf(self, y: Array) -> Array:
-        return self._of_grid(y, lambda law, y: law.cdf(y))
+        return self._of_grid(y, lambda distribution, y: distribution.cdf(y))
 
     def _crps(self, y: Array) -> Array:
         return self._of_grid(y, crps)
@@ -361,8 +361,8 @@ class PosteriorPredictive(PredictiveDistribution):
     def _of_grid(self, y: Array, ask: Callable[[TargetPredictive, Tensor], Tensor]) -> Array:
         """Answers of the distribution for a grid of targets (G, N, T), G first."""
 
-        def of_rows(law: TargetPredictive, grid: Tensor) -> list[Tensor]:
-            return [torch.stack([ask(law, targets) for targets in grid.unbind(-1)], -1)]
+        def of_rows(distribution: TargetPredictive, grid: Tensor) -> list[Tensor]:
+            return [torch.stack([ask(distribution, targets) for targets in grid.unbind(-1)], -1)]
 
         by_row = np.array(np.moveaxis(y, 0, -1), order="C")
         (answers,) = self._model._reduce(self._X, of_rows, by_row)
@@ -373,22 +373,22 @@ class PosteriorPredictive(PredictiveDistribution):
 
     def evaluated(self) -> "LawPredictive":
         """The same distribution, for which the model doesn't run any more."""
-        laws: list[TargetPredictive] = []
+        distributions: list[TargetPredictive] = []
 
-        def keep(law: TargetPredictive) -> list[Tensor]:
-            laws.append(law)
-            return [law.mean()]
+        def keep(distribution: TargetPredictive) -> list[Tensor]:
+            distributions.append(distribution)
+            return [distribution.mean()]
 
         self._model._reduce(self._X, keep)
-        return LawPredictive(laws, is_flat=len(self.shape) == 1)
+        return LawPredictive(distributions, is_flat=len(self.shape) == 1)
 
 
-def _component_means(law: TargetPredictive) -> Tensor:
-    return law.means.movedim(0, -1)
+def _component_means(distribution: TargetPredictive) -> Tensor:
+    return distribution.means.movedim(0, -1)
 
 
-def _component_scales(law: TargetPredictive) -> Tensor:
-    return law.scales.expand_as(law.means).movedim(0, -1)
+def _component_scales(distribution: TargetPredictive) -> Tensor:
+    return distribution.scales.expand_as(distribution.means).movedim(0, -1)
 
 
 class LawPredictive(PredictiveDistribution):
@@ -402,8 +402,8 @@ class LawPredictive(PredictiveDistribution):
         Whether `shape` has no axis of targets.
     """
 
-    def __init__(self, laws: Sequence[TargetPredictive], *, is_flat: bool = True) -> None:
-        self._laws, self._is_flat = list(laws), is_flat
+    def __init__(self, distributions: Sequence[TargetPredictive], *, is_flat: bool = True) -> None:
+        self._laws, self._is_flat = list(distributions), is_flat
 
     def __repr__(self) -> str:
         n_components = len(self._laws[0].weights)
@@ -412,12 +412,15 @@ class LawPredictive(PredictiveDistribution):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        n_rows, n_targets = sum(law.n_rows for law in self._laws), self._laws[0].n_targets
+        n_rows, n_targets = (
+            sum(distribution.n_rows for distribution in self._laws),
+            self._laws[0].n_targets,
+        )
         return (n_rows,) if self._is_flat else (n_rows, n_targets)
 
     def _take(self, rows: Array) -> "LawPredictive":
         blocks, start = [], 0
-        edges = np.cumsum([0, *(law.n_rows for law in self._laws)])
+        edges = np.cumsum([0, *(distribution.n_rows for distribution in self._laws)])
         which = np.searchsorted(edges, rows, side="right") - 1
         ends = [*(1 + np.flatnonzero(np.diff(which))), len(rows)]
         for end in ends:  # runs of rows of one block, in the order that was asked for
@@ -428,7 +431,7 @@ class LawPredictive(PredictiveDistribution):
 
     @property
     def has_normal_components(self) -> bool:  # type: ignore[override]
-        return all(isinstance(law, NormalMixture) for law in self._laws)
+        return all(isinstance(distribution, NormalMixture) for distribution in self._laws)
 
     @property
     def is_discrete(self) -> bool:  # type: ignore[override]
@@ -437,14 +440,19 @@ class LawPredictive(PredictiveDistribution):
     def _joined(self, ask: Callable[[TargetPredictive], Tensor], extra: int = 0) -> Array:
         """Answers for all rows, without the axis of targets if `shape` has none."""
         with torch.no_grad():
-            values = torch.cat([ask(law) for law in self._laws]).double().cpu().numpy()
+            values = (
+                torch.cat([ask(distribution) for distribution in self._laws]).double().cpu().numpy()
+            )
         return values.squeeze(axis=1) if self._is_flat else values
 
     def _of_grid(self, y: Array, ask: Callable[[TargetPredictive, Tensor], Tensor]) -> Array:
         answers = []
         for targets in torch.tensor(y):
-            blocks = targets.split([law.n_rows for law in self._laws])
-            parts = [ask(law, rows) for law, rows in zip(self._laws, blocks, strict=True)]
+            blocks = targets.split([distribution.n_rows for distribution in self._laws])
+            parts = [
+                ask(distribution, rows)
+                for distribution, rows in zip(self._laws, blocks, strict=True)
+            ]
             answers.append(torch.cat(parts).double().cpu().numpy())
         return np.stack(answers) if answers else np.zeros((0, *y.shape[1:]))
 
@@ -455,10 +463,10 @@ class LawPredictive(PredictiveDistribution):
         return Components(self._laws[0].weights.double().cpu().numpy(), loc, scale)
 
     def mean(self) -> Array:
-        return self._joined(lambda law: law.mean())
+        return self._joined(lambda distribution: distribution.mean())
 
     def std(self) -> Array:
-        return self._joined(lambda law: law.std())
+        return self._joined(lambda distribution: distribution.std())
 
     def _quantiles(self, levels: Array) -> Array:
         values = [self._joined(methodcaller("quantile", q)) for q in levels.tolist()]
@@ -466,14 +474,14 @@ class LawPredictive(PredictiveDistribution):
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
         n = check_draws(n, self.shape)
-        rng = np.random.default_rng(seed_of(random_state))
-        return self._joined(lambda law: law.sample(n, rng).movedim(0, -1))
+        rng = np.random.default_rng(draw_seed(random_state))
+        return self._joined(lambda distribution: distribution.sample(n, rng).movedim(0, -1))
 
     def _log_prob(self, y: Array) -> Array:
-        return self._of_grid(y, lambda law, y: law.log_prob(y))
+        return self._of_grid(y, lambda distribution, y: distribution.log_prob(y))
 
     def _cdf(self, y: Array) -> Array:
-        return self._of_grid(y, lambda law, y: law.cdf(y))
+        return self._of_grid(y, lambda distribution, y: distribution.cdf(y))
 
     def _crps(self, y: Array) -> Array:
         return self._of_grid(y, crps)
@@ -757,8 +765,8 @@ def _finite(values: Array, weights: Array, below: Array) -> tuple[Array, Array]:
         if not infinite.any():
             continue
         is_small = (weights * infinite).sum(axis=0) < _NEGLIGIBLE
-        left_out = infinite.any(axis=0) & is_small & (outside < _NEGLIGIBLE)
-        weights = np.where(left_out, 0.0, weights)
+        leave_one_out = infinite.any(axis=0) & is_small & (outside < _NEGLIGIBLE)
+        weights = np.where(leave_one_out, 0.0, weights)
         weights = weights / weights.sum(axis=0)
     # A value that doesn't count must not turn the sum into NaN.
     return np.where(weights > 0.0, values, 0.0), weights
@@ -1007,9 +1015,9 @@ class ClassPredictive:
                 log_proba = np.log(self.proba())
             return np.asarray(log_proba[np.arange(len(log_proba)), codes])
 
-        def of_rows(law: Any, codes: Tensor) -> list[Tensor]:
+        def of_rows(distribution: Any, codes: Tensor) -> list[Tensor]:
             # By way of logarithms: probabilities underflow where these are numbers.
-            return [torch.stack([law.log_prob(column) for column in codes.unbind(1)], 1)]
+            return [torch.stack([distribution.log_prob(column) for column in codes.unbind(1)], 1)]
 
         (values,) = self._model._reduce(self._X, of_rows, np.array(codes.T, order="C"))
         return np.asarray(values.T, dtype=float)

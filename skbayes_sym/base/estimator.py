@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.base.device import gradient_flops, one_thread, worthwhile
+from skbayes_sym.base.device import choose_device, gradient_flops, one_thread
 from skbayes_sym.base.log import logging_to_stderr
 from skbayes_sym.base.model_factory import require_scales
 from skbayes_sym.base.optimizers import Adam
@@ -28,20 +28,20 @@ from skbayes_sym.base.rows import (
     Scaling,
     column_scaling,
     is_standardized,
-    numbers_due,
+    numeric_conversion,
     require_rows,
 )
 from skbayes_sym.base.scikit_learn import (
     CallbackSupportMixin,
+    class_page_template,
     fit_context,
-    page_of_a_class,
     validate_data,
 )
 from skbayes_sym.base.training import Training, automatic_batch
 from skbayes_sym.base.warnings import warn_user, warnings_name
 from skbayes_sym.models.model import Model
 from skbayes_sym.numerics.arguments import is_number, shown
-from skbayes_sym.numerics.runtime import errors_in_words
+from skbayes_sym.numerics.runtime import explain_torch_errors
 from skbayes_sym.numerics.tables import check_column_names, without_mask
 
 Made = TypeVar("Made")
@@ -57,7 +57,7 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
     # Figures that are computed once training has ended.
     _closing: ClassVar[tuple[str, ...]] = ()
     _doc_link_module = "skbayes_sym"  # of the "?" in HTML
-    _doc_link_template = property(lambda _: page_of_a_class())
+    _doc_link_template = property(lambda _: class_page_template())
 
     device: str
     likelihood: Any
@@ -80,9 +80,13 @@ class BayesianEstimator(CallbackSupportMixin, BaseEstimator):
         """
         before = {k: v for k, v in vars(self).items() if is_fitted_name(k)}
         with (
-            warnings_name(self), one_thread(), logging_to_stderr(self.verbose), errors_in_words(),
-            torch.inference_mode(False), torch.enable_grad(),
-        ):  # fmt: skip
+            warnings_name(self),
+            one_thread(),
+            logging_to_stderr(self.verbose),
+            explain_torch_errors(),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+        ):
             try:
                 self.__dict__.pop("_fitted_with_", None)
                 yield
@@ -239,7 +243,7 @@ class RowEstimator(BayesianEstimator):
             data = Training.open(self, X, y, sample_weight)
             model = self._model(data)
             flops = partial(self._flops_a_step, data, model)
-            data = replace(data, device=worthwhile(self.device, data.device, flops))
+            data = replace(data, device=choose_device(self.device, data.device, flops))
             run = Run(data.task, lambda current_fit: self._attributes(data, model, current_fit))
             if data.device.type != "cpu":
                 run.n_jobs = None  # a GPU's tensors stay with its process
@@ -332,7 +336,7 @@ class RowEstimator(BayesianEstimator):
             self._validate_params()
         X = without_mask(X)
         require_rows(X)
-        with numbers_due("X", ENCODE, X):
+        with numeric_conversion("X", ENCODE, X):
             checked: Array = validate_data(
                 self, X, reset=False, dtype=FLOATS, ensure_all_finite=self._finite
             )
@@ -345,7 +349,7 @@ class RowEstimator(BayesianEstimator):
         check_column_names(vars(self).get("_column_names_in_"), X)
 
 
-def warn_of_infinite_rows(values: Array, rows: Any = slice(0, None)) -> bool:
+def warn_infinite_rows(values: Array, rows: Any = slice(0, None)) -> bool:
     """Say which is the first row that is infinite, and whether there is one.
 
     ``rows``: positions of the values among the rows of a question, a slice or an array.
@@ -381,7 +385,7 @@ def prediction() -> Iterator[None]:
 
     What predictions keep for later must not be inference tensors, even if the caller's are.
     """
-    with one_thread(), torch.inference_mode(False), torch.no_grad(), errors_in_words():
+    with one_thread(), torch.inference_mode(False), torch.no_grad(), explain_torch_errors():
         yield
 
 

@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot, pad
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.network import ChainLikelihood, Network
-from skbayes_sym.models.priors import GaussianPrior, Prior, PriorKernel, layers_of
+from skbayes_sym.models.priors import GaussianPrior, Prior, PriorKernel, layer_index
 from skbayes_sym.numerics.random import float64_normal
 
 
@@ -53,7 +53,7 @@ class VariesInScale(Protocol):
         """Signs (K, D) of coordinates that grow or shrink together; None if none vary so."""
 
 
-def gradient_of(log_density: LogDensity) -> Callable[[Tensor], Tensor]:
+def make_gradient(log_density: LogDensity) -> Callable[[Tensor], Tensor]:
     """(C, D) -> (C, D), without the value: a density's own ``gradient``, if it has one."""
     gradient: Callable[[Tensor], Tensor] | None = getattr(log_density, "gradient", None)
     return gradient or (lambda position: log_density.evaluate(position).gradient)
@@ -208,7 +208,7 @@ class NetworkPosterior:
         scales, layout = self.prior.learned, self.network.layout
         if scales is None:
             return None
-        layer = layers_of(layout)
+        layer = layer_index(layout)
         weights = torch.zeros(len(layer), dtype=torch.float32)
         for name, shape in layout.shapes.items():
             weights[layout.positions(name)] = float(len(shape) > 1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.requirements import FULLY_CONNECTED, NORMAL_PRIOR
-from skbayes_sym.base.rows import Array, numbers_due
+from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.training import INITIAL_NOISE, LARGEST, Training
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -66,13 +66,13 @@ def layer_sizes(units: Any) -> tuple[int, ...]:
 
 def scale_array(prior: GivenPrior, **sizes: int) -> Array:
     """``prior`` as an array of one number, or of as many as one of the sizes named."""
-    with numbers_due("prior"):
+    with numeric_conversion("prior"):
         return checked_scales(cast(npt.ArrayLike, prior), **sizes)
 
 
-def given_noise(noise_std: Any, n_targets: int) -> Array:
+def check_noise_std(noise_std: Any, n_targets: int) -> Array:
     """A given ``noise_std`` as one positive number per target, (n_targets,)."""
-    with numbers_due("noise_std"):
+    with numeric_conversion("noise_std"):
         noise = np.asarray(noise_std, dtype=float)
     if noise.shape not in {(), (1,), (n_targets,)} or not np.all(np.isfinite(noise) & (noise > 0)):
         several = f" or a sequence of {n_targets} of them" if n_targets > 1 else ""
@@ -92,7 +92,7 @@ def gaussian_noise(noise_std: Any, data: Training, previous: Array | None = None
     unit = data.y_scaling.scale
     if not isinstance(noise_std, str | HalfNormal):
         with np.errstate(over="ignore"):
-            fixed = given_noise(noise_std, len(unit)) / unit
+            fixed = check_noise_std(noise_std, len(unit)) / unit
         largest = LARGEST[data.dtype]
         if not ((fixed >= 1.0 / largest) & (fixed <= largest)).all():
             raise ValueError(
@@ -118,7 +118,7 @@ def prior_object(prior: GivenPrior) -> UnboundPrior | None:
 
 def bound_prior(prior: GivenPrior, learned: UnboundPrior, network: Network) -> Prior:
     """The prior of a network's parameters; ``learned`` where a word asks for it."""
-    with numbers_due("prior"):
+    with numeric_conversion("prior"):
         return (prior_object(prior) or learned).bind(network.layout)
 
 
@@ -208,7 +208,7 @@ def declared_group(
     group: SymmetryGroup
     if not isinstance(symmetry, str):
         group = symmetry
-        _check_own_group(group, network)
+        _check_user_group(group, network)
     elif not isinstance(network, MLP):
         group = invariant_subgroup(network.symmetry(), prior.log_prob, network.layout)
         keeps = _KINDS.get(symmetry)
@@ -234,7 +234,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _check_own_group(group: SymmetryGroup, network: Network) -> None:
+def _check_user_group(group: SymmetryGroup, network: Network) -> None:
     """Raise unless the network computes the same at ``theta`` and at ``g.theta``."""
     generator = generator_from(0)
     theta = torch.randn(network.layout.n_params, generator=generator, dtype=torch.float64)

@@ -126,7 +126,7 @@ def noise_levels(
     return cell_levels(log_std, log_posterior).movedim(0, 1)
 
 
-def at_levels(law: NormalMixture, levels: Tensor) -> NormalMixture:
+def at_levels(distribution: NormalMixture, levels: Tensor) -> NormalMixture:
     """Replace the noise of S components by K levels each.
 
     Parameters
@@ -136,18 +136,20 @@ def at_levels(law: NormalMixture, levels: Tensor) -> NormalMixture:
     levels : Tensor of shape (S, K, T)
         Standard deviations of the noise, in the unit of the targets.
     """
-    levels, n_levels = levels.to(law.loc), levels.shape[1]
-    log_weights = law.log_weights
+    levels, n_levels = levels.to(distribution.loc), levels.shape[1]
+    log_weights = distribution.log_weights
     if log_weights is None:
-        log_weights = law.loc.new_full((len(law.loc),), -log(len(law.loc)))
-    each = log_weights.unsqueeze(1) + level_weights().to(law.loc).log()
-    variance = law.variance.expand_as(law.loc).repeat_interleave(n_levels, dim=0)
-    covariance = law.covariance
+        log_weights = distribution.loc.new_full(
+            (len(distribution.loc),), -log(len(distribution.loc))
+        )
+    each = log_weights.unsqueeze(1) + level_weights().to(distribution.loc).log()
+    variance = distribution.variance.expand_as(distribution.loc).repeat_interleave(n_levels, dim=0)
+    covariance = distribution.covariance
     if covariance is not None:
         covariance = covariance.repeat_interleave(n_levels, dim=0)
     return replace(
-        law,
-        loc=law.loc.repeat_interleave(n_levels, dim=0),
+        distribution,
+        loc=distribution.loc.repeat_interleave(n_levels, dim=0),
         variance=variance,
         noise_variance=levels.flatten(0, 1).unsqueeze(1).square(),
         log_weights=each.flatten(),

@@ -159,8 +159,8 @@ class ForeignTargets(TargetPredictive):
 class JointPredictive(PredictiveDistribution):
     """Several targets, each predicted by a model of its own: they are independent."""
 
-    def __init__(self, laws: Sequence[Any]) -> None:
-        self._laws = laws
+    def __init__(self, distributions: Sequence[Any]) -> None:
+        self._laws = distributions
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -168,21 +168,23 @@ class JointPredictive(PredictiveDistribution):
 
     @property
     def is_discrete(self) -> bool:  # type: ignore[override]
-        return any(law.is_discrete for law in self._laws)
+        return any(distribution.is_discrete for distribution in self._laws)
 
     def _take(self, rows: Array) -> "JointPredictive":
-        return JointPredictive([law[rows] for law in self._laws])
+        return JointPredictive([distribution[rows] for distribution in self._laws])
 
     def __repr__(self) -> str:
         return f"<{len(self._laws)} independent targets: {self._laws[0]!r}, ...>"
 
     def _stacked(self, name: str, *arguments: Any) -> Array:
-        return np.stack([methodcaller(name, *arguments)(law) for law in self._laws], axis=1)
+        return np.stack(
+            [methodcaller(name, *arguments)(distribution) for distribution in self._laws], axis=1
+        )
 
     def _observed(self, name: str, y: Array) -> list[Array]:
         columns = np.moveaxis(y, -1, 0)[..., None]
         pairs = zip(self._laws, columns, strict=True)
-        return [methodcaller(name, column)(law) for law, column in pairs]
+        return [methodcaller(name, column)(distribution) for distribution, column in pairs]
 
     def mean(self) -> Array:
         return self._stacked("mean")
@@ -196,7 +198,10 @@ class JointPredictive(PredictiveDistribution):
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
         rng = check_random_state(random_state)  # targets have different noise
         seeds = rng.randint(2**31 - 1, size=len(self._laws))
-        draws = [law.sample(n, int(seed)) for law, seed in zip(self._laws, seeds, strict=True)]
+        draws = [
+            distribution.sample(n, int(seed))
+            for distribution, seed in zip(self._laws, seeds, strict=True)
+        ]
         return np.stack(draws, axis=1)
 
     def _log_prob(self, y: Array) -> Array:
@@ -226,10 +231,10 @@ class OtherPredictive(PredictiveDistribution):
     """
 
     def __init__(
-        self, law: Any, log_density: str, shape: tuple[int, ...],
+        self, distribution: Any, log_density: str, shape: tuple[int, ...],
         take: Callable[[Any, Array], Any], *, is_discrete: bool = False,
     ) -> None:  # fmt: skip
-        self._law, self._log_density, self._shape = law, log_density, shape
+        self._law, self._log_density, self._shape = distribution, log_density, shape
         self._take_rows, self.is_discrete = take, is_discrete
 
     def __repr__(self) -> str:
@@ -335,14 +340,14 @@ def predictive(model: Any, X: Any) -> Any:
     X = prepare(X)
     if (kind := _kind(inner)) is not None:
         return LAWS[kind](inner, X)
-    law = inner._predictive(X) if isinstance(inner, BayesianEstimator) else None
-    if law is not None:
-        return law
+    distribution = inner._predictive(X) if isinstance(inner, BayesianEstimator) else None
+    if distribution is not None:
+        return distribution
     if _is_transformed(inner):
         n_targets = 1 if inner._training_dim == 1 else inner.transformer_.n_features_in_
-        law = predictive(inner.regressor_, X)
+        distribution = predictive(inner.regressor_, X)
         is_flat = inner._training_dim == 1
-        return transformed_predictive(law, inner.transformer_, n_targets, is_flat=is_flat)
+        return transformed_predictive(distribution, inner.transformer_, n_targets, is_flat=is_flat)
     if is_classifier(inner) and hasattr(inner, "predict_proba"):
         return ClassPredictive(inner, X)
     if isinstance(inner, BayesianRegressorMixin):
@@ -366,7 +371,7 @@ def predicts_distribution(model: Any) -> bool:
     return _takes_std(inner) or (is_classifier(inner) and hasattr(inner, "predict_proba"))
 
 
-def predicts_numbers(model: Any) -> bool:
+def is_regression_model(model: Any) -> bool:
     """Whether an estimator, fitted or not, is a regressor: those that don't say so are known."""
     return _kind(model) is not None or bool(is_regressor(model))
 
@@ -443,72 +448,80 @@ def _at_quantiles(quantiles: Array) -> NormalMixture:
     return NormalMixture(loc, torch.zeros_like(loc), width.square())
 
 
-def _pooled(laws: Sequence[Any], weights: Sequence[float]) -> LawPredictive:
-    targets: list[Any] = [as_targets(law) for law in laws]
+def _pooled(distributions: Sequence[Any], weights: Sequence[float]) -> LawPredictive:
+    targets: list[Any] = [as_targets(distribution) for distribution in distributions]
     return LawPredictive([mixture(targets, weights)])
 
 
-def _of_voting(model: Any, X: Any) -> LawPredictive:
-    laws = [predictive(m, X) for m in model.estimators_]
+def _predict_voting(model: Any, X: Any) -> LawPredictive:
+    distributions = [predictive(m, X) for m in model.estimators_]
     weights = [1.0] * len(model.estimators) if model.weights is None else model.weights
     pairs = zip(model.estimators, weights, strict=True)
-    return _pooled(laws, [float(w) for (_, m), w in pairs if m != "drop"])
+    return _pooled(distributions, [float(w) for (_, m), w in pairs if m != "drop"])
 
 
-def _of_bagging(model: Any, X: Any) -> LawPredictive:
+def _predict_bagging(model: Any, X: Any) -> LawPredictive:
     rows, pairs = np.asarray(X), zip(model.estimators_, model.estimators_features_, strict=True)
-    laws = [predictive(m, rows[:, columns]) for m, columns in pairs]
-    return _pooled(laws, [1.0] * len(laws))
+    distributions = [predictive(m, rows[:, columns]) for m, columns in pairs]
+    return _pooled(distributions, [1.0] * len(distributions))
 
 
-def _of_skpro(model: Any, X: Any) -> Any:
-    law = model.predict_proba(X)
-    if _is_of(law, "skbayes_sym.skpro", "NormalMixtures"):
-        return LawPredictive([law.mixture])
-    if _is_of(law, "skpro.distributions.normal", "Normal") and law.shape[1] == 1:
-        return NormalPredictive(*(np.asarray(a)[:, 0] for a in (law.mean(), law.var() ** 0.5)))
-    is_discrete = law.get_tag("distr:measuretype", "continuous") == "discrete"
+def _predict_skpro(model: Any, X: Any) -> Any:
+    distribution = model.predict_proba(X)
+    if _is_of(distribution, "skbayes_sym.skpro", "NormalMixtures"):
+        return LawPredictive([distribution.mixture])
+    if _is_of(distribution, "skpro.distributions.normal", "Normal") and distribution.shape[1] == 1:
+        return NormalPredictive(
+            *(np.asarray(a)[:, 0] for a in (distribution.mean(), distribution.var() ** 0.5))
+        )
+    is_discrete = distribution.get_tag("distr:measuretype", "continuous") == "discrete"
     name = "log_pmf" if is_discrete else "log_pdf"
     return OtherPredictive(
-        law, name, law.shape, lambda law, rows: law.iloc[rows], is_discrete=is_discrete
+        distribution,
+        name,
+        distribution.shape,
+        lambda distribution, rows: distribution.iloc[rows],
+        is_discrete=is_discrete,
     )
 
 
-def _of_ngboost(model: Any, X: Any) -> Any:
-    law = vars(model.pred_dist(X)).get("dist")
-    if not isinstance(law, rv_frozen):
-        raise TypeError(f"{type(model).__name__} predicts no density of numbers by {law!r}.")
-    if law.dist.name == "norm":
-        return NormalPredictive(law.mean(), law.std())
-    is_discrete = not isinstance(law.dist, rv_continuous)
+def _predict_ngboost(model: Any, X: Any) -> Any:
+    distribution = vars(model.pred_dist(X)).get("dist")
+    if not isinstance(distribution, rv_frozen):
+        raise TypeError(
+            f"{type(model).__name__} predicts no density of numbers by {distribution!r}."
+        )
+    if distribution.dist.name == "norm":
+        return NormalPredictive(distribution.mean(), distribution.std())
+    is_discrete = not isinstance(distribution.dist, rv_continuous)
     name = "logpmf" if is_discrete else "logpdf"
-    shape = np.shape(law.mean())
-    return OtherPredictive(law, name, shape, scipy_rows, is_discrete=is_discrete)
+    shape = np.shape(distribution.mean())
+    return OtherPredictive(distribution, name, shape, scipy_rows, is_discrete=is_discrete)
 
 
-def scipy_rows(law: rv_frozen, rows: Array) -> rv_frozen:
+def scipy_rows(distribution: rv_frozen, rows: Array) -> rv_frozen:
     """A frozen distribution of some rows."""
-    n_rows = np.shape(law.mean())
-    args = [np.broadcast_to(a, n_rows)[rows] for a in law.args]
-    named = {key: np.broadcast_to(a, n_rows)[rows] for key, a in law.kwds.items()}
-    return law.dist(*args, **named)
+    n_rows = np.shape(distribution.mean())
+    args = [np.broadcast_to(a, n_rows)[rows] for a in distribution.args]
+    named = {key: np.broadcast_to(a, n_rows)[rows] for key, a in distribution.kwds.items()}
+    return distribution.dist(*args, **named)
 
 
-def _of_quantiles(model: Any, X: Any) -> LawPredictive:
+def _predict_quantile_models(model: Any, X: Any) -> LawPredictive:
     return LawPredictive([_at_quantiles(model.predict(X, quantiles=_MIDDLES.tolist()))])
 
 
 # By module and class; those derived from it count.
 LAWS: dict[tuple[str, str], Callable[[Any, Any], Any]] = {
-    ("sklearn.ensemble", "VotingRegressor"): _of_voting,
-    ("sklearn.ensemble", "BaggingRegressor"): _of_bagging,
+    ("sklearn.ensemble", "VotingRegressor"): _predict_voting,
+    ("sklearn.ensemble", "BaggingRegressor"): _predict_bagging,
     ("sklearn.multioutput", "MultiOutputRegressor"): lambda model, X: JointPredictive(
         [predictive(m, X) for m in model.estimators_]
     ),
-    ("skpro.regression.base", "BaseProbaRegressor"): _of_skpro,
-    ("ngboost", "NGBRegressor"): _of_ngboost,
-    ("quantile_forest", "RandomForestQuantileRegressor"): _of_quantiles,
-    ("quantile_forest", "ExtraTreesQuantileRegressor"): _of_quantiles,
+    ("skpro.regression.base", "BaseProbaRegressor"): _predict_skpro,
+    ("ngboost", "NGBRegressor"): _predict_ngboost,
+    ("quantile_forest", "RandomForestQuantileRegressor"): _predict_quantile_models,
+    ("quantile_forest", "ExtraTreesQuantileRegressor"): _predict_quantile_models,
 }
 
 

@@ -24,7 +24,7 @@ class NetworkComponents(NamedTuple):
 class Predictor(Protocol):
     """A posterior as rows ask it; ``x`` is (N, *I), on the predictor's device."""
 
-    def law(self, x: Tensor) -> Predictive:
+    def distribution(self, x: Tensor) -> Predictive:
         """Distribution of the targets, or the class, of every row."""
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
@@ -49,7 +49,7 @@ class Predictor(Protocol):
 class BasePredictor:
     """Members that follow from `law` and `drawn`."""
 
-    def law(self, x: Tensor) -> Predictive:
+    def distribution(self, x: Tensor) -> Predictive:
         raise NotImplementedError
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
@@ -59,7 +59,7 @@ class BasePredictor:
         return self.drawn(x, n, generator=generator).means
 
     def mean(self, x: Tensor) -> Tensor:
-        return self.law(x).mean()
+        return self.distribution(x).mean()
 
     def covariance(self, x: Tensor) -> Tensor | None:
         return None
@@ -68,7 +68,7 @@ class BasePredictor:
         yield from ()
 
 
-def of_draws(likelihood: Likelihood, chosen: Tensor) -> Likelihood:
+def select_draws(likelihood: Likelihood, chosen: Tensor) -> Likelihood:
     """The likelihood of its draws ``chosen`` (n,), where each has parameters of its own."""
     params = likelihood.params
     return likelihood if params.ndim == 1 else likelihood.at(params[chosen.to(params.device)])
@@ -87,7 +87,7 @@ class DrawsPredictor(BasePredictor):
     log_weights: Tensor | None = None  # (S K,); normalised; equal by default
     n_states: int = 1  # K
 
-    def law(self, x: Tensor) -> Predictive:
+    def distribution(self, x: Tensor) -> Predictive:
         outputs = self.network.forward(self.theta, x)
         if self.n_states > 1:
             outputs = outputs.repeat_interleave(self.n_states, dim=0)
@@ -117,4 +117,4 @@ class DrawsPredictor(BasePredictor):
             weights = self.log_weights.double().cpu().exp()
             chosen = torch.multinomial(weights, n, replacement=True, generator=generator)
         theta = self.theta[(chosen // self.n_states).to(x.device)]
-        return of_draws(self.likelihood, chosen).predictive(self.network.forward(theta, x))
+        return select_draws(self.likelihood, chosen).predictive(self.network.forward(theta, x))

@@ -13,17 +13,17 @@ from sklearn.utils import Bunch, get_tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from skbayes_sym.base.estimator import numbers, prediction, warn_of_infinite_rows
+from skbayes_sym.base.estimator import numbers, prediction, warn_infinite_rows
 from skbayes_sym.base.model_factory import gaussian_noise
 from skbayes_sym.base.progress import FLOATS
-from skbayes_sym.base.requirements import ANY_LIKELIHOOD, Need
+from skbayes_sym.base.requirements import ANY_LIKELIHOOD, Requirement
 from skbayes_sym.base.rows import (
     ENCODE,
     Array,
     Rows,
     Scaling,
     is_standardized,
-    numbers_due,
+    numeric_conversion,
     refuse_categorical,
     require_rows,
     target_scaling,
@@ -36,7 +36,7 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.predictive_mixtures import TargetPredictive
 from skbayes_sym.models.priors import HalfNormal
-from skbayes_sym.numerics.arguments import check_count, refuse_masked, seed_of
+from skbayes_sym.numerics.arguments import check_count, draw_seed, refuse_masked
 from skbayes_sym.numerics.memory import covariance_part, draws_part, require_memory
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.numerics.runtime import filters_lock
@@ -77,7 +77,7 @@ class BayesianRegressorMixin(RegressorMixin):
     noise_std: Any
     _named_likelihoods: ClassVar[Mapping[str, Likelihood]] = {"auto": Gaussian(), **OF_NUMBERS}
     _foreign_likelihoods: ClassVar[tuple[type, ...]] = tuple(map(type, OF_CLASSES.values()))
-    _need: ClassVar[Need] = ANY_LIKELIHOOD  # of a likelihood
+    _need: ClassVar[Requirement] = ANY_LIKELIHOOD  # of a likelihood
     y_mean_: Array
     y_scale_: Array
 
@@ -97,7 +97,7 @@ class BayesianRegressorMixin(RegressorMixin):
         refuse_masked("y", y)
         names = unusual_names(X)
         self._refuse_labels(y)
-        with numbers_due("X and y", ENCODE, X):
+        with numeric_conversion("X and y", ENCODE, X):
             X, y = validate_data(
                 self, X, y, dtype=FLOATS, multi_output=target.multi_output, y_numeric=True
             )
@@ -230,9 +230,13 @@ class BayesianRegressorMixin(RegressorMixin):
         if isinstance(return_std, str) and return_std != "function":
             raise ValueError(f"return_std must be True, False or 'function', got {return_std!r}.")
 
-        def moments(law: TargetPredictive) -> list[Tensor]:
-            std = law.uncertainty().epistemic.sqrt() if return_std == "function" else law.std()
-            return [law.mean(), std]
+        def moments(distribution: TargetPredictive) -> list[Tensor]:
+            std = (
+                distribution.uncertainty().epistemic.sqrt()
+                if return_std == "function"
+                else distribution.std()
+            )
+            return [distribution.mean(), std]
 
         mean, std = self._reduce(X, moments)
         return self._shaped(mean), self._shaped(std)
@@ -313,14 +317,14 @@ class BayesianRegressorMixin(RegressorMixin):
         MemoryError
             Before anything is drawn, if the draws can't fit.
         """
-        seed = seed_of(random_state)
+        seed = draw_seed(random_state)
         # The noise has a stream of its own.
         rng = np.random.default_rng(np.random.SeedSequence(seed).generate_state(1)[0])
 
         def targets(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
-            return self._predictor(x).drawn(x, n, generator=generator).sample_of_draws(rng)
+            return self._predictor(x).drawn(x, n, generator=generator).sample_draws(rng)
 
-        return self._of_functions(X, n_samples, seed, targets, "sample_y")
+        return self._join_functions(X, n_samples, seed, targets, "sample_y")
 
     def sample_f(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw functions from the posterior, as `sample_y` does, without observation noise.
@@ -331,9 +335,9 @@ class BayesianRegressorMixin(RegressorMixin):
         def functions(x: Tensor, n: int, generator: torch.Generator) -> Tensor:
             return self._predictor(x).functions(x, n, generator=generator)
 
-        return self._of_functions(X, n_samples, seed_of(random_state), functions, "sample_f")
+        return self._join_functions(X, n_samples, draw_seed(random_state), functions, "sample_f")
 
-    def _of_functions(
+    def _join_functions(
         self, X: Any, n: Any, seed: int,
         draw: Callable[[Tensor, int, torch.Generator], Tensor], task: str,
     ) -> Array:  # fmt: skip
@@ -348,7 +352,7 @@ class BayesianRegressorMixin(RegressorMixin):
         values *= self.y_scale_
         values += self.y_mean_
         (by_row,) = numbers([np.moveaxis(values, 0, -1)])
-        warn_of_infinite_rows(by_row)
+        warn_infinite_rows(by_row)
         return self._shaped(by_row, extra=1)
 
     def _mean_and_covariance(self, X: Any) -> tuple[Array, Array]:
@@ -368,7 +372,7 @@ class BayesianRegressorMixin(RegressorMixin):
         mean, noise = self._reduce(X, lambda p: [p.mean(), p.uncertainty().aleatoric])
         diagonal = np.arange(len(noise))
         functions[diagonal, diagonal] += noise
-        warn_of_infinite_rows(functions)
+        warn_infinite_rows(functions)
         return self._shaped(mean), self._shaped(functions)
 
     def _whole_input(self, rows: Any) -> Any:
@@ -379,7 +383,7 @@ class BayesianRegressorMixin(RegressorMixin):
         """Coefficient of determination R^2 of `predict`, the mean over targets."""
         refuse_masked("y", y)
         predicted = self.predict(X)
-        with numbers_due("y"), filters_lock:
+        with numeric_conversion("y"), filters_lock:
             r2 = float(r2_score(y, predicted, sample_weight=sample_weight))
         if not np.isfinite(r2) and num_samples(X) > 1:
             raise ValueError(
@@ -393,7 +397,7 @@ class BayesianRegressorMixin(RegressorMixin):
         check_is_fitted(self)
         refuse_masked("y", y)
         # Copied, since torch warns of memory that it may not write to, such as a pandas series'.
-        with numbers_due("y"):
+        with numeric_conversion("y"):
             targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", copy=True)
         targets = targets.reshape(len(targets), -1)
         n_targets = len(self.y_scale_)
@@ -405,10 +409,13 @@ class BayesianRegressorMixin(RegressorMixin):
         """Weights (S,), means and standard deviations (S, N[, T]) of the law's components."""
         weights: list[Tensor] = []
 
-        def ask(law: TargetPredictive) -> list[Tensor]:
-            values = [law.means.movedim(0, -1), law.scales.expand_as(law.means).movedim(0, -1)]
+        def ask(distribution: TargetPredictive) -> list[Tensor]:
+            values = [
+                distribution.means.movedim(0, -1),
+                distribution.scales.expand_as(distribution.means).movedim(0, -1),
+            ]
             if not weights:
-                weights.append(law.weights)
+                weights.append(distribution.weights)
             # Rows with unknown levels come first and have several times the components of others.
             repeats = len(weights[0]) // values[0].shape[-1]
             return [torch.cat([value] * repeats, dim=-1) for value in values]
@@ -424,7 +431,7 @@ class BayesianRegressorMixin(RegressorMixin):
             return [mean + scale * self._predictor(x).mean(x)]
 
         (means,) = self._by_block(X, ask)
-        warn_of_infinite_rows(means)
+        warn_infinite_rows(means)
         return means
 
     def _reduce(
@@ -433,13 +440,16 @@ class BayesianRegressorMixin(RegressorMixin):
         """Functionals of the law in target units, and of targets of the rows, block by block."""
 
         def ask(x: Tensor, rows: slice) -> list[Tensor]:
-            law = cast(TargetPredictive, self._predictor(x).law(x)).in_units(*self._target_units(x))
+            distribution = cast(TargetPredictive, self._predictor(x).distribution(x)).in_units(
+                *self._target_units(x)
+            )
             if y is not None:
-                return functional(law, torch.as_tensor(y[rows], device=x.device))
-            values = functional(law)
+                return functional(distribution, torch.as_tensor(y[rows], device=x.device))
+            values = functional(distribution)
             if any(bool(value.isinf().any()) for value in values):
-                for each in (law.mean(), law.uncertainty().epistemic):  # or without a variance
-                    if warn_of_infinite_rows(each.cpu().numpy(), rows):
+                # or without a variance
+                for each in (distribution.mean(), distribution.uncertainty().epistemic):
+                    if warn_infinite_rows(each.cpu().numpy(), rows):
                         break
             return values
 

@@ -57,7 +57,7 @@ def require_kind(estimator: BaseEstimator, likelihood: object, foreign: tuple[ty
 
 
 @dataclass(frozen=True)
-class Need:
+class Requirement:
     """Demands on a likelihood, a network or a prior.
 
     ``holds``: what else must hold of it, if having the members isn't enough.
@@ -83,12 +83,12 @@ class Need:
             )
 
 
-class Needs(NamedTuple):
+class Requirements(NamedTuple):
     """Demands of a method on all three."""
 
-    likelihood: Need
-    network: Need
-    prior: Need
+    likelihood: Requirement
+    network: Requirement
+    prior: Requirement
 
     def check(self, model: Model) -> None:
         """Raise where the model isn't what the method needs (see `Need.require`)."""
@@ -107,10 +107,12 @@ _OF_ONE_OUTPUT = (
     "n_outputs_per_target", "noise_scale", "scales_targets", "sites", "constant_outputs",
 )  # fmt: skip
 
-ANY_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)
-EXPECTED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "n_noise", "expected_log_prob"))
-CURVED_LIKELIHOOD = Need("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "hessian_root"))
-ONE_OUTPUT = Need(
+ANY_LIKELIHOOD = Requirement("Any", _OWN_LIKELIHOOD, _LIKELIHOOD)
+EXPECTED_LIKELIHOOD = Requirement(
+    "Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "n_noise", "expected_log_prob")
+)
+CURVED_LIKELIHOOD = Requirement("Any", _OWN_LIKELIHOOD, (*_LIKELIHOOD, "hessian_root"))
+ONE_OUTPUT = Requirement(
     "Any of one output, or softmax",
     "A linear model has one output per target and learns at most one scale of additive noise. "
     "skbayes_sym.models.TargetLikelihood has all that follows from a density.",
@@ -121,56 +123,56 @@ ONE_OUTPUT = Need(
         and likelihood.n_params <= likelihood.noise_scale.shape[-1]
     ),
 )
-NORMAL_NOISE = Need(
+NORMAL_NOISE = Requirement(
     "Normal noise",
     "MCMCRegressor, DeepEnsembleRegressor, SymmetrizedVIRegressor, LILARegressor and "
     "LaplaceRegressor(optimizer='adam') take any likelihood.",
     holds=lambda likelihood: likelihood.kind == "normal",
 )
-SOFTMAX = Need(
+SOFTMAX = Requirement(
     "Softmax",
     "MCMCClassifier, DeepEnsembleClassifier, SymmetrizedVIClassifier, LILAClassifier and "
     "LaplaceClassifier(optimizer='adam') take any likelihood.",
     holds=lambda likelihood: likelihood.kind == "softmax",
 )
 
-NORMAL_OR_SOFTMAX = Need(
+NORMAL_OR_SOFTMAX = Requirement(
     "Normal noise or softmax",
     "Only their modes are looked for: with others, chains start with init='prior', and mean-field "
     "inference with init='random'.",
     holds=lambda likelihood: NORMAL_NOISE.is_met(likelihood) or SOFTMAX.is_met(likelihood),
 )
 
-ANY_NETWORK = Need(
+ANY_NETWORK = Requirement(
     "Any",
     "Inherit from skbayes_sym.models.BaseNetwork.",
     ("layout", "n_outputs", "init", "forward", "symmetry", "chain_likelihood"),
 )
-RECORDED = Need(
+RECORDED = Requirement(
     "MLP, or a module of Linear and Conv2d layers",
     "The Laplace approximation has to see a network's layers: give a torch.nn.Module of "
     "Linear and Conv2d layers, or an MLP.",
     ("layout", "input_shape", "weight_layers", "init", "forward", "record"),
 )
-FULLY_CONNECTED = Need(
+FULLY_CONNECTED = Requirement(
     "MLP",
     "It needs a fully connected network (MLP): MCMCRegressor and DeepEnsembleRegressor take any.",
     ("layout", "hidden_layer_sizes", "sizes", "layers"),
 )
-LINEAR = Need("None: it is linear", "Use hidden_layer_sizes=().", ("layout",))
+LINEAR = Requirement("None: it is linear", "Use hidden_layer_sizes=().", ("layout",))
 
-ANY_PRIOR = Need(
+ANY_PRIOR = Requirement(
     "Any",
     "Inherit from skbayes_sym.models.Prior.",
     ("bind", "gaussian", "learned", "kernel", "log_prob", "sample"),
 )
-NORMAL_PRIOR = Need(
+NORMAL_PRIOR = Requirement(
     "Independent zero-mean normals",
     "Give a number, or Normal(scale).",
     ("gaussian",),
     lambda prior: prior.gaussian() is not None,
 )
-NORMAL_OR_LEARNED = Need(
+NORMAL_OR_LEARNED = Requirement(
     "Independent zero-mean normals, scales given or learned",
     "Use LayerScales(), ARD() or Normal(scale).",
     ("gaussian", "learned"),
@@ -197,7 +199,7 @@ class Method(Protocol):
     """A frozen dataclass of a method's parameters, made from a constructor in one place."""
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         """Requirements on a likelihood, a network and a prior."""
 
     def fit(self, data: Training, model: Model, run: Run) -> Fitted:

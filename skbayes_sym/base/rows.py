@@ -117,7 +117,7 @@ ENCODE = " Encode categories first, by OneHotEncoder for example."
 
 
 @contextmanager
-def numbers_due(what: str, remedy: str = "", X: Any = None) -> Iterator[None]:
+def numeric_conversion(what: str, remedy: str = "", X: Any = None) -> Iterator[None]:
     """Say what a word that is no number was found in, and what to do about it.
 
     ``X``: a table whose column is named.

@@ -37,7 +37,7 @@ column_or_1d = with_filters_lock(_column_or_1d)
 validate_data = with_filters_lock(_validate_data)
 
 
-def page_of_a_class() -> str:
+def class_page_template() -> str:
     """Template of the address of a class's page; empty as long as the package has no site."""
     try:
         lines = metadata("skbayes-sym").get_all("Project-URL") or []
@@ -48,10 +48,23 @@ def page_of_a_class() -> str:
 
 
 __all__ = [
-    "BaseScorer", "CallbackSupportMixin", "HasMethods", "Interval", "StrOptions", "check_array",
-    "check_classification_targets", "check_cv", "check_sample_weight", "column_or_1d",
-    "fit_context", "num_samples", "page_of_a_class", "safe_indexing", "safe_split",
-    "validate_data", "validate_params",
+    "BaseScorer",
+    "CallbackSupportMixin",
+    "HasMethods",
+    "Interval",
+    "StrOptions",
+    "check_array",
+    "check_classification_targets",
+    "check_cv",
+    "check_sample_weight",
+    "class_page_template",
+    "column_or_1d",
+    "fit_context",
+    "num_samples",
+    "safe_indexing",
+    "safe_split",
+    "validate_data",
+    "validate_params",
 ]  # fmt: skip
 
 

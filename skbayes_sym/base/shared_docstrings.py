@@ -25,7 +25,7 @@ verbose : int
     0 logs nothing above level DEBUG, 1 a summary to stderr, 2 also the progress.
 warm_start : bool
     Whether `fit` goes on from the previous one.
-choice_ : str
+summary_ : str
     What was fitted to data of this size, in one line.
 columns_in_ : Columns or None
     How words and missing values become numbers; None where there were none.

@@ -130,7 +130,7 @@ def gaining(
     return [kind for kind, gain in gains.items() if gain >= min(least * best, best)]
 
 
-def baseline_share(
+def fit_baseline_weight(
     baseline: Tensor | None, kinds: Mapping[str, Tensor], inner: Mapping[str, float], weight: Tensor
 ) -> float:
     """Stacking weight of a baseline beside kinds in the proportions ``inner``, which add up to 1.
@@ -143,7 +143,7 @@ def baseline_share(
     return float(stacking_weights(torch.stack([baseline, together]), weight)[0])
 
 
-def left_out(law: NormalMixture, y: Tensor, weight: Tensor) -> NormalMixture:
+def leave_one_out(distribution: NormalMixture, y: Tensor, weight: Tensor) -> NormalMixture:
     """Predict every row from all others.
 
     A row of weight w stands for w repetitions. All of them are left out, or the prediction would
@@ -163,11 +163,11 @@ def left_out(law: NormalMixture, y: Tensor, weight: Tensor) -> NormalMixture:
     NormalMixture
         Leave-one-out predictive distribution of one repetition of every row, (S, N, T).
     """
-    noise = law.noise_variance
-    leverage = law.variance / noise  # of one repetition
+    noise = distribution.noise_variance
+    leverage = distribution.variance / noise  # of one repetition
     remaining = (1.0 - weight.unsqueeze(1) * leverage).clamp(1e-6, 1.0)
-    loc = y - (y - law.loc) / remaining
-    return NormalMixture(loc, law.variance / remaining, noise, law.log_weights)
+    loc = y - (y - distribution.loc) / remaining
+    return NormalMixture(loc, distribution.variance / remaining, noise, distribution.log_weights)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class NoiseShape:
     spread: Array
     lowest: Array
     highest: Array
-    wide_share: float  # share p of the noise that has the larger variance
+    wide_weight: float  # share p of the noise that has the larger variance
     wide_ratio: float  # by how much the larger variance exceeds the smaller
     mean_square: Array  # (T,); mean square of the factor over the training rows
     levels: Array | None = None  # (K,), factors on the standard deviation, see `noise_levels`
@@ -221,7 +221,7 @@ class NoiseShape:
         wide = self.wide_ratio**0.5
         if wide < 1.5:  # from where tails are worth a word
             return text
-        return f"{text}, and {wide:.2g} times as wide again in {self.wide_share:.2g} of the rows"
+        return f"{text}, and {wide:.2g} times as wide again in {self.wide_weight:.2g} of the rows"
 
     def factor(self, mean: Tensor) -> Tensor:
         """Factor on the noise's standard deviation, given predicted means (N, T)."""
@@ -233,9 +233,9 @@ class NoiseShape:
     @property
     def states(self) -> tuple[Tensor, Tensor]:
         """Factors (2,) on the variance, which average to 1, and their shares (2,)."""
-        return _states(*torch.tensor([self.wide_share, self.wide_ratio], dtype=torch.float64))
+        return _states(*torch.tensor([self.wide_weight, self.wide_ratio], dtype=torch.float64))
 
-    def shaped(self, law: NormalMixture) -> NormalMixture:
+    def shaped(self, distribution: NormalMixture) -> NormalMixture:
         """The distribution with this noise in place of noise of one width: two states a draw.
 
         Every level of the noise, where there are some, has both states.
@@ -245,7 +245,7 @@ class NoiseShape:
             squares = torch.as_tensor(self.levels).square()
             variances = torch.outer(squares, variances).flatten()
             shares = torch.outer(level_weights(), shares).flatten()
-        return _widened(law, self.factor(law.mean()), variances, shares)
+        return _widened(distribution, self.factor(distribution.mean()), variances, shares)
 
 
 def _states(share: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
@@ -254,20 +254,25 @@ def _states(share: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _widened(
-    law: NormalMixture, factor: Tensor, variances: Tensor, shares: Tensor
+    distribution: NormalMixture, factor: Tensor, variances: Tensor, shares: Tensor
 ) -> NormalMixture:
     """Every draw once for each state, its noise widened by ``factor`` (N, T)."""
-    n, noise = len(shares), (law.noise_variance * factor.square()).expand_as(law.loc)
-    log_weights = law.log_weights
+    n, noise = (
+        len(shares),
+        (distribution.noise_variance * factor.square()).expand_as(distribution.loc),
+    )
+    log_weights = distribution.log_weights
     if log_weights is None:
-        log_weights = noise.new_full((len(law.loc),), -log(len(law.loc)))
+        log_weights = noise.new_full((len(distribution.loc),), -log(len(distribution.loc)))
     return replace(
-        law,
-        loc=law.loc.repeat(n, 1, 1),
-        variance=law.variance.expand_as(law.loc).repeat(n, 1, 1),
+        distribution,
+        loc=distribution.loc.repeat(n, 1, 1),
+        variance=distribution.variance.expand_as(distribution.loc).repeat(n, 1, 1),
         noise_variance=torch.cat([noise * v for v in variances.to(noise).unbind()]),
         log_weights=(shares.to(noise).log().unsqueeze(1) + log_weights).flatten(),
-        covariance=None if law.covariance is None else law.covariance.repeat(n, 1, 1, 1),
+        covariance=None
+        if distribution.covariance is None
+        else distribution.covariance.repeat(n, 1, 1, 1),
     )
 
 
@@ -279,7 +284,7 @@ class _ShapeProblem:
     guess, so that its level has the prior of `noise_levels`, in the targets' units.
     """
 
-    law: NormalMixture
+    distribution: NormalMixture
     y: Tensor
     weight: Tensor
     level: Tensor
@@ -309,7 +314,10 @@ class _ShapeProblem:
     @cached_property
     def log_typical_noise(self) -> Tensor:
         """Logarithm of the root mean noise variance of the law, (T,)."""
-        noise = (self.law._weights * self.law.noise_variance.expand_as(self.law.loc)).sum(0)
+        noise = (
+            self.distribution._weights
+            * self.distribution.noise_variance.expand_as(self.distribution.loc)
+        ).sum(0)
         return 0.5 * (self.weight @ noise / self.total).log()
 
     def tails_at(self, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,9 +328,9 @@ class _ShapeProblem:
         offset, slope, tails = position.tensor_split([self.n_targets, 2 * self.n_targets])
         if not len(slope):
             one = offset.new_ones(1)
-            return _widened(self.law, offset.exp(), one, one)
+            return _widened(self.distribution, offset.exp(), one, one)
         log_factor = offset + slope * self.level
-        return _widened(self.law, log_factor.exp(), *_states(*self.tails_at(tails)))
+        return _widened(self.distribution, log_factor.exp(), *_states(*self.tails_at(tails)))
 
     def log_density(self, position: Tensor) -> Tensor:
         """Log density of every row, (N,) nats."""
@@ -383,7 +391,7 @@ class _ShapeProblem:
 
 
 def fit_noise_shape(
-    law: NormalMixture, y: Tensor, weight: Tensor, *, is_free: bool = False,
+    distribution: NormalMixture, y: Tensor, weight: Tensor, *, is_free: bool = False,
     prior: NoisePrior = NoisePrior(),
 ) -> NoiseShape | None:  # fmt: skip
     """The shape that left-out rows like best; None where one noise does as well.
@@ -394,7 +402,7 @@ def fit_noise_shape(
 
     O(S N T) an evaluation, some hundred of them.
     """
-    return judge_noise_shape(law, y, weight, is_free=is_free, prior=prior).shape
+    return judge_noise_shape(distribution, y, weight, is_free=is_free, prior=prior).shape
 
 
 class JudgedShape(NamedTuple):
@@ -405,9 +413,15 @@ class JudgedShape(NamedTuple):
 
 
 def judge_noise_shape(
-    law: NormalMixture, y: Tensor, weight: Tensor, *, is_free: bool = False, floor: float = 0.0,
-    n_fitted: float = 0.0, prior: NoisePrior = NoisePrior(),
-) -> JudgedShape:  # fmt: skip
+    distribution: NormalMixture,
+    y: Tensor,
+    weight: Tensor,
+    *,
+    is_free: bool = False,
+    floor: float = 0.0,
+    n_fitted: float = 0.0,
+    prior: NoisePrior = NoisePrior(),
+) -> JudgedShape:
     """Fit a noise shape, and leave every row out of this fit, too.
 
     Parameters
@@ -440,14 +454,14 @@ def judge_noise_shape(
     The other parameters are left out by influence functions, whose sum is the correction of
     Takeuchi's information criterion.
     """
-    total, mean, n = float(weight.sum()), law.mean(), y.shape[1]
+    total, mean, n = float(weight.sum()), distribution.mean(), y.shape[1]
     centre = weight @ mean / total
     spread = (weight @ (mean - centre).square() / total).sqrt()
     if not bool((spread > 0.0).all()):
         if not is_free:
-            return JudgedShape(None, law.log_prob(y))
+            return JudgedShape(None, distribution.log_prob(y))
         spread = torch.where(spread > 0.0, spread, 1.0)
-    problem = _ShapeProblem(law, y, weight, (mean - centre) / spread, prior, is_free)
+    problem = _ShapeProblem(distribution, y, weight, (mean - centre) / spread, prior, is_free)
 
     offset_std = prior.free_std
     plain = problem.minimise(mean.new_zeros(n), offset_std)
@@ -456,7 +470,7 @@ def judge_noise_shape(
     if not is_free:
         gain = float(problem.loss(plain, offset_std) - problem.loss(shaped, offset_std))
         if gain < 0.5 * (n + 2) * log(max(total, 1.0)):
-            return JudgedShape(None, law.log_prob(y))
+            return JudgedShape(None, distribution.log_prob(y))
         offset_std = prior.offset_std
         shaped = problem.minimise(shaped, offset_std)
 
@@ -470,7 +484,7 @@ def judge_noise_shape(
 
     lost, lost_by_offset = problem.influence(shaped, offset_std)
     if not is_free or n > 1 or total > MAX_FREEDOMS:
-        return JudgedShape(shape, _floored(shape.shaped(law), floor).log_prob(y) - lost)
+        return JudgedShape(shape, _floored(shape.shaped(distribution), floor).log_prob(y) - lost)
     share = max(0.0, 1.0 - n_fitted / total)
     levels, log_density = _integrate_level(problem, shaped, floor, share)
     factor = levels.square() @ level_weights().to(levels)
@@ -495,8 +509,8 @@ def _integrate_level(
     offsets, weight = log_std - problem.log_typical_noise, share * problem.weight
     at_nodes = []
     for offset in offsets:
-        law = _floored(problem.shaped(torch.cat([offset.reshape(1), position[1:]])), floor)
-        at_nodes.append(law.log_prob(problem.y))
+        distribution = _floored(problem.shaped(torch.cat([offset.reshape(1), position[1:]])), floor)
+        at_nodes.append(distribution.log_prob(problem.y))
     log_density = torch.stack(at_nodes)  # (G, N)
     # One row can't be left out: then the prior is all there is.
     weight = weight if len(weight) > 1 else torch.zeros_like(weight)
@@ -510,9 +524,9 @@ def _integrate_level(
     return levels, (without.log_softmax(0) + log_density).logsumexp(0)
 
 
-def _floored(law: NormalMixture, floor: float) -> NormalMixture:
+def _floored(distribution: NormalMixture, floor: float) -> NormalMixture:
     """Widen noise that is narrower than ``floor``."""
-    return replace(law, noise_variance=law.noise_variance.clamp_min(floor**2))
+    return replace(distribution, noise_variance=distribution.noise_variance.clamp_min(floor**2))
 
 
 Law = TypeVar("Law", NormalMixture, CategoricalMixture)
@@ -525,11 +539,11 @@ class PooledPredictor(BasePredictor):
     parts: Mapping[str, Predictor]
     weights: Mapping[str, float]  # by the names of the parts, adding up to 1
 
-    def law(self, x: Tensor) -> Any:
+    def distribution(self, x: Tensor) -> Any:
         """Distribution of targets at rows (N, ...)."""
         counting = [name for name in self.parts if self.weights[name]]
-        laws: list[Any] = [self.parts[name].law(x) for name in counting]
-        return mixture(laws, [self.weights[name] for name in counting])
+        distributions: list[Any] = [self.parts[name].distribution(x) for name in counting]
+        return mixture(distributions, [self.weights[name] for name in counting])
 
     def mean(self, x: Tensor) -> Tensor:
         means = [w * self.parts[name].mean(x) for name, w in self.weights.items() if w]
@@ -545,16 +559,26 @@ class PooledPredictor(BasePredictor):
         weights = torch.tensor([self.weights[name] for name in self.parts], dtype=torch.float64)
         which = torch.multinomial(weights, n, replacement=True, generator=generator)
         parts, counts = list(self.parts.values()), which.bincount().tolist()
-        laws: list[Any] = [
+        distributions: list[Any] = [
             parts[k].drawn(x, m, generator=generator) for k, m in enumerate(counts) if m
         ]
         order = which.argsort(stable=True).argsort().to(x.device)
-        if not all(isinstance(law, CategoricalMixture | NormalMixture) for law in laws):
-            return PooledDraws(laws, order)
-        if isinstance(laws[0], CategoricalMixture):
-            return CategoricalMixture(torch.cat([law.log_probs for law in laws])[order])
-        loc = torch.cat([law.loc for law in laws])[order]
-        noise = torch.cat([law.noise_variance.expand_as(law.loc) for law in laws])[order]
+        if not all(
+            isinstance(distribution, CategoricalMixture | NormalMixture)
+            for distribution in distributions
+        ):
+            return PooledDraws(distributions, order)
+        if isinstance(distributions[0], CategoricalMixture):
+            return CategoricalMixture(
+                torch.cat([distribution.log_probs for distribution in distributions])[order]
+            )
+        loc = torch.cat([distribution.loc for distribution in distributions])[order]
+        noise = torch.cat(
+            [
+                distribution.noise_variance.expand_as(distribution.loc)
+                for distribution in distributions
+            ]
+        )[order]
         return NormalMixture(loc, torch.zeros_like(loc[:, :1]), noise)
 
 
@@ -569,17 +593,19 @@ class PooledDraws:
         Place of every draw among theirs.
     """
 
-    def __init__(self, laws: Sequence[Any], order: Tensor) -> None:
-        self._laws, self._order = laws, order
+    def __init__(self, distributions: Sequence[Any], order: Tensor) -> None:
+        self._laws, self._order = distributions, order
 
     @property
     def means(self) -> Tensor:
         """Noise-free functions, (n, N, 1)."""
-        return torch.cat([law.means for law in self._laws])[self._order]
+        return torch.cat([distribution.means for distribution in self._laws])[self._order]
 
-    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+    def sample_draws(self, rng: np.random.Generator) -> Tensor:
         """Targets, (n, N, 1)."""
-        return torch.cat([law.sample_of_draws(rng) for law in self._laws])[self._order]
+        return torch.cat([distribution.sample_draws(rng) for distribution in self._laws])[
+            self._order
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -590,15 +616,15 @@ class ShapedPredictor(BasePredictor):
     noise: NoiseShape | None
     floor: float = 0.0
 
-    def law(self, x: Tensor) -> Any:
-        return self.shaped(self.base.law(x))
+    def distribution(self, x: Tensor) -> Any:
+        return self.shaped(self.base.distribution(x))
 
-    def shaped(self, law: Any) -> Any:
+    def shaped(self, distribution: Any) -> Any:
         """A law of the base with this noise; one that isn't made of normals as it is."""
-        if not isinstance(law, NormalMixture):
-            return law
-        law = law if self.noise is None else self.noise.shaped(law)
-        return _floored(law, self.floor)
+        if not isinstance(distribution, NormalMixture):
+            return distribution
+        distribution = distribution if self.noise is None else self.noise.shaped(distribution)
+        return _floored(distribution, self.floor)
 
     def mean(self, x: Tensor) -> Tensor:
         return self.base.mean(x)
@@ -610,10 +636,10 @@ class ShapedPredictor(BasePredictor):
         """Distribution given each of ``n`` functions: every row's noise is in one of its states."""
         # States have a stream of their own: functions don't depend on the rows that are asked for.
         stream = generator_from(int(torch.randint(2**62, (), generator=generator)))
-        law: Any = self.base.drawn(x, n, generator=generator)
-        if not isinstance(law, NormalMixture):
-            return law
-        noise = law.noise_variance
+        distribution: Any = self.base.drawn(x, n, generator=generator)
+        if not isinstance(distribution, NormalMixture):
+            return distribution
+        noise = distribution.noise_variance
         if self.noise is not None:
             (narrow, wide), (_, share) = self.noise.states
             # One noise level for all rows of a draw. It is drawn before the states of the rows, so
@@ -626,38 +652,47 @@ class ShapedPredictor(BasePredictor):
             state = torch.where(uniform < float(share), wide, narrow).to(noise)
             state = state * level.reshape(-1, 1, 1)
             noise = noise * self.noise.factor(self.base.mean(x)).square() * state
-        return replace(law, noise_variance=noise.clamp_min(self.floor**2))
+        return replace(distribution, noise_variance=noise.clamp_min(self.floor**2))
 
 
-def mixture(laws: Sequence[Law], shares: Sequence[float]) -> Law:
+def mixture(distributions: Sequence[Law], shares: Sequence[float]) -> Law:
     """Mixture of mixtures of one kind in the proportions ``shares``, whose sum doesn't matter."""
-    every: Sequence[Any] = laws
-    if not all(isinstance(law, NormalMixture | CategoricalMixture) for law in laws):
+    every: Sequence[Any] = distributions
+    if not all(
+        isinstance(distribution, NormalMixture | CategoricalMixture)
+        for distribution in distributions
+    ):
         total = sum(shares)
-        return PooledTargets(laws, [share / total for share in shares])  # type: ignore[arg-type, return-value]
-    is_of_labels = isinstance(laws[0], CategoricalMixture)
+        return PooledTargets(distributions, [share / total for share in shares])  # type: ignore[arg-type, return-value]
+    is_of_labels = isinstance(distributions[0], CategoricalMixture)
     log_weights = []
-    for law, share in zip(every, shares, strict=True):
-        like = law.log_probs if is_of_labels else law.loc
+    for distribution, share in zip(every, shares, strict=True):
+        like = distribution.log_probs if is_of_labels else distribution.loc
         equal = like.new_full((len(like),), -log(len(like)))
-        within = equal if law.log_weights is None else law.log_weights
+        within = equal if distribution.log_weights is None else distribution.log_weights
         log_weights.append(within + log(share / sum(shares)))
     whole: Any
     if is_of_labels:
         whole = CategoricalMixture(
-            torch.cat([law.log_probs for law in every]), torch.cat(log_weights)
+            torch.cat([distribution.log_probs for distribution in every]), torch.cat(log_weights)
         )
     else:
-        covariances = [law.covariance for law in every]
+        covariances = [distribution.covariance for distribution in every]
         if any(covariance is None for covariance in covariances):
             covariances = [
-                torch.diag_embed(law.variance.expand_as(law.loc)) if matrix is None else matrix
-                for law, matrix in zip(every, covariances, strict=True)
+                torch.diag_embed(distribution.variance.expand_as(distribution.loc))
+                if matrix is None
+                else matrix
+                for distribution, matrix in zip(every, covariances, strict=True)
             ]
         whole = NormalMixture(
-            torch.cat([law.loc for law in every]),
-            torch.cat([law.variance.expand_as(law.loc) for law in every]),
-            torch.cat([law.noise_variance.expand_as(law.loc) for law in every]),
+            torch.cat([distribution.loc for distribution in every]),
+            torch.cat(
+                [distribution.variance.expand_as(distribution.loc) for distribution in every]
+            ),
+            torch.cat(
+                [distribution.noise_variance.expand_as(distribution.loc) for distribution in every]
+            ),
             torch.cat(log_weights),
             torch.cat(covariances),
         )

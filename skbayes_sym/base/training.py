@@ -11,21 +11,21 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from skbayes_sym.base.device import dtype_of, resolve_device
+from skbayes_sym.base.device import choose_dtype, resolve_device
 from skbayes_sym.base.noise_levels import noise_levels
 from skbayes_sym.base.rows import (
     Array,
     Rows,
     Scaling,
     canonical_rows,
-    numbers_due,
+    numeric_conversion,
     target_scaling,
 )
 from skbayes_sym.base.scikit_learn import check_sample_weight
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
-from skbayes_sym.numerics.arguments import refuse_masked, seed_of
+from skbayes_sym.numerics.arguments import draw_seed, refuse_masked
 from skbayes_sym.numerics.memory import Part
 
 FULL_BATCH_ROWS = 1000  # batch_size="auto": all rows up to here ...
@@ -83,7 +83,7 @@ class Training:
         device = resolve_device(estimator.device)
         X_checked, y_checked = estimator._check_targets(X, y)
         refuse_masked("sample_weight", sample_weight)
-        with numbers_due("sample_weight"):
+        with numeric_conversion("sample_weight"):
             weight = check_sample_weight(
                 sample_weight, X_checked, dtype=np.float64, ensure_non_negative=True
             )
@@ -103,14 +103,14 @@ class Training:
                 UserWarning,
             )
         x_scaling, y_scaling = estimator._scale_inputs(rows), estimator._scale_targets(rows)
-        dtype = dtype_of(X_checked)
+        dtype = choose_dtype(X_checked)
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         data = cls(
             rows=rows,
             origin=origin,
             x_scaling=x_scaling,
             y_scaling=y_scaling,
-            seed=seed_of(estimator.random_state),
+            seed=draw_seed(estimator.random_state),
             device=device,
             dtype=dtype,
             task={"estimator": estimator, "X": X, "y": y, "metadata": metadata},

@@ -104,7 +104,7 @@ def warn_unless_converged(
             return
 
 
-def warn_of_moving_mode(
+def warn_moving_mode(
     curve: Sequence[float], stopped: Stopped, tol: object, total_weight: float
 ) -> None:
     """A warning if a search that was cut short was still moving its best mode.

@@ -86,7 +86,7 @@ class WeightedDraws(NetworkEstimator):
         n_draws = int(np.prod(self.samples_.shape[1:-1]))
         return np.repeat(self.chain_weights_ / n_draws, n_draws)
 
-    def _of_draws(self, like: Tensor) -> DrawsPredictor:
+    def _draws_predictor(self, like: Tensor) -> DrawsPredictor:
         """All draws, on the device and in the precision of ``like``."""
         weights = self._draw_weights()
         log_weights = None if weights is None else torch.as_tensor(np.log(weights)).to(like)
@@ -94,7 +94,7 @@ class WeightedDraws(NetworkEstimator):
         return DrawsPredictor(self.network_, theta, self._observation.to(like), log_weights)
 
     def _predictor(self, like: Tensor) -> Predictor:
-        return self._cached(f"draws on {like.device}", lambda: self._of_draws(like))
+        return self._cached(f"draws on {like.device}", lambda: self._draws_predictor(like))
 
 
 class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
@@ -117,7 +117,7 @@ class DrawsRegressor(BayesianRegressorMixin, WeightedDraws):
         return self.noise_std_samples_.reshape(-1, 1, self.noise_std_samples_.shape[-1])
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
-        log_p = self._reduce(X, lambda p, y: [p.log_prob_of_draws(y).T], self._observed_targets(y))
+        log_p = self._reduce(X, lambda p, y: [p.draw_log_prob(y).T], self._observed_targets(y))
         return log_p[0].T.reshape(*self.samples_.shape[:-1], -1)
 
 
@@ -136,8 +136,8 @@ class DrawsClassifier(BayesianClassifierMixin, WeightedDraws):
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
         codes, known = self._observed_codes(y, len(self._check_inputs(X)))
         (values,) = self._reduce(
-            X, lambda law, y: [law.log_prob_of_draws(y).T], codes,
-            law=lambda x: self._of_draws(x).law(x),
+            X, lambda distribution, y: [distribution.draw_log_prob(y).T], codes,
+            distribution=lambda x: self._draws_predictor(x).distribution(x),
         )  # fmt: skip
         values = np.where(known, values.T, -np.inf)
         return values.reshape(*self.samples_.shape[:-1], -1)

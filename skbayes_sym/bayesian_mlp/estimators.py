@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
-from skbayes_sym.base.columns import TakesTables
+from skbayes_sym.base.columns import TabularInputMixin
 from skbayes_sym.base.model_factory import (
     NETWORK_CONSTRAINTS,
     GivenPrior,
@@ -30,15 +30,15 @@ from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.stacking_weights import NoiseShape, PooledPredictor, ShapedPredictor
 from skbayes_sym.base.training import Training
-from skbayes_sym.bayesian_mlp.fit import Labels, Numbers
+from skbayes_sym.bayesian_mlp.fit import ClassificationPool, RegressionPool
 from skbayes_sym.laplace.base import REGRESSOR_CONSTRAINTS
 from skbayes_sym.laplace.class_predictive import RefittedMembers
-from skbayes_sym.laplace.defaults import ModesEffort
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults
 from skbayes_sym.laplace.gauss_newton_laplace import FLAT, STEEP
-from skbayes_sym.laplace.mode_finding import FoundModes
+from skbayes_sym.laplace.mode_finding import InitialModes
 from skbayes_sym.laplace.posterior import LinearisedModes, ModeMixture
 from skbayes_sym.laplace.predict import (
-    LabelsPredictor,
+    ClassModesPredictor,
     ModesPredictor,
     RefittedPredictor,
 )
@@ -52,7 +52,7 @@ from skbayes_sym.models.priors import ARD, LayerScales, UnboundPrior
 from skbayes_sym.symmetry.group import Trivial
 
 
-class PoolOfNetworks(NetworkEstimator):
+class NetworkMixture(NetworkEstimator):
     """A fitted pool: every part a predictor, and what it counts for."""
 
     n_modes: int
@@ -123,7 +123,7 @@ class PoolOfNetworks(NetworkEstimator):
 
 @in_full
 @dataclass(eq=False, repr=False)
-class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
+class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMixture):
     r"""Bayesian neural network regression with nothing to tune.
 
     A mixture of two kinds of networks and a linear model: modes of a small tanh network, whose
@@ -178,7 +178,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         Standard deviation of each member's noise, in the units of ``y``.
     member_network_ : MLP
         The members' architecture.
-    linear_share_, modes_share_, members_share_ : float
+    linear_weight_, modes_weight_, members_weight_ : float
         Weights of the linear model, of all modes and of all members; they add up to 1.
     linear_posterior_ : ModeMixture
         Posterior of the linear model's coefficients, in standardised units, if it counts.
@@ -188,7 +188,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
         Root of the mean noise variance of the mixture, in the units of ``y``.
     noise_shape_ : NoiseShape
         How the noise changes: the ``slope`` of its logarithm per standard deviation of the
-        predicted means, the ``wide_share`` with wide tails, and how wide (``wide_ratio`` of the
+        predicted means, the ``wide_weight`` with wide tails, and how wide (``wide_ratio`` of the
         variances). None where held-out rows prefer the same noise for all.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
@@ -197,7 +197,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     log_evidence_curve_, prior_scale_modes_, relevance_ : as in every Laplace approximation
     noise_std_modes_, widths_, width_scores_ : as in every Laplace approximation
     feature_importances_, prior_groups_, symmetry_ : as in every network
-    choice_, columns_in_, n_iter_, stop_reason_, x_mean_, x_scale_ : as in every estimator
+    summary_, columns_in_, n_iter_, stop_reason_, x_mean_, x_scale_ : as in every estimator
     y_mean_, y_scale_, device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
@@ -249,7 +249,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     verbose: Any = 0
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PoolOfNetworks._parameter_constraints,
+        **NetworkMixture._parameter_constraints,
         **REGRESSOR_CONSTRAINTS,
     }
 
@@ -258,23 +258,23 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
     _noise_levels_members_: ClassVar[Array | None] = None
 
     def _units(self, data: Training, n_outputs: int) -> int:
-        return ModesEffort().units_of_numbers(data.n_rows, data.n_features, n_outputs)
+        return GaussNewtonDefaults().regression_units(data.n_rows, data.n_features, n_outputs)
 
-    def _method(self) -> Numbers:
+    def _method(self) -> RegressionPool:
         widens = isinstance(self.hidden_layer_sizes, str)
         is_free = self._has_default_noise and isinstance(self.noise_std, str)
         prior = prior_object(self.prior)
         start = self._found() if self._goes_on else None
-        return Numbers(self.n_modes, self.n_members, widens, prior, is_free, start)
+        return RegressionPool(self.n_modes, self.n_members, widens, prior, is_free, start)
 
-    def _found(self) -> FoundModes | None:
+    def _found(self) -> InitialModes | None:
         """Modes of the last fit."""
         if "prior_scale_modes_" not in vars(self):
             return None
         scale, noise_std = self.prior_scale_modes_, self.noise_std_modes_ / self.y_scale_
         state = self.posterior_.loc, -2.0 * np.log(scale), noise_std**-2.0
         prior = ARD() if "relevance_" in vars(self) else LayerScales()
-        return FoundModes(self.network_, prior, *map(torch.as_tensor, state))
+        return InitialModes(self.network_, prior, *map(torch.as_tensor, state))
 
     def _make_part(self, name: str, like: Tensor) -> ModesPredictor | DrawsPredictor:
         if name == "members":
@@ -304,7 +304,7 @@ class BayesianMLPRegressor(TakesTables, BayesianRegressorMixin, PoolOfNetworks):
 
 @in_full
 @dataclass(eq=False, repr=False)
-class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks):
+class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkMixture):
     r"""Bayesian neural network classification with nothing to tune.
 
     Pools two kinds of networks and a linear model: modes of a small tanh network whose prior scales
@@ -351,15 +351,15 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``; one logit for two
         classes.
-    linear_share_, modes_share_, members_share_, linear_posterior_ : as in BayesianMLPRegressor
+    linear_weight_, modes_weight_, members_weight_, linear_posterior_ : as in BayesianMLPRegressor
     log_evidence_, prior_scale_, member_network_ : as in BayesianMLPRegressor
     variance_scale_, n_modes_, multiplicity_modes_ : as in every Laplace approximation
     log_evidence_std_error_, log_evidence_side_ : as in every Laplace approximation
     log_evidence_modes_, log_evidence_curve_, prior_scale_modes_ : as in every Laplace approximation
     relevance_ : as in every Laplace approximation
     feature_importances_, prior_groups_, symmetry_ : as in every network
-    choice_, columns_in_, classes_, n_iter_, stop_reason_, x_mean_, x_scale_ : as in every estimator
-    device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
+    summary_, columns_in_, classes_, n_iter_, stop_reason_, x_mean_ : as in every estimator
+    x_scale_, device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -415,19 +415,21 @@ class BayesianMLPClassifier(TakesTables, BayesianClassifierMixin, PoolOfNetworks
 
     def _units(self, data: Training, n_outputs: int) -> int:
         n_rows, n_inputs = data.n_rows, data.n_features
-        return ModesEffort().units_of_labels(n_rows, n_inputs, n_outputs, self.n_modes)
+        return GaussNewtonDefaults().classification_units(n_rows, n_inputs, n_outputs, self.n_modes)
 
-    def _method(self) -> Labels:
+    def _method(self) -> ClassificationPool:
         alternative = FLAT if isinstance(self.prior, str) else None
-        return Labels(self.n_modes, self.n_members, alternative)
+        return ClassificationPool(self.n_modes, self.n_members, alternative)
 
     def _make_part(self, name: str, like: Tensor) -> Predictor:
         if name == "members":
             if self.refitted_members_ is None:
                 theta = torch.as_tensor(self.samples_).to(like)
                 return DrawsPredictor(self.member_network_, theta, Categorical())
-            laws = self.refitted_members_.tensors(like.device)
-            return RefittedPredictor(self.member_network_, laws, self.member_variance_scale_)
+            distributions = self.refitted_members_.tensors(like.device)
+            return RefittedPredictor(
+                self.member_network_, distributions, self.member_variance_scale_
+            )
         modes = self._linearised(name, like)
         scale = self.linear_variance_scale_ if name == "linear" else self.variance_scale_
-        return LabelsPredictor(modes, scale)
+        return ClassModesPredictor(modes, scale)

@@ -22,26 +22,26 @@ from skbayes_sym.base.progress import Run, Stage
 from skbayes_sym.base.requirements import Method
 from skbayes_sym.base.stacking_weights import (
     NoiseShape,
-    baseline_share,
+    fit_baseline_weight,
     gaining,
     judge_noise_shape,
-    left_out,
+    leave_one_out,
     mixture,
     stacking_weights,
 )
 from skbayes_sym.base.training import Training
 from skbayes_sym.ensemble.fit import DeepEnsemble, Members, Refitting
-from skbayes_sym.laplace.defaults import ModesEffort, work
-from skbayes_sym.laplace.gauss_newton_laplace import EvidenceLaplace, EvidenceLaplaceLabels
-from skbayes_sym.laplace.initialization import noise_share
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults, work
+from skbayes_sym.laplace.gauss_newton_laplace import EvidenceLaplace, EvidenceLaplaceClassification
+from skbayes_sym.laplace.initialization import noise_variance_fraction
 from skbayes_sym.laplace.map import chosen_rows
-from skbayes_sym.laplace.mode_finding import FoundModes
+from skbayes_sym.laplace.mode_finding import InitialModes
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data, Model
 from skbayes_sym.models.networks.mlp import IDENTITY, MLP, RELU
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import LayerScales, Normal, UnboundPrior
-from skbayes_sym.numerics.optimise import Stopped, gravest
+from skbayes_sym.numerics.optimise import Stopped, most_severe
 from skbayes_sym.symmetry.group import Trivial
 
 # Fitted attributes of a part's own method, and how a pool calls them.
@@ -55,11 +55,11 @@ _LINEAR = {"posterior_": "linear_posterior_", "noise_std_modes_": "noise_std_lin
 
 
 @dataclass(frozen=True)
-class Effort:
+class PoolDefaults:
     """Numbers behind the choices of a pool."""
 
     mode_tol: float = 5e-6  # nats per unit of sample weight
-    modes: ModesEffort = field(default=ModesEffort())
+    modes: GaussNewtonDefaults = field(default=GaussNewtonDefaults())
     modes_blocks: float = 0.5  # of the fit's; members have the rest
     linear_blocks: float = 0.01
     # Two members are trained first, and all only where these, beside two modes, gain a share nearly
@@ -141,7 +141,7 @@ class Parts(NamedTuple):
 
     @property
     def stop_reason(self) -> Stopped:
-        return gravest([fit.stop_reason for fit in self if fit is not None])
+        return most_severe([fit.stop_reason for fit in self if fit is not None])
 
     @property
     def were_stopped(self) -> bool:
@@ -157,7 +157,8 @@ class PoolFit:
     weights: Weights
     members_model: Model
     noise: NoiseShape | None = None
-    left_out: Tensor | None = None  # (N,), log densities of rows left out, nats; nan where unknown
+    # (N,), log densities of rows left out, nats; nan where unknown
+    leave_one_out: Tensor | None = None
     choice: str = "what had been found when the fit was interrupted"
 
     @property
@@ -170,12 +171,12 @@ class PoolFit:
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         weights, (modes, members, linear) = self.weights._asdict(), self.parts
-        attributes: dict[str, Any] = {"choice_": self.choice, "_left_out_log_density_": None}
-        if self.left_out is not None:
-            of_rows = np.append(self.left_out.cpu().numpy(), np.nan)[data.origin]
+        attributes: dict[str, Any] = {"summary_": self.choice, "leave_one_out_log_density": None}
+        if self.leave_one_out is not None:
+            of_rows = np.append(self.leave_one_out.cpu().numpy(), np.nan)[data.origin]
             jacobian = data.log_jacobian / data.total_weight
-            attributes["_left_out_log_density_"] = of_rows + jacobian
-        attributes |= {f"{part}_share_": weight for part, weight in weights.items()}
+            attributes["leave_one_out_log_density"] = of_rows + jacobian
+        attributes |= {f"{part}_weight_": weight for part, weight in weights.items()}
         parts = [part for part, fit in self.parts._asdict().items() if fit is not None]
         attributes["_weights_"] = {part: weights[part] for part in parts if weights[part]}
         if modes is not None:
@@ -213,7 +214,7 @@ class Pool:
 
     n_modes: int  # restarts of the evidence-trained network, as far as rows and weights allow them
     n_members: int
-    effort: Effort = field(default=Effort(), kw_only=True)
+    effort: PoolDefaults = field(default=PoolDefaults(), kw_only=True)
 
     def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
         """Fit one part after another, and weigh them by the rows that each leaves out."""
@@ -307,17 +308,17 @@ def _floored(weights: Weights, parts: Parts, data: Training, copies: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers(Pool):
+class RegressionPool(Pool):
     """Pool of regression: where modes find much noise there are no members."""
 
-    needs: ClassVar[asks.Needs] = asks.Needs(
+    needs: ClassVar[asks.Requirements] = asks.Requirements(
         asks.NORMAL_NOISE, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
     )
 
     widens: bool = False  # as for `EvidenceLaplace`, like the next
     wide_prior: UnboundPrior | None = None
     shapes_noise: bool = True  # whether left-out rows may say that the noise isn't the same for all
-    start: FoundModes | None = None  # to go on from
+    start: InitialModes | None = None  # to go on from
 
     def modes(self, data: Training, model: Model) -> EvidenceLaplace | None:
         network = fully_connected(model.network)
@@ -340,7 +341,7 @@ class Numbers(Pool):
             return None
         modes, is_few = effort.modes, data.n_rows <= effort.modes.few_rows
         most = modes.hardly if is_few else modes.most_noise
-        if noise_share(parts.modes.modes, data.double_data.y.cpu()) > most:
+        if noise_variance_fraction(parts.modes.modes, data.double_data.y.cpu()) > most:
             return None
         # The noise and the left-out rows of a member cost two eigendecompositions in the smaller of
         # the spaces of rows and weights.
@@ -373,32 +374,32 @@ class Numbers(Pool):
         parts, equal = pooled.parts, pooled.weights._asdict()
         if parts.linear is None:
             return pooled
-        laws, density, rows = _left_out(parts, pooled.members_model, data)
+        distributions, density, rows = _left_out(parts, pooled.members_model, data)
         baseline = density.pop("linear")
         kept = gaining(baseline, density, rows.weight, self.effort.least_gain)
         inner = {kind: equal[kind] / sum(equal[k] for k in kept) for kind in kept}
-        share = baseline_share(baseline, density, inner, rows.weight)
+        share = fit_baseline_weight(baseline, density, inner, rows.weight)
         copies = 0.0 if parts.modes is None else parts.modes.network.symmetry().log_order
         weights = _floored(Weights.of(share, inner), parts, data, copies)
         counting = {kind: share for kind, share in weights._asdict().items() if share}
-        law = mixture([laws[kind] for kind in counting], list(counting.values()))
-        noise, without = None, law.log_prob(rows.y)
+        distribution = mixture([distributions[kind] for kind in counting], list(counting.values()))
+        noise, without = None, distribution.log_prob(rows.y)
         if self.shapes_noise:
             if "modes" in counting:
                 # Left-out rows of members are the more favourable: all of their many units saw
                 # them.
                 counting.pop("members", None)
-            judged = mixture([laws[kind] for kind in counting], list(counting.values()))
+            judged = mixture([distributions[kind] for kind in counting], list(counting.values()))
             noise, judged_density = judge_noise_shape(judged, rows.y, rows.weight)
             if noise is not None:
                 # What the rows lose where the shape is fitted without them.
                 lost = noise.shaped(judged).log_prob(rows.y) - judged_density
-                without = noise.shaped(law).log_prob(rows.y) - lost
+                without = noise.shaped(distribution).log_prob(rows.y) - lost
         if parts.members is not None:  # by the rows that were judged, among all
             everywhere = without.new_full((data.n_rows,), torch.nan)
             everywhere[chosen_rows(data.n_rows).to(without.device)] = without
             without = everywhere
-        return replace(pooled, weights=weights, noise=noise, left_out=without)
+        return replace(pooled, weights=weights, noise=noise, leave_one_out=without)
 
     def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
         reasons, modes, n_sought = [], pooled.parts.modes, 0
@@ -422,7 +423,7 @@ def _left_out(
 
     Where there are members, of more than 4,096 rows that many decide.
     """
-    (modes, members, linear), rows, laws = parts, data.double_data, {}
+    (modes, members, linear), rows, distributions = parts, data.double_data, {}
     if members is not None:
         chosen = chosen_rows(len(rows.x)).to(rows.x.device)
         theta, leverage = torch.as_tensor(members.theta).to(rows.x), members.leverage
@@ -432,29 +433,34 @@ def _left_out(
         each = leverage.to(rows.x).mT / (share * rows.weight).unsqueeze(1)  # of one repetition
         noise = members.noise_scale(members_model).to(rows.x).square().unsqueeze(1)
         outputs = members_model.network.forward(theta, rows.x)
-        law = NormalMixture(outputs, noise * each, noise)
-        laws["members"] = left_out(law, rows.y, rows.weight)
+        distribution = NormalMixture(outputs, noise * each, noise)
+        distributions["members"] = leave_one_out(distribution, rows.y, rows.weight)
     for name, fit in (("modes", modes), ("linear", linear)):
         if fit is not None:
-            laws[name] = fit.without_each(rows)
-    return laws, {kind: law.log_prob(rows.y) for kind, law in laws.items()}, rows
+            distributions[name] = fit.without_each(rows)
+    return (
+        distributions,
+        {kind: distribution.log_prob(rows.y) for kind, distribution in distributions.items()},
+        rows,
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class Labels(Pool):
+class ClassificationPool(Pool):
     """Pool of classification: members are refitted, or stay out where classes overlap."""
 
-    needs: ClassVar[asks.Needs] = asks.Needs(
+    needs: ClassVar[asks.Requirements] = asks.Requirements(
         asks.SOFTMAX, asks.FULLY_CONNECTED, asks.NORMAL_OR_LEARNED
     )
     kinds_are_alike: ClassVar[bool] = True
 
-    alternative: UnboundPrior | None = None  # of the modes, as `EvidenceLaplaceLabels` has it
+    # of the modes, as `EvidenceLaplaceClassification` has it
+    alternative: UnboundPrior | None = None
 
-    def modes(self, data: Training, model: Model) -> EvidenceLaplaceLabels | None:
+    def modes(self, data: Training, model: Model) -> EvidenceLaplaceClassification | None:
         network, effort = fully_connected(model.network), self.effort.modes
-        n_modes, tries = effort.affordable_labels(self.n_modes, data.n_rows, network)
-        return EvidenceLaplaceLabels(
+        n_modes, tries = effort.affordable_classification(self.n_modes, data.n_rows, network)
+        return EvidenceLaplaceClassification(
             n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries,
             effort=effort,
         ) if n_modes else None  # fmt: skip
@@ -465,13 +471,13 @@ class Labels(Pool):
             return None
         if modes is not None:
             is_due = refitting.is_due(self.n_members, data, model)
-            if not is_due and modes.left_out is not None:
+            if not is_due and modes.leave_one_out is not None:
                 # Labels of left-out rows may be predicted too well for classes to overlap.
                 weight = data.double_data.weight / data.double_data.weight.sum()
                 frequency = torch.bincount(data.double_data.y, weight)
                 entropy = -torch.xlogy(frequency, frequency).sum()
                 most = self.effort.most_unexplained * entropy
-                is_due = bool(-(weight @ modes.left_out) <= most)
+                is_due = bool(-(weight @ modes.leave_one_out) <= most)
             if self._has_many_columns(data) or not is_due:
                 return None
         return self.effort.ensemble(max(1, self.n_members), refitting)
@@ -479,33 +485,37 @@ class Labels(Pool):
     def _has_many_columns(self, data: Training) -> bool:
         return data.n_rows < self.effort.least_rows_a_column * data.n_features
 
-    def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplaceLabels | None:
+    def linear(
+        self, data: Training, model: Model, parts: Parts
+    ) -> EvidenceLaplaceClassification | None:
         effort = self.effort.modes
         is_there = parts.modes is not None and parts.modes.network.n_layers == 1
-        long = not effort.affordable_labels(1, data.n_rows, fully_connected(model.network))[0]
+        long = not effort.affordable_classification(1, data.n_rows, fully_connected(model.network))[
+            0
+        ]
         if long or is_there or not self.n_modes:
             return None
-        return EvidenceLaplaceLabels(1, "auto", "auto", "loo", effort=self.effort.modes)
+        return EvidenceLaplaceClassification(1, "auto", "auto", "loo", effort=self.effort.modes)
 
     def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
         modes, members, linear = pooled.parts
         if members is not None and members.refitted is None:  # which leave no rows out
             return pooled
         fits = {"modes": modes, "members": members and members.refitted, "linear": linear}
-        density = {kind: fit.left_out for kind, fit in fits.items() if fit is not None}
+        density = {kind: fit.leave_one_out for kind, fit in fits.items() if fit is not None}
         baseline, weight = density.pop("linear", None), data.double_data.weight
         inner = dict.fromkeys(density, 1.0)
         if len(density) == 2:
             # A few rows leave each near a half.
             p = stacking_weights(torch.stack([*density.values()]), weight, prior=torch.ones(2))
             inner = dict(zip(density, p.tolist(), strict=True))
-        share = baseline_share(baseline, density, inner, weight)
+        share = fit_baseline_weight(baseline, density, inner, weight)
         # The best mode without its copies: most units are pruned under this prior, so they overlap.
         weights = _floored(Weights.of(share, inner), pooled.parts, data)
         density = density if baseline is None else {**density, "linear": baseline}
         shares = weights._asdict()
         judged = [rows + log(shares[kind]) for kind, rows in density.items() if shares[kind]]
-        return replace(pooled, weights=weights, left_out=torch.stack(judged).logsumexp(0))
+        return replace(pooled, weights=weights, leave_one_out=torch.stack(judged).logsumexp(0))
 
     def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
         members, reasons = pooled.parts.members, []

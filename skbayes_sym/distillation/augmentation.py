@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.neighbors import NearestNeighbors
 
-from skbayes_sym.base.columns import TakesTables
+from skbayes_sym.base.columns import TabularInputMixin
 from skbayes_sym.base.pipelines import fitted_attribute
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.warnings import collect_warnings
@@ -15,12 +15,12 @@ from skbayes_sym.numerics.arguments import is_frame
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import (
     Table,
-    as_numbers,
     column_kind,
     column_names,
     level_key,
     missing_rows,
     read_table,
+    to_float,
     without_mask,
 )
 from skbayes_sym.student import Student, to_text
@@ -49,7 +49,7 @@ def teacher_columns(model: BaseEstimator, X: Any) -> TeacherColumns:
     names = fitted_attribute(model, "feature_names_in_")
     names = fitted_attribute(model, "_column_names_in_") if names is None else names
     names = column_names(X) if names is None else [str(name) for name in names]
-    if isinstance(model, TakesTables):
+    if isinstance(model, TabularInputMixin):
         kinds = [column.kind for column in model._encoding_of_columns().columns]
     else:
         named = zip(table.columns, table.names, table.declared, strict=True)
@@ -163,7 +163,7 @@ def rows_to_learn(
     is_categorical = np.array([kind == "categorical" for kind in teacher.kinds])
     numbers, places = np.flatnonzero(~is_categorical), np.flatnonzero(is_categorical)
     values = np.array(
-        [as_numbers(table.names[j], teacher.kinds[j], columns[j]) for j in numbers]
+        [to_float(table.names[j], teacher.kinds[j], columns[j]) for j in numbers]
     ).reshape(-1, len(columns[0]))
     empty = np.isnan(values).all(axis=1)
     center = np.zeros(len(numbers))

@@ -15,15 +15,15 @@ from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.distillation.augmentation import rows_to_learn, teacher_columns
 from skbayes_sym.distillation.student_training import (
-    Schooling,
-    lesson_of_labels,
-    lesson_of_numbers,
+    StudentConfig,
+    classification_lesson,
     normal_levels,
+    regression_lesson,
     train,
 )
-from skbayes_sym.distillation.teacher_features import units_of_networks
+from skbayes_sym.distillation.teacher_features import network_units
 from skbayes_sym.inspection._fitted import fitted_model
-from skbayes_sym.numerics.arguments import seed_of
+from skbayes_sym.numerics.arguments import draw_seed
 from skbayes_sym.student import Student
 
 
@@ -73,7 +73,7 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     >>> student = distill(BayesianMLPRegressor().fit(X, y), X)  # doctest: +SKIP
     >>> mean, std = student.predict(X, return_std=True)  # doctest: +SKIP
     """
-    inner, seed, size = fitted_model(model).model, seed_of(random_state), Schooling()
+    inner, seed, size = fitted_model(model).model, draw_seed(random_state), StudentConfig()
     if not is_classifier(inner) and get_tags(inner).target_tags.positive_only:
         raise ValueError("distill takes no counts: a student's targets are real numbers.")
     X = _normal_rows(model, inner, size.n_rows // 5, seed) if X is None else X
@@ -82,8 +82,12 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     teacher = teacher_columns(model, X)
     arrays, rows, n_held = rows_to_learn(X, size.n_rows, np.random.default_rng(seed), teacher)
     with collect_warnings():  # some of the rows have unknown levels on purpose
-        law = predictive(model, rows)
-        answers = law.proba() if is_classifier(inner) else law.quantile(ndtr(normal_levels()))
+        distribution = predictive(model, rows)
+        answers = (
+            distribution.proba()
+            if is_classifier(inner)
+            else distribution.quantile(ndtr(normal_levels()))
+        )
     held = safe_indexing(rows, np.arange(n_held))
     if answers.ndim > 2:
         raise ValueError("distill takes regressors of one target: distil one model for each.")
@@ -93,9 +97,9 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
         encoded = Student(arrays).encode(rows)
         said = encoded[:, len(arrays["units"])] if "units" in arrays else None
         if is_classifier(inner):
-            start, loss, more = lesson_of_labels(answers[n_held:], law.classes)
+            start, loss, more = classification_lesson(answers[n_held:], distribution.classes)
         else:
-            start, loss, more = lesson_of_numbers(answers, n_held, seed, said)
+            start, loss, more = regression_lesson(answers, n_held, seed, said)
         x = torch.as_tensor(encoded)[n_held:]
         with one_thread():
             more |= train(x, start, loss, (units, steps, size.batch), seed)
@@ -107,16 +111,16 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
         return first
     if not is_classifier(inner):
         with collect_warnings():
-            arrays |= units_of_networks(model, rows, arrays, size)
+            arrays |= network_units(model, rows, arrays, size)
     second = student(*(size.with_networks if "units" in arrays else size.without))
     return min(first, second, key=lambda one: one.lost_)
 
 
-def _lost(law: Any, p: Array, student: Student, rows: Any) -> float:
+def _lost(distribution: Any, p: Array, student: Student, rows: Any) -> float:
     """Nats per row that a student is worse, by its teacher's probabilities or quantiles ``p``."""
     if student.classes_ is not None:
         return float((xlogy(p, p) - xlogy(p, student.predict_proba(rows))).sum(axis=1).mean())
-    off = [law.log_prob(y) - student.log_predictive_density(rows, y) for y in p.T]
+    off = [distribution.log_prob(y) - student.log_predictive_density(rows, y) for y in p.T]
     return float(np.average(np.mean(off, axis=1), weights=np.exp(-0.5 * normal_levels() ** 2)))
 
 

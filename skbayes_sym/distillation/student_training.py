@@ -12,7 +12,7 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.numerics.random import generator_from
 
 
-class Schooling(NamedTuple):
+class StudentConfig(NamedTuple):
     """Size of a student, and of what it learns."""
 
     n_rows: int = 20_000  # that the teacher is asked for
@@ -38,7 +38,7 @@ def normal_levels(n: int = 17) -> Array:
     return np.linspace(-4.0, 4.0, n)
 
 
-def lesson_of_numbers(
+def regression_lesson(
     y: Array, n_held: int, seed: int, said: Array | None = None
 ) -> tuple[Tensor, Loss, dict[str, Array]]:
     """Learn three normals, from quantiles of every row at levels that move every step.
@@ -68,7 +68,7 @@ def lesson_of_numbers(
     return start, loss, {name: np.array(unit) for name, unit in units.items()}
 
 
-def lesson_of_labels(proba: Array, classes: Array) -> tuple[Tensor, Loss, dict[str, Array]]:
+def classification_lesson(proba: Array, classes: Array) -> tuple[Tensor, Loss, dict[str, Array]]:
     """Learn class probabilities (N, K)."""
     target = torch.as_tensor(proba).float()
     if classes.dtype.kind == "O":  # which a file without pickle doesn't hold

@@ -11,7 +11,7 @@ from skbayes_sym.base.columns import OpenRows
 from skbayes_sym.base.estimator import RowEstimator
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import num_samples, safe_indexing
-from skbayes_sym.distillation.student_training import Schooling
+from skbayes_sym.distillation.student_training import StudentConfig
 from skbayes_sym.inspection._fitted import fitted_model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.student import KINDS, Student, hidden
@@ -30,8 +30,8 @@ class _Units(NamedTuple):
         return hidden(columns @ self.entering, self.ends)
 
 
-def units_of_networks(
-    model: BaseEstimator, rows: Any, arrays: dict[str, Array], size: Schooling
+def network_units(
+    model: BaseEstimator, rows: Any, arrays: dict[str, Array], size: StudentConfig
 ) -> dict[str, Array]:
     """Hidden units of the teacher's networks, as a student's columns enter them.
 

@@ -252,8 +252,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         by_node = values.reshape(len(self.samples_), len(nodes.weight), -1)
         return np.asarray(logsumexp(by_node, axis=1, b=nodes.weight.numpy()[:, None]))
 
-    def _of_draws(self, like: Tensor) -> DrawsPredictor:
-        members, nodes = super()._of_draws(like), self._nodes()
+    def _draws_predictor(self, like: Tensor) -> DrawsPredictor:
+        members, nodes = super()._draws_predictor(like), self._nodes()
         if nodes is None:
             return members
         n_members = len(nodes.std)

@@ -22,16 +22,16 @@ from skbayes_sym.base.requirements import (
     ANY_NETWORK,
     ANY_PRIOR,
     CURVED_LIKELIHOOD,
-    Needs,
+    Requirements,
 )
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, rows_per_step
 from skbayes_sym.base.warnings import warn_unless_converged
 from skbayes_sym.laplace.class_predictive import (
-    LeftOut,
+    LeaveOneOut,
     RefittedMember,
     RefittedMembers,
-    left_out_losses,
+    leave_one_out_losses,
     refit,
     widest_within_error,
     without_itself,
@@ -40,9 +40,9 @@ from skbayes_sym.laplace.map import (
     MapObjective,
     MinibatchDensity,
     ScaledModes,
-    curvature_numbers,
+    compute_leverages,
+    curvature_size,
     effective_noise,
-    leverages_of,
     update_steps,
 )
 from skbayes_sym.models.likelihoods.noise import Heteroscedastic, StudentT
@@ -51,7 +51,7 @@ from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.optimise import OptimiseResult, ParamGroup, Stopped
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
-from skbayes_sym.numerics.runtime import side_by_side
+from skbayes_sym.numerics.runtime import run_parallel
 
 
 class Refitted(NamedTuple):
@@ -59,7 +59,7 @@ class Refitted(NamedTuple):
 
     members: RefittedMembers
     variance_scale: float
-    left_out: Tensor | None = None  # (N,), log p of every row left out, nats; by "loo"
+    leave_one_out: Tensor | None = None  # (N,), log p of every row left out, nats; by "loo"
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,17 @@ class Refitting:
         """
         network, rows = fully_connected(model.network), data.double_data
         members: list[RefittedMember] = []
-        left_out: list[LeftOut] = []
+        leave_one_out: list[LeaveOneOut] = []
         weights = torch.as_tensor(theta).to(rows.x)
         each = zip(weights, scale.to(weights).expand_as(weights), strict=True)
         jobs = [partial(refit, network, theta_m, prior, rows) for theta_m, prior in each]
-        for member, logits, terms in side_by_side(jobs, n_jobs):
+        for member, logits, terms in run_parallel(jobs, n_jobs):
             members.append(member)
-            left_out.append(without_itself(logits, terms, rows.weight))
+            leave_one_out.append(without_itself(logits, terms, rows.weight))
         together = RefittedMembers.of(members)
         if not isinstance(self.variance_scale, str):
             return Refitted(together, float(self.variance_scale))
-        losses = left_out_losses(left_out, rows.y, self.variance_scales)
+        losses = leave_one_out_losses(leave_one_out, rows.y, self.variance_scales)
         scaled = widest_within_error(losses, rows.weight, self.variance_scales)
         return Refitted(together, scaled.chosen, -scaled.of_rows)
 
@@ -168,7 +168,7 @@ class DeepEnsemble:
     networks are refitted.
     """
 
-    needs: ClassVar[Needs] = Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
+    needs: ClassVar[Requirements] = Requirements(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
 
     n_members: int
     noise_prior_scale: float
@@ -186,7 +186,7 @@ class DeepEnsemble:
             n_params = model.network.layout.n_params
             curvature = Part(
                 f"the curvature of a member of {n_params:,} weights",
-                8 * curvature_numbers(data.n_rows, model.network.n_outputs, n_params),  # bytes
+                8 * curvature_size(data.n_rows, model.network.n_outputs, n_params),  # bytes
                 "Lower hidden_layer_sizes, or give prior a number.",
             )
             require_memory([curvature], data.device)
@@ -322,7 +322,7 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
     noise_std = members.noise_scale(model).to(theta)
     if not likelihood.n_params:
         at_noise = [
-            leverages_of(network, t, rows, s)[1](noise**-2).cpu()
+            compute_leverages(network, t, rows, s)[1](noise**-2).cpu()
             for t, s, noise in zip(theta, scale, noise_std, strict=True)
         ]
         return replace(members, leverage=torch.stack(at_noise))

@@ -25,7 +25,7 @@ from skbayes_sym.numerics.linalg import cholesky, log_det
 _MOST_PRECISION = 1e8  # of effects that explain nothing
 
 
-class ContextLaw(NamedTuple):
+class ContextPosterior(NamedTuple):
     """Gaussian of the effects w, and the precision of their prior; float64."""
 
     mean: Tensor  # (c,)
@@ -33,13 +33,13 @@ class ContextLaw(NamedTuple):
     precision: float = 1.0
 
     @classmethod
-    def narrow(cls, context: Tensor) -> "ContextLaw":
+    def narrow(cls, context: Tensor) -> "ContextPosterior":
         """The law that sweeps begin with, of the columns of ``context`` (N, c)."""
         zero = context.new_zeros(context.shape[1], dtype=torch.float64)
         return cls(zero, (zero + 0.01).diag())
 
     @classmethod
-    def of(cls, mean: Any, cov: Any) -> "ContextLaw":
+    def of(cls, mean: Any, cov: Any) -> "ContextPosterior":
         """Law of these moments, on the host, for predictions."""
         return cls(torch.as_tensor(mean, device="cpu"), torch.as_tensor(cov, device="cpu"))
 
@@ -59,7 +59,9 @@ class ContextLaw(NamedTuple):
         trace, squares = (self.precision * x for x in (self.cov.trace(), self.mean.square().sum()))
         return float(kl_from_standard(trace, squares, log_dets + n * log(self.precision), n))
 
-    def regressed(self, data: Incidence, off: Tensor, noise: float) -> tuple["ContextLaw", float]:
+    def regressed(
+        self, data: Incidence, off: Tensor, noise: float
+    ) -> tuple["ContextPosterior", float]:
         """The best law given what factors and the mean of this one leave over, ``off`` (N,), and
         what it adds to the expected weighted squares of ``off``; O(N c^2).
 
@@ -76,15 +78,15 @@ class ContextLaw(NamedTuple):
         moved, squares = mean - self.mean, float(mean.square().sum() + cov.trace())
         added = (cov * gram).sum() + moved @ (gram @ moved - 2.0 * cross)
         learned = min(len(mean) / max(squares, 1e-300), _MOST_PRECISION)
-        return ContextLaw(mean, cov, learned), float(added)
+        return ContextPosterior(mean, cov, learned), float(added)
 
 
-def less_context(data: Entries, law: ContextLaw | None) -> Entries:
+def less_context(data: Entries, row_prior: ContextPosterior | None) -> Entries:
     """Entries less the mean effects of their context."""
     by_row = data.by_row
-    if law is None or by_row.context is None:
+    if row_prior is None or by_row.context is None:
         return data
-    return data.with_values(by_row.value - law.moments(by_row.context)[0], by_row.weight)
+    return data.with_values(by_row.value - row_prior.moments(by_row.context)[0], by_row.weight)
 
 
 def _root(matrix: Tensor) -> Tensor:

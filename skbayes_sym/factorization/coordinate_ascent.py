@@ -9,14 +9,14 @@ from torch import Tensor
 
 from skbayes_sym.factorization.entry_sites import SeenEntries, expected, is_normal
 from skbayes_sym.factorization.factor_model import FactorModel, FactorProblem, FactorState
-from skbayes_sym.factorization.hyperpriors import RowLaw, SideMoments, SidePrior
+from skbayes_sym.factorization.hyperpriors import RowPrior, SideMoments, SidePrior
 from skbayes_sym.factorization.sparse_entries import (
     Entries,
     Incidence,
     Side,
     Sums,
+    condition_on_pinned,
     free_part,
-    given_pinned,
     packed_multiplicity,
     packed_second_moments,
     packed_sums,
@@ -175,10 +175,13 @@ def mean_field_elbo(data: Entries, posterior: FactorState, model: FactorModel) -
         seen = seen_entries(data, posterior, model)
         total = seen.total(expected(posterior.likelihood, seen).value)
     total -= 0.0 if posterior.context is None else posterior.context.kl()
-    laws, sides = problem.laws(posterior), zip(data.sides, model.network.sides, strict=True)
+    row_priors, sides = (
+        problem.distributions(posterior),
+        zip(data.sides, model.network.sides, strict=True),
+    )
     for index, (rows, side) in enumerate(sides):
         moments = side_moments(problem, posterior, index)
-        total += problem.priors[index].learned(moments, laws[index])[1]
+        total += problem.priors[index].learned(moments, row_priors[index])[1]
         mean, cov = posterior.mean[rows.own], posterior.cov[rows.own]
         for begin, end in matrix_blocks(len(cov), cov.shape[1]):
             total += row_entropy(free_part(mean[begin:end], cov[begin:end], side)[1])
@@ -193,7 +196,7 @@ class Noise(NamedTuple):
 
 
 def row_conditionals(
-    sums: Sums, law: RowLaw, means: Tensor, noise: Noise,
+    sums: Sums, row_prior: RowPrior, means: Tensor, noise: Noise,
     added: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The best Gaussians ``N(P^-1 t, P^-1)`` of the free coordinates of rows given the others.
@@ -204,9 +207,9 @@ def row_conditionals(
     """
     second, first = sums
     precision = second / (noise.n_components * noise.variance)
-    precision += law.precision.to(precision)
+    precision += row_prior.precision.to(precision)
     target = first / (sqrt(noise.n_components) * noise.variance)
-    target += (means @ law.precision).to(target)
+    target += (means @ row_prior.precision).to(target)
     if added is not None:
         stiffness, pull = added
         k = pull.shape[1]
@@ -240,8 +243,8 @@ class ScaleSums(NamedTuple):
 
 
 def rescaled(
-    sums: ScaleSums, moments: SideMoments, prior: SidePrior, law: RowLaw, noise: Noise
-) -> tuple[Tensor | None, RowLaw, float]:
+    sums: ScaleSums, moments: SideMoments, prior: SidePrior, row_prior: RowPrior, noise: Noise
+) -> tuple[Tensor | None, RowPrior, float]:
     r"""Sizes (d,) for a side's coordinates (1 for offsets; None: all stay), the best law of rows
     multiplied by them, and its part of the bound.
 
@@ -258,7 +261,7 @@ def rescaled(
     A Newton step, shortened until it rises. O(k^3), whatever the number of rows.
     """
     k, d = noise.n_components, len(sums.first)
-    best, value = prior.learned(moments, law)
+    best, value = prior.learned(moments, row_prior)
     stay = None, best, value
     # H s / (k s2) = b / (sqrt(k) s2) + c, the rest's slope c at s = 1; offsets stay.
     slope = (sums.first / k**0.5 - sums.second[:, k:].sum(1) / k)[:k]
@@ -273,7 +276,7 @@ def rescaled(
         scales = sums.first.new_ones(d)
         scales[:k] = step.exp()
         resized = moments.scaled(scales)
-        law_there, value = prior.learned(resized, law)
+        law_there, value = prior.learned(resized, row_prior)
         after = value - 0.5 * sums.fit(scales, k) / noise.variance
         if after + float((moments.n + sums.gap) @ step) > before:
             return scales, law_there, value
@@ -292,14 +295,14 @@ def update_side(
     """
     mean, cov = posterior[:2]
     k, free = problem.model.n_components, problem.model.network.sides[index]
-    noise, law = Noise(k, posterior.noise_variance), problem.laws(posterior)[index]
+    noise, row_prior = Noise(k, posterior.noise_variance), problem.distributions(posterior)[index]
     packed = packed_second_moments(mean[side.other], cov[side.other])
-    others, prior_means = mean[side.other].contiguous(), problem.priors[index].means(law)
+    others, prior_means = mean[side.other].contiguous(), problem.priors[index].means(row_prior)
     totals = _Totals(k, len(free.free), mean.device)
     for begin, end in matrix_blocks(side.entries.n_rows, mean.shape[1]):
         rows = slice(side.own.start + begin, side.own.start + end)
         block = side.entries.block(begin, end)
-        sums, constant = given_pinned(packed_sums(block, packed, others), free)
+        sums, constant = condition_on_pinned(packed_sums(block, packed, others), free)
         terms = None
         if added is not None:
             stiffness = added.added_precision[rows]
@@ -307,7 +310,7 @@ def update_side(
             pull = (mean[rows, :k].unsqueeze(-2) @ stiffness).squeeze(-2).add_(added.d_mean[rows])
             terms = (stiffness, pull)
         factor, precision, target = row_conditionals(
-            sums, law, prior_means[begin:end], noise, terms
+            sums, row_prior, prior_means[begin:end], noise, terms
         )
         best = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
         projected = family.project_free(precision, factor, k)
@@ -374,15 +377,15 @@ def learn_prior(
     ``update``: of `update_side`. Where scales are learned, factors get the size they should have,
     in place: in the first sixteen sweeps with a learned prior, then in every fourth.
     """
-    prior, law = problem.priors[index], problem.laws(posterior)[index]
+    prior, row_prior = problem.priors[index], problem.distributions(posterior)[index]
     k, (fit, entropy, sums) = problem.model.n_components, update
     moments, age = side_moments(problem, posterior, index), sweep - problem.n_held
     is_due = age >= 0 and (age < 16 or age % 4 == 0)
     if sums is None or not is_due or not problem.model.prior.learns_scales:
-        best, value = prior.learned(moments, law)
+        best, value = prior.learned(moments, row_prior)
         return with_law(problem, posterior, index, best, age), fit, value + entropy
     noise = Noise(k, posterior.noise_variance)
-    scales, best, value = rescaled(sums, moments, prior, law, noise)
+    scales, best, value = rescaled(sums, moments, prior, row_prior, noise)
     if scales is not None:
         fit += sums.fit(scales, k) - sums.fit(torch.ones_like(scales), k)
         entropy += moments.n * float(scales.log().sum())
@@ -394,10 +397,12 @@ def learn_prior(
 
 
 def with_law(
-    problem: FactorProblem, posterior: FactorState, index: int, law: RowLaw, age: int = 0
+    problem: FactorProblem, posterior: FactorState, index: int, row_prior: RowPrior, age: int = 0
 ) -> FactorState:
     """Set the prior of one side, if it isn't held any more."""
     if age < 0:
         return posterior
-    laws = problem.laws(posterior)
-    return posterior._replace(laws=(law, laws[1]) if index == 0 else (laws[0], law))
+    row_priors = problem.distributions(posterior)
+    return posterior._replace(
+        row_priors=(row_prior, row_priors[1]) if index == 0 else (row_priors[0], row_prior)
+    )

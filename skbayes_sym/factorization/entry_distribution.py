@@ -21,12 +21,12 @@ from skbayes_sym.models.predictive_mixtures import (
     Uncertainty,
     crps,
 )
-from skbayes_sym.numerics.arguments import seed_of
+from skbayes_sym.numerics.arguments import draw_seed
 from skbayes_sym.numerics.random import generator_from
 
 
 @dataclass(frozen=True, eq=False)
-class LabelMixture(TargetPredictive):
+class OrdinalMixture(TargetPredictive):
     """Distribution of numbers that are labels in their order, such as stars."""
 
     of_labels: CategoricalMixture
@@ -115,11 +115,11 @@ class EntryPredictive(PredictiveDistribution):
     def __repr__(self) -> str:
         return f"<{self.predictor.likelihood.kind} law of {len(self.x):,} entries>"
 
-    def _in_units(self, law: Any) -> TargetPredictive:
+    def _in_units(self, distribution: Any) -> TargetPredictive:
         if self.labels is not None:
-            return LabelMixture(law, torch.as_tensor(self.labels, dtype=torch.float64))
+            return OrdinalMixture(distribution, torch.as_tensor(self.labels, dtype=torch.float64))
         units = torch.tensor([[self.location], [self.scale]], dtype=torch.float64)
-        moved: TargetPredictive = law.in_units(*units)
+        moved: TargetPredictive = distribution.in_units(*units)
         return moved
 
     def _each(self, ask: Callable[..., Tensor], *arrays: Array) -> Array:
@@ -127,14 +127,16 @@ class EntryPredictive(PredictiveDistribution):
         targets = [torch.tensor(np.array(a, dtype=float)) for a in arrays]
         blocks = zip(*(t.split(LAW_BLOCK) for t in (self.x, *targets)), strict=True)
         with one_thread(), torch.no_grad():
-            parts = [ask(self._in_units(self.predictor.law(x)), *y) for x, *y in blocks]
+            parts = [ask(self._in_units(self.predictor.distribution(x)), *y) for x, *y in blocks]
         return torch.cat(parts).numpy() if parts else np.zeros(0)
 
     def _of_grid(self, y: Array, ask: Callable[[Any, Tensor], Tensor]) -> Array:
         """Answers (G, E, 1) for a grid of values (G, E, 1)."""
 
-        def of_columns(law: Any, values: Tensor) -> Tensor:
-            return torch.cat([ask(law, values[:, k : k + 1]) for k in range(values.shape[1])], 1)
+        def of_columns(distribution: Any, values: Tensor) -> Tensor:
+            return torch.cat(
+                [ask(distribution, values[:, k : k + 1]) for k in range(values.shape[1])], 1
+            )
 
         return self._each(of_columns, y[..., 0].T).T.reshape(y.shape)
 
@@ -142,22 +144,28 @@ class EntryPredictive(PredictiveDistribution):
         with one_thread(), torch.no_grad():
             if self.predictor.likelihood.scales_targets:  # cheaper than the law
                 return (self.predictor.mean(self.x)[:, 0] * self.scale + self.location).numpy()
-        return self._each(lambda law: law.mean()[:, 0])
+        return self._each(lambda distribution: distribution.mean()[:, 0])
 
     def std(self) -> Array:
-        return self._each(lambda law: law.std()[:, 0])
+        return self._each(lambda distribution: distribution.std()[:, 0])
 
     def moments(self) -> Array:
         """`mean` and `std` by one pass, (2, n_entries)."""
-        return self._each(lambda law: torch.cat([law.mean(), law.std()], dim=1)).T
+        return self._each(
+            lambda distribution: torch.cat([distribution.mean(), distribution.std()], dim=1)
+        ).T
 
     def _quantiles(self, levels: Array) -> Array:
-        return self._each(lambda law: torch.cat([law.quantile(p) for p in levels.tolist()], dim=1))
+        return self._each(
+            lambda distribution: torch.cat(
+                [distribution.quantile(p) for p in levels.tolist()], dim=1
+            )
+        )
 
     def sample(self, n: int = 1, random_state: Any = 0) -> Array:
         """Draws with their noise, (n_entries, n); entries that share a row or column depend."""
-        noise = np.random.default_rng(seed_of(random_state))
-        return np.asarray(self._drawn(n, random_state).sample_of_draws(noise)[..., 0].numpy().T)
+        noise = np.random.default_rng(draw_seed(random_state))
+        return np.asarray(self._drawn(n, random_state).sample_draws(noise)[..., 0].numpy().T)
 
     def functions(self, n: int = 1, random_state: Any = 0) -> Array:
         """Draws without noise, (n_entries, n): expected entries given the factors of each draw.
@@ -168,7 +176,7 @@ class EntryPredictive(PredictiveDistribution):
         return np.asarray(self._drawn(n, random_state).means[..., 0].numpy().T)
 
     def _drawn(self, n: int, random_state: Any) -> TargetPredictive:
-        generator = generator_from(seed_of(random_state), torch.device("cpu"))
+        generator = generator_from(draw_seed(random_state), torch.device("cpu"))
         with one_thread(), torch.no_grad():
             return self._in_units(self.predictor.drawn(self.x, n, generator=generator))
 
@@ -186,24 +194,26 @@ class EntryPredictive(PredictiveDistribution):
         """Probabilities of ordinal labels, or of two classes, (n_entries, n_classes)."""
         if self.labels is None:
             raise TypeError("labels have probabilities with likelihood='ordinal' only.")
-        return self._each(lambda law: law.of_labels.mean())
+        return self._each(lambda distribution: distribution.of_labels.mean())
 
     def _cdf(self, y: Array) -> Array:
-        return self._of_grid(y, lambda law, values: law.cdf(values))
+        return self._of_grid(y, lambda distribution, values: distribution.cdf(values))
 
     def _crps(self, y: Array) -> Array:
         if self.labels is not None:
-            return self._of_grid(y, lambda law, values: law.crps(values))
+            return self._of_grid(y, lambda distribution, values: distribution.crps(values))
         return self._of_grid(y, crps)
 
     def uncertainty(self) -> Bunch:
-        parts = self._each(lambda law: torch.cat(list(law.uncertainty()), dim=1)).T
+        parts = self._each(
+            lambda distribution: torch.cat(list(distribution.uncertainty()), dim=1)
+        ).T
         return Bunch(**dict(zip(("total", "epistemic", "aleatoric"), parts, strict=True)))
 
     def components(self) -> Components:
-        weights = self._in_units(self.predictor.law(self.x[:1])).weights.numpy()
+        weights = self._in_units(self.predictor.distribution(self.x[:1])).weights.numpy()
         loc, scale = (
-            self._each(lambda law, name=name: getattr(law, name)[..., 0].T).T
+            self._each(lambda distribution, name=name: getattr(distribution, name)[..., 0].T).T
             for name in ("means", "scales")
         )
         return Components(weights, loc, scale)

@@ -11,24 +11,24 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.predictor import BasePredictor
-from skbayes_sym.factorization.context import ContextLaw
+from skbayes_sym.factorization.context import ContextPosterior
 from skbayes_sym.factorization.coordinate_ascent import Noise, row_conditionals
 from skbayes_sym.factorization.entry_sites import (
     SeenEntries,
     expected,
+    is_class_likelihood,
     is_normal,
-    is_of_classes,
+    update_trust,
     noise_variance,
     sites,
-    trusted,
 )
-from skbayes_sym.factorization.hyperpriors import RowLaw
+from skbayes_sym.factorization.hyperpriors import RowPrior
 from skbayes_sym.factorization.sparse_entries import (
     Coordinates,
     Free,
     Incidence,
+    condition_on_pinned,
     free_part,
-    given_pinned,
     packed_second_moments,
     packed_sums,
     sums_over_entries,
@@ -62,14 +62,14 @@ class FactorPredictor(BasePredictor):
     rows: EntryRows
     columns: EntryRows
     network: Coordinates
-    laws: tuple[RowLaw, RowLaw]  # priors of rows and of columns
+    row_priors: tuple[RowPrior, RowPrior]  # priors of rows and of columns
     likelihood: Likelihood
     shift: float = 0.0  # output where factors and offsets are zero
     draws: Tensor | None = None  # (S, n + m, D); of Gibbs sampling, in place of the Gaussians
     unknown: tuple[EntryRows, EntryRows] | None = None  # a row and a column nothing is known of
-    context: ContextLaw | None = None
+    context: ContextPosterior | None = None
 
-    def law(self, x: Tensor) -> Predictive:
+    def distribution(self, x: Tensor) -> Predictive:
         """Distribution of new observations of the entries."""
         if is_normal(self.likelihood):
             mean, variance = (t.unsqueeze(-1) for t in self.moments(x))
@@ -88,10 +88,10 @@ class FactorPredictor(BasePredictor):
     def mean(self, x: Tensor) -> Tensor:
         """Expected entries, without the cost of variances where noise is added, (E, 1)."""
         if self.draws is not None or not self.likelihood.scales_targets:
-            return self.law(x).mean()
+            return self.distribution(x).mean()
         i, j = x[:, :2].long().T
         means = entry_means(self.rows.mean, self.columns.mean, i, j, self.network.n_components)
-        return (means + self._of_context(x)[0]).unsqueeze(-1) + self.shift
+        return (means + self._context_moments(x)[0]).unsqueeze(-1) + self.shift
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> Predictive:
         return self.likelihood.predictive(self.outputs(x, n, generator=generator))
@@ -120,8 +120,8 @@ class FactorPredictor(BasePredictor):
         """Log densities of new observations of the entries, (E,) nats."""
 
         def density(places: Tensor, values: Tensor) -> Tensor:
-            if not is_of_classes(self.likelihood):
-                return self.law(places).log_prob(values)
+            if not is_class_likelihood(self.likelihood):
+                return self.distribution(places).log_prob(values)
             outputs, log_weights = self._at_nodes(places)  # the law is of all classes
             return torch.logsumexp(
                 self.likelihood.log_prob(outputs, values) + log_weights[:, None], dim=0
@@ -138,10 +138,10 @@ class FactorPredictor(BasePredictor):
         else:
             mean = entry_means(self.rows.mean, self.columns.mean, i, j, k)
             variance = entry_variances(self.rows, self.columns, i, j, k)
-        known, more = self._of_context(x)
+        known, more = self._context_moments(x)
         return mean.double() + self.shift + known, variance.double() + more
 
-    def _of_context(self, x: Tensor) -> tuple[Tensor | float, Tensor | float]:
+    def _context_moments(self, x: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """Mean and variance of what the context adds to the outputs, (E,) each."""
         if self.context is None or x.shape[1] == 2:
             return 0.0, 0.0
@@ -149,7 +149,7 @@ class FactorPredictor(BasePredictor):
 
     def prior_means(self, features: Tensor) -> Tensor:
         """Prior means of rows with these features (n, h), behind the constant if any: (n, d)."""
-        coefficients = self.laws[0].coefficients
+        coefficients = self.row_priors[0].coefficients
         n_constants = len(coefficients) - features.shape[1]
         constant = coefficients[:n_constants].sum(0)
         return constant + features.to(coefficients) @ coefficients[n_constants:]
@@ -169,7 +169,7 @@ class FactorPredictor(BasePredictor):
             draws = torch.cat([draws[:, n:], draws[:, :n]], dim=1)[..., order]
         return replace(
             self, rows=turned[0], columns=turned[1], network=Coordinates(k, n_last, n_first),
-            laws=self.laws[::-1], draws=draws,
+            row_priors=self.row_priors[::-1], draws=draws,
             unknown=(turned[2], turned[3]) if self.unknown else None,
         )  # fmt: skip
 
@@ -203,13 +203,17 @@ class FactorPredictor(BasePredictor):
         ``P = Lambda + sum_j E[v v'] / (k s^2)``, ``P m = Lambda m_0 + sum_j r_j E[v] / (sqrt k
         s^2)``. Entries that aren't normal are updated in turn with it, twenty times.
         """
-        packed, side, law = packed_second_moments(*self.columns), self._side, self.laws[0]
+        packed, side, row_prior = (
+            packed_second_moments(*self.columns),
+            self._side,
+            self.row_priors[0],
+        )
         noise = Noise(self.network.n_components, noise_variance(self.likelihood))
-        prior_cov, parts = law_cov(law), list[EntryRows]()
+        prior_cov, parts = row_prior_cov(row_prior), list[EntryRows]()
         for begin, end in matrix_blocks(data.n_rows, self.columns.mean.shape[1]):
             block, means = data.block(begin, end), prior_means[begin:end]
             rows = EntryRows(*with_pinned(means, prior_cov.repeat(end - begin, 1, 1), side))
-            known = self._of_context(block.asked)[0]
+            known = self._context_moments(block.asked)[0]
             gaussian = block._replace(value=block.value - known)
             trust, before = -1, -inf
             for _ in range(1 if is_normal(self.likelihood) else 20):
@@ -217,27 +221,31 @@ class FactorPredictor(BasePredictor):
                     seen = self._seen(block, rows)
                     terms = expected(self.likelihood, seen)
                     bound = seen.total(terms.value)
-                    trust, before = trusted(trust, bound, before, block), bound
+                    trust, before = update_trust(trust, bound, before, block), bound
                     value, weight = sites(seen, terms, trust)
                     gaussian = block._replace(value=value - self.shift - known, weight=weight)
-                sums, _ = given_pinned(packed_sums(gaussian, packed, self.columns.mean), side)
-                factor, _, target = row_conditionals(sums, law, means, noise)
+                sums, _ = condition_on_pinned(
+                    packed_sums(gaussian, packed, self.columns.mean), side
+                )
+                factor, _, target = row_conditionals(sums, row_prior, means, noise)
                 best = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
                 rows = EntryRows(*with_pinned(best, torch.cholesky_inverse(factor), side))
             parts.append(rows)
         return EntryRows(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
-    def log_density_of_rows(self, data: Incidence, features: Tensor) -> float:
+    def row_log_density(self, data: Incidence, features: Tensor) -> float:
         """Log density of the entries of new rows, the rows integrated out, nats; of others but
         normal ones a lower bound on it."""
         prior_means = self.prior_means(features)
         if is_normal(self.likelihood):
             return float(self.row_log_densities(data, prior_means).sum())
-        rows, law = self.row_posterior(data, prior_means), self.laws[0]
+        rows, row_prior = self.row_posterior(data, prior_means), self.row_priors[0]
         mean, cov = free_part(*rows, self._side)
-        off, precision = mean - prior_means, law.precision
+        off, precision = mean - prior_means, row_prior.precision
         trace, squares = (cov * precision).sum(), ((off @ precision) * off).sum()
-        log_ratio = log_det(cholesky_of(cov)).sum() + len(mean) * log_det(cholesky_of(precision))
+        log_ratio = log_det(make_cholesky(cov)).sum() + len(mean) * log_det(
+            make_cholesky(precision)
+        )
         kl = kl_from_standard(trace, squares, log_ratio, mean.numel())
         seen = self._seen(data, rows)
         return seen.total(expected(self.likelihood, seen).value) - float(kl)
@@ -254,7 +262,7 @@ class FactorPredictor(BasePredictor):
         exact if V is known. O(k^2) an entry.
         """
         k, row, columns = self.network.n_components, data.row, self.columns
-        prior_cov = law_cov(self.laws[0])
+        prior_cov = row_prior_cov(self.row_priors[0])
         means, covs = with_pinned(prior_means, prior_cov.expand(data.n_rows, -1, -1), self._side)
         known = EntryRows(means, torch.zeros_like(covs))
         variance = noise_variance(self.likelihood) + (
@@ -265,14 +273,14 @@ class FactorPredictor(BasePredictor):
         alone = off.square() / variance + variance.log() + LOG_2PI
         total = alone.new_zeros(data.n_rows).index_add_(0, row, alone)
         # In coordinates where the row is standard normal; the entries' variances are weights.
-        turned = columns.mean[:, list(self._side.free)] @ cholesky_of(prior_cov) / sqrt(k)
+        turned = columns.mean[:, list(self._side.free)] @ make_cholesky(prior_cov) / sqrt(k)
         none = turned.new_zeros(1, 1, 1).expand(len(turned), *prior_cov.shape)
         packed = packed_second_moments(turned, none)
         white = data._replace(value=off, weight=variance.reciprocal())
         parts = []
         for begin, end in matrix_blocks(data.n_rows, turned.shape[1]):
             second, first = sums_over_entries(white.block(begin, end), packed, turned)
-            root = cholesky_of(add_to_diagonal(second, 1.0))
+            root = make_cholesky(add_to_diagonal(second, 1.0))
             explained = torch.linalg.solve_triangular(root, first.unsqueeze(-1), upper=False)
             parts.append(log_det(root) - explained.square().sum((-2, -1)))
         return -0.5 * (total + torch.cat(parts))
@@ -292,7 +300,7 @@ class FactorPredictor(BasePredictor):
             "columns": tuple(t.numpy() for t in self.columns),
             "offsets": (self.network.row_offsets, self.network.column_offsets),
             "n_components": self.network.n_components,
-            "laws": tuple(tuple(t.numpy() for t in law[:2]) for law in self.laws),
+            "laws": tuple(tuple(t.numpy() for t in row_prior[:2]) for row_prior in self.row_priors),
             "unknown": None
             if self.unknown is None
             else tuple(tuple(t.numpy() for t in side) for side in self.unknown),
@@ -310,13 +318,15 @@ class FactorPredictor(BasePredictor):
             for side in (arrays["rows"], arrays["columns"], *(arrays["unknown"] or ()))
         )
         draws, context = arrays["draws"], arrays["context"]
-        first, second = (RowLaw(torch.as_tensor(a), torch.as_tensor(b)) for a, b in arrays["laws"])
+        first, second = (
+            RowPrior(torch.as_tensor(a), torch.as_tensor(b)) for a, b in arrays["laws"]
+        )
         return cls(
             rows, columns, Coordinates(arrays["n_components"], *arrays["offsets"]),
             (first, second), likelihood.at(torch.as_tensor(arrays["params"])), arrays["shift"],
             None if draws is None else torch.as_tensor(draws),
             (unknown[0], unknown[1]) if unknown else None,
-            None if context is None else ContextLaw.of(*context),
+            None if context is None else ContextPosterior.of(*context),
         )  # fmt: skip
 
 
@@ -337,16 +347,16 @@ def _drawer(side: EntryRows, asked: Array) -> Callable[[np.random.Generator], Ar
     return draw
 
 
-def cholesky_of(matrix: Tensor) -> Tensor:
+def make_cholesky(matrix: Tensor) -> Tensor:
     """Cholesky factors of covariances or precisions of rows."""
     return cholesky(
         matrix, what="A matrix of the rows' prior", remedy="Give prior a number near 1."
     )
 
 
-def law_cov(law: RowLaw) -> Tensor:
+def row_prior_cov(row_prior: RowPrior) -> Tensor:
     """Covariance of a row under its prior, (d, d)."""
-    return torch.cholesky_inverse(cholesky_of(law.precision))
+    return torch.cholesky_inverse(make_cholesky(row_prior.precision))
 
 
 def entry_means(u: Tensor, v: Tensor, i: Tensor, j: Tensor, n_components: int) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.factorization.sparse_entries import Incidence
-from skbayes_sym.models.likelihoods.likelihood import ExpectedLogProb, LabelLikelihood, Likelihood
+from skbayes_sym.models.likelihoods.likelihood import ClassLikelihood, ExpectedLogProb, Likelihood
 
 _BLOCK = 1 << 13  # entries: with a few nodes of a quadrature they stay in the cache
 
@@ -60,14 +60,14 @@ def with_scale(likelihood: Likelihood, scale: float, *, learn: bool = True) -> L
     return likelihood if learn else replace(likelihood, learn=False)  # type: ignore[type-var]
 
 
-def is_of_classes(likelihood: Likelihood) -> bool:
+def is_class_likelihood(likelihood: Likelihood) -> bool:
     """Whether entries are positions among classes."""
-    return isinstance(likelihood, LabelLikelihood)
+    return isinstance(likelihood, ClassLikelihood)
 
 
 def as_targets(likelihood: Likelihood, value: Tensor) -> Tensor:
     """Values (N,) as the likelihood takes them: classes (N,) int64, or numbers (N, 1)."""
-    return value.long() if is_of_classes(likelihood) else value.unsqueeze(-1)
+    return value.long() if is_class_likelihood(likelihood) else value.unsqueeze(-1)
 
 
 def expected(likelihood: Likelihood, seen: SeenEntries) -> ExpectedLogProb:
@@ -95,7 +95,7 @@ def sites(seen: SeenEntries, terms: ExpectedLogProb, trust: int) -> tuple[Tensor
     return seen.mean + gradient / precision, weight
 
 
-def trusted(trust: int, bound: float, before: float, entries: Incidence) -> int:
+def update_trust(trust: int, bound: float, before: float, entries: Incidence) -> int:
     """How far the next sites are trusted: twice as far, or an eighth where the bound has fallen.
 
     By a tenth of a nat an entry: sites of straight flanks, as Laplace's density has, have no

@@ -15,9 +15,9 @@ from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.entry_sites import is_normal, with_scale
 from skbayes_sym.factorization.factor_model import FactorModel, rows_group
-from skbayes_sym.factorization.fit import FactorEffort, Factorization
+from skbayes_sym.factorization.fit import Factorization, FactorizationDefaults
 from skbayes_sym.factorization.hyperpriors import FactorPrior
-from skbayes_sym.factorization.predict import PredictsEntries
+from skbayes_sym.factorization.predict import EntryPredictionMixin
 from skbayes_sym.factorization.ratings import is_listed
 from skbayes_sym.factorization.solvers import MAP, VI, Gibbs, Solver
 from skbayes_sym.factorization.sparse_entries import Coordinates
@@ -55,7 +55,7 @@ _LATENT_NOISE = 0.75  # variance of the noise that turns factors into labels: th
 
 @in_full
 @dataclass(eq=False, repr=False)
-class SymVIMatrixFactorization(PredictsEntries):
+class SymVIMatrixFactorization(EntryPredictionMixin):
     r"""Factorise a ratings-like matrix by symmetrised variational inference.
 
     .. math:: x_{ij} = \text{mean} + \text{scale} \cdot
@@ -228,7 +228,7 @@ class SymVIMatrixFactorization(PredictsEntries):
 
     _closing = ("elbo_", "elbo_mean_field_", "elbo_std_error_", "symmetry_gap_")
 
-    _effort: ClassVar[FactorEffort] = FactorEffort()
+    _effort: ClassVar[FactorizationDefaults] = FactorizationDefaults()
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
@@ -438,7 +438,9 @@ class SymVIMatrixFactorization(PredictsEntries):
                 )
             codes = torch.as_tensor(data.observed.values.astype(np.int64))
             weights = torch.as_tensor(data.weights)
-            return Ordinal.of_shares(codes, weights, max(len(data.classes), 2), _LATENT_NOISE**0.5)
+            return Ordinal.from_class_frequencies(
+                codes, weights, max(len(data.classes), 2), _LATENT_NOISE**0.5
+            )
         if data.classes is not None and len(data.classes):
             likelihood.n_outputs(len(data.classes))  # may refuse them
         if not isinstance(self.noise_std, str):

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.factorization.context import ContextLaw
+from skbayes_sym.factorization.context import ContextPosterior
 from skbayes_sym.factorization.entry_sites import noise_variance
-from skbayes_sym.factorization.hyperpriors import FactorPrior, RowLaw, SidePrior
+from skbayes_sym.factorization.hyperpriors import FactorPrior, RowPrior, SidePrior
 from skbayes_sym.factorization.sparse_entries import Coordinates, Entries
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.optimise import Stopped
@@ -60,8 +60,8 @@ class FactorState(NamedTuple):
     mean: Tensor  # (n + m, D)
     cov: Tensor  # (n + m, D, D)
     likelihood: Likelihood  # at the parameters learned so far
-    laws: tuple[RowLaw, RowLaw] | None = None  # of the rows and of the columns
-    context: ContextLaw | None = None
+    row_priors: tuple[RowPrior, RowPrior] | None = None  # of the rows and of the columns
+    context: ContextPosterior | None = None
 
     def to(self, dtype: torch.dtype) -> "FactorState":
         """Moments in another precision."""
@@ -159,14 +159,14 @@ class FactorProblem:
             pinned = positions(side.pinned, cov)
             cov[rows.own, pinned, pinned] = 0.0
         context = self.data.by_row.context
-        effects = None if context is None else ContextLaw.narrow(context)
-        return FactorState(mean, cov, model.likelihood, self._held_laws(), effects)
+        effects = None if context is None else ContextPosterior.narrow(context)
+        return FactorState(mean, cov, model.likelihood, self._initial_priors(), effects)
 
-    def laws(self, state: FactorState) -> tuple[RowLaw, RowLaw]:
+    def distributions(self, state: FactorState) -> tuple[RowPrior, RowPrior]:
         """Laws of the rows and the columns; as held at first of a state that knows none."""
-        return self._held_laws() if state.laws is None else state.laws
+        return self._initial_priors() if state.row_priors is None else state.row_priors
 
-    def _held_laws(self) -> tuple[RowLaw, RowLaw]:
+    def _initial_priors(self) -> tuple[RowPrior, RowPrior]:
         rows, columns = (prior.held(self.model.network.pin**2) for prior in self.priors)
         return rows, columns
 

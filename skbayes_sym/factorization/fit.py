@@ -13,16 +13,16 @@ from skbayes_sym.base.log import log_info, logger
 from skbayes_sym.base.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.base.progress import Run
 from skbayes_sym.base.warnings import warn_user
-from skbayes_sym.factorization.context import ContextLaw
-from skbayes_sym.factorization.entry_predictor import EntryRows, FactorPredictor, law_cov
+from skbayes_sym.factorization.context import ContextPosterior
+from skbayes_sym.factorization.entry_predictor import EntryRows, FactorPredictor, row_prior_cov
 from skbayes_sym.factorization.factor_model import (
     FactorModel,
     FactorProblem,
     Factors,
     FactorState,
 )
-from skbayes_sym.factorization.hyperpriors import RowLaw, SidePrior
-from skbayes_sym.factorization.ratings import warn_of_empty
+from skbayes_sym.factorization.hyperpriors import RowPrior, SidePrior
+from skbayes_sym.factorization.ratings import warn_empty_rows
 from skbayes_sym.factorization.solvers import Solver
 from skbayes_sym.factorization.sparse_entries import Free, with_pinned
 from skbayes_sym.factorization.training import MatrixTraining
@@ -33,7 +33,7 @@ from skbayes_sym.numerics.memory import Part, require_memory
 
 
 @dataclass(frozen=True)
-class FactorEffort:
+class FactorizationDefaults:
     """Numbers behind "auto" of a factorisation, and those by which it warns."""
 
     # On MovieLens-100k 2 to 10 components predict better one after the other, 20 as well as 10.
@@ -70,31 +70,40 @@ class FactorFit:
         """Fitted attributes, as NumPy arrays in the canonical orientation."""
         state, n, k = self.factors.posterior, data.shape[0], model.n_components
         axes = canonical_rotation(state.factors(k), n)
-        turn = _whole_turn(axes, model.network.n_coordinates).to(state.mean)
+        turn = _full_rotation(axes, model.network.n_coordinates).to(state.mean)
         turned = torch.empty_like(state.cov)
         for begin, end in matrix_blocks(len(turned), len(turn)):
             turned[begin:end] = turn.mT @ state.cov[begin:end] @ turn
         mean, cov = (state.mean @ turn).cpu(), turned.cpu()
         rows, columns = (EntryRows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
-        laws = list[RowLaw]()
-        for law in state.laws or ():
-            whole = _whole_turn(axes, len(law.precision)).to(law.precision)
-            precision = (whole.mT @ law.precision @ whole).cpu()
-            laws.append(RowLaw(precision, (law.coefficients @ whole).cpu()))
+        row_priors = list[RowPrior]()
+        for row_prior in state.row_priors or ():
+            whole = _full_rotation(axes, len(row_prior.precision)).to(row_prior.precision)
+            precision = (whole.mT @ row_prior.precision @ whole).cpu()
+            row_priors.append(RowPrior(precision, (row_prior.coefficients @ whole).cpu()))
         draws = self.factors.draws
         if draws is not None:
             draws = (draws @ turn.to(draws)).to(data.dtype).cpu()
         priors = model.prior.sides(data.shape, model.network, torch.zeros(1, dtype=torch.float64))
         first, second = (
-            _anyone(prior, law, side)
-            for prior, law, side in zip(priors, laws, model.network.sides, strict=True)
+            _prior_row(prior, row_prior, side)
+            for prior, row_prior, side in zip(priors, row_priors, model.network.sides, strict=True)
         )
-        context = None if state.context is None else ContextLaw.of(*state.context[:2])
+        context = None if state.context is None else ContextPosterior.of(*state.context[:2])
         predictor = FactorPredictor(
-            rows, columns, model.network, (laws[0], laws[1]), state.likelihood, model.shift, draws,
-            (first, second), context,
-        )  # fmt: skip
-        scales = [torch.linalg.inv(law.precision).diagonal()[:k].sqrt() for law in laws]
+            rows,
+            columns,
+            model.network,
+            (row_priors[0], row_priors[1]),
+            state.likelihood,
+            model.shift,
+            draws,
+            (first, second),
+            context,
+        )
+        scales = [
+            torch.linalg.inv(row_prior.precision).diagonal()[:k].sqrt() for row_prior in row_priors
+        ]
         attributes = {
             **data.attributes(),
             **stated(predictor, data.scale),
@@ -130,7 +139,7 @@ class Factorization:
     max_iter: int  # sweeps
     tol: float | None  # nats per observed entry; None never stops early
     warm: FactorState | None = None  # where sweeps go on from
-    effort: FactorEffort = FactorEffort()
+    effort: FactorizationDefaults = FactorizationDefaults()
 
     def fit(self, data: MatrixTraining, model: FactorModel, run: Run) -> FactorFit:
         # Covariances of n + m rows, and as much twice of the gap or for the bound in float64.
@@ -139,7 +148,7 @@ class Factorization:
         remedy = "Lower n_components, or give X as float32."
         require_memory([Part(what, 3 * n_rows * d**2 * data.dtype.itemsize, remedy)], data.device)
         self.solver.group(model, n_rows)  # may refuse it
-        warn_of_empty(data.observed, is_told=[side is not None for side in data.features])
+        warn_empty_rows(data.observed, is_told=[side is not None for side in data.features])
         tol = -inf if self.tol is None else self.tol * max(1.0, data.total_weight)
         problem = FactorProblem(
             data.entries, data.double_entries, model, self.max_iter, tol, data.seed, self.warm
@@ -197,18 +206,18 @@ class Factorization:
             )
 
 
-def _whole_turn(turn: Tensor, n_coordinates: int) -> Tensor:
+def _full_rotation(turn: Tensor, n_coordinates: int) -> Tensor:
     """The rotation of the factors, offsets left alone, (D, D)."""
     whole = torch.eye(n_coordinates, dtype=turn.dtype, device=turn.device)
     whole[: len(turn), : len(turn)] = turn
     return whole
 
 
-def _anyone(prior: SidePrior, law: RowLaw, side: Free) -> EntryRows:
+def _prior_row(prior: SidePrior, row_prior: RowPrior, side: Free) -> EntryRows:
     """A row of which nothing is known: the prior's, its features those of any row of the fit."""
-    means = prior.features.forward.cpu() @ law.coefficients
+    means = prior.features.forward.cpu() @ row_prior.coefficients
     spread = (means - means.mean(0)).mT @ (means - means.mean(0)) / len(means)
-    mean, cov = means.mean(0, keepdim=True), (law_cov(law) + spread).unsqueeze(0)
+    mean, cov = means.mean(0, keepdim=True), (row_prior_cov(row_prior) + spread).unsqueeze(0)
     return EntryRows(*with_pinned(mean, cov, side))
 
 

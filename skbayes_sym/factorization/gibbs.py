@@ -13,7 +13,7 @@ from skbayes_sym.factorization.coordinate_ascent import Noise, row_conditionals
 from skbayes_sym.factorization.factor_model import FactorProblem, FactorState, OnSweep
 from skbayes_sym.factorization.sparse_entries import (
     Incidence,
-    given_pinned,
+    condition_on_pinned,
     packed_second_moments,
     packed_sums,
     products,
@@ -73,25 +73,34 @@ def _draw_side(
 ) -> FactorState:
     """Draw the prior of one side and then its rows, given the other; rows in place."""
     side, free = problem.data.sides[index], problem.model.network.sides[index]
-    values, prior, laws = state.mean, problem.priors[index], list(problem.laws(state))
+    values, prior, row_priors = (
+        state.mean,
+        problem.priors[index],
+        list(problem.distributions(state)),
+    )
     others, size = values[side.other], values.shape[1]
     none = others.new_zeros(1, 1, 1)
     if prior.is_learned:
         rows = values[side.own][:, positions(free.free, values)]
         moments = prior.moments(rows, rows.new_zeros(rows.shape[1], rows.shape[1]))
-        laws[index], _ = prior.learned(moments, laws[index], generator)
+        row_priors[index], _ = prior.learned(moments, row_priors[index], generator)
     packed = packed_second_moments(others, none.expand(len(others), size, size))
-    means, noise = prior.means(laws[index]), Noise(problem.model.n_components, state.noise_variance)
+    means, noise = (
+        prior.means(row_priors[index]),
+        Noise(problem.model.n_components, state.noise_variance),
+    )
     for begin, end in matrix_blocks(side.entries.n_rows, size):
-        sums, _ = given_pinned(packed_sums(side.entries.block(begin, end), packed, others), free)
-        factor, _, target = row_conditionals(sums, laws[index], means[begin:end], noise)
+        sums, _ = condition_on_pinned(
+            packed_sums(side.entries.block(begin, end), packed, others), free
+        )
+        factor, _, target = row_conditionals(sums, row_priors[index], means[begin:end], noise)
         normal = normal_like(target.shape, generator=generator, like=target)
         # With P = L L': mean L'^-1 (L^-1 target), noise L'^-1 z.
         half = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
         drawn = torch.linalg.solve_triangular(factor.mT, half + normal.unsqueeze(-1), upper=True)
         place = slice(side.own.start + begin, side.own.start + end)
         values[place, positions(free.free, values)] = drawn[..., 0]
-    return state._replace(laws=(laws[0], laws[1]))
+    return state._replace(row_priors=(row_priors[0], row_priors[1]))
 
 
 def _draw_noise(

@@ -65,7 +65,7 @@ class Features(NamedTuple):
         return max(0, len(self.gram) - self.n_constants)
 
 
-class LawBlock(NamedTuple):
+class PriorBlock(NamedTuple):
     """Coordinates that share a prior: ``scale`` is its standard deviation, or None: learned."""
 
     coordinates: tuple[int, ...]  # positions among the free ones
@@ -85,7 +85,7 @@ class SideMoments(NamedTuple):
         return SideMoments(self.n, self.first * scales, second)
 
 
-class RowLaw(NamedTuple):
+class RowPrior(NamedTuple):
     """The prior of rows as their updates see it, float64."""
 
     precision: Tensor  # (d, d), E[Lambda]
@@ -106,7 +106,7 @@ class _Regression(NamedTuple):
 class SidePrior:
     """The prior of one side."""
 
-    blocks: tuple[LawBlock, ...]  # every free coordinate in one of them
+    blocks: tuple[PriorBlock, ...]  # every free coordinate in one of them
     features: Features
     scatter: float  # ``w``: the prior knows a variance of this much of one row
 
@@ -126,21 +126,21 @@ class SidePrior:
         second = mean.mT @ mean + cov.double()
         return SideMoments(len(mean), self.features.backward @ mean, second)
 
-    def held(self, variance: float) -> RowLaw:
+    def held(self, variance: float) -> RowPrior:
         """The law that sweeps begin with: mean zero; what is to be learned has this variance."""
         diagonal = torch.empty(self.n_free, dtype=torch.float64)
         for coordinates, scale in self.blocks:
             diagonal[list(coordinates)] = 1.0 / variance if scale is None else scale**-2
         gram = self.features.gram
-        return RowLaw(diagonal.diag().to(gram), gram.new_zeros(len(gram), self.n_free))
+        return RowPrior(diagonal.diag().to(gram), gram.new_zeros(len(gram), self.n_free))
 
-    def means(self, law: RowLaw) -> Tensor:
+    def means(self, row_prior: RowPrior) -> Tensor:
         """Prior means of the rows, (n, d)."""
-        return self.features.forward @ law.coefficients
+        return self.features.forward @ row_prior.coefficients
 
     def learned(
-        self, moments: SideMoments, law: RowLaw, generator: torch.Generator | None = None
-    ) -> tuple[RowLaw, float]:
+        self, moments: SideMoments, row_prior: RowPrior, generator: torch.Generator | None = None
+    ) -> tuple[RowPrior, float]:
         """The best law of these rows, and its part of the bound in nats.
 
         With a generator a draw of the law given the rows, for Gibbs sampling, and 0.
@@ -148,7 +148,7 @@ class SidePrior:
         precision = torch.zeros_like(moments.second)
         coefficients, total, squares = torch.zeros_like(moments.first), 0.0, 0.0
         for block in self.blocks:
-            fit = self._regression(block, moments, law.shrinkage)
+            fit = self._regression(block, moments, row_prior.shrinkage)
             best = fit.coefficients
             if generator is None:
                 part, value = self._precision(block, fit.rest, moments.n)
@@ -169,24 +169,24 @@ class SidePrior:
                 if generator is None:
                     spread = torch.cholesky_inverse(fit.factor).diagonal()
                     squares += len(part) * float(spread[self.features.is_penalised].sum())
-        return RowLaw(precision, coefficients, self._shrinkage(squares, law)), total
+        return RowPrior(precision, coefficients, self._shrinkage(squares, row_prior)), total
 
-    def growth(self, law: RowLaw) -> Tensor:
+    def growth(self, row_prior: RowPrior) -> Tensor:
         """Slope of the part of the bound in the log size of coordinates, plus n, (d,).
 
         At the best law, everything learned: where the scatter is small beside the rows, their size
         is free but for the number of coordinates that share a Wishart.
         """
-        n_shared = torch.empty(self.n_free).to(law.precision)
+        n_shared = torch.empty(self.n_free).to(row_prior.precision)
         for block in self.blocks:
             n_shared[list(block.coordinates)] = float(len(block.coordinates))
-        return self.scatter * law.precision.diagonal() - n_shared
+        return self.scatter * row_prior.precision.diagonal() - n_shared
 
-    def _has_mean(self, block: LawBlock) -> Tensor:
+    def _has_mean(self, block: PriorBlock) -> Tensor:
         """Which features a block is regressed on: a given scale means a given mean of zero."""
         return self.features.is_penalised | (block.scale is None)
 
-    def _regression(self, block: LawBlock, moments: SideMoments, shrinkage: float) -> _Regression:
+    def _regression(self, block: PriorBlock, moments: SideMoments, shrinkage: float) -> _Regression:
         uses = self._has_mean(block).double()
         where = positions(block.coordinates, moments.second)
         is_penalised = self.features.is_penalised
@@ -206,7 +206,7 @@ class SidePrior:
             log_ratio = 0.5 * len(where) * float(prior.log().sum() - log_det(factor))
         return _Regression(coefficients, factor, 0.5 * (rest + rest.mT), log_ratio)
 
-    def _precision(self, block: LawBlock, rest: Tensor, n: int) -> tuple[Tensor, float]:
+    def _precision(self, block: PriorBlock, rest: Tensor, n: int) -> tuple[Tensor, float]:
         """``E[Lambda]`` of a block and the log normaliser that its Wishart leaves."""
         b, identity = len(rest), torch.eye(len(rest), dtype=rest.dtype, device=rest.device)
         base = -0.5 * n * b * log(2.0 * pi)
@@ -219,7 +219,7 @@ class SidePrior:
         return dof * inverse, base + value - _log_wishart(b, b * log(self.scatter), b)
 
     def _drawn_precision(
-        self, block: LawBlock, rest: Tensor, n: int, generator: torch.Generator
+        self, block: PriorBlock, rest: Tensor, n: int, generator: torch.Generator
     ) -> Tensor:
         """Draw from ``W(W_n, nu_n)`` by Bartlett's decomposition."""
         if block.scale is not None:
@@ -241,11 +241,11 @@ class SidePrior:
             remedy="Use standardize=True, or give prior a number.",
         )
 
-    def _shrinkage(self, squares: float, law: RowLaw) -> float:
+    def _shrinkage(self, squares: float, row_prior: RowPrior) -> float:
         """The most probable one given the coefficients: a step of expectation maximisation."""
         n_coefficients = self.features.n_penalised * self.n_free
         if n_coefficients == 0:
-            return law.shrinkage
+            return row_prior.shrinkage
         low, high = _SHRINKAGE_RANGE
         return min(max(n_coefficients / max(squares, n_coefficients / high), low), high)
 
@@ -273,11 +273,11 @@ class FactorPrior(NamedTuple):
         priors = []
         for n, side, columns in zip(shape, network.sides, self.features, strict=True):
             k, every = network.n_components, tuple(range(len(side.free)))
-            blocks: tuple[LawBlock, ...] = tuple(LawBlock((i,)) for i in every)  # "ard"
+            blocks: tuple[PriorBlock, ...] = tuple(PriorBlock((i,)) for i in every)  # "ard"
             if self.scale == "learn":
-                blocks = (LawBlock(every),)
+                blocks = (PriorBlock(every),)
             elif not isinstance(self.scale, str):
-                parts = LawBlock(every[:k], float(self.scale)), LawBlock(every[k:])
+                parts = PriorBlock(every[:k], float(self.scale)), PriorBlock(every[k:])
                 blocks = parts if len(every) > k else parts[:1]
             is_centred = all(block.scale is not None for block in blocks)
             features = Features.of(n, is_centred=is_centred, like=like, columns=columns)

@@ -19,7 +19,7 @@ _LARGEST_EXACT = 2.0**53  # floats beyond aren't all integers
 _KINDS = {"i": "numbers", "u": "numbers", "f": "numbers", "U": "words", "M": "dates", "m": "times"}
 
 
-def as_labels(raw: Any, name: Hashable) -> Array:
+def check_labels(raw: Any, name: Hashable) -> Array:
     """Convert labels to integers, other numbers, words or dates.
 
     Parameters
@@ -69,7 +69,7 @@ def labels_like(
     Parameters
     ----------
     labels, known : ndarray of shape (N,) and (M,)
-        As `as_labels` returns them.
+        As `check_labels` returns them.
     name, known_name : str
         What ``labels`` and ``known`` are called in messages.
 

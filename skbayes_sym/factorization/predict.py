@@ -15,27 +15,27 @@ from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.posteriors import MatrixPosterior
 from skbayes_sym.base.progress import FLOATS
-from skbayes_sym.base.rows import ENCODE, Array, numbers_due
+from skbayes_sym.base.rows import ENCODE, Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array, safe_indexing, validate_data
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.entry_distribution import EntryPredictive
-from skbayes_sym.factorization.entry_predictor import EntryRows, FactorPredictor, law_cov
+from skbayes_sym.factorization.entry_predictor import EntryRows, FactorPredictor, row_prior_cov
 from skbayes_sym.factorization.entry_sites import as_targets
 from skbayes_sym.factorization.fit import stated
 from skbayes_sym.factorization.frames import list_columns
-from skbayes_sym.factorization.labels import as_labels, labels_like
+from skbayes_sym.factorization.labels import check_labels, labels_like
 from skbayes_sym.factorization.ratings import (
     frame_labels,
     is_listed,
     listed_entries,
     observed_entries,
-    warn_of_other_values,
+    warn_conflicting_values,
     without_mask,
 )
-from skbayes_sym.factorization.side_features import Described, FeatureCode, of_new_rows
+from skbayes_sym.factorization.side_features import Described, FeatureCode, encode_new_rows
 from skbayes_sym.factorization.sparse_entries import Incidence
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
-from skbayes_sym.numerics.arguments import check_arrays, check_count, is_frame, seed_of, shown
+from skbayes_sym.numerics.arguments import check_arrays, check_count, draw_seed, is_frame, shown
 from skbayes_sym.numerics.random import generator_from
 
 
@@ -71,7 +71,7 @@ class Similar(NamedTuple):
     interval: Array  # (n, 2), ends of a central 90 % interval
 
 
-class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):
+class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BayesianEstimator):
     """Turns arrays in and out of a `FactorPredictor`; the estimator fits it."""
 
     posterior_: MatrixPosterior
@@ -115,7 +115,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
 
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
         settings = {"accept_sparse": ("csr", "csc", "coo"), "ensure_all_finite": "allow-nan"}
-        with numbers_due("X", ENCODE, X):
+        with numeric_conversion("X", ENCODE, X):
             return validate_data(self, without_mask(X), reset=reset, dtype=FLOATS, **settings)
 
     def transform(self, X: Any, return_std: bool = False, *, row_features: Any = None) -> Any:
@@ -135,7 +135,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         mean, std : ndarray of shape (n_rows, n_components)
             ``std`` only if asked for.
         """
-        data, labels = self._entries_of(X)
+        data, labels = self._encode_entries(X)
         rows, k = self._new_rows(data, labels, row_features), len(self.components_)
         dtype = self.components_.dtype
         mean = rows.mean[:, :k].numpy().astype(dtype, copy=False)
@@ -157,7 +157,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             In the units of the matrix.
         """
         check_is_fitted(self)
-        with numbers_due("X"):
+        with numeric_conversion("X"):
             factors = check_array(X, dtype=FLOATS, input_name="X")
         if factors.shape[1] != len(self.components_):
             raise ValueError(
@@ -215,8 +215,8 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         std : ndarray of shape (n_entries,)
             Noise included; only if ``return_std``.
         """
-        law = self._law(*self._asked(rows, columns))
-        return tuple(law.moments()) if return_std else law.mean()
+        row_prior = self._law(*self._asked(rows, columns))
+        return tuple(row_prior.moments()) if return_std else row_prior.mean()
 
     def with_new_rows(self, X: Any, *, row_features: Any = None) -> Self:
         """Copy of the model with rows that weren't there in `fit`, from the entries they have.
@@ -271,16 +271,18 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         check_is_fitted(self)
         if is_listed(X, self.columns):
             listed = listed_entries(X, self.columns)
-            context = self._context_of(X, listed.place)
-            law = self._law(*self._asked(*listed.labelled, context))
-            of_entries = law.log_prob(listed.values)
+            context = self._encode_context(X, listed.place)
+            row_prior = self._law(*self._asked(*listed.labelled, context))
+            of_entries = row_prior.log_prob(listed.values)
             is_empty = len(of_entries) == 0
             return 0.0 if is_empty else float(np.average(of_entries, weights=listed.weights))
-        data, labels = self._entries_of(X)
+        data, labels = self._encode_entries(X)
         with one_thread(), torch.no_grad():
             code = self._feature_codes_[0]
-            features = of_new_rows(row_features, code, labels, self._rated(data), 0, self.columns)
-            density = self._predictor().log_density_of_rows(data, features)
+            features = encode_new_rows(
+                row_features, code, labels, self._rated(data), 0, self.columns
+            )
+            density = self._predictor().row_log_density(data, features)
         total = density - len(data.value) * float(np.log(self.scale_))
         return total / max(len(data.value), 1)
 
@@ -326,7 +328,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             asked, n_unknown = places(rows, n_known, "rows", labels)
         predictor = self._predictor()
         predictor = predictor.with_unknown(n_unknown, 0) if n_unknown else predictor
-        generator = generator_from(seed_of(random_state), torch.device("cpu"))
+        generator = generator_from(draw_seed(random_state), torch.device("cpu"))
         m, (i, j) = len(self.posterior_.columns.mean), self._seen_
         marks = np.ones(len(i), dtype=bool)
         seen = self._cached("seen", lambda: sp.csr_array((marks, (i, j)), shape=(n_known, m)))
@@ -390,11 +392,11 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         # Rows t ~ N(m, C), their offset included, have entries t' v: two columns of them are
         # correlated as v' C w says.
         free = list(predictor.network.sides[0].free)
-        root = torch.linalg.cholesky(law_cov(predictor.laws[0])).numpy()
+        root = torch.linalg.cholesky(row_prior_cov(predictor.row_priors[0])).numpy()
         loc = predictor.columns.mean[:, free].numpy()
         values, vectors = np.linalg.eigh(predictor.columns.cov[:, free][:, :, free].numpy())
         spread = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
-        rng, cosines = np.random.default_rng(seed_of(random_state)), []
+        rng, cosines = np.random.default_rng(draw_seed(random_state)), []
         for _ in range(n_draws):
             noise = rng.standard_normal((*loc.shape, 1))
             drawn = (loc + (spread @ noise)[..., 0]) @ root
@@ -406,7 +408,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         ends = np.quantile(cosines, [0.05, 0.95], axis=0)
         return Similar(order if labels is None else labels[order], mean[order], ends[:, order].T)
 
-    def _context_of(self, X: Any, place: Array | None) -> Array | None:
+    def _encode_context(self, X: Any, place: Array | None) -> Array | None:
         """Context of entries of a frame in this order, coded, (E, c); None where there is none."""
         code = self._feature_codes_[2]
         if code is None or not is_frame(X):
@@ -423,7 +425,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         if columns is None:
             named = list_columns(rows, self.columns, valued=False)
             if named is not None:
-                context = self._context_of(rows, None)
+                context = self._encode_context(rows, None)
                 rows, columns = (rows[name] for name in named)
             elif isinstance(rows, tuple) and len(rows) >= 2:
                 rows, columns = rows[:2]
@@ -446,12 +448,12 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         x = x if context is None else np.column_stack([x, context])
         return predictor, torch.as_tensor(x)
 
-    def _entries_of(self, X: Any, side: int = 0) -> tuple[Incidence, Array | None]:
+    def _encode_entries(self, X: Any, side: int = 0) -> tuple[Incidence, Array | None]:
         """Entries of new rows, or columns, as the model has them, by row, and their labels."""
         check_is_fitted(self)
         if is_listed(X, self.columns):
             observed, other = listed_entries(X, self.columns), ("column", "row")[side]
-            warn_of_other_values(observed)
+            warn_conflicting_values(observed)
             observed = observed.transposed if side else observed
             n_other, labels = len(self.posterior_[1 - side].mean), observed.row_labels
             assert observed.column_labels is not None
@@ -469,7 +471,7 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
             labels = frame_labels(X)[0]
         observed = observed._replace(values=self._as_fitted(observed.values))
         if observed.place is not None:
-            observed = observed._replace(context=self._context_of(X, observed.place))
+            observed = observed._replace(context=self._encode_context(X, observed.place))
         return observed.tensors(torch.device("cpu"), torch.float64).by_row, labels
 
     def _new_rows(
@@ -480,11 +482,13 @@ class PredictsEntries(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bayesia
         predictor = predictor.swapped if side else predictor
         with one_thread(), torch.no_grad():
             code = self._feature_codes_[side]
-            known = of_new_rows(features, code, labels, self._rated(data, side), side, self.columns)
+            known = encode_new_rows(
+                features, code, labels, self._rated(data, side), side, self.columns
+            )
             return predictor.row_posterior(data, predictor.prior_means(known))
 
     def _with_new(self, X: Any, features: Any, side: int) -> Self:
-        data, labels = self._entries_of(X, side)
+        data, labels = self._encode_entries(X, side)
         name, n = ("row", "column")[side], len(self.posterior_[side].mean)
         old, predictor, model = self._labels(name), self._predictor(), copy(self)
         predictor = predictor.swapped if side else predictor
@@ -569,7 +573,7 @@ def places(raw: Any, n: int, name: str, labels: Array | None) -> tuple[Array, in
                 f"{outside[0]}. For new ones use with_new_{name}."
             )
         return array.astype(np.int64), 0
-    array = labels_like(as_labels(raw, name), labels, name)
+    array = labels_like(check_labels(raw, name), labels, name)
     order = np.argsort(labels)
     place = np.searchsorted(labels, array, sorter=order).clip(max=len(labels) - 1)
     chosen = order[place] if array.size else np.zeros(0, dtype=np.int64)

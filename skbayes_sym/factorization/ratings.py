@@ -11,7 +11,7 @@ import torch
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.frames import frame_names, list_columns
-from skbayes_sym.factorization.labels import as_labels, labels_like
+from skbayes_sym.factorization.labels import check_labels, labels_like
 from skbayes_sym.factorization.sparse_entries import Entries, entries
 from skbayes_sym.numerics.arguments import is_frame, shown
 
@@ -84,7 +84,7 @@ def frame_labels(X: Any) -> tuple[Array | None, Array | None]:
     n_rows = len(X)
     index = X.index if hasattr(X, "index") else np.arange(n_rows)  # polars and pyarrow have none
     for name, labels in (("the index of X", index), ("columns of X", frame_names(X))):
-        array = as_labels(labels, name)
+        array = check_labels(labels, name)
         is_numbered = array.dtype.kind in "iu" and np.array_equal(array, np.arange(len(array)))
         named.append(None if is_numbered or len(np.unique(array)) < len(array) else array)
     return named[0], named[1]
@@ -161,7 +161,7 @@ def scaling(
     return mean, spread if scale else 1.0, spread
 
 
-def warn_of_empty(observed: Observed, *, is_told: Sequence[bool]) -> None:
+def warn_empty_rows(observed: Observed, *, is_told: Sequence[bool]) -> None:
     """Say how many rows and columns have nothing to learn from; ``is_told``: by their features."""
     counts = [
         0 if told else n - np.count_nonzero(np.bincount(places, minlength=n))
@@ -184,7 +184,7 @@ def is_listed(X: Any, columns: Any = "auto") -> bool:
 EntryList = tuple[Array, Array, Array, Array | None]
 
 
-def with_labels(
+def extend_labels(
     observed: Observed, side: int, more: Array, name: str, *, is_numbered: bool = False
 ) -> Observed:
     """The entries of a list with these labels, sorted, among those of its rows (0) or columns.
@@ -206,7 +206,7 @@ def with_labels(
         If labels are of another kind, or if positions would shift labels that begin at 1.
     """
     if side == 1:
-        turned = with_labels(observed.transposed, 0, more, name, is_numbered=is_numbered)
+        turned = extend_labels(observed.transposed, 0, more, name, is_numbered=is_numbered)
         return turned.transposed
     old, m = observed.row_labels, observed.shape[1]
     if old is None:
@@ -239,7 +239,7 @@ def listed_parts(X: Any, columns: Any = "auto") -> EntryList:
             f"a list of entries is (rows, columns, values) or (rows, columns, values, weights), "
             f"got {len(parts)} parts."
         )
-    rows, places = (as_labels(*pair) for pair in zip(parts[:2], names, strict=False))
+    rows, places = (check_labels(*pair) for pair in zip(parts[:2], names, strict=False))
     values = _numbers(parts[2], names[2])
     weights = _numbers(parts[3], names[3]) if len(parts) == 4 else None
     lengths = [len(part) for part in (rows, places, values, weights) if part is not None]
@@ -268,7 +268,7 @@ def listed_entries(X: Any, columns: Any = "auto") -> Observed:
     )  # fmt: skip
 
 
-def warn_of_other_values(observed: Observed) -> None:
+def warn_conflicting_values(observed: Observed) -> None:
     """Say that entries are listed again, in the same context, with another value."""
     values, (rows, places), keys = observed.values, observed.labelled, "[rows, columns]"
     codes = [observed.rows, observed.columns]

@@ -9,8 +9,8 @@ import torch
 from scipy.sparse.linalg import svds
 from torch import Tensor
 
-from skbayes_sym.base.columns import Columns, table_of
-from skbayes_sym.base.rows import ENCODE, Array, numbers_due
+from skbayes_sym.base.columns import Columns, as_table
+from skbayes_sym.base.rows import ENCODE, Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array, safe_indexing
 from skbayes_sym.factorization.frames import (
     frame_names,
@@ -18,7 +18,7 @@ from skbayes_sym.factorization.frames import (
     named_role,
     well_known,
 )
-from skbayes_sym.factorization.labels import as_labels, labels_like
+from skbayes_sym.factorization.labels import check_labels, labels_like
 from skbayes_sym.factorization.ratings import without_mask
 from skbayes_sym.numerics.arguments import is_frame, shown
 from skbayes_sym.numerics.tables import read_table
@@ -58,7 +58,7 @@ class Described(NamedTuple):
             if label_column is not None:
                 index = raw[label_column]
                 raw = raw[[other for other in frame_names(raw) if other != label_column]]
-        labels = as_labels(index, f"the index of {name}")
+        labels = check_labels(index, f"the index of {name}")
         if len(np.unique(labels)) < len(labels):
             raise ValueError(f"{name} has several rows of one label: keep one of each.")
         is_default = is_numbered and label_column is None
@@ -134,7 +134,7 @@ class FeatureCode:
         columns = scaling = directions = None
         names: tuple[str, ...] = ()
         if described is not None:
-            table = None if sp.issparse(described.table) else table_of(described.table)
+            table = None if sp.issparse(described.table) else as_table(described.table)
             columns = None if table is None else Columns.learned(table)
             if is_frame(described.table):
                 names = tuple(map(str, frame_names(described.table)))
@@ -182,7 +182,7 @@ class FeatureCode:
                 raise ValueError(f"{name} must have the columns {list(self.names)}, as in fit.")
             raw = raw[[by_name[column] for column in self.names]]
         if self.columns is None:
-            with numbers_due(name, ENCODE):
+            with numeric_conversion(name, ENCODE):
                 array = check_array(raw, accept_sparse=True, dtype=np.float64, input_name=name)
             values = np.asarray(array.toarray() if sp.issparse(array) else array)
         else:
@@ -205,7 +205,7 @@ def _shares(rated: sp.csr_array) -> sp.csr_array:
                          rated.indices, rated.indptr), shape=rated.shape)  # fmt: skip
 
 
-def of_new_rows(
+def encode_new_rows(
     raw: Any, code: FeatureCode | None, labels: Array | None, rated: sp.csr_array, side: int,
     columns: Any = "auto",
 ) -> Tensor:  # fmt: skip

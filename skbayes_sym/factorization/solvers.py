@@ -196,11 +196,11 @@ class Gibbs(_Settings):
         aligned, start = align(problem, draws), problem.start
         log_noise = 0.5 * noises.double().mean().log().reshape(1)
         likelihood = Gaussian(log_noise, learn=bool(start.likelihood.n_params))
-        posterior = FactorState(*_moments(aligned), likelihood, start.laws)
+        posterior = FactorState(*_moments(aligned), likelihood, start.row_priors)
         for index, side in enumerate(problem.priors):
             moments = side_moments(problem, posterior, index)
-            law, _ = side.learned(moments, problem.laws(posterior)[index])
-            posterior = with_law(problem, posterior, index, law)
+            row_prior, _ = side.learned(moments, problem.distributions(posterior)[index])
+            posterior = with_law(problem, posterior, index, row_prior)
         return Factors(posterior, n_sweeps, stopped, draws=aligned)
 
 

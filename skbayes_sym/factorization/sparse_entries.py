@@ -254,7 +254,7 @@ class Coordinates:
         return mean
 
 
-def given_pinned(sums: Sums, side: Free) -> tuple[Sums, Tensor]:
+def condition_on_pinned(sums: Sums, side: Free) -> tuple[Sums, Tensor]:
     """Sums (n, d, d) and (n, d) that entries leave for the free coordinates of rows to explain.
 
     And what pinned ones alone add to the sum of squares beyond those of r, (n,).

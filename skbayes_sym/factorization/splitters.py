@@ -10,11 +10,11 @@ import numpy as np
 from joblib import Parallel, delayed
 from sklearn.base import BaseEstimator, clone
 
-from skbayes_sym.base.rows import Array, numbers_due
+from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array, safe_indexing
 from skbayes_sym.factorization.frames import check_columns, entry_times
 from skbayes_sym.factorization.labels import labels_like
-from skbayes_sym.factorization.predict import PredictsEntries
+from skbayes_sym.factorization.predict import EntryPredictionMixin
 from skbayes_sym.factorization.ratings import (
     frame_labels,
     is_listed,
@@ -102,7 +102,7 @@ class EntryKFold:
             Sorted positions among the entries: those of a list in its order (so a frame goes
             through `GridSearchCV`), of a matrix the observed ones in row-major order.
         """
-        (rows, columns, _, place), k = _entries_of(X, self.columns), self.n_splits
+        (rows, columns, _, place), k = _encode_entries(X, self.columns), self.n_splits
         if len(place) < k:
             raise ValueError(f"n_splits={k} is more than the {len(place)} observed entries.")
         if self.by == "time":
@@ -133,7 +133,7 @@ class EntryKFold:
             yield place[folds[dealt] != i], place[folds[dealt] == i]
 
 
-def _entries_of(X: Any, columns: Any) -> tuple[Array, Array, Array, Array]:
+def _encode_entries(X: Any, columns: Any) -> tuple[Array, Array, Array, Array]:
     """Observed entries in their order: labels or positions, values, and places in the list."""
     if not is_listed(X, columns):
         seen = observed_entries(_checked(X))
@@ -221,9 +221,9 @@ def cross_validate_entries(
         splitter = copy(splitter)
         splitter.columns = columns
     is_list = is_listed(X, columns)
-    if not is_list and not isinstance(estimator, PredictsEntries):
+    if not is_list and not isinstance(estimator, EntryPredictionMixin):
         X = _checked(X)  # others answer by position, not by a frame's labels
-    *parts, place = _entries_of(X, columns)
+    *parts, place = _encode_entries(X, columns)
     runs = Parallel(n_jobs=n_jobs)(
         delayed(_fit_and_score)(
             clone(estimator), _part(X, columns, train), [a[np.isin(place, test)] for a in parts],
@@ -248,10 +248,10 @@ def _fit_and_score(
     estimator.fit(training, **params)
     fitted = time.perf_counter()
     rows, columns, values = test
-    law = None
-    if isinstance(estimator, PredictsEntries):
-        law = estimator._predictive((rows, columns) if asked is None else asked)
-        mean, std = law.moments()
+    row_prior = None
+    if isinstance(estimator, EntryPredictionMixin):
+        row_prior = estimator._predictive((rows, columns) if asked is None else asked)
+        mean, std = row_prior.moments()
     else:
         mean, std = estimator.predict_entries(rows, columns, return_std=True)
     with np.errstate(all="ignore"):
@@ -260,8 +260,8 @@ def _fit_and_score(
         rmse = float(np.sqrt(np.mean((values - mean) ** 2)))
     if not np.isfinite(rmse):
         raise ValueError("the squares of X's entries are beyond the range of numbers: rescale X.")
-    if law is not None:
-        density = law.log_prob(values)
+    if row_prior is not None:
+        density = row_prior.log_prob(values)
     return {
         "test_rmse": rmse,
         "test_log_density": float(np.mean(density)),
@@ -321,13 +321,13 @@ class RankingScorer:
             raise ValueError(f"metric must be one of {_METRICS}, got {self.metric!r}.")
         check_count("n", self.n)
 
-    def __call__(self, estimator: PredictsEntries, X: Any, y: Any = None) -> float:
+    def __call__(self, estimator: EntryPredictionMixin, X: Any, y: Any = None) -> float:
         """Mean score over the rows that have a relevant entry.
 
         ``estimator``: fitted, with ``recommend``; ``X``: entries that `fit` hasn't seen. A column
         that is relevant twice counts once.
         """
-        rows, columns, values, _ = _entries_of(X, getattr(estimator, "columns", "auto"))
+        rows, columns, values, _ = _encode_entries(X, getattr(estimator, "columns", "auto"))
         if self.relevant is not None:
             check_number("relevant", self.relevant)
         kept = values >= (-np.inf if self.relevant is None else self.relevant)
@@ -367,7 +367,7 @@ def _ranking_score(metric: str, n: int, hits: Array, n_relevant: int) -> float:
 
 
 def _checked(X: Any) -> Any:
-    with numbers_due("X"):
+    with numeric_conversion("X"):
         return check_array(
             without_mask(X), accept_sparse=("csr", "csc", "coo"), dtype=(np.float64, np.float32),
             ensure_all_finite="allow-nan", input_name="X",

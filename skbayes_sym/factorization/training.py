@@ -10,30 +10,30 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from skbayes_sym.base.device import dtype_of, resolve_device, worthwhile
+from skbayes_sym.base.device import choose_device, choose_dtype, resolve_device
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import safe_indexing
 from skbayes_sym.base.training import LARGEST
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.entry_predictor import FactorPredictor
-from skbayes_sym.factorization.entry_sites import as_targets, is_of_classes, with_scale
+from skbayes_sym.factorization.entry_sites import as_targets, is_class_likelihood, with_scale
 from skbayes_sym.factorization.factor_model import FactorState
 from skbayes_sym.factorization.frames import check_columns, context_columns
-from skbayes_sym.factorization.hyperpriors import RowLaw
+from skbayes_sym.factorization.hyperpriors import RowPrior
 from skbayes_sym.factorization.labels import labels_like
 from skbayes_sym.factorization.ratings import (
     Observed,
+    extend_labels,
     frame_labels,
     is_listed,
     listed_entries,
     observed_entries,
     scaling,
-    warn_of_other_values,
-    with_labels,
+    warn_conflicting_values,
 )
 from skbayes_sym.factorization.side_features import Described, FeatureCode
 from skbayes_sym.factorization.sparse_entries import Entries
-from skbayes_sym.numerics.arguments import seed_of
+from skbayes_sym.numerics.arguments import draw_seed
 
 Coded = tuple[FeatureCode, Array]  # how features become numbers, and these
 
@@ -75,7 +75,7 @@ class MatrixTraining:
         ]
         for side, features in enumerate(described):
             if is_list and features is not None and features.labels is not None:
-                observed = with_labels(
+                observed = extend_labels(
                     observed, side, features.labels, features.name, is_numbered=features.is_numbered
                 )
         context = None
@@ -87,7 +87,7 @@ class MatrixTraining:
             context = FeatureCode.of_context(told, weights)
             observed = observed._replace(context=context.encoded(told))
         if is_list:
-            warn_of_other_values(observed)
+            warn_conflicting_values(observed)
         labels = observed.row_labels, observed.column_labels
         n_directions = estimator._effort.n_directions(len(observed.values))
         codes = [
@@ -101,11 +101,11 @@ class MatrixTraining:
                 ("rows", "columns"), strict=True,
             )
         ]  # fmt: skip
-        dtype, k = dtype_of(checked), estimator._n_factors(min(observed.shape))
+        dtype, k = choose_dtype(checked), estimator._n_factors(min(observed.shape))
         data = cls(
             observed=observed, mean=0.0, scale=1.0, spread=1.0,
-            seed=seed_of(estimator.random_state),
-            device=worthwhile(
+            seed=draw_seed(estimator.random_state),
+            device=choose_device(
                 estimator.device,
                 resolve_device(estimator.device),
                 # Second moments at every entry, and a system of every row and column, about.
@@ -120,7 +120,7 @@ class MatrixTraining:
             data = data._standardized(estimator.standardize)
             _require_range(data.spread, dtype)
             return data
-        if is_of_classes(likelihood):
+        if is_class_likelihood(likelihood):
             classes, place = np.unique(observed.values, return_inverse=True)
             if likelihood.kind == "ordinal":
                 _require_labels(classes)
@@ -323,8 +323,8 @@ def warm_state(
     ]
     mean, cov = (torch.cat(parts) for parts in zip(*sides, strict=True))
     first, second = (
-        RowLaw(law.precision.to(data.device), law.coefficients.to(data.device))
-        for law in fitted.laws
+        RowPrior(row_prior.precision.to(data.device), row_prior.coefficients.to(data.device))
+        for row_prior in fitted.row_priors
     )
     likelihood, scale = fitted.likelihood, fitted.likelihood.noise_scale
     if len(scale):

@@ -30,9 +30,9 @@ from skbayes_sym.factorization.coordinate_ascent import (
 from skbayes_sym.factorization.entry_sites import (
     expected,
     is_normal,
+    update_trust,
     learned,
     sites,
-    trusted,
 )
 from skbayes_sym.factorization.factor_model import (
     FIXED_NOISE_SWEEPS,
@@ -53,7 +53,7 @@ class GapStream(NamedTuple):
     generator: torch.Generator
 
 
-class GapLooks:
+class GapSchedule:
     """Gradients of a gap, as sweeps are told them.
 
     A gap that answers exactly is looked at in every sweep; of a random one a running mean is kept,
@@ -109,7 +109,7 @@ def fit_factors(
     """
     state = start._replace(mean=start.mean.clone(), cov=start.cov.clone())
     data = _with_sites(problem, state, 0, learns=False)[1]
-    curve, looks = list[float](), None if gap is None else GapLooks(gap)
+    curve, looks = list[float](), None if gap is None else GapSchedule(gap)
     first = 0 if problem.warm is not None else max(FIXED_NOISE_SWEEPS, problem.n_held)
     is_turned = covariance.is_elementwise and not covariance.is_isotropic
     part, last = (1 if problem.tol < WORTH else 2), problem.max_iter
@@ -125,7 +125,7 @@ def fit_factors(
             if looks is not None and sweep > 0:
                 added = looks.gradient(state.factors(problem.model.n_components), sweep)
             state, data, elbo = _sweep(problem, covariance, sweep, state, data, added, trust)
-            was, trust = trust, trusted(trust, elbo, before, problem.data.by_row)
+            was, trust = trust, update_trust(trust, elbo, before, problem.data.by_row)
             if trust < was:
                 data = _with_sites(problem, state, trust, learns=False)[1]
             before = elbo
@@ -140,9 +140,14 @@ def fit_factors(
 
 
 def _sweep(
-    problem: FactorProblem, covariance: CovarianceFamily, number: int, posterior: FactorState,
-    data: Entries, added: GapGradient | None, trust: int,
-) -> tuple[FactorState, Entries, float]:  # fmt: skip
+    problem: FactorProblem,
+    covariance: CovarianceFamily,
+    number: int,
+    posterior: FactorState,
+    data: Entries,
+    added: GapGradient | None,
+    trust: int,
+) -> tuple[FactorState, Entries, float]:
     """Update U, then V, in place, then the noise; ``data`` are the sites at ``posterior``.
 
     Returned are the state, its sites and the mean-field bound.
@@ -156,10 +161,14 @@ def _sweep(
     if posterior.context is not None:
         rows, columns = posterior.mean.split(problem.shape)
         fitted = products(rows, columns, data.by_row) / problem.model.n_components**0.5
-        law, more = posterior.context.regressed(
+        row_prior, more = posterior.context.regressed(
             data.by_row, data.by_row.value - fitted, posterior.noise_variance
         )
-        posterior, squares, rest = posterior._replace(context=law), squares + more, rest - law.kl()
+        posterior, squares, rest = (
+            posterior._replace(context=row_prior),
+            squares + more,
+            rest - row_prior.kl(),
+        )
     learns = number >= problem.n_fixed
     if not is_normal(posterior.likelihood):
         # A step in its parameters costs as much as all else: in every fourth sweep, but at first.

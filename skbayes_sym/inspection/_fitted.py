@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skbayes_sym.base.pipelines import Innermost, fitted_attribute, innermost
 from skbayes_sym.base.predictive import predictive, predicts_distribution
-from skbayes_sym.base.rows import Array, numbers_due
+from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.numerics.arguments import is_frame, shown
 
@@ -23,7 +23,7 @@ def fitted_model(estimator: BaseEstimator) -> Innermost:
     return inside
 
 
-def regression_law(estimator: BaseEstimator, X: Any, display: str) -> tuple[Any, Any]:
+def regression_distribution(estimator: BaseEstimator, X: Any, display: str) -> tuple[Any, Any]:
     """The regressor inside, and its predictive distribution at ``X``.
 
     Raises TypeError that names it and what is needed.
@@ -55,7 +55,7 @@ def feature_names(estimator: BaseEstimator, X: Any) -> list[str]:
     return [f"x{j}" for j in range(n)] if names is None else [str(name) for name in names]
 
 
-def of_target(values: Array, target: int, ndim: int) -> Array:
+def select_target(values: Array, target: int, ndim: int) -> Array:
     """Values of one target; ``ndim`` is the number of axes they have where there is only one."""
     several = values.ndim > ndim
     n_targets = values.shape[1] if several else 1
@@ -66,6 +66,6 @@ def of_target(values: Array, target: int, ndim: int) -> Array:
 
 def observations(y: Any, target: int) -> Array:
     """Observed values of one target, (n,)."""
-    with numbers_due("y"):
+    with numeric_conversion("y"):
         values = check_array(y, dtype=float, ensure_2d=False, input_name="y")
-    return of_target(values, target, ndim=1)
+    return select_target(values, target, ndim=1)

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from skbayes_sym.base.rows import Array
 from skbayes_sym.inspection._drawing import COLOURS, GREY, MARKERS, Display, no_box
-from skbayes_sym.inspection._fitted import of_target, regression_law
+from skbayes_sym.inspection._fitted import regression_distribution, select_target
 from skbayes_sym.metrics import interval_calibration_error
 from skbayes_sym.numerics.arguments import check_arrays, check_count, check_name, check_number
 
@@ -91,9 +91,17 @@ class IntervalCalibrationDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls, estimator: BaseEstimator, X: Any, y: Any, *, coverages: Any = None, target: int = 0,
-        name: str | None = None, ax: Any = None, **kwargs: Any,
-    ) -> Self:  # fmt: skip
+        cls,
+        estimator: BaseEstimator,
+        X: Any,
+        y: Any,
+        *,
+        coverages: Any = None,
+        target: int = 0,
+        name: str | None = None,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:
         """Predict, count and plot.
 
         Parameters
@@ -121,10 +129,14 @@ class IntervalCalibrationDisplay(Display):
             If it predicts no distribution of numbers.
         """
         check_consistent_length(X, y)
-        model, law = regression_law(estimator, X, cls.__name__)
+        model, distribution = regression_distribution(estimator, X, cls.__name__)
         name = check_name(cls.__name__, "name", name, type(model).__name__)
         return cls.from_predictions(
-            of_target(law.cdf(y), target, ndim=1), coverages=coverages, name=name, ax=ax, **kwargs
+            select_target(distribution.cdf(y), target, ndim=1),
+            coverages=coverages,
+            name=name,
+            ax=ax,
+            **kwargs,
         )
 
     @classmethod

@@ -11,7 +11,7 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.inspection._drawing import BLUE, Display, no_box, split_axes
 from skbayes_sym.inspection._fitted import feature_names, fitted_model, require
 from skbayes_sym.models.augmentations.augmentation import stratified_noise
-from skbayes_sym.numerics.arguments import check_arrays, check_names, seed_of
+from skbayes_sym.numerics.arguments import check_arrays, check_names, draw_seed
 from skbayes_sym.numerics.random import generator_from
 
 _IMAGE_UNITS = {"translation_x": "half-images", "translation_y": "half-images"}
@@ -125,7 +125,7 @@ class InvarianceDisplay(Display):
             )
         images = None
         if X is not None and model.image_shape is not None:
-            seed = seed_of(random_state)
+            seed = draw_seed(random_state)
             images = _transformed(model, np.asarray(prepare(X))[:n_images], n_transforms, seed)
         display = cls(
             list(model.invariance_), np.array(list(model.invariance_.values())),

@@ -14,7 +14,7 @@ from skbayes_sym.base.estimator import BayesianEstimator
 from skbayes_sym.base.pipelines import fitted_attribute, innermost
 from skbayes_sym.base.posteriors import MatrixPosterior, MeanFieldGaussian
 from skbayes_sym.linear.low_rank import LowRankGaussian
-from skbayes_sym.numerics.arguments import seed_of, shown
+from skbayes_sym.numerics.arguments import draw_seed, shown
 from skbayes_sym.numerics.random import Estimate, generator_from
 from skbayes_sym.symmetry.gaps.gap import Gap, RowPosterior
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
@@ -111,16 +111,16 @@ def invariance_gap(
     is_count = isinstance(n_draws, Integral) and not isinstance(n_draws, bool)
     if not (n_draws >= 1 if is_count else isinstance(n_draws, str) and n_draws == "auto"):
         raise ValueError(f"n_draws must be 'auto' or an int of at least 1, got {shown(n_draws)}.")
-    generator = generator_from(seed_of(random_state))
+    generator = generator_from(draw_seed(random_state))
     with one_thread(), torch.no_grad():
         gap, posterior = known(model)
         number = None if isinstance(n_draws, str) else int(n_draws)
         estimate = gap.estimate(posterior, number, generator=generator)
-    kind = "difference of optima" if known is _of_weights else "KL at this posterior"
+    kind = "difference of optima" if known is _translation_gap else "KL at this posterior"
     return Bunch(**estimate._asdict(), kind=kind, side=gap.side)
 
 
-def _of_units(model: Any) -> tuple[UnitGap, MeanFieldGaussian]:
+def _unit_gap(model: Any) -> tuple[UnitGap, MeanFieldGaussian]:
     group = model.symmetry_
     widest = max((table.widest for table in unit_tables(group)), default=0)
     permanent: PermanentEstimate = Exact()
@@ -141,7 +141,7 @@ def _of_rows(model: Any) -> tuple[Gap[RowPosterior], MatrixPosterior]:
     return row_gap(model.symmetry_, **kind), posterior
 
 
-def _of_weights(model: Any) -> tuple[TranslationGap, LowRankGaussian]:
+def _translation_gap(model: Any) -> tuple[TranslationGap, LowRankGaussian]:
     optima = None
     if "log_evidence_" not in vars(model):  # only with a normal likelihood the posterior tells
         optima = Estimate(model.symmetry_gap_, model.symmetry_gap_std_error_)
@@ -150,7 +150,7 @@ def _of_weights(model: Any) -> tuple[TranslationGap, LowRankGaussian]:
 
 # By the posterior's kind; the group, ``symmetry_``, tells more within it.
 _KNOWN: dict[type, Callable[[Any], tuple[Gap[Any], Any]]] = {
-    MeanFieldGaussian: _of_units,
+    MeanFieldGaussian: _unit_gap,
     MatrixPosterior: _of_rows,
-    LowRankGaussian: _of_weights,
+    LowRankGaussian: _translation_gap,
 }

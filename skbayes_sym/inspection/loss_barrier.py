@@ -99,7 +99,7 @@ def loss_barrier(
     """
     check_count("n_points", n_points, 3)
     if not isinstance(model, BaseEstimator):
-        return _of_modules(model, a, b, n_points, example_input)
+        return _module_barrier(model, a, b, n_points, example_input)
     inner = fitted_model(model).model
     require(inner, ["_reference_posterior", "samples_"], "loss_barrier", "draws of a network")
     places = [_place(name, pair, inner.samples_) for name, pair in {"a": a, "b": b}.items()]
@@ -122,7 +122,7 @@ def loss_barrier(
         )  # fmt: skip
 
 
-def _of_modules(
+def _module_barrier(
     loss: Callable[[nn.Module], float], a: Any, b: Any, n_points: int, example_input: Any
 ) -> LossBarrier:
     if not (isinstance(a, nn.Module) and isinstance(b, nn.Module) and callable(loss)):

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_consistent_length
 
 from skbayes_sym.base.predictive import predictive
 from skbayes_sym.base.regressor import checked_levels
-from skbayes_sym.base.rows import Array, numbers_due
+from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.inspection._drawing import (
     BLUE,
@@ -26,8 +26,8 @@ from skbayes_sym.inspection._fitted import (
     feature_names,
     fitted_model,
     observations,
-    of_target,
-    regression_law,
+    regression_distribution,
+    select_target,
 )
 from skbayes_sym.numerics.arguments import check_arrays, check_count, is_frame
 
@@ -120,10 +120,20 @@ class PredictiveDisplay(Display):
 
     @classmethod
     def from_estimator(
-        cls, estimator: BaseEstimator, X: Any, y: Any = None, *, feature: int | str | None = None,
-        grid: Any = 200, coverages: Sequence[float] | None = None, target: int = 0,
-        average: bool = False, y_name: str | None = None, ax: Any = None, **kwargs: Any,
-    ) -> Self:  # fmt: skip
+        cls,
+        estimator: BaseEstimator,
+        X: Any,
+        y: Any = None,
+        *,
+        feature: int | str | None = None,
+        grid: Any = 200,
+        coverages: Sequence[float] | None = None,
+        target: int = 0,
+        average: bool = False,
+        y_name: str | None = None,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> Self:
         """Predict and plot.
 
         Parameters
@@ -184,23 +194,27 @@ class PredictiveDisplay(Display):
             return cls.from_predictions(
                 observed, quantiles, levels.tolist(), y_name=y_name, ax=ax, **kwargs
             )
-        position = _column_of(feature, names)
-        values = _values_of(X, position)
-        points = _grid_of(grid, values)
+        position = _find_column(feature, names)
+        values = _feature_values(X, position)
+        points = _make_grid(grid, values)
         chosen = np.unique(np.linspace(0, len(values) - 1, 100).round().astype(int))
-        rows = _slice_of(X, position, points, chosen if average else None)
+        rows = _replace_feature(X, position, points, chosen if average else None)
         settings: dict[str, Any] = {"x_name": names[position]}
         if not (y is None or average or len(names) > 1):
             settings |= {"x_observed": values, "y_observed": np.asarray(y)}
         if is_classifier(model):
-            law = predictive(estimator, rows)
-            proba = law.proba().reshape(len(points), -1, len(law.classes)).mean(axis=1)
-            settings |= {"kind": "probabilities", "values": proba, "classes": law.classes,
+            distribution = predictive(estimator, rows)
+            proba = (
+                distribution.proba()
+                .reshape(len(points), -1, len(distribution.classes))
+                .mean(axis=1)
+            )
+            settings |= {"kind": "probabilities", "values": proba, "classes": distribution.classes,
                          "y_name": "probability"}  # fmt: skip
         else:
             levels = _levels((0.5, 0.8, 0.95) if coverages is None else coverages)
             if average:
-                drawn = of_target(predictive(estimator, rows).functions(400), target, ndim=2)
+                drawn = select_target(predictive(estimator, rows).functions(400), target, ndim=2)
                 means = drawn.reshape(len(points), -1, drawn.shape[-1]).mean(axis=1)
                 quantiles = np.quantile(means, levels, axis=1).T
             else:
@@ -346,11 +360,11 @@ def _levels(coverages: Sequence[float]) -> Array:
 
 
 def _quantiles(estimator: BaseEstimator, X: Any, levels: Array, target: int) -> Array:
-    law = regression_law(estimator, X, "PredictiveDisplay")[1]
-    return of_target(law.quantile(levels), target, ndim=2)
+    distribution = regression_distribution(estimator, X, "PredictiveDisplay")[1]
+    return select_target(distribution.quantile(levels), target, ndim=2)
 
 
-def _column_of(feature: int | str, names: list[str]) -> int:
+def _find_column(feature: int | str, names: list[str]) -> int:
     """Column of a feature given by position or name."""
     if isinstance(feature, str):
         if feature not in names:
@@ -361,7 +375,7 @@ def _column_of(feature: int | str, names: list[str]) -> int:
     return int(feature)
 
 
-def _grid_of(grid: Any, values: Array) -> Array:
+def _make_grid(grid: Any, values: Array) -> Array:
     """Values of a feature: those given, or so many over the range seen and a little beyond it."""
     if np.ndim(grid):
         return check_arrays("PredictiveDisplay", {"grid": "n"}, grid=grid)["grid"]
@@ -375,17 +389,17 @@ def _grid_of(grid: Any, values: Array) -> Array:
     return np.linspace(low - margin, high + margin, check_count("grid", grid))
 
 
-def _values_of(X: Any, position: int) -> Array:
+def _feature_values(X: Any, position: int) -> Array:
     """Numbers of one feature, (n_samples,); NaN where one is missing."""
     column = _columns(X)[position]
-    with numbers_due(f"feature {position}"):
+    with numeric_conversion(f"feature {position}"):
         values: Array = np.asarray(column, dtype=float)
     if np.isnan(values).all():
         raise ValueError(f"feature {position} has no value in X: give rows that have some.")
     return values
 
 
-def _slice_of(X: Any, position: int, points: Array, chosen: Array | None = None) -> Any:
+def _replace_feature(X: Any, position: int, points: Array, chosen: Array | None = None) -> Any:
     """Rows with one feature at ``points``, typed as ``X``.
 
     The others stay at their medians, those that aren't numbers at their most frequent value; or
@@ -412,7 +426,7 @@ def _columns(X: Any) -> list[Any]:
     """Columns of a frame or of an array."""
     if is_frame(X):
         return [X[name] for name in X.columns]
-    with numbers_due("X"):
+    with numeric_conversion("X"):
         return list(check_array(X, dtype=float, ensure_all_finite="allow-nan").T)
 
 

@@ -15,7 +15,7 @@ from skbayes_sym.base.scikit_learn import check_array
 from skbayes_sym.inspection._drawing import COLOURS, Display, no_box, split_axes
 from skbayes_sym.inspection._fitted import fitted_model, require
 from skbayes_sym.inspection.symmetry_removal import remove_symmetries
-from skbayes_sym.numerics.arguments import check_arrays, check_count, check_names, seed_of
+from skbayes_sym.numerics.arguments import check_arrays, check_count, check_names, draw_seed
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.group import SymmetryGroup
 from skbayes_sym.symmetry.units import UnitGroup
@@ -131,7 +131,7 @@ class SymmetryDisplay(Display):
         names = _weight_names(model, units.shape[1], layer)
         check_count("n_draws", n_draws)
         columns = _weight_positions((0, "bias") if pair is None else pair, names)
-        seed = seed_of(random_state)
+        seed = draw_seed(random_state)
         draws = _orbit_draws(model, n_draws, seed)
         labels, label_names = _labels(model, draws.chains, len(units), color_by)
         pairs = units[:, columns]  # (d, 2) positions in the flat weights

@@ -24,7 +24,7 @@ from skbayes_sym.base.scikit_learn import (
 )
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.models.networks.mlp import ACTIVATIONS, MLP
-from skbayes_sym.numerics.arguments import seed_of
+from skbayes_sym.numerics.arguments import draw_seed
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.numerics.random import generator_from
 from skbayes_sym.symmetry.group import SymmetryGroup
@@ -174,7 +174,7 @@ def remove_symmetries(
         group, layout = network.symmetry(), network.layout
     values = _check_draws(draws, layout)
     flat = torch.from_numpy(values.reshape(-1, values.shape[-1]).astype(np.float64))
-    seed = seed_of(random_state)
+    seed = draw_seed(random_state)
     of_units = all(isinstance(factor, UnitGroup) for factor in group.factors)
     with one_thread(), torch.no_grad():
         moved = (relabel if of_units else align_to_mean)(

@@ -15,7 +15,7 @@ from skbayes_sym.base.requirements import (
     CURVED_LIKELIHOOD,
     NORMAL_PRIOR,
     RECORDED,
-    Needs,
+    Requirements,
 )
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, automatic_batch, rows_per_step
@@ -30,7 +30,7 @@ from skbayes_sym.laplace.invariant_evidence import (
     Pace,
     Problem,
     Seeds,
-    curvature_of,
+    check_curvature,
 )
 from skbayes_sym.laplace.map import MapObjective
 from skbayes_sym.laplace.online_training import (
@@ -102,7 +102,7 @@ def warn_unless_evidence_converged(curve: Array, tol: float | None, total_weight
 
 
 @dataclass(frozen=True)
-class AdamEffort:
+class AdamDefaults:
     """Numbers behind "auto" where Adam trains one network and the evidence its hyperparameters."""
 
     max_iter: int = 3000
@@ -128,13 +128,13 @@ class AdamEffort:
 class Laplace:
     """Laplace's approximation (MacKay 1992), learned invariances included (Immer et al. 2022)."""
 
-    needs: ClassVar[Needs] = Needs(CURVED_LIKELIHOOD, RECORDED, NORMAL_PRIOR)
+    needs: ClassVar[Requirements] = Requirements(CURVED_LIKELIHOOD, RECORDED, NORMAL_PRIOR)
 
     adam: EvidenceAdam
     learn_prior: bool  # whether the scales of the prior may move, if ``objective`` moves them
     max_iter: int
     tol: float | None  # nats per unit of sample weight; None never stops
-    effort: AdamEffort  # what "auto" is
+    effort: AdamDefaults  # what "auto" is
     objective: TransformObjective = OBJECTIVES["evidence"]  # by default the evidence
     invariances: Families | None = None  # by default no transformations, and none are reported
     half_width_rate: float | str = "auto"  # Adam's step size for half-widths
@@ -183,7 +183,7 @@ class Laplace:
         if self._starts_narrow(model.likelihood):
             precisions = torch.full_like(precisions, self.effort.heads_start_scale**-2)
         curvature, batch_size = (
-            curvature_of(self.adam.curvature, averaged),
+            check_curvature(self.adam.curvature, averaged),
             self._rows_per_step(data.n_rows),
         )
         return Problem(
@@ -265,7 +265,7 @@ class Laplace:
             n_recorded = recorded_steps(pace.block, epoch, layers)
 
             def is_watched(step: int) -> bool:
-                to_update = pace.end_of_block(step) - step
+                to_update = pace.block_end(step) - step
                 return step >= pace.burn_in * pace.block and to_update <= n_recorded
 
             density.watch_with(online, is_watched)

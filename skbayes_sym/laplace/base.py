@@ -30,7 +30,7 @@ from skbayes_sym.laplace.posterior import (
     LinearisedNetwork,
     ModeMixture,
 )
-from skbayes_sym.laplace.predict import LinearisedLabels, LinearisedPredictor
+from skbayes_sym.laplace.predict import LinearisedClassPredictor, LinearisedPredictor
 from skbayes_sym.models.augmentations.augmentation import Identity, ImageShape
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
@@ -200,7 +200,7 @@ class LaplaceClassification(BayesianClassifierMixin, LaplaceEstimator):
     variance_scale: str | float = "loo"
 
     def _predictor(self, like: Tensor) -> Predictor:
-        return LinearisedLabels(
+        return LinearisedClassPredictor(
             self._linearised(like), self._observation.to(like), self._draws_seed,
             200 if isinstance(self.predictive, str) else self.predictive,
             self._integral,

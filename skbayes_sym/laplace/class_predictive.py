@@ -40,8 +40,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skbayes_sym.laplace.evidence_problem import (
-    LabelsEvidence,
-    LabelTerms,
+    CategoricalEvidence,
+    ClassTerms,
     LinearisedOutputs,
     NormalPoints,
     SearchHyper,
@@ -61,7 +61,7 @@ from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.mlp_passes import outputs_and_jacobian
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.numerics.runtime import side_by_side
+from skbayes_sym.numerics.runtime import run_parallel
 
 
 class RefinedModes(NamedTuple):
@@ -79,7 +79,7 @@ class RefinedModes(NamedTuple):
 
 
 def refine(
-    problem: LabelsEvidence, modes: Modes, n_steps: int = 6, n_jobs: int | None = None
+    problem: CategoricalEvidence, modes: Modes, n_steps: int = 6, n_jobs: int | None = None
 ) -> RefinedModes:
     """Variational steps from every mode, in ``n_jobs`` processes.
 
@@ -87,11 +87,13 @@ def refine(
     """
     each = [mapped(lambda t, r=r: t[r : r + 1], modes) for r in range(len(modes.theta))]
     jobs = [partial(_refined, problem, mode, n_steps) for mode in each]
-    theta, factor, root = map(torch.stack, zip(*side_by_side(jobs, n_jobs), strict=True))
+    theta, factor, root = map(torch.stack, zip(*run_parallel(jobs, n_jobs), strict=True))
     return RefinedModes(theta, modes.hyper, factor, root)
 
 
-def _refined(problem: LabelsEvidence, mode: Modes, n_steps: int) -> tuple[Tensor, Tensor, Tensor]:
+def _refined(
+    problem: CategoricalEvidence, mode: Modes, n_steps: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Weights, factor and root of one law."""
     theta, hyper = mode.theta, SearchHyper(mode.hyper, mode.noise_precision)
     precision = mode.hyper.exp()[:, problem.prior.group]
@@ -117,22 +119,22 @@ def _refined(problem: LabelsEvidence, mode: Modes, n_steps: int) -> tuple[Tensor
 VARIANCE_SCALES = (0.1, 0.3, 1.0, 3.0)
 
 
-def scaled_terms(logits: LinearisedOutputs, variance_scale: float) -> LabelTerms:
+def scaled_terms(logits: LinearisedOutputs, variance_scale: float) -> ClassTerms:
     """Points of logits whose variance is multiplied by a factor; one if that is 0."""
     if not variance_scale:
-        return LabelTerms(logits.mean)
+        return ClassTerms(logits.mean)
     root = variance_scale**0.5 * symmetric_root(logits.covariance)
-    return LabelTerms(logits.mean, root, points_for_prediction(logits.mean.shape[1]))
+    return ClassTerms(logits.mean, root, points_for_prediction(logits.mean.shape[1]))
 
 
-class LeftOut(NamedTuple):
+class LeaveOneOut(NamedTuple):
     """Law of every training row's logits without the row itself."""
 
     mean: Tensor  # (N, K)
     root: Tensor  # (N, K, K), of the covariance: root root'
 
 
-def without_itself(logits: LinearisedOutputs, terms: Terms, weight: Tensor) -> LeftOut:
+def without_itself(logits: LinearisedOutputs, terms: Terms, weight: Tensor) -> LeaveOneOut:
     """Approximate the distribution of every row's logits without the row's own term.
 
     Parameters
@@ -146,7 +148,7 @@ def without_itself(logits: LinearisedOutputs, terms: Terms, weight: Tensor) -> L
 
     Returns
     -------
-    LeftOut
+    LeaveOneOut
         Mean and root of the covariance.
     """
     slope = terms.slope * weight.unsqueeze(1)
@@ -157,18 +159,20 @@ def without_itself(logits: LinearisedOutputs, terms: Terms, weight: Tensor) -> L
     wider = (1.0 - leverage.clamp(0.0, 1.0 - 1e-6)).rsqrt()
     root = root @ (vectors * wider.unsqueeze(-2)) @ vectors.mT
     shift = root @ (root.mT @ slope.unsqueeze(-1))
-    return LeftOut(logits.mean + shift.squeeze(-1), root)
+    return LeaveOneOut(logits.mean + shift.squeeze(-1), root)
 
 
-def leave_one_out(problem: LabelsEvidence, laws: Modes | RefinedModes) -> list[LeftOut]:
+def leave_one_out(
+    problem: CategoricalEvidence, distributions: Modes | RefinedModes
+) -> list[LeaveOneOut]:
     """Approximate leave-one-out logits of every row by each of the posteriors."""
-    left_out = []
-    for i, covariance in enumerate(laws.covariance):
-        logits = problem.logits(laws.theta[i], covariance)
-        root = None if laws.root is None else laws.root[i]
-        terms = LabelTerms(logits.mean, root).terms(problem.data.y)
-        left_out.append(without_itself(logits, terms, problem.data.weight))
-    return left_out
+    held_out = []
+    for i, covariance in enumerate(distributions.covariance):
+        logits = problem.logits(distributions.theta[i], covariance)
+        root = None if distributions.root is None else distributions.root[i]
+        terms = ClassTerms(logits.mean, root).terms(problem.data.y)
+        held_out.append(without_itself(logits, terms, problem.data.weight))
+    return held_out
 
 
 class VarianceScale(NamedTuple):
@@ -180,14 +184,14 @@ class VarianceScale(NamedTuple):
 
 
 def choose_variance_scale(
-    problem: LabelsEvidence, laws: Modes | RefinedModes, shares: Tensor | None = None
+    problem: CategoricalEvidence, distributions: Modes | RefinedModes, shares: Tensor | None = None
 ) -> VarianceScale:
     """The scale of `VARIANCE_SCALES` whose mixture of the laws says most of rows left out.
 
     A pass over the rows for ``J C J'``, O(N R P^2).
     """
     _, y, weight = problem.data
-    losses = left_out_losses(leave_one_out(problem, laws), y, VARIANCE_SCALES, shares)
+    losses = leave_one_out_losses(leave_one_out(problem, distributions), y, VARIANCE_SCALES, shares)
     log_losses = losses @ weight / weight.sum()
     best = int(log_losses.argmin())
     return VarianceScale(VARIANCE_SCALES[best], log_losses, losses[best])
@@ -208,34 +212,41 @@ def widest_within_error(losses: Tensor, weight: Tensor, scales: Sequence[float])
     return VarianceScale(scales[widest], log_losses, losses[widest])
 
 
-def left_out_losses(
-    left_out: Sequence[LeftOut], y: Tensor, scales: Sequence[float], shares: Tensor | None = None
+def leave_one_out_losses(
+    held_out: Sequence[LeaveOneOut],
+    y: Tensor,
+    scales: Sequence[float],
+    shares: Tensor | None = None,
 ) -> Tensor:
     """``-log p`` of every row left out under the laws' mixture, at every scale, (S, N) nats.
 
     ``shares`` (R,) of the laws, of sum one; equal by default.
     """
-    n_outputs = left_out[0].mean.shape[1]
+    n_outputs = held_out[0].mean.shape[1]
     if shares is None:
-        shares = torch.full((len(left_out),), 1.0 / len(left_out), dtype=torch.float64)
+        shares = torch.full((len(held_out),), 1.0 / len(held_out), dtype=torch.float64)
     rule, losses = points_for_prediction(n_outputs), []
     outliers = 1e-3  # share of rows left out that say nothing
     for scale in scales:
-        log_p = torch.stack([_log_likelihood(law, y, scale, rule) for law in left_out])
+        log_p = torch.stack(
+            [_log_likelihood(distribution, y, scale, rule) for distribution in held_out]
+        )
         log_p = (log_p + shares.log().to(log_p).unsqueeze(1)).logsumexp(0) + log1p(-outliers)
         least = torch.full_like(log_p, log(outliers / max(2, n_outputs)))
         losses.append(-log_p.logaddexp(least))
     return torch.stack(losses)
 
 
-def _log_likelihood(law: LeftOut, y: Tensor, variance_scale: float, rule: NormalPoints) -> Tensor:
+def _log_likelihood(
+    distribution: LeaveOneOut, y: Tensor, variance_scale: float, rule: NormalPoints
+) -> Tensor:
     """Log probability of the labels, (N,)."""
-    n_outputs = law.mean.shape[1]
-    root = variance_scale**0.5 * law.root if variance_scale else None
+    n_outputs = distribution.mean.shape[1]
+    root = variance_scale**0.5 * distribution.root if variance_scale else None
     parts, size = [], rows_within(1 << 22, (n_outputs + 1) * len(rule.weights))  # 32 MB at once
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
-        terms = LabelTerms(law.mean[rows], None if root is None else root[rows], rule)
+        terms = ClassTerms(distribution.mean[rows], None if root is None else root[rows], rule)
         parts.append(terms.log_likelihood(y[rows]))
     return torch.cat(parts)
 
@@ -303,7 +314,7 @@ def refit(
     offset, design = before - rows @ (theta / scale), flat.view(n, n_outputs, -1)
     by_row, mean = weight.unsqueeze(1), directions.mT @ (theta / scale)
     logits = LinearisedOutputs(offset + design @ mean, torch.zeros(()).to(mean))
-    terms = LabelTerms(logits.mean).terms(y)
+    terms = ClassTerms(logits.mean).terms(y)
     curvature = terms.curvature * by_row.unsqueeze(2)
     for _ in range(most_steps):
         system = flat.mT @ (curvature @ design).flatten(0, 1)
@@ -315,7 +326,7 @@ def refit(
         half = torch.linalg.solve_triangular(factor, flat.mT, upper=False)
         half = half.view(-1, n, n_outputs).transpose(0, 1)  # (N, r, K)
         last, logits = logits, LinearisedOutputs(offset + design @ mean, half.mT @ half)
-        terms = LabelTerms(logits.mean, symmetric_root(logits.covariance)).terms(y)
+        terms = ClassTerms(logits.mean, symmetric_root(logits.covariance)).terms(y)
         curvature = torch.lerp(curvature, terms.curvature * by_row.unsqueeze(2), 0.5)
         moved = (logits.mean - last.mean).abs().max()
         widened = (logits.covariance - last.covariance).abs().max()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from skbayes_sym.laplace.gauss_newton import are_few
+from skbayes_sym.laplace.gauss_newton import is_row_space_smaller
 from skbayes_sym.laplace.initialization import MODES_A_FOLD
 from skbayes_sym.models.networks.mlp import MLP, TANH
 
@@ -16,19 +16,19 @@ def work(n_restarts: int, max_iter: int, n_rows: int, n_params: int, n_outputs: 
     """
     m = n_rows * n_outputs
     of_weights = float(n_restarts * max_iter * (n_rows * n_params**2 + n_params**3))
-    if not are_few(m, n_params):
+    if not is_row_space_smaller(m, n_params):
         return of_weights
     step = 4.0 * m**2 * n_params + 2.0 * m**3
     return min(of_weights, n_restarts * (max_iter * step + 10.0 * n_params**3))
 
 
-def network_of(network: MLP, width: int) -> MLP:
+def make_network(network: MLP, width: int) -> MLP:
     """A network of another number of hidden units."""
     return MLP(network.n_inputs, (width,), network.n_outputs, network.activation)
 
 
 @dataclass(frozen=True)
-class ModesEffort:
+class GaussNewtonDefaults:
     """Numbers behind "auto"; work is in multiplications, 5e10 a second of one core."""
 
     # Work of Gauss-Newton steps, some twenty seconds; where there is a choice; to choose a width.
@@ -124,31 +124,31 @@ class ModesEffort:
                 return width
         return self.usual_width
 
-    def most_work_of(self, network: MLP) -> float:
+    def max_network_work(self, network: MLP) -> float:
         """Work of a network whose width "auto" may take: less where fewer units can be tried."""
         is_fewer = network.hidden_layer_sizes[0] in self.fewer[:-1]
         return self.other_work if is_fewer else self.most_work
 
-    def units_of_numbers(self, n_rows: int, n_inputs: int, n_outputs: int) -> int:
+    def regression_units(self, n_rows: int, n_inputs: int, n_outputs: int) -> int:
         """`units` of regression: a few modes, in time."""
 
         def in_time(network: MLP) -> bool:
-            each = self.work_of_mode(n_rows, network)
-            return self.fewest_modes * each <= self.most_work_of(network)
+            each = self.mode_cost(n_rows, network)
+            return self.fewest_modes * each <= self.max_network_work(network)
 
         return self.units(n_rows, n_inputs, n_outputs, in_time)
 
-    def units_of_labels(self, n_rows: int, n_inputs: int, n_outputs: int, n_modes: int) -> int:
+    def classification_units(self, n_rows: int, n_inputs: int, n_outputs: int, n_modes: int) -> int:
         """`units` of classification: two modes at most, in time."""
         n = min(n_modes, 2)
         return self.units(
             n_rows, n_inputs, n_outputs,
-            lambda network: self.affordable_labels(n, n_rows, network)[0] == n,
+            lambda network: self.affordable_classification(n, n_rows, network)[0] == n,
         )  # fmt: skip
 
     def affordable_modes(self, most: int, n_rows: int, network: MLP) -> int:
         """Modes that some seconds of one core are enough for; a few may take longer."""
-        each, few = self.work_of_mode(n_rows, network), min(self.fewest_modes, most)
+        each, few = self.mode_cost(n_rows, network), min(self.fewest_modes, most)
         if few * each > self.most_work:
             return 0
         return min(most, max(few, int(self.usual_work / each)))
@@ -160,7 +160,7 @@ class ModesEffort:
         most = self.most_modes if most is None else most
         return self.affordable_modes(most, n_rows, network) or min(self.fewest_modes, most)
 
-    def steps_of_mode(self, n_rows: int, network: MLP, *, is_clear: bool = False) -> int:
+    def regression_steps(self, n_rows: int, network: MLP, *, is_clear: bool = False) -> int:
         """Gauss-Newton steps of a mode of regression; of few rows all where it is clear."""
         if n_rows <= self.few_rows and not is_clear:
             return self.fewest_steps
@@ -168,7 +168,7 @@ class ModesEffort:
         few = work(self.fewest_modes, 1, n_numbers, network.layout.n_params)
         return min(self.steps, max(self.fewest_steps, int(self.usual_work / few)))
 
-    def last_steps_of_mode(self, n_rows: int, network: MLP) -> int:
+    def final_steps(self, n_rows: int, network: MLP) -> int:
         """Steps with all rows, after a search of `searched_rows`; 0 where these are all."""
         if n_rows <= self.searched_rows:
             return 0
@@ -176,19 +176,19 @@ class ModesEffort:
         few = work(self.fewest_modes, 1, n_numbers, n_params)
         return min(self.last_steps, max(1, int(self.last_work / few)))
 
-    def work_of_mode(self, n_rows: int, network: MLP) -> float:
-        n_params, steps = network.layout.n_params, self.steps_of_mode(n_rows, network)
+    def mode_cost(self, n_rows: int, network: MLP) -> float:
+        n_params, steps = network.layout.n_params, self.regression_steps(n_rows, network)
         first = work(1, steps, min(n_rows, self.searched_rows) * network.n_outputs, n_params)
-        last = self.last_steps_of_mode(n_rows, network)
+        last = self.final_steps(n_rows, network)
         return first + (work(1, last, n_rows * network.n_outputs, n_params) if last else 0.0)
 
-    def richer(self, n_rows: int, network: MLP) -> MLP | None:
+    def wider_network(self, n_rows: int, network: MLP) -> MLP | None:
         """The network that many rows deserve under a scale a column, if there is time for it."""
-        wide, n_numbers = network_of(network, self.wide), n_rows * network.n_outputs
+        wide, n_numbers = make_network(network, self.wide), n_rows * network.n_outputs
         if n_rows <= self.many_rows or network.hidden_layer_sizes != (self.usual_width,):
             return None
         has_rows = n_numbers >= self.rows_a_weight * wide.layout.n_params
-        searched = self.work_of_mode(min(n_rows, self.searched_rows), wide)
+        searched = self.mode_cost(min(n_rows, self.searched_rows), wide)
         in_time = self.fewest_modes * searched <= self.other_work
         if has_rows and in_time and self.affordable_modes(self.fewest_modes, n_rows, wide):
             return wide
@@ -196,7 +196,7 @@ class ModesEffort:
         in_time = self.affordable_modes(self.fewest_modes, n_rows, network) > 0
         return network if has_rows and in_time else None
 
-    def has_plenty(self, n_rows: int, network: MLP) -> bool:
+    def has_many_rows(self, n_rows: int, network: MLP) -> bool:
         """Whether rows are so many that noise can't be followed."""
         enough = self.plenty_a_weight * network.layout.n_params
         return n_rows > self.searched_rows and n_rows * network.n_outputs >= enough
@@ -207,27 +207,27 @@ class ModesEffort:
         needed = work(n_restarts, self.rough_steps, n_numbers, n_params)
         return needed <= (self.doubtful_work if doubtful else self.validation_work)
 
-    def asks_width(self, n_rows: int, network: MLP) -> bool:
+    def selects_width(self, n_rows: int, network: MLP) -> bool:
         """Whether rows are held out to choose the width of "auto"."""
         n_numbers = n_rows * network.n_outputs
         if network.hidden_layer_sizes != (self.usual_width,) or n_rows < self.fewest_rows:
             return False
         if n_numbers > self.most_rows_asked * network.layout.n_params:
             return False
-        return self.validates(network_of(network, self.widths[-2]), n_numbers)
+        return self.validates(make_network(network, self.widths[-2]), n_numbers)
 
-    def steps_of_labels(self, n_params: int) -> int:
+    def classification_steps(self, n_params: int) -> int:
         """Gauss-Newton steps of a mode of classification."""
         return self.labels_steps if n_params <= self.many_weights else self.labels_steps_of_many
 
-    def affordable_labels(self, most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
+    def affordable_classification(self, most: int, n_rows: int, network: MLP) -> tuple[int, bool]:
         """Modes that some seconds of one core are enough for, and whether for tries too.
 
         Of more rows than weights tries come first: a mode found in the better of two ways predicts
         noisy labels better than four found in one (3,000 rows x 20 columns: by .001 to .027 nats).
         """
         n_params = network.layout.n_params
-        each = work(1, self.steps_of_labels(n_params), n_rows, n_params, network.n_outputs)
+        each = work(1, self.classification_steps(n_params), n_rows, n_params, network.n_outputs)
         n_modes, n_tried = (
             min(most, int(self.labels_work / (share * each))) for share in (1.0, self.tries)
         )
@@ -235,8 +235,8 @@ class ModesEffort:
             return n_tried, True
         return n_modes, n_tried == n_modes
 
-    def restarts_of_labels(self, n_rows: int, network: MLP) -> int:
+    def classification_restarts(self, n_rows: int, network: MLP) -> int:
         """``n_restarts="auto"``: of more rows than weights what tries have time for, or one."""
-        n_modes, tries = self.affordable_labels(self.most_labels_modes, n_rows, network)
+        n_modes, tries = self.affordable_classification(self.most_labels_modes, n_rows, network)
         has_time = tries or n_rows < network.layout.n_params
         return max(1, n_modes) if has_time else 1

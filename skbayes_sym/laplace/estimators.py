@@ -30,7 +30,7 @@ from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.training import Training
-from skbayes_sym.laplace.adam_laplace import AdamEffort, Laplace
+from skbayes_sym.laplace.adam_laplace import AdamDefaults, Laplace
 from skbayes_sym.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
@@ -41,15 +41,15 @@ from skbayes_sym.laplace.base import (
     layer_prior,
     recording,
 )
-from skbayes_sym.laplace.defaults import ModesEffort, work
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults, work
 from skbayes_sym.laplace.gauss_newton_laplace import (
     FLAT,
     STEEP,
     EvidenceLaplace,
-    EvidenceLaplaceLabels,
+    EvidenceLaplaceClassification,
 )
 from skbayes_sym.laplace.posterior import LinearisedModes
-from skbayes_sym.laplace.predict import LabelsPredictor, ModesPredictor
+from skbayes_sym.laplace.predict import ClassModesPredictor, ModesPredictor
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.models.model import Model
@@ -87,8 +87,8 @@ class ChoosesOptimizer(LaplaceEstimator):
     random_state: Any = None
     verbose: Any = 0
 
-    _effort: ClassVar[ModesEffort] = ModesEffort()
-    _adam_effort: ClassVar[AdamEffort] = AdamEffort()
+    _effort: ClassVar[GaussNewtonDefaults] = GaussNewtonDefaults()
+    _adam_effort: ClassVar[AdamDefaults] = AdamDefaults()
     _most_modes: ClassVar[int] = _effort.most_modes  # of "auto"
 
     def _modes(self, like: Tensor) -> LinearisedModes:
@@ -117,7 +117,7 @@ class ChoosesOptimizer(LaplaceEstimator):
         return optimizer.n_restarts if isinstance(optimizer, GaussNewton) else "auto"
 
     @property
-    def _restarts_at_most(self) -> int:
+    def _max_restarts(self) -> int:
         n_restarts = self._n_restarts
         return self._most_modes if isinstance(n_restarts, str) else n_restarts
 
@@ -180,7 +180,7 @@ class ChoosesOptimizer(LaplaceEstimator):
         """Number of restarts times weights in Gauss-Newton steps, for the curvature."""
         if self.optimizer_ == "adam":
             return 1.0
-        return float(self._restarts_at_most * n_weights)
+        return float(self._max_restarts * n_weights)
 
     def _method(self) -> Method:
         return self._gauss_newton() if self.optimizer_ == "gauss-newton" else self._adam()
@@ -320,7 +320,7 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
     }
 
     def _units(self, data: Training, n_outputs: int) -> int:
-        return self._effort.units_of_numbers(data.n_rows, data.n_features, n_outputs)
+        return self._effort.regression_units(data.n_rows, data.n_features, n_outputs)
 
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
         effort, n_params = self._effort, network.layout.n_params
@@ -456,7 +456,7 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
         def in_time(network: MLP) -> bool:
             if network.hidden_layer_sizes == (effort.usual_width,):
                 return not self._takes_long(data.n_rows, network)
-            most = effort.most_work_of(network)
+            most = effort.max_network_work(network)
             return effort.tries * self._work(data.n_rows, network) <= most
 
         return effort.units(data.n_rows, data.n_features, n_outputs, in_time)
@@ -473,14 +473,14 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
     def _work(self, n_rows: int, network: MLP) -> float:
         """Multiplications of all restarts."""
         n_params = network.layout.n_params
-        n_steps = self._steps_up_to(self._effort.steps_of_labels(n_params))
-        return work(self._restarts_at_most, n_steps, n_rows, n_params, network.n_outputs)
+        n_steps = self._steps_up_to(self._effort.classification_steps(n_params))
+        return work(self._max_restarts, n_steps, n_rows, n_params, network.n_outputs)
 
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
         return self._work(n_rows, network) > self._effort.most_work
 
-    def _gauss_newton(self) -> EvidenceLaplaceLabels:
-        return EvidenceLaplaceLabels(
+    def _gauss_newton(self) -> EvidenceLaplaceClassification:
+        return EvidenceLaplaceClassification(
             self._n_restarts, self.max_iter, self.tol, self.variance_scale, says_unconverged=True,
             alternative=FLAT if isinstance(self.prior, str) else None, effort=self._effort,
         )  # fmt: skip
@@ -490,5 +490,5 @@ class LaplaceClassifier(ChoosesOptimizer, LaplaceClassification):
             return super()._predictor(like)
         return self._cached(
             f"{self._integral} labels on {like.device}",
-            lambda: LabelsPredictor(self._modes(like), self.variance_scale_, self._integral),
+            lambda: ClassModesPredictor(self._modes(like), self.variance_scale_, self._integral),
         )

@@ -39,7 +39,7 @@ from skbayes_sym.laplace.gauss_newton import (
     RowSpaceSystem,
     System,
     WeightCurvature,
-    are_few,
+    is_row_space_smaller,
     require_factor,
 )
 from skbayes_sym.models.model import Data
@@ -200,7 +200,7 @@ SearchRows = ResidualSums | Expansion  # a pass over the rows at R weight vector
 
 
 @dataclass(frozen=True, eq=False)
-class NumbersEvidence(EvidenceProblem):
+class GaussianEvidence(EvidenceProblem):
     r"""Targets (N, T) in normal noise.
 
     The noise's precisions follow, with what the rows of target t determine (MacKay 1992),
@@ -259,7 +259,7 @@ class NumbersEvidence(EvidenceProblem):
         n_targets = y.shape[1]
         squares = theta.new_zeros(n_restarts, n_targets)
         slope = theta.new_zeros(n_restarts, n_targets, p)
-        few, packed = are_few(y.numel(), p), theta.new_zeros(1, 1, 1)
+        few, packed = is_row_space_smaller(y.numel(), p), theta.new_zeros(1, 1, 1)
         is_small = n_restarts * y.numel() * p <= 1 << 19  # J stays in cache
         size = len(x) if few or is_small else rows_per_block(self.network, n_restarts)
         for rows in torch.arange(len(x), device=x.device).split(size):
@@ -268,9 +268,9 @@ class NumbersEvidence(EvidenceProblem):
             residual = y[rows] - outputs
             weighted = residual * weight.unsqueeze(2)
             squares += (weighted * residual).sum(1)
-            each = [jacobian.of_output(t) for t in range(n_targets)]
-            for t, of_target in enumerate(each):
-                slope[:, t] += of_target.transposed(weighted[..., t : t + 1])
+            each = [jacobian.select_output(t) for t in range(n_targets)]
+            for t, select_target in enumerate(each):
+                slope[:, t] += select_target.transposed(weighted[..., t : t + 1])
             if few or is_small:
                 product = weight.sqrt()[:, None, :, None] * jacobian.dense().transpose(1, 2)
             else:
@@ -343,7 +343,7 @@ class Terms(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LabelTerms:
+class ClassTerms:
     """Averages over logits ``outputs + root z`` at the points z."""
 
     outputs: Tensor  # (N, K)
@@ -415,7 +415,7 @@ def linearised_logits(
 
 
 @dataclass(frozen=True, eq=False)
-class LabelsEvidence(EvidenceProblem):
+class CategoricalEvidence(EvidenceProblem):
     """Class indices (N,) int64, of a network with one output for two classes or one a class.
 
     Under a ``root`` of the logits' covariances the negative log likelihood and its derivatives are
@@ -444,25 +444,28 @@ class LabelsEvidence(EvidenceProblem):
         value = theta.new_zeros(len(theta))
         for r, one in enumerate(theta):
             for (x, y, weight), root in self._blocks(r):
-                terms = LabelTerms(self.network.forward(one, x), root)
+                terms = ClassTerms(self.network.forward(one, x), root)
                 value[r] += weight @ terms.value(y)
         return value
 
     def function_distances(self, theta: Tensor, hyper: SearchHyper) -> Tensor:
-        logs = [LabelTerms(self.network.forward(one, self.data.x)) for one in theta]
+        logs = [ClassTerms(self.network.forward(one, self.data.x)) for one in theta]
         log_p = torch.stack([terms.log_probabilities()[..., 0] for terms in logs])
         roots = 2.0 * ((log_p + self.data.weight.log().unsqueeze(1)) / 2.0).exp().flatten(1)
         return torch.cdist(roots, roots, compute_mode="donot_use_mm_for_euclid_dist").square()
 
     def expansion(self, theta: Tensor) -> Expansion:
         """The negative log likelihood to second order; O(R N P^2), or O(R N K P) of few rows."""
-        few, parts = are_few(len(self.data.x) * self.network.n_outputs, theta.shape[1]), []
+        few, parts = (
+            is_row_space_smaller(len(self.data.x) * self.network.n_outputs, theta.shape[1]),
+            [],
+        )
         for r, one in enumerate(theta):
             value, gradient = one.new_zeros(()), one.new_zeros(len(one))
             packed, roots = one.new_zeros(1, 1), []
             for (x, y, weight), root in self._blocks(r):
                 outputs, jacobian = outputs_and_factors(self.network, one.unsqueeze(0), x)
-                terms = LabelTerms(outputs[0], root).terms(y)
+                terms = ClassTerms(outputs[0], root).terms(y)
                 value += weight @ terms.value
                 gradient += jacobian.transposed((terms.slope * weight[:, None]).unsqueeze(0))[0]
                 weighted = terms.curvature * weight[:, None, None]

@@ -33,7 +33,7 @@ from skbayes_sym.numerics.linalg import NotPositiveDefiniteError, log_det
 INITIAL_DAMPING = 1e-2
 
 
-def are_few(n_derivatives: int, n_params: int) -> bool:
+def is_row_space_smaller(n_derivatives: int, n_params: int) -> bool:
     """Whether so many derivatives of so many weights are the smaller space.
 
     Their inner products are taken anew for every diagonal, the matrix of the weights is not.

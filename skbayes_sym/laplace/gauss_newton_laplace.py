@@ -19,40 +19,40 @@ from skbayes_sym.base.requirements import (
     NORMAL_NOISE,
     NORMAL_OR_LEARNED,
     SOFTMAX,
-    Needs,
+    Requirements,
 )
-from skbayes_sym.base.stacking_weights import left_out
+from skbayes_sym.base.stacking_weights import leave_one_out
 from skbayes_sym.base.training import Training
-from skbayes_sym.base.warnings import warn_of_moving_mode
+from skbayes_sym.base.warnings import warn_moving_mode
 from skbayes_sym.laplace.class_predictive import (
     RefinedModes,
     choose_variance_scale,
     refine,
 )
-from skbayes_sym.laplace.defaults import ModesEffort, network_of
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults, make_network
 from skbayes_sym.laplace.evidence_problem import (
+    CategoricalEvidence,
     EvidenceProblem,
-    LabelsEvidence,
-    NumbersEvidence,
+    GaussianEvidence,
 )
 from skbayes_sym.laplace.initialization import (
     MODES_A_FOLD,
     HeldOutFold,
     alternating,
-    begins_both_ways,
     cross_validated,
     folds,
     is_better,
-    noise_share,
-    search_labels,
-    search_numbers,
+    needs_high_noise_start,
+    noise_variance_fraction,
+    search_classification,
     search_one,
-    unexplained_share,
+    search_regression,
+    unexplained_variance_fraction,
 )
 from skbayes_sym.laplace.map import chosen_rows
 from skbayes_sym.laplace.mode_finding import (
     EvidenceSearch,
-    FoundModes,
+    InitialModes,
     Modes,
     OnSearch,
     Search,
@@ -91,7 +91,8 @@ class ModesFit:
     width_scores: Mapping[int, float] | None = None  # nats per row held out, by number of units
     refined: RefinedModes | None = None
     variance_scale: float | None = None  # factor on the logits' variance in predictions
-    left_out: Tensor | None = None  # (N,), log probabilities of rows left out, if they chose it
+    # (N,), log probabilities of rows left out, if they chose it
+    leave_one_out: Tensor | None = None
 
     @property
     def modes(self) -> Modes:
@@ -108,11 +109,13 @@ class ModesFit:
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         modes, prior = self.modes, self.prior
-        laws = modes if self.refined is None else self.refined
+        distributions = modes if self.refined is None else self.refined
         evidence, shares = modes.log_evidence.numpy() + data.log_jacobian, modes.shares.numpy()
         total, side = self.with_copies(evidence)
         best = int(evidence.argmax())
-        theta, factor = (t.cpu().contiguous().numpy() for t in (laws.theta, laws.factor))
+        theta, factor = (
+            t.cpu().contiguous().numpy() for t in (distributions.theta, distributions.factor)
+        )
         attributes: dict[str, Any] = {
             "network_": self.network,
             "posterior_": ModeMixture(theta, factor, shares),
@@ -167,15 +170,17 @@ class ModesFit:
         if data.total_weight - most_taken > MAX_FREEDOMS and not data.is_constant.any():
             return None
         x, y, weight = data.double_data
-        law = self._at_modes(x)
-        squares = torch.einsum("n,rnt->rt", weight, (y - law.loc).square())
-        taken = torch.einsum("n,rnt->rt", weight, law.variance / law.noise_variance)
+        distribution = self._at_modes(x)
+        squares = torch.einsum("n,rnt->rt", weight, (y - distribution.loc).square())
+        taken = torch.einsum(
+            "n,rnt->rt", weight, distribution.variance / distribution.noise_variance
+        )
         return data.noise_levels(squares, data.total_weight - taken)
 
     def without_each(self, data: Data) -> NormalMixture:
         """Predict the targets of every row from all others, one component per mode."""
         x, y, weight = data
-        return left_out(self._at_modes(x), y, weight)
+        return leave_one_out(self._at_modes(x), y, weight)
 
     def _at_modes(self, x: Tensor) -> NormalMixture:
         """Predict rows by the linearised networks, one component per mode."""
@@ -202,10 +207,10 @@ class ModesFit:
         if warns:
             best = int(values.argmax())
             curve, stopped = self.search.curves[best].tolist(), self.search.stopped[best]
-            warn_of_moving_mode(curve, stopped, tol, data.total_weight)
+            warn_moving_mode(curve, stopped, tol, data.total_weight)
 
 
-def some_rows(problem: Problem, most: int) -> Problem:
+def subsample_rows(problem: Problem, most: int) -> Problem:
     """The problem of at most ``most`` rows, spread evenly."""
     rows = chosen_rows(len(problem.data.x), most)
     return replace(problem, data=Data(*(t[rows.to(t.device)] for t in problem.data)))
@@ -234,8 +239,12 @@ class Widths(NamedTuple):
 
 def choose_width(
     validate: Callable[[int, UnboundPrior], tuple[ModesFit, HeldOutFold | None]],
-    priors: Sequence[UnboundPrior], network: MLP, y: Tensor, weight: Tensor, effort: ModesEffort,
-) -> Widths:  # fmt: skip
+    priors: Sequence[UnboundPrior],
+    network: MLP,
+    y: Tensor,
+    weight: Tensor,
+    effort: GaussNewtonDefaults,
+) -> Widths:
     """Few units, some, or the usual number; some decide between the ``priors``.
 
     ``validate``: modes of so many units under a prior, each without a fold, and what they say of it
@@ -249,7 +258,7 @@ def choose_width(
     chosen, of_chosen, best, begun, is_enough, share = few, prior, None, None, False, 1.0
     for width in effort.widths:
         doubtful = width == usual and chosen == few
-        this = network_of(network, width)
+        this = make_network(network, width)
         if is_enough or not effort.validates(this, y.numel(), doubtful=doubtful):
             break
         rivals = {}
@@ -264,7 +273,7 @@ def choose_width(
         fit, rows = rivals[prior]
         scores[width] = float(weight @ rows.log_density / weight.sum())
         if best is None or is_better(rows.log_density, best.log_density, weight):
-            share = unexplained_share(rows.mean, y, weight)
+            share = unexplained_variance_fraction(rows.mean, y, weight)
             is_enough = best is not None and share <= effort.most_unexplained
             chosen, of_chosen, best, begun = width, prior, rows, fit
     if is_enough:
@@ -280,7 +289,7 @@ class EvidenceLaplace:
     tables fewer units, as rows held out say, which choose the kind of scales too.
     """
 
-    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[Requirements] = Requirements(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_restarts: int | str  # "auto": what some seconds of one core are enough for, at most ``most``
     max_iter: int | str  # Gauss-Newton steps, at most; "auto" is fewer of large systems
@@ -291,25 +300,25 @@ class EvidenceLaplace:
     # held out say.
     wide_prior: UnboundPrior | None = None
     most: int | None = None
-    start: FoundModes | None = None  # to go on from, where columns and targets are as many
-    effort: ModesEffort = field(default=ModesEffort(), kw_only=True)
+    start: InitialModes | None = None  # to go on from, where columns and targets are as many
+    effort: GaussNewtonDefaults = field(default=GaussNewtonDefaults(), kw_only=True)
 
     def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
         effort, network = self.effort, fully_connected(model.network)
         searches = _Searches(self, data, run, spawn_seeds(data.seed, 3), [])
         searches.n_restarts(network)  # for which there is memory
         learns_noise = model.likelihood.n_params > 0
-        problem = NumbersEvidence(
+        problem = GaussianEvidence(
             network, data.double_data, scales_by_group(model.prior),
             noise_precision=None if learns_noise else model.likelihood.noise_scale.double() ** -2,
         )  # fmt: skip
         start = self.start
-        if start and network_of(network, *start.network.hidden_layer_sizes) != start.network:
+        if start and make_network(network, *start.network.hidden_layer_sizes) != start.network:
             start = None
         may_change = self.widens and learns_noise and start is None
-        wide = effort.richer(data.n_rows, network) if may_change else None
-        asks = may_change and effort.asks_width(data.n_rows, network)
-        n_parts = 1 + begins_both_ways(problem) + (wide is not None)
+        wide = effort.wider_network(data.n_rows, network) if may_change else None
+        asks = may_change and effort.selects_width(data.n_rows, network)
+        n_parts = 1 + needs_high_noise_start(problem) + (wide is not None)
         most = self.max_iter
         if isinstance(most, str):
             most = (1 + effort.more) * effort.steps
@@ -336,12 +345,12 @@ class EvidenceLaplace:
                 if len(priors) > 1:
                     problem = chosen
             if fit is None and wide is not None:
-                is_due = effort.has_plenty(data.n_rows, wide)
+                is_due = effort.has_many_rows(data.n_rows, wide)
                 if not is_due:
                     pilot = searches.pilot(problem)
                     if pilot.search.has_ended:
                         fit = pilot
-                    share = noise_share(pilot.modes, data.double_data.y.cpu())
+                    share = noise_variance_fraction(pilot.modes, data.double_data.y.cpu())
                     is_due = share <= effort.most_noise
                 if fit is None and is_due:
                     prior = self.wide_prior or ARD()
@@ -359,8 +368,8 @@ class EvidenceLaplace:
         return fit
 
 
-def _resized(problem: NumbersEvidence, width: int, prior: UnboundPrior) -> NumbersEvidence:
-    network = network_of(problem.network, width)
+def _resized(problem: GaussianEvidence, width: int, prior: UnboundPrior) -> GaussianEvidence:
+    network = make_network(problem.network, width)
     return replace(problem, network=network, prior=scales_by_group(prior.bind(network.layout)))
 
 
@@ -373,14 +382,14 @@ class _Searches(NamedTuple):
     seeds: list[int]  # of starts, of predictions and of folds
     so_far: list[Callable[[], ModesFit]]
 
-    def pilot(self, problem: NumbersEvidence) -> ModesFit:
+    def pilot(self, problem: GaussianEvidence) -> ModesFit:
         """Two modes of some of the rows, one begun in each way, by which the noise is judged."""
-        some, theta = some_rows(problem, self.method.effort.pilot_rows), self._draw(problem, 2)
+        some, theta = subsample_rows(problem, self.method.effort.pilot_rows), self._draw(problem, 2)
         how, on_step = replace(self._how(problem), max_more=0), self._on_step(problem)
         return self._fit(problem, how.search(some, theta, alternating(2, theta), on_step))
 
     def search(
-        self, problem: NumbersEvidence, begun: ModesFit | None = None, *, is_clear: bool = False
+        self, problem: GaussianEvidence, begun: ModesFit | None = None, *, is_clear: bool = False
     ) -> ModesFit:
         """All modes; ``begun``: those that leave out a fold each, to go on from."""
         n, draw, effort = (
@@ -388,36 +397,38 @@ class _Searches(NamedTuple):
         )  # fmt: skip
         how, on_step = self._how(problem, is_clear=is_clear), self._on_step(problem)
         modes = None if begun is None else begun.search.modes
-        last = effort.last_steps_of_mode(self.data.n_rows, problem.network)
+        last = effort.final_steps(self.data.n_rows, problem.network)
         if last and isinstance(self.method.max_iter, str):
-            some = some_rows(problem, effort.searched_rows)
-            rough = search_numbers(how, some, draw, n, on_step)
+            some = subsample_rows(problem, effort.searched_rows)
+            rough = search_regression(how, some, draw, n, on_step)
             if rough.has_ended:
                 return self._fit(some, distinct(some, rough))
             steps = problem.schedule.best_start + last
             search = replace(how, max_iter=steps, max_more=0).resumed(problem, rough.modes, on_step)
         else:
-            search = search_numbers(how, problem, draw, n, on_step, modes)
+            search = search_regression(how, problem, draw, n, on_step, modes)
         fit = self._fit(problem, distinct(problem, search))
         modes = fit.search.modes
         if search.has_ended or len(modes.theta) == 1:
             return fit
         rows = chosen_rows(self.data.n_rows).to(self.data.device)
         subsample = Data(*(t[rows] for t in self.data.double_data))
-        density = fit.without_each(subsample).log_prob_of_draws(subsample.y) @ subsample.weight
+        density = fit.without_each(subsample).draw_log_prob(subsample.y) @ subsample.weight
         density = density / subsample.weight.sum()
         evidence = modes.score / self.data.total_weight
         near = torch.stack([s > s.max() - effort.most_behind for s in (density, evidence)]).any(0)
         return replace(fit, search=fit.search.of(near.nonzero().flatten()))
 
-    def again(self, problem: NumbersEvidence, start: FoundModes) -> ModesFit:
+    def again(self, problem: GaussianEvidence, start: InitialModes) -> ModesFit:
         """Modes from those of an earlier fit, of its width and kind of scales."""
-        start = FoundModes(start.network, start.prior, *(t.to(self.data.device) for t in start[2:]))
+        start = InitialModes(
+            start.network, start.prior, *(t.to(self.data.device) for t in start[2:])
+        )
         problem = _resized(problem, start.network.hidden_layer_sizes[0], start.prior)
         search = self._how(problem).resumed(problem, start, self._on_step(problem))
         return self._fit(problem, distinct(problem, search))
 
-    def validate(self, problem: NumbersEvidence) -> tuple[ModesFit, HeldOutFold | None]:
+    def validate(self, problem: GaussianEvidence) -> tuple[ModesFit, HeldOutFold | None]:
         """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""
         effort, how = self.method.effort, self._how(problem)
         tol = how.tol
@@ -439,21 +450,21 @@ class _Searches(NamedTuple):
         _require_memory(self.data, network, n, 5 * (network.n_outputs + 1))
         return n
 
-    def _how(self, problem: NumbersEvidence, *, is_clear: bool = False) -> EvidenceSearch:
+    def _how(self, problem: GaussianEvidence, *, is_clear: bool = False) -> EvidenceSearch:
         max_iter, more, effort = self.method.max_iter, 0, self.method.effort
         if isinstance(max_iter, str):
-            max_iter = effort.steps_of_mode(self.data.n_rows, problem.network, is_clear=is_clear)
+            max_iter = effort.regression_steps(self.data.n_rows, problem.network, is_clear=is_clear)
             more = effort.more * max_iter
         return EvidenceSearch(max_iter, self.method.tol, more, n_jobs=self.run.n_jobs)
 
-    def _fit(self, problem: NumbersEvidence, search: Search) -> ModesFit:
+    def _fit(self, problem: GaussianEvidence, search: Search) -> ModesFit:
         return ModesFit(search, problem.network, problem.prior, self.seeds[1])
 
-    def _draw(self, problem: NumbersEvidence, n: int) -> Tensor:
+    def _draw(self, problem: GaussianEvidence, n: int) -> Tensor:
         drawn = starting_points(problem.network, n, generator=generator_from(self.seeds[0]))
         return drawn.to(self.data.device)
 
-    def _on_step(self, problem: NumbersEvidence) -> OnSearch:
+    def _on_step(self, problem: GaussianEvidence) -> OnSearch:
         """Ends a block after every step, and keeps what has been found by then."""
 
         def on_step(_: int, search: Callable[[], Search]) -> bool:
@@ -464,14 +475,14 @@ class _Searches(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class EvidenceLaplaceLabels:
+class EvidenceLaplaceClassification:
     """Modes from several starts, their scales set by the evidence, then Gaussian variational steps.
 
     If it tries, noisy labels are looked for; every start is then searched from in two ways, and
     where the first start's evidence is higher under the alternative prior, all modes are of it.
     """
 
-    needs: ClassVar[Needs] = Needs(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[Requirements] = Requirements(SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     n_restarts: int | str  # "auto": what some seconds of one core are enough for, at most four
     max_iter: int | str  # Gauss-Newton steps of a restart, at most
@@ -480,20 +491,20 @@ class EvidenceLaplaceLabels:
     says_unconverged: bool = False  # warns of a best mode that still moved at the end
     alternative: UnboundPrior | None = None
     tries: bool = True
-    effort: ModesEffort = field(default=ModesEffort(), kw_only=True)
+    effort: GaussNewtonDefaults = field(default=GaussNewtonDefaults(), kw_only=True)
 
     def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
         network = fully_connected(model.network)
         n_restarts = self.n_restarts
         if isinstance(n_restarts, str):
-            n_restarts = self.effort.restarts_of_labels(data.n_rows, network)
+            n_restarts = self.effort.classification_restarts(data.n_rows, network)
         # Factors of modes, found and refined, and covariances.
         _require_memory(data, network, n_restarts, 3)
-        problem = LabelsEvidence(network, data.double_data, scales_by_group(model.prior))
+        problem = CategoricalEvidence(network, data.double_data, scales_by_group(model.prior))
         start_seed, predict_seed = spawn_seeds(data.seed, 2)
         fixed = 1.0 if isinstance(self.variance_scale, str) else self.variance_scale
 
-        def unrefined(problem: LabelsEvidence, search: Search) -> ModesFit:
+        def unrefined(problem: CategoricalEvidence, search: Search) -> ModesFit:
             search = distinct(problem, search)
             return ModesFit(search, network, problem.prior, predict_seed, variance_scale=fixed)
 
@@ -508,15 +519,18 @@ class EvidenceLaplaceLabels:
             final = replace(fit, refined=refined)
             if isinstance(self.variance_scale, str):
                 choice = choose_variance_scale(problem, refined, modes.shares)
-                final = replace(final, variance_scale=choice.chosen, left_out=-choice.of_rows)
+                final = replace(final, variance_scale=choice.chosen, leave_one_out=-choice.of_rows)
         run.end(final)
         final.report(data, self.tol, warns=self.says_unconverged)
         return final
 
     def _search(
-        self, problem: LabelsEvidence, start: Tensor, run: Run,
-        unrefined: Callable[[LabelsEvidence, Search], ModesFit],
-    ) -> tuple[LabelsEvidence, Search]:  # fmt: skip
+        self,
+        problem: CategoricalEvidence,
+        start: Tensor,
+        run: Run,
+        unrefined: Callable[[CategoricalEvidence, Search], ModesFit],
+    ) -> tuple[CategoricalEvidence, Search]:
         """The problem under the prior that was taken, and its modes.
 
         Of many rows some say where a search leads and which prior to take; from the modes of these
@@ -525,15 +539,15 @@ class EvidenceLaplaceLabels:
         """
         max_iter, effort, n_params = self.max_iter, self.effort, problem.network.layout.n_params
         few = max(effort.fewest_labels_rows, effort.labels_rows_a_weight * n_params)
-        some = some_rows(problem, few)
+        some = subsample_rows(problem, few)
         if isinstance(max_iter, str):
-            max_iter = effort.steps_of_labels(n_params)
+            max_iter = effort.classification_steps(n_params)
         tries = self.tries and problem.network.n_layers > 1 and problem.prior.is_learned
         share = 1.0 / (2 * len(start) + 2 if tries else len(start))
         how = EvidenceSearch(max_iter, self.tol)
-        best: list[tuple[LabelsEvidence, Search]] = []
+        best: list[tuple[CategoricalEvidence, Search]] = []
 
-        def keeping(choose: Callable[[Search], tuple[LabelsEvidence, Search]]) -> OnSearch:
+        def keeping(choose: Callable[[Search], tuple[CategoricalEvidence, Search]]) -> OnSearch:
             phase = run.phase(share, max_iter)
 
             def on_step(step: int, so_far: Callable[[], Search]) -> bool:
@@ -542,14 +556,16 @@ class EvidenceLaplaceLabels:
 
             return on_step
 
-        def better(problem: LabelsEvidence, search: Search) -> tuple[LabelsEvidence, Search]:
+        def better(
+            problem: CategoricalEvidence, search: Search
+        ) -> tuple[CategoricalEvidence, Search]:
             either = [*best, (problem, search)]
             return max(either, key=lambda one: float(one[1].modes.score.max()))
 
-        def search(problem: LabelsEvidence, theta: Tensor, doubted: bool) -> Search:
+        def search(problem: CategoricalEvidence, theta: Tensor, doubted: bool) -> Search:
             return search_one(how, problem, theta, doubted, keeping(partial(better, problem)))
 
-        def on_found(problem: LabelsEvidence, search: Search) -> bool:
+        def on_found(problem: CategoricalEvidence, search: Search) -> bool:
             best[:] = [better(problem, search)]
             run.keep(lambda: unrefined(*best[0]))
             return not is_here and run.phase(share, 1)(1, {"modes": 1.0})
@@ -559,7 +575,7 @@ class EvidenceLaplaceLabels:
             alternative = scales_by_group(self.alternative.bind(problem.network.layout))
         # Other processes tell of their ends, not of their steps.
         is_here = joblib.effective_n_jobs(run.n_jobs) == 1
-        some, rough = search_labels(
+        some, rough = search_classification(
             search if is_here else partial(search_one, how), some, start, alternative,
             tries=tries, n_jobs=run.n_jobs, on_found=on_found,
         )  # fmt: skip

@@ -21,7 +21,7 @@ import joblib
 import torch
 from torch import Tensor
 
-from skbayes_sym.laplace.evidence_problem import LabelsEvidence, NumbersEvidence
+from skbayes_sym.laplace.evidence_problem import CategoricalEvidence, GaussianEvidence
 from skbayes_sym.laplace.mode_finding import (
     EvidenceSearch,
     Modes,
@@ -33,19 +33,19 @@ from skbayes_sym.laplace.mode_finding import (
 from skbayes_sym.laplace.posterior import LinearisedModes
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.models.priors import ScalesByGroup
-from skbayes_sym.numerics.runtime import side_by_side
+from skbayes_sym.numerics.runtime import run_parallel
 
 # Nats per row that a mode leaves unexplained, below which classes count as separated.
 SEPARATED = 0.05
 
 
-def begins_both_ways(problem: NumbersEvidence) -> bool:
+def needs_high_noise_start(problem: GaussianEvidence) -> bool:
     """Whether the beginning matters: the noise is learned, and there are bends to find."""
     return problem.noise_precision is None and problem.network.n_layers > 1
 
 
-def search_numbers(
-    how: EvidenceSearch, problem: NumbersEvidence, draw: Callable[[int], Tensor], n: int,
+def search_regression(
+    how: EvidenceSearch, problem: GaussianEvidence, draw: Callable[[int], Tensor], n: int,
     on_step: OnSearch | None = None, begun: Modes | None = None,
 ) -> Search:  # fmt: skip
     """``n`` modes or fewer from points that ``draw(n)`` (n, P) gives, begun in both ways.
@@ -54,7 +54,7 @@ def search_numbers(
     modes. Told to end, it gives the first ``n`` as they are. ``begun``: modes of parts of the rows,
     begun in both ways, to go on from instead.
     """
-    if not begins_both_ways(problem):
+    if not needs_high_noise_start(problem):
         return how.search(problem, draw(n), on_step=on_step)
     theta, n_first = draw(2 * n), max(n, 2)  # a single mode is the better of two
     doubted = alternating(n_first, theta)
@@ -83,7 +83,7 @@ def alternating(n: int, like: Tensor) -> Tensor:
     return torch.arange(n, device=like.device) % 2 == 1
 
 
-def noise_share(modes: Modes, y: Tensor) -> float:
+def noise_variance_fraction(modes: Modes, y: Tensor) -> float:
     """Share of the variance of targets (N, T) that the mode of the highest evidence calls noise."""
     best = modes.score.argmax()
     spread = y.var(0, correction=0)
@@ -105,12 +105,12 @@ def _kept(score: Tensor, doubted: Tensor, n: int) -> Tensor:
 
 
 # The mode that is found from a starting point (P,), begun with labels doubted or not.
-OneSearch = Callable[[LabelsEvidence, Tensor, bool], Search]
-OnFound = Callable[[LabelsEvidence, Search], bool]  # told a mode; True stops
+OneSearch = Callable[[CategoricalEvidence, Tensor, bool], Search]
+OnFound = Callable[[CategoricalEvidence, Search], bool]  # told a mode; True stops
 
 
 def search_one(
-    how: EvidenceSearch, problem: LabelsEvidence, start: Tensor, doubted: bool,
+    how: EvidenceSearch, problem: CategoricalEvidence, start: Tensor, doubted: bool,
     on_step: OnSearch | None = None,
 ) -> Search:  # fmt: skip
     """Search for one mode."""
@@ -118,11 +118,11 @@ def search_one(
     return how.search(problem, start.unsqueeze(0), is_doubted, on_step)
 
 
-def search_labels(
-    search: OneSearch, problem: LabelsEvidence, starts: Tensor,
+def search_classification(
+    search: OneSearch, problem: CategoricalEvidence, starts: Tensor,
     alternative: ScalesByGroup | None = None, *, tries: bool = True,
     n_jobs: int | None = None, on_found: OnFound = lambda *_: False,
-) -> tuple[LabelsEvidence, Search]:  # fmt: skip
+) -> tuple[CategoricalEvidence, Search]:  # fmt: skip
     """The problem, under the prior that was taken, and a mode from every start (R, P).
 
     Where labels are noisy, if noise is looked for at all, the alternative prior is tried from the
@@ -131,10 +131,10 @@ def search_labels(
     start each.
     """
 
-    def searched(*ways: tuple[LabelsEvidence, Tensor, bool]) -> list[Search]:
+    def searched(*ways: tuple[CategoricalEvidence, Tensor, bool]) -> list[Search]:
         searches: list[Search] = []
         jobs = [partial(search, *way) for way in ways]
-        with closing(side_by_side(jobs, n_jobs)) as results:
+        with closing(run_parallel(jobs, n_jobs)) as results:
             for (tried, _, _), one in zip(ways, results, strict=True):
                 stops = on_found(tried, one) and not one.has_ended
                 searches.append(one.ended_by("callback") if stops else one)
@@ -160,7 +160,7 @@ def search_labels(
     return problem, joined([first, *(_best(each[i : i + n]) for i in range(0, len(each), n))])
 
 
-def unexplained(problem: LabelsEvidence, search: Search) -> float:
+def unexplained(problem: CategoricalEvidence, search: Search) -> float:
     """Misfit of the first mode, nats per row."""
     return float(problem.misfit(search.modes.theta[:1])[0] / problem.data.weight.sum())
 
@@ -190,7 +190,7 @@ def folds(n_rows: int, n_folds: int, *, generator: torch.Generator) -> Tensor:
 
 
 def cross_validated(
-    how: EvidenceSearch, problem: NumbersEvidence, theta: Tensor, fold: Tensor,
+    how: EvidenceSearch, problem: GaussianEvidence, theta: Tensor, fold: Tensor,
     on_step: OnSearch | None = None,
 ) -> tuple[Search, HeldOutFold | None]:  # fmt: skip
     """Modes that leave out a fold each, and what these say of its rows, unless it was stopped.
@@ -213,8 +213,8 @@ def cross_validated(
         networks = LinearisedModes(problem.network, theta, factor, equal)
         outputs, covariance = networks.outputs(x[rows])
         noise = modes.noise_precision[of_fold].reciprocal().unsqueeze(1)
-        law = NormalMixture(outputs, covariance.diagonal(dim1=-2, dim2=-1), noise)
-        log_density[rows] = law.log_prob(y[rows])
+        distribution = NormalMixture(outputs, covariance.diagonal(dim1=-2, dim2=-1), noise)
+        log_density[rows] = distribution.log_prob(y[rows])
         mean[rows] = outputs.mean(0)
     return search, HeldOutFold(log_density, mean)
 
@@ -231,7 +231,7 @@ def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:
     return bool(mean > 0.5 * error)
 
 
-def unexplained_share(mean: Tensor, y: Tensor, weight: Tensor) -> float:
+def unexplained_variance_fraction(mean: Tensor, y: Tensor, weight: Tensor) -> float:
     """Share of the targets' variance that predictions (N, T) of rows held out leave."""
     total = weight.sum()
     spread = weight @ (y - weight @ y / total).square()

@@ -46,7 +46,7 @@ def image_shape(dimensions: Any, n_features: int) -> ImageShape | None:
     return channels, height, width
 
 
-def given_invariances(value: Any) -> Invariances | None:
+def check_invariances(value: Any) -> Invariances | None:
     """``invariances`` as an object; families alone are shorthand."""
     return value if value is None or isinstance(value, Invariances) else Invariances(value)
 
@@ -108,7 +108,7 @@ class Families:
         return InRescaledUnits(together, tuple(mean.tolist()), tuple(scale.tolist()))
 
 
-def warn_of_nothing_to_learn() -> None:
+def warn_no_invariance() -> None:
     """Say what ``invariances="auto"`` is on a table."""
     warn_user(
         "there is nothing to learn: invariances='auto' has transformations of images alone, and "
@@ -146,12 +146,15 @@ class LearnedInvariances:
 
     def attributes(self) -> dict[str, Any]:
         """The learned invariances as users read them."""
-        law = self.augmentation.half_width
+        distribution = self.augmentation.half_width
         eta, *curve = (torch.as_tensor(one).double() for one in (self.eta, *self.curve))
-        covariance, reach = law.covariance(eta).numpy(), amplitude(law, eta).numpy()
-        amplitudes = [amplitude(law, one).numpy() for one in curve]
-        curves = np.array(amplitudes).reshape(len(amplitudes), len(law.names))
-        displacement = np.ones(len(law.names))
+        covariance, reach = (
+            distribution.covariance(eta).numpy(),
+            amplitude(distribution, eta).numpy(),
+        )
+        amplitudes = [amplitude(distribution, one).numpy() for one in curve]
+        curves = np.array(amplitudes).reshape(len(amplitudes), len(distribution.names))
+        displacement = np.ones(len(distribution.names))
         if isinstance(self.augmentation, Affine):
             displacement = np.array(self.augmentation.displacement)
         moved, directions = _directions(covariance, displacement)
@@ -162,8 +165,8 @@ class LearnedInvariances:
             "augmentation_": self.augmentation,
             "eta_": self.eta,
             "_predicts_plainly_": self.predicts_plainly,
-            "invariance_": dict(zip(law.names, reach.tolist(), strict=True)),
-            "invariance_curve_": dict(zip(law.names, curves.T, strict=True)),
+            "invariance_": dict(zip(distribution.names, reach.tolist(), strict=True)),
+            "invariance_curve_": dict(zip(distribution.names, curves.T, strict=True)),
             "invariance_covariance_": covariance,
             "invariance_correlation_": np.where(
                 np.outer(meaningful, meaningful), correlation, np.nan

@@ -60,7 +60,7 @@ class Pace(NamedTuple):
         """Blocks of steps, each with an update at its end once ``burn_in`` are over."""
         return -(-self.max_iter // self.block)
 
-    def end_of_block(self, step: int) -> int:
+    def block_end(self, step: int) -> int:
         """Steps made by the update after ``step``, counted from 0; the last block may be short."""
         return min((step // self.block + 1) * self.block, self.max_iter)
 
@@ -147,7 +147,7 @@ class Alternation:
         if tol is not None and factor < 1.0:
             gained = gain(curve, window)
             if self.pace.until_sure:  # of five values the spread says how much of a gain is noise
-                self._has_converged = window >= 5 and gained.falls_short_of(tol)
+                self._has_converged = window >= 5 and gained.is_gain_below(tol)
             else:
                 self._has_converged = gained.value < tol
 
@@ -168,7 +168,7 @@ class Alternation:
             self._eta.copy_(trained)
 
 
-def curvature_of(name: str, model: AveragedNetwork) -> tuple[Structure, Directions]:
+def check_curvature(name: str, model: AveragedNetwork) -> tuple[Structure, Directions]:
     """The part of the curvature that is kept, and how the likelihood's is taken.
 
     "auto" takes all columns of its root, but a sketch of more than four beside half-widths.

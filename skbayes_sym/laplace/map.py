@@ -50,7 +50,7 @@ from skbayes_sym.models.networks.network import Network, RecordingNetwork
 from skbayes_sym.models.priors import ScalesByGroup
 from skbayes_sym.numerics.linalg import cholesky
 from skbayes_sym.numerics.memory import rows_within
-from skbayes_sym.numerics.runtime import errors_in_words, import_symbolic_shapes
+from skbayes_sym.numerics.runtime import explain_torch_errors, import_symbolic_shapes
 
 
 class MapObjective:
@@ -123,7 +123,7 @@ _MOST_WORK = 4e9  # multiplications of a product: a third of a second of one cor
 _REMEDY = "Standardise X and y, or give prior a number."
 
 
-class Determined(NamedTuple):
+class EffectiveParameters(NamedTuple):
     """Variances and leverages at one weight vector."""
 
     variance: Tensor  # (P,), the diagonal of C
@@ -132,7 +132,7 @@ class Determined(NamedTuple):
 
 def determined(
     network: Network, likelihood: Likelihood, theta: Tensor, data: Data, scale: Tensor
-) -> Determined:
+) -> EffectiveParameters:
     """Variances of the weights, and what they take of the rows.
 
     ``likelihood``: with a ``hessian_root``, at its parameters; normal noise has a column a target.
@@ -164,7 +164,7 @@ def determined(
         solved = torch.linalg.solve_triangular(factor, rows, upper=False)
         share = (1.0 - solved.square().sum(0)).clamp_min(0.0)
         leverage = 1.0 - torch.cholesky_inverse(factor).diagonal()
-    return Determined(scale.square() * share, leverage.view(len(columns), -1).sum(1))
+    return EffectiveParameters(scale.square() * share, leverage.view(len(columns), -1).sum(1))
 
 
 def chosen_rows(n_rows: int, most: int = 4096) -> Tensor:
@@ -179,7 +179,7 @@ def affordable_rows(n: int, n_outputs: int, p: int) -> Tensor:
     return chosen_rows(n, rows_within(int(most), n_outputs))
 
 
-def curvature_numbers(n: int, n_outputs: int, p: int) -> int:
+def curvature_size(n: int, n_outputs: int, p: int) -> int:
     """Numbers that are held together: rows, and the matrix of the smaller dimension."""
     size = len(affordable_rows(n, n_outputs, p)) * n_outputs
     return size * p + min(size, p) ** 2
@@ -278,7 +278,7 @@ class ScaledModes(MapObjective):
 
 def determined_by_each(
     posterior: NetworkPosterior, prior: ScalesByGroup, position: Tensor, rows: Data
-) -> Determined:
+) -> EffectiveParameters:
     """`determined` of every position (M, D), under scales of its own: (M, P) and (M, K)."""
     network, n = posterior.network, posterior.network.layout.n_params
     likelihood, scale = posterior.likelihood.to(rows.x), prior.scale.to(rows.x)
@@ -286,7 +286,7 @@ def determined_by_each(
         determined(network, likelihood.at(one[n:]), one[:n], rows, prior_scale)
         for one, prior_scale in zip(position, scale, strict=True)
     ]
-    return Determined(*(torch.stack(t) for t in zip(*each, strict=True)))
+    return EffectiveParameters(*(torch.stack(t) for t in zip(*each, strict=True)))
 
 
 def learned(prior: ScalesByGroup, theta: Tensor, variance: Tensor) -> ScalesByGroup:
@@ -341,7 +341,7 @@ def effective_noise(
         return (weight @ square).clamp_min(floor)
 
     squares, spread = residual.square(), weight @ away.square() / total
-    chosen, leverages = leverages_of(network, theta, data, prior_scale, row_noise)
+    chosen, leverages = compute_leverages(network, theta, data, prior_scale, row_noise)
     precision = total / (weight @ squares).clamp_min(floor)
     for _ in range(20):
         taken = leverages(precision).sum(1)
@@ -352,10 +352,10 @@ def effective_noise(
     is_all = taken > 0.95 * total
     if bool(is_all.any()):
         rest = (1.0 - leverages(noise_std.to(y).clamp_min(1e-3) ** -2)).clamp_min(1e-9)
-        left_out, weight = (residual[chosen] / rest.T).square(), weight[chosen]
+        leave_one_out, weight = (residual[chosen] / rest.T).square(), weight[chosen]
         by_rest = 1.0 / spread
         for _ in range(1 if df is None else 20):
-            by_rest = weight.sum() / sums(left_out, weight, by_rest)
+            by_rest = weight.sum() / sums(leave_one_out, weight, by_rest)
         precision = torch.where(is_all, torch.maximum(by_rest, 1.0 / spread), precision)
     return EffectiveNoise(precision.rsqrt(), taken, leverages(precision))
 
@@ -380,7 +380,7 @@ def noise_nodes(freedoms: np.ndarray) -> NoiseNodes:
     return NoiseNodes(torch.as_tensor(factor), torch.as_tensor(np.diff(_CELLS)))
 
 
-def leverages_of(
+def compute_leverages(
     network: MLP, theta: Tensor, data: Data, prior_scale: Tensor, row_noise: Tensor | None = None
 ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Places (n,) of the `chosen_rows`, and their leverages (T, n) at noise precisions (T,).
@@ -406,7 +406,7 @@ def leverages_of(
 def _one_target(rows: Tensor) -> Callable[[Tensor], Tensor]:
     """Leverages of one target, whose noise scales all of the curvature: O(n m) in its axes."""
     n, p = rows.shape
-    with errors_in_words():
+    with explain_torch_errors():
         values, axes = torch.linalg.eigh(rows.mT @ rows if p < n else rows @ rows.mT)
     values = values.clamp_min(0.0)
     squares = (rows @ axes).square() if p < n else axes.square() * values

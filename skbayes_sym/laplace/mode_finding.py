@@ -33,8 +33,8 @@ from skbayes_sym.laplace.evidence_problem import (
 from skbayes_sym.laplace.gauss_newton import INITIAL_DAMPING, step
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.priors import LayerScales, UnboundPrior
-from skbayes_sym.numerics.optimise import Loop, Stopped, gravest
-from skbayes_sym.numerics.runtime import side_by_side
+from skbayes_sym.numerics.optimise import Loop, Stopped, most_severe
+from skbayes_sym.numerics.runtime import run_parallel
 
 
 def first_alike(problem: EvidenceProblem, theta: Tensor, hyper: SearchHyper) -> list[int]:
@@ -113,7 +113,7 @@ class Modes(NamedTuple):
         return None
 
 
-class FoundModes(NamedTuple):
+class InitialModes(NamedTuple):
     """R modes of an earlier fit, to go on from, with their network and kind of scales."""
 
     network: MLP
@@ -133,7 +133,7 @@ class Search(NamedTuple):
     @property
     def stop_reason(self) -> Stopped:
         """Gravest reason of all restarts."""
-        return gravest(self.stopped)
+        return most_severe(self.stopped)
 
     @property
     def has_ended(self) -> bool:
@@ -239,7 +239,7 @@ class EvidenceSearch:
     tol: float | str | None = "auto"  # the problem's; None never stops
     max_more: int = 0  # further steps of restarts whose evidence still rises steeply
     is_wary: bool = False  # see `gauss_newton.step`; searches of labels always are
-    n_jobs: int | None = None  # processes, as `side_by_side` has it
+    n_jobs: int | None = None  # processes, as `run_parallel` has it
 
     def search(
         self, problem: EvidenceProblem, theta: Tensor, doubted: Tensor | None = None,
@@ -255,7 +255,7 @@ class EvidenceSearch:
         return self._joined(_Start(problem, at_first, hyper, theta, doubted, 0), on_step)
 
     def resumed(
-        self, problem: EvidenceProblem, modes: Modes | FoundModes, on_step: OnSearch | None = None
+        self, problem: EvidenceProblem, modes: Modes | InitialModes, on_step: OnSearch | None = None
     ) -> Search:
         """Modes from those of nearly the same problem, with their scales and noise.
 
@@ -281,7 +281,7 @@ class EvidenceSearch:
 
         is_here = joblib.effective_n_jobs(self.n_jobs) == 1
         jobs = [partial(self._steps, part, told if is_here else None) for part in parts]
-        for search in side_by_side(jobs, self.n_jobs):
+        for search in run_parallel(jobs, self.n_jobs):
             ended.append(search)
             if search.has_ended:
                 break

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from skbayes_sym.base.noise_levels import at_levels, draw_levels
-from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, of_draws
+from skbayes_sym.base.predictor import BasePredictor, NetworkComponents, select_draws
 from skbayes_sym.laplace.class_predictive import RefittedMember, scaled_terms
 from skbayes_sym.laplace.evidence_problem import (
-    LabelTerms,
+    ClassTerms,
     LinearisedOutputs,
     linearised_logits,
     symmetric_root,
@@ -34,7 +34,7 @@ class LinearisedPredictor(BasePredictor):
     seed: int  # of draws of several outputs
     n_draws: int = 200  # of them per row, where no rule integrates over them
 
-    def law(self, x: Tensor) -> Predictive:
+    def distribution(self, x: Tensor) -> Predictive:
         outputs = self.network.outputs(x)
         if self.likelihood.kind == "normal":  # one normal a row
             variance = outputs.covariance.diagonal(dim1=-2, dim2=-1).unsqueeze(0)
@@ -59,13 +59,13 @@ class LinearisedPredictor(BasePredictor):
 
 
 @dataclass(frozen=True, eq=False)
-class LinearisedLabels(LinearisedPredictor):
+class LinearisedClassPredictor(LinearisedPredictor):
     """Labels, by the network linearised at one mode."""
 
     integral: str = "sampling"  # or "plugin"
     variance_scale: float = 1.0  # of the logits
 
-    def law(self, x: Tensor) -> Predictive:
+    def distribution(self, x: Tensor) -> Predictive:
         if self.integral == "plugin" or self.variance_scale == 0.0:
             return self.likelihood.predictive(self.network.mean(x).unsqueeze(0))
         outputs = self.network.outputs(x)
@@ -99,13 +99,13 @@ class ModesPredictor(BasePredictor):
         network, _, factor, _ = self.modes
         return pack(torch.cholesky_inverse(factor), network.sizes)
 
-    def law(self, x: Tensor) -> Predictive:
+    def distribution(self, x: Tensor) -> Predictive:
         mean, covariance = (t.to(x) for t in self.modes.outputs(x, self.packed))
         variance = covariance.diagonal(dim1=-2, dim2=-1)
         noise = self.likelihood.noise_scale.square()
         weights = self.modes.weight.log().to(x)
-        law = NormalMixture(mean, variance, noise, weights, covariance)
-        return law if self.levels is None else at_levels(law, self.levels)
+        distribution = NormalMixture(mean, variance, noise, weights, covariance)
+        return distribution if self.levels is None else at_levels(distribution, self.levels)
 
     def mean(self, x: Tensor) -> Tensor:
         outputs = self.modes.network.forward(self.modes.loc, x.double())
@@ -123,16 +123,16 @@ class ModesPredictor(BasePredictor):
         if self.levels is not None:
             noise = draw_levels(self.levels, mode, generator=generator).to(x)
             return NormalMixture(functions, x.new_zeros(1, 1, 1), noise)
-        return of_draws(self.likelihood, mode).predictive(functions)
+        return select_draws(self.likelihood, mode).predictive(functions)
 
 
-class JointLabels(BasePredictor):
+class JointClassPredictor(BasePredictor):
     """Labels, by several laws of the weights of a linearised network."""
 
     network: MLP
     shares: Tensor  # (R,), of sum one
 
-    def terms(self, which: int, x: Tensor) -> LabelTerms:
+    def terms(self, which: int, x: Tensor) -> ClassTerms:
         """Logits of rows in float64 under a law, at points that all rows share.
 
         32 Gauss-Hermite nodes for two classes, 256 quasi-Monte Carlo points for more.
@@ -143,7 +143,7 @@ class JointLabels(BasePredictor):
         """Logits (m, N, K) of a law, from standard normals (m, P); rows are in float64."""
         raise NotImplementedError
 
-    def law(self, x: Tensor) -> CategoricalMixture:
+    def distribution(self, x: Tensor) -> CategoricalMixture:
         """O(N R P^2) time and 8 N R S C bytes for S points: predict in blocks of rows."""
         draws, log_weights = [], []
         for which, share in enumerate(self.shares):
@@ -156,15 +156,15 @@ class JointLabels(BasePredictor):
         chosen = self.shares.cpu().multinomial(n, replacement=True, generator=generator)
         shape = (n, self.network.layout.n_params)
         noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(x.device)
-        order, laws = chosen.argsort(stable=True), []
+        order, distributions = chosen.argsort(stable=True), []
         for which in chosen.unique().tolist():
             logits = self.logits(which, x.double(), noise[chosen == which])
-            law = LabelTerms(logits.flatten(0, 1)).log_probabilities()[..., 0]
-            laws.append(law.unflatten(0, logits.shape[:2]).to(x))
-        return CategoricalMixture(torch.cat(laws)[order.argsort()])
+            distribution = ClassTerms(logits.flatten(0, 1)).log_probabilities()[..., 0]
+            distributions.append(distribution.unflatten(0, logits.shape[:2]).to(x))
+        return CategoricalMixture(torch.cat(distributions)[order.argsort()])
 
 
-class LabelsPredictor(JointLabels):
+class ClassModesPredictor(JointClassPredictor):
     """Labels, by networks linearised at modes; a scale of 0 is the modes alone."""
 
     def __init__(
@@ -174,9 +174,9 @@ class LabelsPredictor(JointLabels):
         self.covariances, self.shares = torch.cholesky_inverse(factor), weight / weight.sum()
         self.variance_scale = 0.0 if integral == "plugin" else variance_scale
 
-    def terms(self, which: int, x: Tensor) -> LabelTerms:
+    def terms(self, which: int, x: Tensor) -> ClassTerms:
         if not self.variance_scale:
-            return LabelTerms(self.network.forward(self.theta[which], x))
+            return ClassTerms(self.network.forward(self.theta[which], x))
         logits = linearised_logits(self.network, self.theta[which], self.covariances[which], x)
         return scaled_terms(logits, self.variance_scale)
 
@@ -186,7 +186,7 @@ class LabelsPredictor(JointLabels):
         return outputs + torch.einsum("nkp,mp->mnk", jacobian[0], moved)
 
 
-class RefittedPredictor(JointLabels):
+class RefittedPredictor(JointClassPredictor):
     """Labels, by members refitted as linearised networks, which count alike."""
 
     def __init__(
@@ -195,7 +195,7 @@ class RefittedPredictor(JointLabels):
         self.network, self.members, self.variance_scale = network, members, variance_scale
         self.shares = torch.full((len(members),), 1.0 / len(members), dtype=torch.float64)
 
-    def terms(self, which: int, x: Tensor) -> LabelTerms:
+    def terms(self, which: int, x: Tensor) -> ClassTerms:
         return scaled_terms(self.members[which].logits(self.network, x), self.variance_scale)
 
     def logits(self, which: int, x: Tensor, noise: Tensor) -> Tensor:
@@ -203,11 +203,13 @@ class RefittedPredictor(JointLabels):
         return self.members[which].drawn_logits(self.network, x, wide)
 
 
-def output_draws(law: LinearisedOutputs, n: int, seed: int) -> Tensor:
+def output_draws(distribution: LinearisedOutputs, n: int, seed: int) -> Tensor:
     """Outputs drawn with the same standard normals for every row, (n, N, O)."""
-    shape = (n, law.mean.shape[-1])
+    shape = (n, distribution.mean.shape[-1])
     noise = torch.randn(shape, generator=generator_from(seed), dtype=torch.float32)
-    noise = noise.to(law.mean)
+    noise = noise.to(distribution.mean)
     # The symmetric root, which is unique: a Cholesky factor or eigenvectors alone would let
     # rounding decide between equal alternatives.
-    return law.mean + torch.einsum("nok,sk->sno", symmetric_root(law.covariance), noise)
+    return distribution.mean + torch.einsum(
+        "nok,sk->sno", symmetric_root(distribution.covariance), noise
+    )

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.laplace.evidence_problem import LabelsEvidence, NumbersEvidence
-from skbayes_sym.laplace.initialization import search_numbers
+from skbayes_sym.laplace.evidence_problem import CategoricalEvidence, GaussianEvidence
+from skbayes_sym.laplace.initialization import search_regression
 from skbayes_sym.laplace.mode_finding import EvidenceSearch, Search, starting_points
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.model import Data
@@ -69,8 +69,8 @@ def regression_starts(
         drawn = starting_points(network, n_starts, generator=generator_from(seed))
         return drawn.to(data.x.device)
 
-    problem = NumbersEvidence(network, data, prior, noise_precision=noise)
-    search = search_numbers(EvidenceSearch(100), problem, draw, n)
+    problem = GaussianEvidence(network, data, prior, noise_precision=noise)
+    search = search_regression(EvidenceSearch(100), problem, draw, n)
     modes, starts = search.modes, _starts(search, prior)
     if not learns_noise:
         return starts
@@ -108,10 +108,14 @@ def best_starts(
     return Starts(*(part[near] for part in modes))
 
 
-def labels_starts(network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed: int) -> Starts:
+def classification_starts(
+    network: MLP, data: Data, prior: ScalesByGroup, *, n: int, seed: int
+) -> Starts:
     """Modes under the softmax, found one after the other; O(N P^2 + P^3) a step of each."""
     theta = starting_points(network, n, generator=generator_from(seed)).to(data.x.device)
-    return _starts(EvidenceSearch(60).search(LabelsEvidence(network, data, prior), theta), prior)
+    return _starts(
+        EvidenceSearch(60).search(CategoricalEvidence(network, data, prior), theta), prior
+    )
 
 
 def _starts(search: Search, prior: ScalesByGroup) -> Starts:

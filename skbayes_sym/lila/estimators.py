@@ -13,7 +13,7 @@ from skbayes_sym.base.requirements import require_members
 from skbayes_sym.base.rows import Rows, Scaling, is_standardized
 from skbayes_sym.base.scikit_learn import HasMethods, StrOptions
 from skbayes_sym.base.shared_docstrings import in_full
-from skbayes_sym.laplace.adam_laplace import AdamEffort, Laplace
+from skbayes_sym.laplace.adam_laplace import AdamDefaults, Laplace
 from skbayes_sym.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
     CONSTRAINTS,
@@ -29,10 +29,10 @@ from skbayes_sym.laplace.invariance_parameters import (
     EVALUATION_SAMPLES,
     Families,
     Transformations,
-    given_invariances,
+    check_invariances,
     image_scaling,
     image_shape,
-    warn_of_nothing_to_learn,
+    warn_no_invariance,
 )
 from skbayes_sym.models.augmentations.augmentation import OBJECTIVES, ImageShape, TransformObjective
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -51,7 +51,7 @@ _OWN_CONSTRAINTS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-def given_objective(adam: EvidenceAdam) -> TransformObjective:
+def check_objective(adam: EvidenceAdam) -> TransformObjective:
     """``objective`` by name, or one's own."""
     value = (adam.updates or Updates()).objective
     if isinstance(value, str) and value in OBJECTIVES:
@@ -63,7 +63,7 @@ def given_objective(adam: EvidenceAdam) -> TransformObjective:
     return value  # type: ignore[no-any-return]
 
 
-EFFORT = AdamEffort(max_iter=1000, hyper_rate=0.1)  # without transformations the usual steps
+EFFORT = AdamDefaults(max_iter=1000, hyper_rate=0.1)  # without transformations the usual steps
 
 
 @dataclass(eq=False, repr=False)
@@ -95,7 +95,7 @@ class LILAEstimator(LaplaceEstimator):
 
     def _networks_at_once(self, n_weights: int) -> float:
         """Transformations of a row."""
-        invariances = given_invariances(self.invariances)
+        invariances = check_invariances(self.invariances)
         return 1.0 if invariances is None else float(invariances.n_augmentations)
 
     @property
@@ -110,12 +110,12 @@ class LILAEstimator(LaplaceEstimator):
         adam = as_adam(self.optimizer, EvidenceAdam)
         if adam.layers != "all":
             raise ValueError("LILA's posterior covers all layers: leave layers='all'.")
-        settings, objective = given_invariances(self.invariances), given_objective(adam)
+        settings, objective = check_invariances(self.invariances), check_objective(adam)
         is_auto = settings is not None and settings.families == "auto"
         if is_auto and objective.transforms and self.image_shape is None:
-            warn_of_nothing_to_learn()
+            warn_no_invariance()
         invariances = Families.of(settings, self._image_shape(self.n_features_in_))
-        effort = EFFORT if objective.transforms and invariances.families else AdamEffort()
+        effort = EFFORT if objective.transforms and invariances.families else AdamDefaults()
         n_steps = effort.max_iter if isinstance(self.max_iter, str) else self.max_iter
         return Laplace(
             adam, self._learns_scales, n_steps, self.tol, EFFORT, objective, invariances,
@@ -130,7 +130,7 @@ class LILAEstimator(LaplaceEstimator):
     def n_predict_augmentations_(self) -> int:
         """Transformations that predictions average over."""
         check_is_fitted(self)
-        invariances = given_invariances(self.invariances)
+        invariances = check_invariances(self.invariances)
         if invariances is not None and not isinstance(invariances.n_predict_augmentations, str):
             return invariances.n_predict_augmentations
         return 1 if self._predicts_plainly_ else EVALUATION_SAMPLES

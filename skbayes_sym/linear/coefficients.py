@@ -74,13 +74,13 @@ class LinearEstimator(RowEstimator):
 
     def _prior(self, network: MLP) -> GaussianPrior:
         """Prior of the coefficients; a learned scale is its unit. Intercepts have none."""
-        scale, layout = self._given_scale(network.n_inputs), network.layout
+        scale, layout = self._check_prior_scale(network.n_inputs), network.layout
         scales = np.full(layout.n_params, np.inf)
         rows = scales[layout.slices["W1"]].reshape(layout.shapes["W1"])
         rows[:] = 1.0 if scale is None else scale
         return GaussianPrior(torch.as_tensor(scales))
 
-    def _given_scale(self, n_features: int) -> Array | None:
+    def _check_prior_scale(self, n_features: int) -> Array | None:
         """``prior`` as checked, None if it is learned."""
         if isinstance(self.prior, str):
             return None
@@ -94,7 +94,7 @@ class LinearEstimator(RowEstimator):
 
     def _method(self) -> SiteInference:
         return SiteInference(
-            self._given_scale(self.n_features_in_),
+            self._check_prior_scale(self.n_features_in_),
             isinstance(self.noise_std, str),
             self.fit_intercept,
             self.max_iter,

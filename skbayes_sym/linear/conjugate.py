@@ -13,7 +13,7 @@ rows. Where both are learned :math:`s^2` has a closed form given :math:`\delta`.
 An intercept that maximises the evidence, instead of being integrated out, leaves the columns one
 target less to explain. Where they explain the n - 1 others without error the evidence rises without
 end as the noise vanishes, however little the rows say so. So of several maxima the one is taken
-that is highest under a proper prior of the noise's share (`_most_plausible`).
+that is highest under a proper prior of the noise's share (`_maximize_log_posterior`).
 """
 
 from collections.abc import Callable
@@ -183,12 +183,12 @@ def learn(
     """The scales that maximise the evidence; ``start`` where they aren't learned.
 
     The best of a grid between the ends, then to 1e-10; O(r) a step. Of several maxima over
-    the noise that of `_most_plausible`.
+    the noise that of `_maximize_log_posterior`.
     """
     log_variance, log_noise = start
     prior, noise = learning.prior, learning.noise
     if prior is not None and learns_noise:
-        return _learn_both(statistics, prior, noise)
+        return _learn_noise_and_scale(statistics, prior, noise)
     if prior is not None:
         places = _places(prior)
         values = statistics.grid(places, np.full_like(places, log_noise))
@@ -197,7 +197,7 @@ def learn(
     if learns_noise:
         places = _places(noise)
         values = statistics.grid(np.full_like(places, log_variance), places)
-        minus_log_ratio = _most_plausible(
+        minus_log_ratio = _maximize_log_posterior(
             log_variance - 2.0 * places[::-1],
             values[::-1],
             lambda t: -0.5 * statistics.slopes(log_variance, 0.5 * (log_variance - t))[1],
@@ -207,11 +207,11 @@ def learn(
     return Scales(*start)
 
 
-def _learn_both(statistics: Statistics, prior: Range, noise: Range) -> Scales:
+def _learn_noise_and_scale(statistics: Statistics, prior: Range, noise: Range) -> Scales:
     """Along the best noise given delta; by L-BFGS in the ranges where that leads out of them."""
     places = _places(Range(prior.low - 2.0 * noise.high, prior.high - 2.0 * noise.low))
     values = statistics.grid(places, None)
-    share = -_most_plausible(
+    share = -_maximize_log_posterior(
         places, values, lambda t: -statistics.profile_slope(-t), statistics.signal
     )
     log_noise = statistics.best_log_noise(share)
@@ -240,7 +240,7 @@ def _places(ends: Range) -> Floats:
     return places
 
 
-def _most_plausible(
+def _maximize_log_posterior(
     places: Floats, values: Floats, slope: Callable[[float], float], signal: float
 ) -> float:
     """Maximum over ``-log delta`` to which the evidence rises from the best under a prior.

@@ -70,7 +70,7 @@ def require_covariance(data: Training, n_outputs: int) -> None:
     require_memory([covariance], data.device)
 
 
-def start_of(
+def initial_scales(
     data: Training, likelihood: Likelihood, typical: float, prior_scale: Array | None,
     target: int = 0,
 ) -> tuple[float, Learning]:  # fmt: skip
@@ -93,7 +93,7 @@ def start_of(
     return start if prior_scale is None else 0.0, learning
 
 
-def warn_of_ends(log_variance: float, log_noise: Sequence[float], learning: Learning) -> None:
+def warn_range_limits(log_variance: float, log_noise: Sequence[float], learning: Learning) -> None:
     """Say which learned scale has no optimum inside its range: it is as good as at an end."""
     close = 1e-3
     if learning.prior is not None and log_variance > learning.prior.high - close:

@@ -10,7 +10,7 @@ from torch import Tensor
 from skbayes_sym.base.classifier import BayesianClassifierMixin
 from skbayes_sym.base.model_factory import gaussian_noise
 from skbayes_sym.base.regressor import BayesianRegressorMixin
-from skbayes_sym.base.requirements import ONE_OUTPUT, Fitted, Need, refuse
+from skbayes_sym.base.requirements import ONE_OUTPUT, Fitted, Requirement, refuse
 from skbayes_sym.base.rows import (
     STANDARDIZE,
     Array,
@@ -23,7 +23,7 @@ from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.training import Training
 from skbayes_sym.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
-from skbayes_sym.linear.fit import LinearFit, is_conjugate, scale_by_left_out
+from skbayes_sym.linear.fit import LinearFit, fit_variance_scale, is_conjugate
 from skbayes_sym.linear.predict import LinearPredictor
 from skbayes_sym.models.likelihoods.categorical import Bernoulli, Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson
@@ -172,7 +172,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     _: KW_ONLY
     noise_std: str | float = "learn"
 
-    _need: ClassVar[Need] = ONE_OUTPUT
+    _need: ClassVar[Requirement] = ONE_OUTPUT
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LINEAR_CONSTRAINTS,
         "likelihood": [StrOptions(set(FOR_NUMBERS)), HasMethods("log_prob")],
@@ -318,9 +318,9 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     @property
     def _chosen_likelihood(self) -> Likelihood:
-        return self._likelihood_of(len(self.classes_))
+        return self._make_likelihood(len(self.classes_))
 
-    def _likelihood_of(self, n_classes: int) -> Likelihood:
+    def _make_likelihood(self, n_classes: int) -> Likelihood:
         """The likelihood by name or by the number of classes, or the object itself."""
         likelihood = self._given_likelihood
         if not isinstance(likelihood, str):
@@ -329,7 +329,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     def _likelihood(self, data: Training) -> Likelihood:
         n_classes = len(data.classes)
-        likelihood = self._likelihood_of(n_classes)
+        likelihood = self._make_likelihood(n_classes)
         if likelihood.kind == "softmax":
             return likelihood
         if n_classes > 2 or likelihood.n_outputs(n_classes) != 1:
@@ -347,7 +347,7 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
             # Laws of classes of other kinds aren't those that rows are left out by.
             is_known = model.likelihood.kind in ("softmax", "bernoulli") and "elbo_" in attributes
             known = state if is_known else None
-            scale = 1.0 if known is None else scale_by_left_out(known, data.double_data)
+            scale = 1.0 if known is None else fit_variance_scale(known, data.double_data)
         return {**attributes, "variance_scale_": float(scale)}
 
     def _predictor(self, like: Tensor) -> LinearPredictor:

@@ -11,13 +11,13 @@ from scipy.linalg import block_diag
 
 from skbayes_sym.base.log import log_info
 from skbayes_sym.base.progress import Run
-from skbayes_sym.base.requirements import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Needs
+from skbayes_sym.base.requirements import LINEAR, NORMAL_PRIOR, ONE_OUTPUT, Requirements
 from skbayes_sym.base.rows import Array, Scaling
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.laplace.class_predictive import (
     VARIANCE_SCALES,
-    left_out_losses,
+    leave_one_out_losses,
     without_itself,
 )
 from skbayes_sym.laplace.evidence_problem import LinearisedOutputs, Terms
@@ -26,11 +26,11 @@ from skbayes_sym.linear.design import (
     Design,
     best_constant,
     coefficients,
+    initial_scales,
     require_covariance,
-    start_of,
-    warn_of_ends,
+    warn_range_limits,
 )
-from skbayes_sym.linear.hyperparameters import Range, Until, fit_sites
+from skbayes_sym.linear.hyperparameters import Range, StoppingRule, fit_sites
 from skbayes_sym.linear.sites import (
     LinearData,
     SiteState,
@@ -104,7 +104,7 @@ class LinearFit:
         return attributes
 
 
-def _moments_of_sites(state: SiteState) -> tuple[Array, Array]:
+def _site_moments(state: SiteState) -> tuple[Array, Array]:
     """Locations (n, C) and variances (n, C, C), scaled units."""
     precision, shift = (t.cpu().numpy() for t in (state.sites.precision, state.sites.shift))
     n_outputs = precision.shape[-1]
@@ -120,7 +120,7 @@ def _moments_of_sites(state: SiteState) -> tuple[Array, Array]:
     return np.einsum("ncd,nd->nc", variance, shift), variance
 
 
-def scale_by_left_out(state: SiteState, data: Data, most_rows: int = 5000) -> float:
+def fit_variance_scale(state: SiteState, data: Data, most_rows: int = 5000) -> float:
     """The scale whose predictions of left-out rows are best; as of Laplace's approximations.
 
     ``state``: at the optimum: a row's site is its own gradient and curvature there, so that leaving
@@ -131,8 +131,8 @@ def scale_by_left_out(state: SiteState, data: Data, most_rows: int = 5000) -> fl
     y, weight = data.y[chosen], data.weight[chosen]
     value, gradient, curvature = (t[chosen] for t in state.terms)
     logits = LinearisedOutputs(state.mean[chosen], state.output_covariance[chosen])
-    left_out = without_itself(logits, Terms(-value, -gradient, curvature), weight)
-    losses = left_out_losses([left_out], y, VARIANCE_SCALES) @ weight
+    held_out = without_itself(logits, Terms(-value, -gradient, curvature), weight)
+    losses = leave_one_out_losses([held_out], y, VARIANCE_SCALES) @ weight
     return VARIANCE_SCALES[int(losses.argmin())]
 
 
@@ -146,7 +146,7 @@ class SiteInference:
     behind the reported bound.
     """
 
-    needs: ClassVar[Needs] = Needs(ONE_OUTPUT, LINEAR, NORMAL_PRIOR)
+    needs: ClassVar[Requirements] = Requirements(ONE_OUTPUT, LINEAR, NORMAL_PRIOR)
 
     prior_scale: Array | None
     learns_noise: bool
@@ -190,7 +190,7 @@ class SiteInference:
         for target, log_noise in enumerate(likelihood.noise_scale.log().tolist()):
             rows = Statistics.of(design.features, y[:, target], each, diagonal)
             typical = float(rows.values.sum()) / rows.weight
-            start, learning = start_of(data, likelihood, typical, self.prior_scale, target)
+            start, learning = initial_scales(data, likelihood, typical, self.prior_scale, target)
             if learning.prior is not None:
                 # The prior's scale may go 1e4 times as far as elsewhere: what small differences of
                 # columns that are nearly combinations of each other say takes coefficients so
@@ -198,7 +198,7 @@ class SiteInference:
                 low, high = learning.prior
                 learning = learning._replace(prior=Range(low, high + 2.0 * log(1e4)))
             scales = learn(rows, (start, log_noise), learning, learns_noise=self.learns_noise)
-            warn_of_ends(scales.log_variance, [scales.log_noise] * self.learns_noise, learning)
+            warn_range_limits(scales.log_variance, [scales.log_noise] * self.learns_noise, learning)
             solved.append((rows, scales))
         locs, covariances = zip(*(rows.posterior(*scales) for rows, scales in solved), strict=True)
         log_variances, log_noises = np.array([scales for _, scales in solved]).T
@@ -244,7 +244,7 @@ class SiteInference:
         rule, *replicates = [rule for rule in rules if rule is not None]
         length = problem.features.square().sum(1)
         typical = float(problem.weight @ length / problem.weight.sum())
-        start, learning = start_of(data, model.likelihood, typical, self.prior_scale)
+        start, learning = initial_scales(data, model.likelihood, typical, self.prior_scale)
         constant = best_constant(data, model.likelihood) * self.fit_intercept
         first = first_sites(problem, rule, torch.as_tensor(constant, device=data.device))
         last: list[SiteState] = []
@@ -254,7 +254,7 @@ class SiteInference:
             return run.end_block()
 
         run.begin(self.max_iter, lambda: self._found(design, last[0]))
-        until = Until(self.tol or 0.0, self.max_iter, on_step)
+        until = StoppingRule(self.tol or 0.0, self.max_iter, on_step)
         fitted = fit_sites(problem, rule, first, start, learning, until)
         state = fitted.state
         run.end(self._found(design, state))
@@ -266,9 +266,9 @@ class SiteInference:
                 "max_iter."
             )
         log_variance = float(state.prior_variance.log())
-        warn_of_ends(log_variance, state.likelihood.params.tolist(), learning)
+        warn_range_limits(log_variance, state.likelihood.params.tolist(), learning)
         targets = data.y_scaling or Scaling(np.zeros(1), np.ones(1))
-        location, variance = _moments_of_sites(state)
+        location, variance = _site_moments(state)
         location = location * targets.scale + targets.mean
         variance = variance * targets.scale**2
         if n_outputs == 1:

@@ -54,7 +54,7 @@ class Learning(NamedTuple):
     noise: Range  # used if the likelihood has params
 
 
-class Until(NamedTuple):
+class StoppingRule(NamedTuple):
     """When `fit_sites` ends."""
 
     tol: float  # standard deviations of an output an update moves; log scales a round changes
@@ -140,7 +140,7 @@ def learn_at_sites(
 
 def fit_sites(
     data: LinearData, likelihood: SiteLikelihood, sites: Sites, log_prior_variance: float,
-    learning: Learning, until: Until,
+    learning: Learning, until: StoppingRule,
 ) -> SitesFit:  # fmt: skip
     """Site updates, and hyperparameters between them once the sites have settled.
 

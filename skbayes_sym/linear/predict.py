@@ -29,15 +29,15 @@ class LinearPredictor(BasePredictor):
     rule: SiteLikelihood | None = None
     levels: Tensor | None = None
 
-    def law(self, x: Tensor) -> Predictive:
+    def distribution(self, x: Tensor) -> Predictive:
         mean, covariance = self.posterior.output_moments(x.double())
         mean, covariance = mean + self.offset, self.variance_scale * covariance
         if self.rule is not None:
             return self.likelihood.predictive(self.rule.outputs(mean, covariance).to(x))
         if self.likelihood.kind == "normal":
             noise, variance = self.likelihood.noise_scale.square(), covariance.diagonal(0, -2, -1)
-            law = NormalMixture(mean[None].to(x), variance[None].to(x), noise)
-            return law if self.levels is None else at_levels(law, self.levels)
+            distribution = NormalMixture(mean[None].to(x), variance[None].to(x), noise)
+            return distribution if self.levels is None else at_levels(distribution, self.levels)
         nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
         outputs = mean + covariance[..., 0].sqrt() * nodes[:, None, None]
         return self.likelihood.predictive(outputs.to(x), weights.log().to(x))

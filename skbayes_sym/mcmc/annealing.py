@@ -39,7 +39,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.log_density import LogDensity, NetworkPosterior, gradient_of
+from skbayes_sym.base.log_density import LogDensity, NetworkPosterior, make_gradient
 from skbayes_sym.mcmc.kernels import Info, State, initial_state, where
 from skbayes_sym.mcmc.warmup import PreconditionerAdaptation, RunningMoments, Window
 from skbayes_sym.models.networks.mlp import MLP
@@ -123,7 +123,7 @@ def mclachlan(
     half = (0.5 * time).unsqueeze(1)
     velocity, first = kick(velocity, preconditioner.to_gradient(gradient), _MCLACHLAN * time)
     position = torch.addcmul(position, half, preconditioner.to_position(velocity))
-    middle = preconditioner.to_gradient(gradient_of(log_density)(position))
+    middle = preconditioner.to_gradient(make_gradient(log_density)(position))
     velocity, second = kick(velocity, middle, (1 - 2 * _MCLACHLAN) * time)
     position = torch.addcmul(position, half, preconditioner.to_position(velocity))
     state = initial_state(position, log_density)
@@ -277,7 +277,7 @@ class Annealing:
 
 
 @dataclass(frozen=True, eq=False)
-class Detour:
+class AnnealedApproach:
     """Annealing under another density, to a place to begin at under one's own.
 
     Priors whose scales are learned need it: the climb shrinks deep layers to nothing, where their
@@ -310,7 +310,7 @@ class Detour:
         )
 
 
-Approach = Annealing | Detour  # moves that chains make before they warm up
+Approach = Annealing | AnnealedApproach  # moves that chains make before they warm up
 
 
 def climb(state: State, log_density: LogDensity, n_steps: int, tell: Tell) -> State:
@@ -320,7 +320,7 @@ def climb(state: State, log_density: LogDensity, n_steps: int, tell: Tell) -> St
     falls to a hundredth of it as a half cosine.
     """
     position, (mean, square) = state.position, (torch.zeros_like(state.position) for _ in range(2))
-    no_choice, betas = torch.ones_like(state.value, dtype=torch.float64), (0.9, 0.999)
+    no_summary, betas = torch.ones_like(state.value, dtype=torch.float64), (0.9, 0.999)
     for step in range(1, n_steps + 1):
         mean = mean.lerp(state.gradient, 1 - betas[0])
         square = (betas[1] * square).addcmul(state.gradient, state.gradient, value=1 - betas[1])
@@ -330,7 +330,7 @@ def climb(state: State, log_density: LogDensity, n_steps: int, tell: Tell) -> St
         position = position + rate * (unbiased[0] / (unbiased[1].sqrt() + 1e-8))
         state = initial_state(position, log_density)
         finite = state.value.isfinite()
-        tell(state, Info(no_choice, finite, ~finite, torch.ones_like(finite, dtype=torch.int64)))
+        tell(state, Info(no_summary, finite, ~finite, torch.ones_like(finite, dtype=torch.int64)))
     return state
 
 
@@ -421,14 +421,14 @@ def curvature_at(posterior: NetworkPosterior, position: Tensor) -> tuple[LayerCu
     One forward pass and a backward pass an output, chain by chain: ``(2 + 4 O) N P``
     multiplications each.
     """
-    chains = [_curvature_of_chain(posterior, place) for place in position]
+    chains = [_chain_curvature(posterior, place) for place in position]
     return tuple(
         LayerCurvature(*(torch.stack(factors) for factors in zip(*layer, strict=True)))
         for layer in zip(*chains, strict=True)
     )
 
 
-def _curvature_of_chain(posterior: NetworkPosterior, position: Tensor) -> list[LayerCurvature]:
+def _chain_curvature(posterior: NetworkPosterior, position: Tensor) -> list[LayerCurvature]:
     network, (x, y, weight) = cast(MLP, posterior.network), posterior.data
     n_theta = network.layout.n_params
     layers, inputs = network.layers(position[:n_theta]), [x]
@@ -449,7 +449,7 @@ def _curvature_of_chain(posterior: NetworkPosterior, position: Tensor) -> list[L
     return factors[::-1]
 
 
-def own_scales(log_density: LogDensity, position: Tensor, n_params: int) -> Tensor:
+def likelihood_scales(log_density: LogDensity, position: Tensor, n_params: int) -> Tensor:
     """Scales of the likelihood's own parameters, the last ``n_params`` of every position.
 
     From the curvature of each alone, by differences of its gradient; at least 1, about what the
@@ -495,5 +495,5 @@ class KroneckerAdaptation:
         if gaussian is not None:
             parts = network.layers(gaussian.precision.double().cpu())
             precision = torch.stack([torch.cat([w.flatten(), b]).mean() for w, b in parts])
-        scales = own_scales(self.posterior, position, self.posterior.likelihood.n_params)
+        scales = likelihood_scales(self.posterior, position, self.posterior.likelihood.n_params)
         return KroneckerPreconditioner(layers, precision.to(position), scales)

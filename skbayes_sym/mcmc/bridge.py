@@ -197,7 +197,7 @@ def bridge_evidence(
         draws, chains = draws[inside], chains[inside]
     if len(draws) < MIN_DRAWS_PER_DIM * draws.shape[1]:
         return NOT_ESTIMATED._replace(n_draws=len(draws))
-    group, half = integrand.group, _half_of(chains, generator)
+    group, half = integrand.group, _random_half(chains, generator)
     make = _symmetrised if can_enumerate(group, max_order=max_order) else _confined
     first, second = (
         _compare(integrand, make(draws[a], group, n_components), draws[~a], chains[~a], generator)
@@ -238,14 +238,14 @@ def _symmetrised(draws: Tensor, group: SymmetryGroup, n_components: int) -> _Pro
 
 
 def _confined(draws: Tensor, group: SymmetryGroup, n_components: int) -> _Proposal:
-    domain = domain_of(draws, group)
+    domain = fundamental_domain_of_mode(draws, group)
     h = fit_gaussian_mixture(domain.enter(draws)[0], n_components)
     return _Proposal(
         h, h.log_prob, lambda x: domain.enter(x)[0], domain.contains, float(group.log_order)
     )
 
 
-def domain_of(draws: Tensor, group: SymmetryGroup) -> FundamentalDomain:
+def fundamental_domain_of_mode(draws: Tensor, group: SymmetryGroup) -> FundamentalDomain:
     """The fundamental domain around aligned draws (n, D)."""
     cpu = draws.cpu()
     return FundamentalDomain(group, estimate_reference(cpu, orbit_mean_square(cpu, group)))
@@ -270,13 +270,13 @@ def _compare(
         at_proposed[counts] = integrand(kept) - proposal.log_prob(kept)
     entered = proposal.enter(draws)
     at_draws = integrand(entered) - proposal.log_prob(entered)
-    ratio = bridge_ratio(at_proposed, at_draws, _blocks_of(chains))
+    ratio = bridge_ratio(at_proposed, at_draws, _chain_blocks(chains))
     return ratio._replace(log_ratio=ratio.log_ratio + proposal.log_copies)
 
 
-def _half_of(chains: Tensor, generator: torch.Generator) -> Tensor:
+def _random_half(chains: Tensor, generator: torch.Generator) -> Tensor:
     """A random half of the draws, bool (n,): whole chains if neither side gets below a third."""
-    for units in (chains, _blocks_of(chains)):
+    for units in (chains, _chain_blocks(chains)):
         _, label, size = units.unique(return_inverse=True, return_counts=True)
         order = torch.randperm(len(size), generator=generator, device=generator.device)
         order = order.to(size.device)
@@ -288,7 +288,7 @@ def _half_of(chains: Tensor, generator: torch.Generator) -> Tensor:
     return first
 
 
-def _blocks_of(chains: Tensor) -> Tensor:
+def _chain_blocks(chains: Tensor) -> Tensor:
     """Labels of consecutive pieces of chains, at least 20 in all where there are draws enough.
 
     Whole chains where there are many: their means are independent whatever happens within.
@@ -335,7 +335,7 @@ def bridge_ratio(
         over = _relative(_bridge_terms(log_l_proposal, log_r, log_s)[0])
         under = _relative(_bridge_terms(log_l_draws, log_r, log_s)[1])
         from_proposals = float(over.var() / over.mean() ** 2) / len(over)
-        from_draws = _variance_of_mean(under, blocks) / float(under.mean() ** 2)
+        from_draws = _block_variance(under, blocks) / float(under.mean() ** 2)
         independent = float(under.var() / under.mean() ** 2)
         if from_draws > 0.0:
             n_effective = min(max(independent / from_draws, 1.0), float(len(under)))
@@ -347,7 +347,7 @@ def _relative(log_terms: Tensor) -> Tensor:
     return (log_terms - log_terms.max()).exp()
 
 
-def _variance_of_mean(values: Tensor, blocks: Tensor) -> float:
+def _block_variance(values: Tensor, blocks: Tensor) -> float:
     """Variance of the mean of values (n,) that depend on each other only within blocks."""
     _, label = blocks.unique(return_inverse=True)
     n_blocks = int(label.max()) + 1

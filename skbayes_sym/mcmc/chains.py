@@ -30,7 +30,7 @@ from skbayes_sym.mcmc.warmup import (
 from skbayes_sym.numerics.optimise import Loop, OnStep, Stopped
 from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner, Preconditioner
 from skbayes_sym.numerics.random import generator_from, spawn_seeds
-from skbayes_sym.numerics.runtime import one_thread, side_by_side, to_host
+from skbayes_sym.numerics.runtime import one_thread, run_parallel, to_host
 
 # Moves of a block between two calls of on_step.
 REPORT_EVERY = 10
@@ -179,7 +179,7 @@ class _BlockMoves:
     def warm_up(self, n_warmup: int) -> None:
         sampler = self._sampler
         if n_warmup and sampler.approach is not None:
-            self._come_near(sampler.approach)
+            self._approach_mode(sampler.approach)
         for window in sampler.adaptation.windows(n_warmup):
             self._step_size, n_gradients = reasonable_step_size(
                 self._state, sampler.log_density, step_size=self._step_size,
@@ -202,7 +202,7 @@ class _BlockMoves:
                     self._preconditioner, moments, position=self._state.position
                 )
 
-    def _come_near(self, approach: Approach) -> None:
+    def _approach_mode(self, approach: Approach) -> None:
         began, density = self._state.position, self._sampler.log_density
         try:
             place = approach.run(
@@ -370,9 +370,9 @@ def sample_chains(
     gathered = _Gathered(blocks, n_draws)
     with gathered.loop:
         if len(blocks) == 1 or joblib.effective_n_jobs(n_jobs) == 1:
-            _in_turn(jobs, gathered, on_step)
+            _alternate_blocks(jobs, gathered, on_step)
         else:
-            with closing(side_by_side(jobs, n_jobs)) as finished:
+            with closing(run_parallel(jobs, n_jobs)) as finished:
                 for index, part in gathered.loop.steps(finished):
                     gathered.add(index, part)
                     if on_step is not None:
@@ -383,7 +383,7 @@ def sample_chains(
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """Run of a block, for `side_by_side`."""
+    """Run of a block, for `run_parallel`."""
 
     sampler: Sampler
     index: int
@@ -451,7 +451,7 @@ def block_ends(blocks: Sequence[Block]) -> list[int]:
     return [0, *np.cumsum([len(block.step_size) for block in blocks]).tolist()]
 
 
-def _in_turn(jobs: Sequence[_Job], gathered: _Gathered, on_step: OnStep | None) -> None:
+def _alternate_blocks(jobs: Sequence[_Job], gathered: _Gathered, on_step: OnStep | None) -> None:
     """Warm up block after block, then let each make a few draws at a time.
 
     A single one, as on a GPU, does it all at once. An interrupt finds all chains about as long.

@@ -21,7 +21,7 @@ from skbayes_sym.numerics.random import spawn_seeds
 
 
 @dataclass(frozen=True)
-class SamplingEffort:
+class SamplingDefaults:
     """Policy of `MCMCRegressor` and `MCMCClassifier`."""
 
     # n_chains="auto": three modes, the rarest in the reach of 8 % of starts (Wiese et al. 2023).
@@ -102,13 +102,13 @@ class SamplingSeeds(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SamplingSetting:
+class SamplingConfig:
     """Everything that a stage of a fit needs."""
 
     data: Training
     model: Model
     run: Run
-    effort: SamplingEffort
+    effort: SamplingDefaults
     init: str  # where chains start, by its name in `exploring.INITS`
     kernel: Kernel  # moves the chains that explore
     n_chains: int
@@ -129,7 +129,7 @@ class SamplingSetting:
     @cached_property
     def posterior(self) -> NetworkPosterior:
         """The posterior as chains see it: in the working precision, on the device."""
-        return self._posterior_of(self.data.data)
+        return self._make_posterior(self.data.data)
 
     @cached_property
     def reference(self) -> NetworkPosterior:
@@ -139,9 +139,9 @@ class SamplingSetting:
             tensor = tensor.cpu()
             return tensor.double() if tensor.is_floating_point() else tensor
 
-        return self._posterior_of(Data(*map(exact, self.data.data)))
+        return self._make_posterior(Data(*map(exact, self.data.data)))
 
-    def _posterior_of(self, data: Data) -> NetworkPosterior:
+    def _make_posterior(self, data: Data) -> NetworkPosterior:
         network, likelihood, prior, _ = self.model
         return NetworkPosterior(network, likelihood, prior, data, self.noise_prior_scale)  # type: ignore[arg-type]
 

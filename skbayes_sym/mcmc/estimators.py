@@ -23,9 +23,9 @@ from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
 from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.weighted_draws import DrawsClassifier, DrawsRegressor, WeightedDraws
-from skbayes_sym.mcmc.config import SamplingEffort
+from skbayes_sym.mcmc.config import SamplingDefaults
 from skbayes_sym.mcmc.fit import Sampling
-from skbayes_sym.mcmc.initialization import usual_scale
+from skbayes_sym.mcmc.initialization import default_prior_scale
 from skbayes_sym.mcmc.samplers import Chains, Kernel, ModeWeights
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
@@ -69,7 +69,7 @@ class SampledEstimator(WeightedDraws):
     random_state: Any = None
     verbose: Any = 0
 
-    _effort: ClassVar[SamplingEffort] = SamplingEffort()
+    _effort: ClassVar[SamplingDefaults] = SamplingDefaults()
 
     def _networks_at_once(self, n_weights: int) -> float:
         return float(self.n_chains if isinstance(self.n_chains, int) else 64)
@@ -103,7 +103,7 @@ class SampledEstimator(WeightedDraws):
         exponential = model.likelihood.kind in {"counts", "heteroscedastic"}
         if not is_open or not (exponential or self._method().init_for(model, n_rows) == "ensemble"):
             return model
-        return model._replace(prior=GaussianPrior(usual_scale(model.network)))
+        return model._replace(prior=GaussianPrior(default_prior_scale(model.network)))
 
     def _prior(self, network: Network) -> Prior:
         """Scales that are learned are integrated out."""

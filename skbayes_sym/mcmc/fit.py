@@ -9,13 +9,13 @@ import torch
 
 from skbayes_sym.base.log import log_info
 from skbayes_sym.base.progress import Run
-from skbayes_sym.base.requirements import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Needs
+from skbayes_sym.base.requirements import ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR, Requirements
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.mcmc.chain_count import n_chains_required
 from skbayes_sym.mcmc.chains import Block
-from skbayes_sym.mcmc.config import SamplingEffort, SamplingSetting
+from skbayes_sym.mcmc.config import SamplingConfig, SamplingDefaults
 from skbayes_sym.mcmc.initialization import (
     INITS,
     NO_EVIDENCE,
@@ -31,9 +31,9 @@ from skbayes_sym.mcmc.mode_weights import (
     Allocation,
     Mode,
     allocate_chains,
+    chain_warnings,
     diagnose,
     disagreement,
-    doubtful_chains,
     list_modes,
     no_evidence,
 )
@@ -49,7 +49,7 @@ from skbayes_sym.numerics.random import Estimate
 class Sampling:
     """Chains, modes and their mass, draws that count (Wiese et al. 2023)."""
 
-    needs: ClassVar[Needs] = Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
+    needs: ClassVar[Requirements] = Requirements(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
 
     sampler: Chains
     n_chains: int | str | None
@@ -59,7 +59,7 @@ class Sampling:
     noise_prior_scale: float
     n_jobs: int | None = None
     start: list[Block] | None = None  # where chains of the previous fit stopped, to go on with
-    effort: SamplingEffort = field(default_factory=SamplingEffort)
+    effort: SamplingDefaults = field(default_factory=SamplingDefaults)
 
     def fit(self, data: Training, model: Model, run: Run) -> "Sampled":
         setting = self.setting(data, model, run)
@@ -94,7 +94,7 @@ class Sampling:
         by_size = isinstance(self.sampler.kernel, str) and self.sampler.kernel == "auto"
         return init_by_size(model, n_rows, self.effort) if by_size else "prior"
 
-    def setting(self, data: Training, model: Model, run: Run) -> SamplingSetting:
+    def setting(self, data: Training, model: Model, run: Run) -> SamplingConfig:
         """Decide what is open, by the model and its size."""
         sampler, effort = self.sampler, self.effort
         init = self.init_for(model, data.n_rows)
@@ -105,7 +105,7 @@ class Sampling:
         kernel = sampler.kernel
         if isinstance(kernel, str):
             kernel = usual.kernel if kernel == "auto" else HMC()
-        return SamplingSetting(
+        return SamplingConfig(
             data, model, run, effort, init, kernel, n_chains,
             usual.n_warmup if sampler.n_warmup is None else sampler.n_warmup,
             effort.n_draws if self.n_draws is None else int(self.n_draws),
@@ -132,7 +132,7 @@ class Sampled:
 
     @classmethod
     def gather(
-        cls, setting: SamplingSetting, explored: Explored, allocation: Allocation | None = None
+        cls, setting: SamplingConfig, explored: Explored, allocation: Allocation | None = None
     ) -> "Sampled":
         """Everything that a fit keeps; before an allocation the draws as they were made."""
         draws = explored.draws if allocation is None else allocation.draws
@@ -144,7 +144,7 @@ class Sampled:
             offset, weighing = setting.data.log_jacobian, allocation.weighing
             if weighing is not None:
                 modes = list_modes(weighing, len(explored.draws.position), draws.home, offset)
-                if allocation.trusted:
+                if allocation.is_trusted:
                     total = weighing.weights
                     error = total.log_evidence_standard_error
                     log_evidence = Estimate(total.log_evidence + offset, error)
@@ -191,7 +191,7 @@ class Sampled:
 
 
 def _diagnostics(
-    setting: SamplingSetting, explored: Explored, allocation: Allocation, samples: Array,
+    setting: SamplingConfig, explored: Explored, allocation: Allocation, samples: Array,
     modes: list[Mode],
 ) -> dict[str, Any]:  # fmt: skip
     """Figures on mixing, and every reason to doubt them."""
@@ -212,14 +212,14 @@ def _diagnostics(
             )
         if is_annealed:
             acceptance, within = figures["acceptance"], figures["function_rhat_within"]
-            warnings += doubtful_chains(acceptance, within, effort)
+            warnings += chain_warnings(acceptance, within, effort)
     reason = "; ".join(problems)
-    if not allocation.trusted and not reason:
+    if not allocation.is_trusted and not reason:
         reason = NO_EVIDENCE if is_annealed else "modes weren't weighed"
     return {**figures, "no_evidence": reason, "warnings": warnings}
 
 
-def _require_memory(setting: SamplingSetting) -> None:
+def _require_memory(setting: SamplingConfig) -> None:
     """Draws on the host, as made, as one and as labelled: 8 P + 3 C S P b; what finds them."""
     data, model, n_chains = setting.data, setting.model, setting.n_chains
     n_params, size = model.network.layout.n_params, data.dtype.itemsize

@@ -27,19 +27,19 @@ from skbayes_sym.base.requirements import (
     NORMAL_OR_LEARNED,
     NORMAL_OR_SOFTMAX,
     SOFTMAX,
-    Needs,
+    Requirements,
 )
 from skbayes_sym.base.rows import Array
 from skbayes_sym.laplace.starting_points import (
     Starts,
     best_starts,
-    labels_starts,
+    classification_starts,
     regression_starts,
 )
 from skbayes_sym.mcmc.annealing import (
+    AnnealedApproach,
     Annealing,
     Approach,
-    Detour,
     KroneckerAdaptation,
 )
 from skbayes_sym.mcmc.chains import (
@@ -50,7 +50,7 @@ from skbayes_sym.mcmc.chains import (
     sample_chains,
     start_blocks,
 )
-from skbayes_sym.mcmc.config import SamplingEffort, SamplingSetting
+from skbayes_sym.mcmc.config import SamplingConfig, SamplingDefaults
 from skbayes_sym.mcmc.kernels import HMC, initial_state
 from skbayes_sym.mcmc.warmup import (
     FixedPreconditioner,
@@ -75,17 +75,17 @@ NO_EVIDENCE = (
 class ChainInit(NamedTuple):
     """A way to start."""
 
-    needs: Needs
-    blocks: Callable[[SamplingSetting], list[Block]]
+    needs: Requirements
+    blocks: Callable[[SamplingConfig], list[Block]]
     # Of the metric, during warm-up.
-    adaptation: Callable[[SamplingSetting], PreconditionerAdaptation]
+    adaptation: Callable[[SamplingConfig], PreconditionerAdaptation]
     kernel: HMC  # what ``sampler="auto"`` is
     n_chains: int = 64  # where a person doesn't say, as is the next
     n_warmup: int = 1000
     annealing: Annealing | None = None  # what chains do before they warm up
 
 
-def _prior_blocks(setting: SamplingSetting) -> list[Block]:
+def _prior_blocks(setting: SamplingConfig) -> list[Block]:
     """Draws of the prior, learned scales at their reference, with noise that isn't far too small.
 
     A chain that starts at a draw of a heavy-tailed scale may be far beyond where the network bends.
@@ -109,7 +109,7 @@ def _prior_blocks(setting: SamplingSetting) -> list[Block]:
     )  # fmt: skip
 
 
-def _laplace_blocks(setting: SamplingSetting) -> list[Block]:
+def _laplace_blocks(setting: SamplingConfig) -> list[Block]:
     """Modes of the network's posterior; a scale that is learned has its evidence's value there."""
     network, likelihood, prior, _ = setting.model
     mlp, scales, data = fully_connected(network), scales_by_group(prior), setting.data.double_data
@@ -117,14 +117,14 @@ def _laplace_blocks(setting: SamplingSetting) -> list[Block]:
         setting.n_chains, setting.seeds.start, setting.block_size, setting.effort,
     )  # fmt: skip
     if SOFTMAX.is_met(likelihood):
-        starts = labels_starts(mlp, data, scales, n=min(n, effort.label_modes), seed=seed)
+        starts = classification_starts(mlp, data, scales, n=min(n, effort.label_modes), seed=seed)
     else:
 
         def search(n: int, seed: int) -> Starts:
             return regression_starts(mlp, likelihood, data, scales, n=n, seed=seed)
 
         n_modes = min(n, effort.modes)
-        n_more = _more_searches(setting) if setting.weighs else 0
+        n_more = _n_extra_searches(setting) if setting.weighs else 0
         starts = best_starts(search, setting.model.group, n=n_modes, n_most=n_more, seed=seed)
     position, metric = starts.chains(n, setting.posterior.data.x)
     return start_blocks(
@@ -133,7 +133,7 @@ def _laplace_blocks(setting: SamplingSetting) -> list[Block]:
     )  # fmt: skip
 
 
-def _more_searches(setting: SamplingSetting) -> int:
+def _n_extra_searches(setting: SamplingConfig) -> int:
     """Searches that cost what the chains do, times what the evidence may cost; 1,024 at most."""
     effort, n_rows, p = setting.effort, setting.data.n_rows, setting.posterior.n_dims
     n_moves = setting.n_warmup + setting.n_draws * setting.thinning
@@ -143,7 +143,7 @@ def _more_searches(setting: SamplingSetting) -> int:
     )
 
 
-def _ensemble_blocks(setting: SamplingSetting) -> list[Block]:
+def _ensemble_blocks(setting: SamplingConfig) -> list[Block]:
     """Chains at the starts of an ensemble's members; learned noise at the targets' spread."""
     posterior, generator = setting.posterior, generator_from(setting.seeds.start)
     theta = setting.model.network.init(setting.n_chains, generator=generator)
@@ -155,13 +155,13 @@ def _ensemble_blocks(setting: SamplingSetting) -> list[Block]:
 
 INITS: dict[str, ChainInit] = {
     "prior": ChainInit(
-        Needs(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR), _prior_blocks,
+        Requirements(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR), _prior_blocks,
         lambda setting: PooledDiagonal(setting.model.group), HMC(),
     ),
     # Directions that the rows leave to the prior are up to thirty times wider in the damped metric
     # than in others: trajectories as long as 40 gradients allow.
     "laplace": ChainInit(
-        Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), _laplace_blocks,
+        Requirements(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), _laplace_blocks,
         lambda setting: FixedPreconditioner(), HMC(path_length=30.0, max_leapfrog=40),
         16, 150,
     ),
@@ -169,14 +169,14 @@ INITS: dict[str, ChainInit] = {
     # Twelve chains: the squared error of an average of M is about b + v / M, with v .5 to .7 of b
     # on airfoil: eight leave 6 to 9 % to chance, twelve 4 to 6 %.
     "ensemble": ChainInit(
-        Needs(CURVED_LIKELIHOOD, FULLY_CONNECTED, ANY_PRIOR), _ensemble_blocks,
+        Requirements(CURVED_LIKELIHOOD, FULLY_CONNECTED, ANY_PRIOR), _ensemble_blocks,
         lambda setting: KroneckerAdaptation(setting.posterior),
         HMC(path_length=6.0, jitter=(0.7, 1.3), max_leapfrog=80), 12, 100, Annealing(),
     ),
 }  # fmt: skip
 
 
-def init_by_size(model: Model, n_rows: int, effort: SamplingEffort) -> str:
+def init_by_size(model: Model, n_rows: int, effort: SamplingDefaults) -> str:
     """Name of the start that a model and its size ask for."""
 
     def meets(init: str) -> bool:
@@ -190,7 +190,7 @@ def init_by_size(model: Model, n_rows: int, effort: SamplingEffort) -> str:
     return "ensemble" if n_weights > effort.many_weights and meets("ensemble") else "prior"
 
 
-def usual_scale(network: Network) -> Tensor:
+def default_prior_scale(network: Network) -> Tensor:
     """Prior standard deviations (P,) that chains come near under: 1, less in wide layers.
 
     Those of the published protocol for 16 units; beyond, weights of n inputs have ``4 / sqrt(n)``,
@@ -204,17 +204,17 @@ def usual_scale(network: Network) -> Tensor:
     return torch.cat(parts)
 
 
-def from_afar(setting: SamplingSetting, annealing: Annealing) -> Approach:
+def from_afar(setting: SamplingConfig, annealing: Annealing) -> Approach:
     """The annealing in float32, under given scales where scales are learned."""
     prior: Prior = setting.model.prior
     if prior.learned is not None:
-        prior = GaussianPrior(usual_scale(setting.model.network))
+        prior = GaussianPrior(default_prior_scale(setting.model.network))
     elif setting.data.data.x.dtype == torch.float32:
         return annealing
-    return Detour(annealing, _in_float32(setting, prior))
+    return AnnealedApproach(annealing, _in_float32(setting, prior))
 
 
-def density_for(setting: SamplingSetting) -> LogDensity:
+def density_for(setting: SamplingConfig) -> LogDensity:
     """The posterior; of annealed chains that HMC moves with gradients in float32.
 
     They cost half as much, and trajectories so short don't tell them apart.
@@ -226,7 +226,7 @@ def density_for(setting: SamplingSetting) -> LogDensity:
     return RoughGradients(exact, _in_float32(setting, setting.model.prior), torch.float32)
 
 
-def _in_float32(setting: SamplingSetting, prior: Prior) -> NetworkPosterior:
+def _in_float32(setting: SamplingConfig, prior: Prior) -> NetworkPosterior:
     exact = setting.posterior
     data = Data(*(t.float() if t.is_floating_point() else t for t in exact.data))
     return NetworkPosterior(exact.network, exact.likelihood, prior, data, exact.noise_prior_scale)
@@ -249,7 +249,7 @@ class Explored(NamedTuple):
     draws: Draws  # one vote per chain
 
 
-def explore(setting: SamplingSetting) -> Explored:
+def explore(setting: SamplingConfig) -> Explored:
     """Run the chains; one vote each."""
     effort, annealing, n_warmup = setting.effort, setting.annealing, setting.n_warmup
     explorer = _explorer(setting)
@@ -276,14 +276,14 @@ def explore(setting: SamplingSetting) -> Explored:
     return Explored(chains, Draws(position, value, votes, chains.stopped))
 
 
-def _explorer(setting: SamplingSetting) -> Sampler:
+def _explorer(setting: SamplingConfig) -> Sampler:
     init = INITS[setting.init]
     acceptance = setting.effort.wide_acceptance if init.annealing else 0.8
     density = density_for(setting)
     return Sampler(setting.kernel, density, init.adaptation(setting), acceptance)
 
 
-def drawn_on(setting: SamplingSetting, explored: Explored) -> Draws:
+def drawn_on(setting: SamplingConfig, explored: Explored) -> Draws:
     """The explored draws, and as many more as were asked for."""
     draws, blocks = explored.draws, explored.chains.blocks
     n_more = setting.n_draws - draws.position.shape[1]
@@ -313,7 +313,7 @@ def made(chains: ChainDraws) -> tuple[Array, Array]:
     return chains.draws[kept, :n], chains.log_density[kept, :n]
 
 
-def on_reference_set(setting: SamplingSetting, theta: Tensor, value: Array) -> Array:
+def on_reference_set(setting: SamplingConfig, theta: Tensor, value: Array) -> Array:
     """Representatives of the draws' orbits, (C, S, P) -> (C, S, P).
 
     Units are labelled alike; what else the group moves is moved towards the draw of the highest
@@ -333,7 +333,7 @@ def on_reference_set(setting: SamplingSetting, theta: Tensor, value: Array) -> A
     return np.asarray(aligned.to(theta.dtype).reshape(theta.shape).numpy())
 
 
-def continued(setting: SamplingSetting, density: LogDensity) -> list[Block] | None:
+def continued(setting: SamplingConfig, density: LogDensity) -> list[Block] | None:
     """Blocks of the previous fit, on this fit's data; None if this one starts anew."""
     previous, posterior = setting.start, setting.posterior
     if not previous:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from skbayes_sym.base.log_density import LogDensity, VariesInScale, gradient_of
+from skbayes_sym.base.log_density import LogDensity, VariesInScale, make_gradient
 from skbayes_sym.numerics.arguments import check_count, check_positive, check_range
 from skbayes_sym.numerics.preconditioners import Preconditioner
 from skbayes_sym.numerics.random import host_uniforms, standard_normal
@@ -232,7 +232,7 @@ def leapfrog(
     eps = step_size.unsqueeze(1)
     position = state.position.clone()
     kick, move = preconditioner.to_gradient, preconditioner.to_position
-    slope = gradient_of(log_density)
+    slope = make_gradient(log_density)
     p = momentum.addcmul(eps, kick(state.gradient), value=0.5)
     for _ in range(n_steps - 1):
         position.addcmul_(eps, move(p))

@@ -21,8 +21,8 @@ from skbayes_sym.mcmc.bridge import (
     GaussianMixture,
     Integrand,
     bridge_evidence,
-    domain_of,
     fit_gaussian_mixture,
+    fundamental_domain_of_mode,
 )
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.fundamental_domain import MAX_ORDER, FundamentalDomain, has_exact_domain
@@ -192,7 +192,7 @@ def _fit_regions(draws: Tensor, labels: Tensor, group: SymmetryGroup) -> Regions
     spread = torch.stack([c.var(dim=0, correction=0) for c in clusters])
     size = torch.tensor([len(c) for c in clusters]).unsqueeze(-1)
     typical = (size * spread).sum(0) / len(draws) if len(clusters) > 1 else spread[0]
-    domains = tuple(domain_of(c, group) for c in clusters)
+    domains = tuple(fundamental_domain_of_mode(c, group) for c in clusters)
     gaussians = tuple(_gaussian(c, typical) for c in clusters)
     return Regions(domains, gaussians)
 
@@ -240,7 +240,7 @@ class DrawPool(NamedTuple):
     chains: Tensor  # int64 (n,): the chain of each
 
 
-class Weighing(NamedTuple):
+class ModeWeighting(NamedTuple):
     """Modes, and what each counts for."""
 
     pool: DrawPool
@@ -297,7 +297,7 @@ def weigh(
     group: SymmetryGroup,
     *,
     generator: torch.Generator,
-) -> Weighing:
+) -> ModeWeighting:
     """Divide the pool into modes and estimate the evidence of each by `bridge_evidence`."""
     modes = find_modes(pool.draws, pool.values, pool.chains, group)
     estimates = [
@@ -306,7 +306,7 @@ def weigh(
         else NOT_ESTIMATED._replace(n_draws=int(modes.counts[k]))
         for k, matters in enumerate(contending(pool, modes).tolist())
     ]
-    return Weighing(pool, modes, estimates, weigh_modes(estimates))
+    return ModeWeighting(pool, modes, estimates, weigh_modes(estimates))
 
 
 def _evidence(

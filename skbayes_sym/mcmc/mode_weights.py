@@ -10,10 +10,10 @@ from torch import Tensor
 from skbayes_sym.base.rows import Array
 from skbayes_sym.mcmc.bridge import MIN_DRAWS_PER_DIM, can_bridge
 from skbayes_sym.mcmc.chains import ChainDraws
-from skbayes_sym.mcmc.config import SamplingEffort, SamplingSetting
+from skbayes_sym.mcmc.config import SamplingConfig, SamplingDefaults
 from skbayes_sym.mcmc.initialization import Draws, Explored, drawn_on, made
 from skbayes_sym.mcmc.mode_evidence import (
-    Weighing,
+    ModeWeighting,
     contending,
     largest_remainders,
     mean_log_density_by_mode,
@@ -30,7 +30,7 @@ from skbayes_sym.symmetry.units import split_units
 
 
 def diagnose(
-    setting: SamplingSetting, explored: Explored, draws: Draws, samples: Array
+    setting: SamplingConfig, explored: Explored, draws: Draws, samples: Array
 ) -> dict[str, Any]:
     """Figures on mixing, before and after symmetries were removed and chains allocated.
 
@@ -39,11 +39,11 @@ def diagnose(
     """
     before, weights, effort = explored.draws.position, draws.chain_weights, setting.effort
     warmup, sampling = explored.chains.warmup, explored.chains.sampling
-    functions = functions_of(setting, draws.position)
+    functions = evaluate_functions(setting, draws.position)
     return {
         "function_rhat": rank_rhat(functions, weights),
         "function_ess": bulk_ess(functions, weights),
-        "function_rhat_before": rank_rhat(functions_of(setting, before)),
+        "function_rhat_before": rank_rhat(evaluate_functions(setting, before)),
         "parameter_rhat": rank_rhat(samples, weights),
         "parameter_ess": bulk_ess(samples, weights),
         "parameter_rhat_before": rank_rhat(before),
@@ -69,7 +69,7 @@ def _typical(statistic: Callable[[Array], Array], functions: Array) -> Array:
     return typical
 
 
-def functions_of(setting: SamplingSetting, draws: Array) -> Array:
+def evaluate_functions(setting: SamplingConfig, draws: Array) -> Array:
     """Outputs at some training rows, and the log noise, of draws (C, S, D): (C, S, Q)."""
     x, network = setting.data.data.x.cpu(), setting.model.network
     n_rows = min(len(x), setting.effort.diagnosed_rows)
@@ -81,7 +81,9 @@ def functions_of(setting: SamplingSetting, draws: Array) -> Array:
     return np.concatenate([outputs.numpy(), draws[..., n_params:]], axis=-1)
 
 
-def why_not_weigh(group: SymmetryGroup, chains: ChainDraws, effort: SamplingEffort) -> list[str]:
+def evidence_obstacles(
+    group: SymmetryGroup, chains: ChainDraws, effort: SamplingDefaults
+) -> list[str]:
     """Reasons not to try for an evidence; none if there are none."""
     problems = []
     _, others = split_units(group)
@@ -103,7 +105,7 @@ def why_not_weigh(group: SymmetryGroup, chains: ChainDraws, effort: SamplingEffo
     return problems
 
 
-def decided_weights(weighing: Weighing, effort: SamplingEffort) -> Tensor | None:
+def decided_weights(weighing: ModeWeighting, effort: SamplingDefaults) -> Tensor | None:
     """Weights of the modes that no doubt about their evidence changes, (K,); None if some does.
 
     A mode that all others are too low to compete with has all the weight, whether or not its
@@ -125,7 +127,7 @@ def decided_weights(weighing: Weighing, effort: SamplingEffort) -> Tensor | None
     return weights
 
 
-def why_not(weighing: Weighing, n_dims: int, effort: SamplingEffort) -> list[str]:
+def evidence_warnings(weighing: ModeWeighting, n_dims: int, effort: SamplingDefaults) -> list[str]:
     """Reasons not to trust the evidence; none if there are none."""
     error = weighing.weights.log_evidence_standard_error
     highest = int(mean_log_density_by_mode(weighing.pool, weighing.modes).argmax())
@@ -140,7 +142,7 @@ def why_not(weighing: Weighing, n_dims: int, effort: SamplingEffort) -> list[str
     return []
 
 
-def doubtful_chains(acceptance: Array, rhat_within: Array, effort: SamplingEffort) -> list[str]:
+def chain_warnings(acceptance: Array, rhat_within: Array, effort: SamplingDefaults) -> list[str]:
     """Warnings of annealed chains that shouldn't be believed, by number, each with its figure."""
 
     def named(chosen: Array, figures: Array) -> str:
@@ -186,9 +188,9 @@ def no_evidence(problems: tuple[str, ...], *, decided: bool, shared: bool = Fals
     return [f"the modes' evidences are too uncertain to weigh them: raise n_draws. So {votes}"]
 
 
-def disagreement(setting: SamplingSetting, kept: Array, members: list[Array]) -> list[str]:
+def disagreement(setting: SamplingConfig, kept: Array, members: list[Array]) -> list[str]:
     """Warnings of modes whose own chains tell different functions: there are several in them."""
-    values, warnings = functions_of(setting, kept), []
+    values, warnings = evaluate_functions(setting, kept), []
     for i, chains in enumerate(members):
         worst = np.nanmax(rank_rhat(values[chains]), initial=1.0) if len(chains) > 1 else 1.0
         if worst > setting.effort.most_rhat:
@@ -203,12 +205,12 @@ class Allocation(NamedTuple):
     """The draws that count, and the modes they were allocated by."""
 
     draws: Draws
-    weighing: Weighing | None = None  # None where modes weren't weighed
+    weighing: ModeWeighting | None = None  # None where modes weren't weighed
     problems: tuple[str, ...] = ()  # why the evidence can't be trusted
     decided: bool = False  # whether the modes' weights are, even so
 
     @property
-    def trusted(self) -> bool:
+    def is_trusted(self) -> bool:
         """Whether there is an evidence to trust."""
         return self.weighing is not None and not self.problems
 
@@ -224,18 +226,21 @@ class Mode(NamedTuple):
     mean_log_posterior: float  # over its draws, nats
 
 
-def allocate_chains(setting: SamplingSetting, explored: Explored) -> Allocation:
+def allocate_chains(setting: SamplingConfig, explored: Explored) -> Allocation:
     """Draws weighed by evidence; the explored ones, and why, where that can't be had."""
     draws, effort = explored.draws, setting.effort
     if draws.stopped != "max_iter" or not setting.weighs:
         return Allocation(draws)
-    problems = tuple(why_not_weigh(setting.model.group, explored.chains, effort))
+    problems = tuple(evidence_obstacles(setting.model.group, explored.chains, effort))
     if problems:
         return Allocation(drawn_on(setting, explored), problems=problems)
-    generator, (allowance, rest) = generator_from(setting.seeds.modes), budget_of(setting, explored)
+    generator, (allowance, rest) = (
+        generator_from(setting.seeds.modes),
+        evidence_budget(setting, explored),
+    )
     try:
         weighing = _weigh(setting, explored, generator, allowance)
-        problems = tuple(why_not(weighing, setting.posterior.n_dims, effort))
+        problems = tuple(evidence_warnings(weighing, setting.posterior.n_dims, effort))
         weights = decided_weights(weighing, effort)
         shares, decided = weights, weights is not None
         if weights is None or shares is None:
@@ -243,7 +248,7 @@ def allocate_chains(setting: SamplingSetting, explored: Explored) -> Allocation:
             weights = torch.where(may_matter, torch.nan, 0.0)
             # Votes of the chains that found each; where no exploring chain stayed in any that may
             # matter, of the draws of those that were to refine a mode.
-            homes = where_they_ended(weighing, len(explored.draws.position))
+            homes = final_modes(weighing, len(explored.draws.position))
             if not bool(may_matter[homes].any()):
                 homes = weighing.modes.labels
             votes = torch.bincount(homes, minlength=len(may_matter)).double() * may_matter
@@ -257,8 +262,8 @@ def allocate_chains(setting: SamplingSetting, explored: Explored) -> Allocation:
 
 
 def _weigh(
-    setting: SamplingSetting, explored: Explored, generator: torch.Generator, allowance: Allowance
-) -> Weighing:
+    setting: SamplingConfig, explored: Explored, generator: torch.Generator, allowance: Allowance
+) -> ModeWeighting:
     """Modes and their evidence, with more draws from modes that have too few."""
     reference, group, effort = setting.reference, setting.model.group, setting.effort
     n_dims, n_chains = setting.posterior.n_dims, effort.refining_chains
@@ -278,9 +283,7 @@ def _weigh(
     )  # fmt: skip
 
 
-def _mode_sampler(
-    setting: SamplingSetting, n_draws: int, generator: torch.Generator
-) -> ModeSampler:
+def _mode_sampler(setting: SamplingConfig, n_draws: int, generator: torch.Generator) -> ModeSampler:
     effort, posterior = setting.effort, setting.posterior
     n_warmup = min(effort.refresh_warmup, max(setting.n_warmup, effort.least_warmup))
     thin = effort.refresh_thin * setting.thinning
@@ -289,7 +292,7 @@ def _mode_sampler(
 
 
 def _refreshed(
-    setting: SamplingSetting, weighing: Weighing, shares: Tensor, generator: torch.Generator,
+    setting: SamplingConfig, weighing: ModeWeighting, shares: Tensor, generator: torch.Generator,
     allowance: Allowance,
 ) -> Draws:  # fmt: skip
     """New chains in the modes, as many as their shares (K,) say, as far as ``allowance`` goes."""
@@ -316,7 +319,7 @@ def _refreshed(
     return Draws(position, value, weight / weight.sum(), stopped, home)
 
 
-def where_they_ended(weighing: Weighing, n_explorers: int) -> Tensor:
+def final_modes(weighing: ModeWeighting, n_explorers: int) -> Tensor:
     """The mode in which each explorer spent most of its draws, int64 (n_explorers,)."""
     explored = weighing.pool.chains < n_explorers
     table = torch.zeros(n_explorers, weighing.modes.regions.n_modes)
@@ -325,14 +328,14 @@ def where_they_ended(weighing: Weighing, n_explorers: int) -> Tensor:
 
 
 def list_modes(
-    weighing: Weighing,
+    weighing: ModeWeighting,
     n_explorers: int,  # chains that explored; they come first in the pool
     home: Array | None,  # (C,): the mode of each chain that is kept; by default the explorers are
     offset: float,  # turns log densities of scaled targets into those of targets as given, nats
 ) -> list[Mode]:
     """The modes, the largest evidence first, and then the highest."""
     pool, modes = weighing.pool, weighing.modes
-    ended = where_they_ended(weighing, n_explorers).numpy()
+    ended = final_modes(weighing, n_explorers).numpy()
     kept, listed = ended if home is None else home, []
     for k, estimate in enumerate(weighing.estimates):
         here = modes.labels == k
@@ -350,7 +353,7 @@ def list_modes(
     return sorted(listed, key=height, reverse=True)
 
 
-def budget_of(setting: SamplingSetting, explored: Explored) -> tuple[Allowance, float]:
+def evidence_budget(setting: SamplingConfig, explored: Explored) -> tuple[Allowance, float]:
     """Work left to the evidence, and multiplications left to new chains beside what it leaves.
 
     For the evidence at most ``effort`` times what was asked for: half of what is left of all
@@ -359,7 +362,7 @@ def budget_of(setting: SamplingSetting, explored: Explored) -> tuple[Allowance, 
     ledger, cost, chains = setting.allowance(), setting.evidence.effort, explored.chains
     n_gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
     n_moves = chains.warmup.n_moves + chains.sampling.n_moves
-    work = ledger.of_moves(n_gradients, n_moves, setting.block_size)
+    work = ledger.move_cost(n_gradients, n_moves, setting.block_size)
     wanted = setting.n_warmup + setting.n_draws * setting.thinning
     asked = work * wanted / (setting.n_warmup + chains.draws.shape[1] * setting.thinning)
     rest = (1.0 + cost) * asked - work

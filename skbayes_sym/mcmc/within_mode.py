@@ -20,7 +20,7 @@ from skbayes_sym.mcmc.kernels import HMC
 from skbayes_sym.mcmc.mode_evidence import (
     LEAST_WEIGHT,
     DrawPool,
-    Weighing,
+    ModeWeighting,
     contending,
     mean_log_density_by_mode,
     weigh,
@@ -56,7 +56,7 @@ class Allowance:
         """Multiplications of gradient calls of ``n_chains`` chains each."""
         return n_calls * (_CALL + n_chains * self.per_gradient)
 
-    def of_moves(self, n_gradients: Tensor, n_moves: Tensor, block_size: int) -> float:
+    def move_cost(self, n_gradients: Tensor, n_moves: Tensor, block_size: int) -> float:
         """Multiplications of chains' gradients (C,) and moves (C,), made in blocks."""
         by_block = zip(n_gradients.split(block_size), n_moves.split(block_size), strict=True)
         n_calls = sum(float(made.max()) + A_MOVE * float(moves.max()) for made, moves in by_block)
@@ -110,7 +110,7 @@ class ModeSampler:
     generator: torch.Generator  # chooses the starts
 
     def __call__(
-        self, weighing: Weighing, k: int, n_chains: int, *, seed: int,
+        self, weighing: ModeWeighting, k: int, n_chains: int, *, seed: int,
         allowance: Allowance | None = None, on_step: OnStep | None = None,
     ) -> ChainDraws:  # fmt: skip
         """Run ``n_chains`` chains in mode ``k``; ``on_step`` as in `sample_chains`.
@@ -130,7 +130,7 @@ class ModeSampler:
             made = sample_chains(sampler, blocks, n_jobs=plan.n_jobs, on_step=on_step, **lengths)
             work = _WITH_METRIC * (made.warmup.n_gradients + made.sampling.n_gradients).double()
             n_moves = made.warmup.n_moves + made.sampling.n_moves
-            allowance.left -= allowance.of_moves(work, n_moves, plan.block_size)
+            allowance.left -= allowance.move_cost(work, n_moves, plan.block_size)
             return made
 
         def warmed_up(kernel: HMC, preconditioner: Preconditioner) -> ChainDraws:
@@ -214,7 +214,7 @@ def _boundary_loss(run: ChainDraws) -> float:
 
 def refine(
     log_density: LogDensity,
-    weighing: Weighing,
+    weighing: ModeWeighting,
     sampler: ModeSampler,
     *,
     n_chains: int,  # for each such mode
@@ -222,7 +222,7 @@ def refine(
     # What it may cost: modes have their turns, the highest first, as long as it lasts. No end by
     # default.
     allowance: Allowance | None = None,
-) -> Weighing:
+) -> ModeWeighting:
     """Draw more from modes that matter and whose evidence is poorly known, and weigh again.
 
     A mode that few chains reached has too few independent draws to be bridged. Chains started from
@@ -263,7 +263,7 @@ def refine(
     return weighing
 
 
-def _matters(weighing: Weighing, k: int) -> bool:
+def _matters(weighing: ModeWeighting, k: int) -> bool:
     """Whether more draws of mode ``k`` can change the weights or the whole evidence."""
     value, error = weighing.estimates[k].log_evidence, weighing.estimates[k].standard_error
     if error <= 0.3:  # False for nan

@@ -21,8 +21,8 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import indexable
 
 from skbayes_sym.base.pipelines import innermost
-from skbayes_sym.base.predictive import predictive, predicts_distribution, predicts_numbers
-from skbayes_sym.base.rows import Array, numbers_due
+from skbayes_sym.base.predictive import is_regression_model, predictive, predicts_distribution
+from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import (
     check_classification_targets,
     check_cv,
@@ -57,7 +57,7 @@ class FoldReport(NamedTuple):
     probability: Array | None = None
 
 
-class Judged(NamedTuple):
+class CheckedResult(NamedTuple):
     """An answer, or the error in words where it failed, and the warnings on the way."""
 
     answer: Any
@@ -200,7 +200,7 @@ def compare_models(
     by_model = [judged[i : i + len(splits)] for i in range(0, len(judged), len(splits))]
     chosen = [any(fit.answer.says_more for fit in fits if not fit.error) for fits in by_model]
     wholes = iter(Parallel(n_jobs=n_jobs)(
-        delayed(_judged)(caller, _whole_report, model, int(seeds[-1]), task)
+        delayed(_judged)(caller, _full_data_report, model, int(seeds[-1]), task)
         for model, says_more in zip(estimators, chosen, strict=True) if says_more
     ))  # fmt: skip
     densities, rows = [], []
@@ -219,7 +219,7 @@ def compare_models(
     return pd.DataFrame(columns, index=pd.Index(names, name="model"))
 
 
-def _pass_on(name: str, fits: Sequence[Judged]) -> None:
+def _pass_on(name: str, fits: Sequence[CheckedResult]) -> None:
     """Warn once of what fits of a model warned of, whatever their figures, and of errors."""
     texts: dict[Any, dict[int, str]] = defaultdict(dict)
     for i, fit in enumerate(fits):
@@ -238,14 +238,14 @@ def _pass_on(name: str, fits: Sequence[Judged]) -> None:
 
 def _classes(estimators: Sequence[Any], y: Any) -> Any:
     """The classes, None in regression."""
-    if all(predicts_numbers(model) for model in estimators):
+    if all(is_regression_model(model) for model in estimators):
         return None
     if all(is_classifier(model) for model in estimators):
-        with numbers_due("y"):
+        with numeric_conversion("y"):
             check_classification_targets(y)
         return np.unique(column_or_1d(y))
     kinds = {
-        type(model).__name__: "regressor" if predicts_numbers(model) else "classifier"
+        type(model).__name__: "regressor" if is_regression_model(model) else "classifier"
         if is_classifier(model) else "neither" for model in estimators
     }  # fmt: skip
     raise ValueError(f"models must be all classifiers or all regressors, got {kinds}.")
@@ -331,8 +331,8 @@ class _Caller:
 
 
 def _judged(
-    caller: _Caller, judge: Callable[..., Any], model: Any, seed: int, *arguments: Any
-) -> Judged:
+    caller: _Caller, score_member: Callable[..., Any], model: Any, seed: int, *arguments: Any
+) -> CheckedResult:
     """Call ``judge`` with a clone of the model, and keep its warnings and its error.
 
     Warnings of other packages can be recorded only by replacing the filters of the process, so this
@@ -348,11 +348,11 @@ def _judged(
             warnings.simplefilter("always")
         own = stack.enter_context(collect_warnings())
         try:
-            answer = judge(seeded_clone(model, seed), *arguments)
+            answer = score_member(seeded_clone(model, seed), *arguments)
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
     others = [(each.category, str(each.message)) for each in recorded]
-    return Judged(answer, failure, [*own, *others])
+    return CheckedResult(answer, failure, [*own, *others])
 
 
 def seeded_clone(model: Any, seed: int) -> Any:
@@ -380,17 +380,17 @@ def _fold_report(model: Any, task: Task, train: Array, test: Array) -> FoldRepor
     report = FoldReport(test, predicted, seconds, has_evidence or has_posterior_draws(inside))
     if not predicts_distribution(model):
         return report
-    law: Any = predictive(model, X_test)
+    distribution: Any = predictive(model, X_test)
     if task.classes is None:
-        probability = np.asarray(law.cdf(y_test), dtype=float).reshape(len(test), -1)
+        probability = np.asarray(distribution.cdf(y_test), dtype=float).reshape(len(test), -1)
     else:  # a column for every class, 0 for those missing from the training fold
         probability = np.zeros((len(test), len(task.classes)))
-        probability[:, np.searchsorted(task.classes, law.classes)] = law.proba()
-    density = np.asarray(law.log_prob(y_test), dtype=float)
+        probability[:, np.searchsorted(task.classes, distribution.classes)] = distribution.proba()
+    density = np.asarray(distribution.log_prob(y_test), dtype=float)
     return report._replace(log_density=density, probability=probability)
 
 
-def _whole_report(model: Any, task: Task) -> dict[str, Any]:
+def _full_data_report(model: Any, task: Task) -> dict[str, Any]:
     """Evidence and left-out densities of a fit to all rows."""
     model.fit(task.X, task.y)
     names = ("evidence", "evidence_se", "evidence_source", "evidence_side")

@@ -114,22 +114,22 @@ def _log_densities(estimator: BaseEstimator, X: Any, y: Any) -> Array:
     return np.asarray(predictive(estimator, X).log_prob(y))
 
 
-def _of_numbers(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
-    law: Any = predictive(estimator, X)
-    if not isinstance(law, PredictiveDistribution):
+def _regression_distribution(estimator: BaseEstimator, X: Any) -> PredictiveDistribution:
+    distribution: Any = predictive(estimator, X)
+    if not isinstance(distribution, PredictiveDistribution):
         raise ValueError(
             f"{type(innermost(estimator).model).__name__} predicts classes, which have no order: "
             'score it by get_scorer("log_density").'
         )
-    return law
+    return distribution
 
 
 def _neg_crps(estimator: BaseEstimator, X: Any, y: Any) -> Array:
-    return -_of_numbers(estimator, X).crps(y)
+    return -_regression_distribution(estimator, X).crps(y)
 
 
 def _neg_pinball(estimator: BaseEstimator, X: Any, y: Any, quantile: float) -> Array:
-    off = np.asarray(y, dtype=float) - _of_numbers(estimator, X).quantile(quantile)
+    off = np.asarray(y, dtype=float) - _regression_distribution(estimator, X).quantile(quantile)
     return -np.maximum(quantile * off, (quantile - 1.0) * off)
 
 
@@ -142,7 +142,7 @@ def _weighed(values: Array, y: Any, sample_weight: Any = None) -> float:
     return float(np.average(by_row[weight > 0], weights=weight[weight > 0]))
 
 
-class LawScorer(BaseScorer):
+class DistributionScorer(BaseScorer):
     """A mean over rows of what their predictive distributions score.
 
     It is one of scikit-learn's: ``set_score_request(sample_weight=True)`` has searches weigh
@@ -246,8 +246,8 @@ def get_scorer(scoring: str, *, quantile: float | None = None) -> Callable[..., 
         if quantile is None:
             raise ValueError('get_scorer("neg_pinball") needs quantile, such as quantile=0.9.')
         _check_level(quantile)
-        return LawScorer(scoring, partial(_neg_pinball, quantile=quantile))
-    return LawScorer(scoring, of_rows[scoring])
+        return DistributionScorer(scoring, partial(_neg_pinball, quantile=quantile))
+    return DistributionScorer(scoring, of_rows[scoring])
 
 
 def _check_level(quantile: Any) -> None:

@@ -69,7 +69,7 @@ class Predictive:
         """Uncertainty of every target (variances) or row of classes (entropies, nats)."""
         raise NotImplementedError
 
-    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+    def draw_log_prob(self, y: Tensor) -> Tensor:
         """Log density or probability of a row's targets given each of the draws, (S, N) nats."""
         raise NotImplementedError
 
@@ -78,7 +78,7 @@ class Predictive:
 
         The targets of one row are independent given a draw, not across draws.
         """
-        return torch.logsumexp(self.log_prob_of_draws(y) + self._weights[:, :, 0].log(), dim=0)
+        return torch.logsumexp(self.draw_log_prob(y) + self._weights[:, :, 0].log(), dim=0)
 
     def sample(self, n: int, rng: np.random.Generator) -> Tensor:
         """``n`` data sets, the rows of each of one draw; these are taken with replacement."""
@@ -86,7 +86,7 @@ class Predictive:
         chosen = rng.choice(len(weights), size=n, p=weights / weights.sum())
         return self._sample(torch.as_tensor(chosen, device=self._like.device), rng)
 
-    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+    def sample_draws(self, rng: np.random.Generator) -> Tensor:
         """Data set of every draw, (S, N, T)."""
         return self._sample(torch.arange(len(self._like), device=self._like.device), rng)
 
@@ -218,7 +218,7 @@ class NormalMixture(TargetPredictive):
         aleatoric = (self._weights * self.noise_variance.expand_as(self.loc)).sum(0)
         return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
 
-    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+    def draw_log_prob(self, y: Tensor) -> Tensor:
         if self._root is not None:
             away = (y - self.loc).unsqueeze(-1)
             z = torch.linalg.solve_triangular(self._root, away, upper=False).squeeze(-1)
@@ -314,7 +314,7 @@ class TargetMixture(TargetPredictive):
         aleatoric = (self._weights * self.likelihood.variance(self.outputs)).sum(0) * square
         return Uncertainty(epistemic + aleatoric, epistemic, aleatoric)
 
-    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+    def draw_log_prob(self, y: Tensor) -> Tensor:
         location, scale = self._units
         jacobian = scale.log().expand(y.shape[-1]).sum()
         y = (y - location) / scale
@@ -338,11 +338,11 @@ class TargetMixture(TargetPredictive):
         return location + scale * (value.round() if self.likelihood.is_discrete else value)
 
     def _sample(self, chosen: Tensor, rng: np.random.Generator) -> Tensor:
-        law = self.likelihood
-        if law.params.ndim > 1:
-            law = law.at(law.params[chosen])
+        distribution = self.likelihood
+        if distribution.params.ndim > 1:
+            distribution = distribution.at(distribution.params[chosen])
         location, scale = self._units
-        return location + scale * law.sample(self.outputs[chosen], rng)
+        return location + scale * distribution.sample(self.outputs[chosen], rng)
 
 
 def counted_units(location: float, scale: float, is_discrete: bool = True) -> tuple[float, float]:
@@ -421,8 +421,10 @@ class PooledTargets(TargetPredictive):
     def log_prob(self, y: Tensor) -> Tensor:
         self._require_common_measure()
         densities = [part.log_prob(y).double() for part in self.parts]
-        log_shares = torch.tensor(self.shares, dtype=torch.float64).log().unsqueeze(1)
-        return torch.logsumexp(torch.stack(densities) + log_shares.to(densities[0].device), dim=0)
+        log_class_frequencies = torch.tensor(self.shares, dtype=torch.float64).log().unsqueeze(1)
+        return torch.logsumexp(
+            torch.stack(densities) + log_class_frequencies.to(densities[0].device), dim=0
+        )
 
     def _require_common_measure(self) -> None:
         discrete = [part for part in self.parts if part.is_discrete]
@@ -618,7 +620,7 @@ class CategoricalMixture(Predictive):
     def _like(self) -> Tensor:
         return self.log_probs
 
-    def log_prob_of_draws(self, y: Tensor) -> Tensor:
+    def draw_log_prob(self, y: Tensor) -> Tensor:
         return self.log_probs[:, torch.arange(len(y)), y]
 
     @property
@@ -672,7 +674,7 @@ def _bisect(
 _TAIL = 1e-8  # beyond which the integrand is below 1e-16
 
 
-def crps(law: TargetPredictive, y: Tensor) -> Tensor:
+def crps(distribution: TargetPredictive, y: Tensor) -> Tensor:
     """CRPS of every row and target, (N, T), in target units; less is better.
 
     ``law``: of whole numbers the integral is a sum; ``y`` (N, T): observed targets.
@@ -682,25 +684,25 @@ def crps(law: TargetPredictive, y: Tensor) -> Tensor:
     least, 32 more a halved panel; of counts as many as there are between the quantiles, at most
     4,096: beyond, steps of 1 are too fine to see, and the sum is an integral.
     """
-    if isinstance(law, NormalMixture) and len(law.loc) <= 200:
-        return _of_normals(law, y)
-    low, high = law.quantile(_TAIL), law.quantile(1.0 - _TAIL)
-    if law.is_discrete:
+    if isinstance(distribution, NormalMixture) and len(distribution.loc) <= 200:
+        return _normal_mixture_crps(distribution, y)
+    low, high = distribution.quantile(_TAIL), distribution.quantile(1.0 - _TAIL)
+    if distribution.is_discrete:
         # Between two counts the score is linear in y.
         count = y.floor()
         part = y - count
-        score = _sum_over_counts(law, count, low, high)
+        score = _sum_over_counts(distribution, count, low, high)
         if not bool(part.any()):
             return score
-        return (1.0 - part) * score + part * _sum_over_counts(law, count + 1.0, low, high)
+        return (1.0 - part) * score + part * _sum_over_counts(distribution, count + 1.0, low, high)
     low, high = torch.minimum(low, y), torch.maximum(high, y)
-    below = _integral(lambda x: law.cdf(x).square(), low, y)
-    return below + _integral(lambda x: (1.0 - law.cdf(x)).square(), y, high)
+    below = _integral(lambda x: distribution.cdf(x).square(), low, y)
+    return below + _integral(lambda x: (1.0 - distribution.cdf(x)).square(), y, high)
 
 
-def _of_normals(law: NormalMixture, y: Tensor) -> Tensor:
+def _normal_mixture_crps(distribution: NormalMixture, y: Tensor) -> Tensor:
     """``E|Y - y| - E|Y - Y'| / 2`` (Grimit, Gneiting, Berrocal & Johnson 2006, eq. 5)."""
-    loc, variance, weights = law.loc, law.scales.square(), law._weights
+    loc, variance, weights = distribution.loc, distribution.scales.square(), distribution._weights
 
     def distance(mean: Tensor, variance: Tensor) -> Tensor:
         """Mean of ``|N(mean, variance)|``, averaged over the normals."""
@@ -760,16 +762,20 @@ def _panels(f: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
     return total
 
 
-def _sum_over_counts(law: TargetPredictive, y: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def _sum_over_counts(
+    distribution: TargetPredictive, y: Tensor, low: Tensor, high: Tensor
+) -> Tensor:
     # Beyond the quantiles every count up to y costs 1.
     beyond = (y - high).clamp_min(0.0) + (low - y).clamp_min(0.0)
     inside = torch.minimum(torch.maximum(y, low), high)
     if float((high - low).max()) > 4096:
-        below = _integral(lambda x: law.cdf(x).square(), low, inside)
-        return beyond + below + _integral(lambda x: (1.0 - law.cdf(x)).square(), inside, high)
+        below = _integral(lambda x: distribution.cdf(x).square(), low, inside)
+        return (
+            beyond + below + _integral(lambda x: (1.0 - distribution.cdf(x)).square(), inside, high)
+        )
     total = torch.zeros_like(y)
     for step in range(int((high - low).max()) + 1):
         count = low + step
-        counted = (law.cdf(count) - (count >= inside).to(y)).square()
+        counted = (distribution.cdf(count) - (count >= inside).to(y)).square()
         total += torch.where(count <= high, counted, torch.zeros_like(y))
     return beyond + total

@@ -158,7 +158,7 @@ class Normal:
     scale: npt.ArrayLike = 1.0
 
     def bind(self, layout: ParamLayout) -> GaussianPrior:
-        layer = layers_of(layout)
+        layer = layer_index(layout)
         sizes = {"layers": int(layer.max()) + 1, "parameters": layout.n_params}
         scale = torch.as_tensor(checked_scales(self.scale, **sizes))
         if scale.shape == (sizes["layers"],) and np.ndim(self.scale):
@@ -187,7 +187,7 @@ def checked_scales(values: npt.ArrayLike, **sizes: int) -> npt.NDArray[np.float6
     return scale
 
 
-def layers_of(layout: ParamLayout) -> Tensor:
+def layer_index(layout: ParamLayout) -> Tensor:
     """Number of the layer that every parameter belongs to, int64 (P,).
 
     Parameters whose names agree up to the last dot ("conv1.weight", "conv1.bias"), or after the

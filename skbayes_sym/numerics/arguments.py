@@ -83,7 +83,7 @@ def check_random_state(value: Any) -> np.random.RandomState:
     )
 
 
-def seed_of(random_state: Any) -> int:
+def draw_seed(random_state: Any) -> int:
     """A seed for streams of one's own; see `check_random_state`."""
     return int(check_random_state(random_state).randint(2**31 - 1))
 
@@ -161,7 +161,7 @@ def check_name(owner: str, name: str, value: Any, default: str = "") -> str:
     return value
 
 
-def labels_of(y: NDArray[Any], name: str = "y_true") -> NDArray[Any]:
+def unique_labels(y: NDArray[Any], name: str = "y_true") -> NDArray[Any]:
     """The different labels, sorted."""
     try:
         return np.unique(y)

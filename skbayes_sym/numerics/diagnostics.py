@@ -32,7 +32,7 @@ def rank_rhat(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) 
     Vehtari, Gelman, Simpson, Carpenter, Bürkner (2021), "Rank-normalization, folding, and
     localization: an improved R-hat", Bayesian Analysis 16.
     """
-    return _where_defined(_larger_rhat, draws, chain_weights)[0]
+    return _apply_where_defined(_larger_rhat, draws, chain_weights)[0]
 
 
 def bulk_ess(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -> Floats:
@@ -43,7 +43,9 @@ def bulk_ess(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -
 
     Vehtari et al. (2021), section 4.
     """
-    n_effective, kish = _where_defined(lambda x: _ess(_normal_scores(x)), draws, chain_weights)
+    n_effective, kish = _apply_where_defined(
+        lambda x: _ess(_normal_scores(x)), draws, chain_weights
+    )
     return kish * n_effective
 
 
@@ -62,11 +64,11 @@ def mean_ess(draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None = None) -
 
     O(C S Q log S), by FFT.
     """
-    n_effective, kish = _where_defined(_ess, draws, chain_weights)
+    n_effective, kish = _apply_where_defined(_ess, draws, chain_weights)
     return kish * n_effective
 
 
-def _where_defined(
+def _apply_where_defined(
     statistic: Callable[[Floats], Floats], draws: npt.ArrayLike, chain_weights: npt.ArrayLike | None
 ) -> tuple[Floats, float]:
     """A statistic of half chains (2C, S // 2, Q) where it exists, else nan; and Kish's factor.

@@ -21,7 +21,7 @@ class Gain(NamedTuple):
         """Whether the gain is above ``tol`` by more than three standard errors."""
         return self.value > tol + 3.0 * self.standard_error
 
-    def falls_short_of(self, tol: float) -> bool:
+    def is_gain_below(self, tol: float) -> bool:
         """Whether the gain is below ``tol`` by more than three standard errors."""
         return self.value + 3.0 * self.standard_error < tol
 
@@ -110,7 +110,7 @@ OnStep = Callable[[int, Mapping[str, float]], bool]
 Stopped = Literal["max_iter", "tol", "callback", "interrupted"]
 
 
-def gravest(reasons: Sequence[Stopped]) -> Stopped:
+def most_severe(reasons: Sequence[Stopped]) -> Stopped:
     """Gravest of several searches' reasons to stop."""
     order: tuple[Stopped, ...] = ("interrupted", "callback", "max_iter")
     return next((reason for reason in order if reason in reasons), "tol")
@@ -227,8 +227,8 @@ def minimise(
             loop.stop_if("callback", on_step(n_iter, {"loss": min(losses)}))
             if tol is not None and not (is_cautious and n_iter < max_iter / 2):
                 gains = [gain([-c for c in curve], window) for curve in curves]
-                if all(g.falls_short_of(tol) if is_cautious else g.value < tol for g in gains):
-                    progress.hasten(n_iter, window * block_size)
+                if all(g.is_gain_below(tol) if is_cautious else g.value < tol for g in gains):
+                    progress.finish_within(n_iter, window * block_size)
             loop.stop_if("tol", progress.has_run_out(n_iter))
     # The loss of a step is that before it: what the last one did has been seen by nobody.
     _finite(float(objective.params.abs().max()), n_iter)
@@ -246,7 +246,7 @@ class _Progress:
         share = (step - self._first) / (self._last - self._first)
         return self._start + (1.0 - self._start) * share
 
-    def hasten(self, step: int, n_steps: int) -> None:
+    def finish_within(self, step: int, n_steps: int) -> None:
         """Run out within ``n_steps`` from ``step`` on, or when it would have if that is sooner."""
         if not self._is_hastened and step < self._last:
             start = self.at(step)

@@ -92,12 +92,12 @@ def bethe_log_marginals(log_weights: Tensor, n_iter: int) -> Tensor:
     finite = log_weights.clamp(min=_LOG_ZERO)
     to_row = to_column = torch.zeros_like(finite)
     for _ in range(n_iter):
-        to_column = -_log_sum_of_others(finite + to_row, -1)
-        to_row = -_log_sum_of_others(finite + to_column, -2)
+        to_column = -_logsumexp_without_self(finite + to_row, -1)
+        to_row = -_logsumexp_without_self(finite + to_column, -2)
     return logsigmoid(finite + to_column + to_row)
 
 
-def _log_sum_of_others(x: Tensor, dim: int) -> Tensor:
+def _logsumexp_without_self(x: Tensor, dim: int) -> Tensor:
     """Logsumexp along `dim` over all entries but the one at hand, within _MESSAGE_BOUND."""
     total = x.logsumexp(dim, keepdim=True)
     peak = x.argmax(dim, keepdim=True)

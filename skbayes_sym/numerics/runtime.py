@@ -95,7 +95,7 @@ class _QuietParallel(joblib.Parallel):
 Job = Callable[[], Result]
 
 
-def side_by_side(jobs: Sequence[Job[Result]], n_jobs: int | None) -> Generator[Result, None, None]:
+def run_parallel(jobs: Sequence[Job[Result]], n_jobs: int | None) -> Generator[Result, None, None]:
     """Results of jobs in their order, from as many processes as joblib makes of ``n_jobs``.
 
     With one process a job is done when its result is asked for. Other processes are sent what jobs
@@ -219,7 +219,7 @@ def _n_bytes(table: Any) -> int:
 
 
 @contextmanager
-def errors_in_words() -> Iterator[None]:
+def explain_torch_errors() -> Iterator[None]:
     """Say what to do where torch finds no memory, or no decomposition of a matrix."""
     try:
         yield

@@ -258,7 +258,7 @@ class Levels:
         return codes
 
 
-def as_numbers(name: str, kind: str, values: Array) -> Array:
+def to_float(name: str, kind: str, values: Array) -> Array:
     """Values of a numeric column as float64, whatever their dtype; nan where they are missing.
 
     Raises ValueError that names column, row and value of what is no number.

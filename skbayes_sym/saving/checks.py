@@ -26,7 +26,7 @@ ARRAYS: dict[str, dict[str, str]] = {
     "Columns": {"kept": "b n"},
     "FeatureCode": {"scaling": "f h?", "directions": "f mr?", "centre": "f h?"},
     "Mode": {"members": "i m"},
-    "OfTrees": {"offset": "f v?"},
+    "TreesPredictor": {"offset": "f v?"},
     "Trees": {
         "column": "i n", "threshold": "f n", "below": "i n", "above": "i n", "value": "f nv",
         "roots": "i t",
@@ -106,7 +106,7 @@ MAY_BE_NAN = {
 
 # Fields that must be above zero.
 POSITIVE = {
-    ("OfGiven", "scale_of_y"), ("InRescaledUnits", "scale"), ("HMC", "path_length"),
+    ("UserPredictor", "scale_of_y"), ("InRescaledUnits", "scale"), ("HMC", "path_length"),
     ("HMC", "least_step"), ("HMC", "jitter"), ("Annealing", "energy_error"), ("ARD", "shape"),
     ("ARD", "output_variance"), ("LayerScales", "shape"), ("LayerScales", "output_variance"),
     ("Heteroscedastic", "spread"), ("StudentT", "df"), ("Ordinal", "noise_std"),
@@ -118,8 +118,8 @@ POSITIVE = {
 
 # Fields that must not be below zero.
 NOT_NEGATIVE = {
-    ("OfTrees", "spread"), ("OfTrees", "least"), ("ShapedPredictor", "floor"),
-    ("NoiseShape", "wide_share"), ("NoiseShape", "mean_square"), ("Calibration", "share"),
+    ("TreesPredictor", "spread"), ("TreesPredictor", "least"), ("ShapedPredictor", "floor"),
+    ("NoiseShape", "wide_weight"), ("NoiseShape", "mean_square"), ("Calibration", "share"),
     ("Calibration", "frequency"), ("KroneckerPrecision", "total_weight"),
     ("Heteroscedastic", "least"), ("ModeMixture", "weight"), ("Augerino", "reward"),
 }  # fmt: skip

@@ -30,9 +30,9 @@ from skbayes_sym.saving.values import (
     Encoder,
     class_name,
     estimators,
+    fitted_state,
     is_foreign,
     rebuilt,
-    state_of,
 )
 
 FORMAT = 1
@@ -89,7 +89,7 @@ def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     write, encoder = _safetensors().numpy.save, Encoder()
     parameters, attributes = (
         {key: encoder.encode(value, key) for key, value in values.items()}
-        for values in (estimator.get_params(deep=False), state_of(estimator))
+        for values in (estimator.get_params(deep=False), fitted_state(estimator))
     )
     header = {
         "format": FORMAT, "version": version("skbayes-sym"), "scikit-learn": SKLEARN,

@@ -19,7 +19,7 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import Bunch
 
-from skbayes_sym.base.columns import TakesTables
+from skbayes_sym.base.columns import TabularInputMixin
 from skbayes_sym.base.estimator import BayesianEstimator, RowEstimator, is_fitted_name
 from skbayes_sym.base.public_names import ESTIMATOR_MODULES, PARAMETER_MODULES
 from skbayes_sym.base.regressor import BayesianRegressorMixin
@@ -38,7 +38,8 @@ NOUNS = {
     "factorization.side_features": "FeatureCode",
     "mcmc.mode_weights": "Mode",
     "stacking.predictors": (
-        "CalibratedPredictor CountsPredictor OfEstimator OfGiven OfTrees StackPart Trees"
+        "CalibratedPredictor CountsPredictor EstimatorPredictor UserPredictor TreesPredictor "
+        "StackPart Trees"
     ),
     "stacking.gaussian_process": "GaussianProcess",
     "laplace.curvature": "LayerSpectrum KroneckerPrecision FullPrecision",
@@ -134,7 +135,7 @@ def class_name(estimator: BaseEstimator) -> str | None:
     return kind.__name__ if known else None
 
 
-def state_of(estimator: BaseEstimator) -> dict[str, Any]:
+def fitted_state(estimator: BaseEstimator) -> dict[str, Any]:
     """Attributes that `fit` has set."""
     if type(estimator).__name__ in estimators():
         return {k: v for k, v in estimator.__getstate__().items() if is_fitted_name(k)}
@@ -184,7 +185,7 @@ def _check_predictions(estimator: BaseEstimator) -> None:
                 first = (getattr(trial, f"{side}_labels_", [0])[:1] for side in ("row", "column"))
                 trial.predict_entries(*first, return_std=True)
                 return
-            is_table = isinstance(trial, TakesTables)
+            is_table = isinstance(trial, TabularInputMixin)
             row = trial._example() if is_table else trial.x_mean_[None].astype(trial.dtype_)
             trial.predict_uncertainty(row)
             if isinstance(trial, BayesianRegressorMixin):
@@ -244,12 +245,12 @@ class Encoder:
             ]
             return {"kind": type(value).__name__.lower(), "items": items}
         if not isinstance(value, BaseEstimator):
-            return self._encode_noun(value, name)
+            return self._encode_object(value, name)
         if class_name(value) is None:
             raise _unfit(value, name)
         parameters, attributes = (
             {k: self.encode(v, f"{name}.{k}") for k, v in part.items()}
-            for part in (value.get_params(deep=False), state_of(value))
+            for part in (value.get_params(deep=False), fitted_state(value))
         )
         return {"kind": "estimator", "name": class_name(value), "parameters": parameters,
                 "attributes": attributes}  # fmt: skip
@@ -277,7 +278,7 @@ class Encoder:
         kind = "tensor" if isinstance(value, torch.Tensor) else kind
         return {"kind": kind, "name": name, "turned": turned}
 
-    def _encode_noun(self, value: Any, name: str) -> Encoded:
+    def _encode_object(self, value: Any, name: str) -> Encoded:
         kind = type(value)
         if kind is Activation:
             return {"kind": "activation", "name": value.name}

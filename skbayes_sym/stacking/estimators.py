@@ -14,9 +14,9 @@ from sklearn.utils import indexable
 from torch import Tensor
 
 from skbayes_sym.base.classifier import BayesianClassifierMixin
-from skbayes_sym.base.columns import TakesTables
+from skbayes_sym.base.columns import TabularInputMixin
 from skbayes_sym.base.estimator import RowEstimator
-from skbayes_sym.base.predictive import predicts_counts, predicts_numbers
+from skbayes_sym.base.predictive import is_regression_model, predicts_counts
 from skbayes_sym.base.progress import N_JOBS, PREDICT_ROWS, RUN_CONSTRAINTS, Run
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import Array, Scaling
@@ -34,13 +34,13 @@ from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.memory import Part, require_memory
 from skbayes_sym.numerics.runtime import filters_lock
 from skbayes_sym.numerics.tables import without_mask
-from skbayes_sym.stacking.gaussian_process import ProcessEffort
+from skbayes_sym.stacking.gaussian_process import GaussianProcessDefaults
 from skbayes_sym.stacking.members import (
     KINDS,
-    Given,
     Member,
     Networks,
     StackTask,
+    UserEstimator,
     member_settings,
 )
 from skbayes_sym.stacking.predictors import RowBlock
@@ -49,7 +49,7 @@ from skbayes_sym.stacking.weights import (
     StackFit,
     fit_stack,
     is_of_counts,
-    score_of,
+    mean_score,
 )
 
 
@@ -109,7 +109,7 @@ class Stack(RowEstimator):
             task = self._task(data, X, y)
             if task.n_searched:
                 members = self._counting(members)
-            n = min(data.n_rows, ProcessEffort().most_rows)
+            n = min(data.n_rows, GaussianProcessDefaults().most_rows)
             process = Part(f"a Gaussian process of {n:,} rows", 5 * n**2 * 8, "Use fewer of them.")
             require_memory([data.rows_part, process], data.device)
             run = Run(data.task, lambda stack: self._stacked(data, task, stack))
@@ -164,7 +164,7 @@ class Stack(RowEstimator):
                     )
                 members[name] = KINDS[estimator]()
                 continue
-            is_right = is_classifier if is_classifier(self) else predicts_numbers
+            is_right = is_classifier if is_classifier(self) else is_regression_model
             try:
                 is_known = not isinstance(estimator, type) and is_right(estimator)
             except AttributeError:  # no estimator at all
@@ -172,7 +172,7 @@ class Stack(RowEstimator):
             if not is_known:
                 kind = "classifier" if is_classifier(self) else "regressor"
                 raise ValueError(f"estimators: {name!r} must be a {kind}, got {estimator!r}.")
-            members[name] = Given(estimator)
+            members[name] = UserEstimator(estimator)
         return members
 
     def _task(self, data: Training, X: Any, y: Any) -> StackTask:
@@ -192,7 +192,7 @@ class Stack(RowEstimator):
             n_folds = effort.folds if cv is None else int(cv)
             folds = self._folds(values, n_folds, seed)
         else:
-            folds = self._given_folds(X, y, first)
+            folds = self._original_row_folds(X, y, first)
         deadline = float("inf")
         if self.max_seconds is not None:
             deadline = time.monotonic() + self.max_seconds
@@ -225,7 +225,7 @@ class Stack(RowEstimator):
         with filters_lock:
             return list(splitter.split(targets, targets))
 
-    def _given_folds(self, X: Any, y: Any, first: Array) -> list[tuple[Array, Array]]:
+    def _original_row_folds(self, X: Any, y: Any, first: Array) -> list[tuple[Array, Array]]:
         """Training and left-out distinct rows, where ``cv`` splits the rows as they were given."""
         fold, n_tests = np.full(num_samples(X), -1), np.zeros(num_samples(X), dtype=int)
         try:
@@ -264,7 +264,7 @@ class Stack(RowEstimator):
         unit = 0.0 if task.is_counts else float(np.log(task.of_y[1]))
         scores = {}
         for name, member in stack.members.items():
-            mean, error = score_of(member.log_density, task)
+            mean, error = mean_score(member.log_density, task)
             scores[name] = (mean - unit, error)
         what = f"{data.n_rows:,} distinct rows of {self.n_features_in_} columns"
         told = [
@@ -280,8 +280,8 @@ class Stack(RowEstimator):
             "weights_": dict(stack.weights),
             "_n_searched_": task.n_searched or len(task),
             "_member_settings_": self._considered(task, stack),
-            "left_out_log_density_": scores,
-            "choice_": f"{what}: " + "; ".join([", ".join(told), *stack.reasons]),
+            "leave_one_out_log_density_": scores,
+            "summary_": f"{what}: " + "; ".join([", ".join(told), *stack.reasons]),
             "_parts_": {name: member.part for name, member in stack.members.items()},
         }
 
@@ -309,7 +309,7 @@ class Stack(RowEstimator):
         return PooledPredictor(self._parts_, self.weights_)
 
 
-class StackTables(TakesTables):
+class StackTables(TabularInputMixin):
     """Rows of a question to a stack, encoded and as they were given."""
 
     standardize: bool | str = True
@@ -353,7 +353,7 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
         ``max_seconds`` is given. The numbers don't depend on it.
     max_seconds : float, default=None
         Time from which no other member is begun, and networks stop where they are. A warning and
-        ``choice_`` name the members that got no time. With it a fit can't be repeated to the bit.
+        ``summary_`` name the members that got no time. With it a fit can't be repeated to the bit.
     warm_start, device : as in every estimator
     random_state : int, RandomState instance or None, default=None
         Source of all randomness, and the seed of members whose own ``random_state`` is None.
@@ -365,7 +365,7 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
         Weights of the members, which add up to 1; below .001 they are 0.
     estimators_ : dict of str to object
         Fitted members.
-    left_out_log_density_ : dict of str to (float, float)
+    leave_one_out_log_density_ : dict of str to (float, float)
         Mean log density of the rows that a member left out, nats per row, and its standard error;
         in the units of ``y``.
     n_iter_ : int
@@ -374,8 +374,8 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
         Why no other was fitted; "tol": there was none.
     x_mean_, x_scale_ : ndarray of shape (n_columns,)
         Standardisation of the inputs once they are numbers.
-    choice_, columns_in_, y_mean_, y_scale_, device_, dtype_, n_features_in_ : as in every estimator
-    feature_names_in_ : as in every estimator
+    summary_, columns_in_, y_mean_, y_scale_, device_, dtype_ : as in every estimator
+    n_features_in_, feature_names_in_ : as in every estimator
 
     See Also
     --------
@@ -479,11 +479,11 @@ class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
 
     Attributes
     ----------
-    left_out_log_density_ : dict of str to (float, float)
+    leave_one_out_log_density_ : dict of str to (float, float)
         Mean log density of the rows that a member left out, nats per row, and its standard error.
     weights_, estimators_, n_iter_, stop_reason_ : as in PredictiveStackingRegressor
     x_mean_, x_scale_ : as in PredictiveStackingRegressor
-    choice_, columns_in_, classes_, device_, dtype_, n_features_in_ : as in every estimator
+    summary_, columns_in_, classes_, device_, dtype_, n_features_in_ : as in every estimator
     feature_names_in_ : as in every estimator
 
     See Also

@@ -32,7 +32,7 @@ _REMEDY = "Drop rows that repeat each other, or give X as float64."
 
 
 @dataclass(frozen=True)
-class ProcessEffort:
+class GaussianProcessDefaults:
     """Numbers behind a Gaussian process.
 
     ``scale_std``: of the prior of the logarithms of the length scales, about a common one; that of
@@ -109,7 +109,7 @@ def log_evidence(position: Tensor, data: Data) -> tuple[Tensor, Tensor]:
     return value, gradient
 
 
-def fit_scales(data: Data, effort: ProcessEffort, scale_std: float) -> Tensor:
+def fit_scales(data: Data, effort: GaussianProcessDefaults, scale_std: float) -> Tensor:
     """Position of the scales where evidence times prior is highest, (d + 3,)."""
     d = data.x.shape[1]
     ones = data.x.new_ones(d)
@@ -149,7 +149,7 @@ class GaussianProcess(BasePredictor):
             torch.as_tensor(a).to(like) for a in arrays
         ]
 
-    def law(self, x: Tensor) -> NormalMixture:
+    def distribution(self, x: Tensor) -> NormalMixture:
         kernel, (rows, solved, factor, _, centre) = self._tensors(x)
         across = kernel(rows, x)
         root = torch.linalg.solve_triangular(factor, across, upper=False)
@@ -162,7 +162,7 @@ class GaussianProcess(BasePredictor):
         kernel, (rows, solved, _, _, centre) = self._tensors(x)
         return kernel(x, rows) @ solved + centre
 
-    def left_out(self) -> NormalMixture:
+    def leave_one_out(self) -> NormalMixture:
         r"""Distribution of every row given all others, of one repetition.
 
         .. math:: y_n \mid y_{-n} \sim N(y_n - [K^{-1} y]_n / [K^{-1}]_{nn}, 1 / [K^{-1}]_{nn})
@@ -194,7 +194,7 @@ class GaussianProcess(BasePredictor):
         kernel, (rows, solved, factor, weight, centre) = self._tensors(x)
         d = x.shape[1]
         n_targets = solved.shape[1]
-        m = ProcessEffort().n_features
+        m = GaussianProcessDefaults().n_features
         n_rows = len(rows)
         points = torch.cat([rows, x])
         scaled = points / kernel.length
@@ -240,12 +240,15 @@ def condition(position: Tensor, data: Data) -> GaussianProcess:
 
 
 def fit_process(
-    data: Data, seed: int, scale_std: float, effort: ProcessEffort = ProcessEffort()
+    data: Data,
+    seed: int,
+    scale_std: float,
+    effort: GaussianProcessDefaults = GaussianProcessDefaults(),
 ) -> tuple[GaussianProcess, NormalMixture]:
     """Posterior of float64 rows, and the distribution of every row without itself.
 
-    Beyond `ProcessEffort.most_rows` a random choice of rows makes the posterior, which predicts the
-    others.
+    Beyond `GaussianProcessDefaults.most_rows` a random choice of rows makes the posterior, which
+    predicts the others.
     """
     order = torch.randperm(len(data.x), generator=generator_from(seed))
     few = Data(*(t[order[: effort.rows_of_scales]] for t in data))
@@ -253,7 +256,7 @@ def fit_process(
     position = fit_scales(centred, effort, scale_std)
     used = order[: effort.most_rows].sort().values
     process = condition(position, Data(*(t[used] for t in data)))
-    law, without = process.law(data.x), process.left_out()
-    loc, variance = law.loc.clone(), law.variance.clone()
+    distribution, without = process.distribution(data.x), process.leave_one_out()
+    loc, variance = distribution.loc.clone(), distribution.variance.clone()
     loc[:, used], variance[:, used] = without.loc, without.variance
-    return process, NormalMixture(loc, variance, law.noise_variance)
+    return process, NormalMixture(loc, variance, distribution.noise_variance)

@@ -21,30 +21,30 @@ from torch import Tensor
 from skbayes_sym.base.progress import fit_deadline
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.sample_weights import fit_with_weights, weight_support
-from skbayes_sym.base.stacking_weights import left_out
+from skbayes_sym.base.stacking_weights import leave_one_out
 from skbayes_sym.base.warnings import collect_warnings
 from skbayes_sym.bayesian_mlp.estimators import BayesianMLPClassifier, BayesianMLPRegressor
-from skbayes_sym.laplace.defaults import ModesEffort
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults
 from skbayes_sym.linear.estimators import BayesianLinearRegressor
 from skbayes_sym.models.model import Data
 from skbayes_sym.models.networks.mlp import MLP, TANH
 from skbayes_sym.models.predictive_mixtures import NormalMixture
 from skbayes_sym.numerics.runtime import filters_lock
-from skbayes_sym.stacking.gaussian_process import ProcessEffort, fit_process
+from skbayes_sym.stacking.gaussian_process import GaussianProcessDefaults, fit_process
 from skbayes_sym.stacking.predictors import (
     CountsPredictor,
-    OfEstimator,
-    OfGiven,
-    OfTrees,
+    EstimatorPredictor,
     RowBlock,
     Trees,
+    TreesPredictor,
+    UserPredictor,
 )
 
 LEAST_VARIANCE = 1e-12  # of noise before it has a level, scaled units
 
 
 @dataclass(frozen=True)
-class StackEffort:
+class StackDefaults:
     """Numbers behind a stack."""
 
     folds: int = 5
@@ -99,7 +99,7 @@ class StackTask:
     device: str = "auto"  # of networks, like the next
     n_jobs: int | None = None
     deadline: float = float("inf")  # of time.monotonic()
-    effort: StackEffort = StackEffort()
+    effort: StackDefaults = StackDefaults()
     n_searched: int = 0  # rows of the last full fit, if this one goes on from it
     is_counts: bool = False  # whether all members are scored by their probabilities of counts
 
@@ -138,14 +138,14 @@ class Fit:
     ``left_out``: a law of numbers (S, N, 1), scores of labels (N, K), or the log density (N,)
     itself, nan of rows that it doesn't know of; None asks for folds, ``is_by_folds`` says that they
     were made. ``is_final``: whether the part is to be taken as it is, without a noise shape or a
-    calibration; ``is_of_points``: whether its noise is 1 for lack of another; ``optimism``: nats
-    per row that left-out rows promise too much.
+    calibration; ``is_point_prediction``: whether its noise is 1 for lack of another; ``optimism``:
+    nats per row that left-out rows promise too much.
     """
 
     part: Any
-    left_out: NormalMixture | Tensor | None = None
+    leave_one_out: NormalMixture | Tensor | None = None
     is_final: bool = False
-    is_of_points: bool = False
+    is_point_prediction: bool = False
     optimism: float = 0.0
     is_by_folds: bool = False
 
@@ -167,33 +167,36 @@ class Linear:
             labels = BayesianMLPClassifier((), n_modes=1, device="cpu", random_state=seed)
             with config_context(skip_parameter_validation=True):
                 labels.set_params(n_members=0).fit(x, task.targets, weight).set_params(n_members=1)
-            density = labels._left_out_log_density_
+            density = labels.leave_one_out_log_density
             known = None if density is None else torch.as_tensor(density)
-            return Fit(OfEstimator(labels), known, is_final=True)
+            return Fit(EstimatorPredictor(labels), known, is_final=True)
         seed = task.seed % 2**32
         linear = BayesianLinearRegressor(device="cpu", random_state=seed).fit(x, y, weight)
         linear._noise_levels_ = None  # left-out rows determine the level instead
-        part = OfEstimator(linear)
-        law = part.law(task.rows.x)
+        part = EstimatorPredictor(linear)
+        distribution = part.distribution(task.rows.x)
         # The intercept has seen the rows, too; the posterior holds the coefficients alone.
-        law = replace(law, variance=law.variance + law.noise_variance / weight.sum())
-        return Fit(part, left_out(law, task.y, task.weight))
+        distribution = replace(
+            distribution,
+            variance=distribution.variance + distribution.noise_variance / weight.sum(),
+        )
+        return Fit(part, leave_one_out(distribution, task.y, task.weight))
 
 
 class Process:
     """A Gaussian process, of labels by a regression of their one-hot codes."""
 
     def fit(self, task: StackTask) -> Fit:
-        effort, data = ProcessEffort(), task.data
+        effort, data = GaussianProcessDefaults(), task.data
         if task.n_classes:
             one_hot = torch.nn.functional.one_hot(data.y, task.n_classes).to(data.x)
             data = data._replace(y=one_hot)
         std = effort.scale_std_of_labels if task.n_classes else effort.scale_std
-        process, law = fit_process(data, task.seed, std, effort)
+        process, distribution = fit_process(data, task.seed, std, effort)
         if task.n_classes:
-            return Fit(process, law.loc[0])
+            return Fit(process, distribution.loc[0])
         # Every scale that was fitted has seen the rows (Akaike's criterion).
-        return Fit(process, law, optimism=len(process.position) / len(task))
+        return Fit(process, distribution, optimism=len(process.position) / len(task))
 
 
 class Forest:
@@ -227,13 +230,13 @@ class Forest:
         ]).unsqueeze(1)  # fmt: skip
         if task.n_classes:
             counts = np.bincount(y, weight, task.n_classes) + 0.5
-            part = OfTrees(trees, 0.0, counts / counts.sum(), 0.5 / effort.n_trees)
-            return Fit(part, part.of_values(average))
+            part = TreesPredictor(trees, 0.0, counts / counts.sum(), 0.5 / effort.n_trees)
+            return Fit(part, part.from_values(average))
         off = (task.y - average[:, 0, :1]).square()[:, 0]
         spread = effort.leaf_share * float(task.weight @ off / task.weight.sum())
         spread = max(spread, LEAST_VARIANCE)
-        part = OfTrees(trees, spread, np.zeros(1), 0.0)
-        return Fit(part, part.of_averages(average))
+        part = TreesPredictor(trees, spread, np.zeros(1), 0.0)
+        return Fit(part, part.from_averages(average))
 
 
 def _average(values: Tensor, out: Tensor) -> Tensor:
@@ -296,12 +299,12 @@ class Boosting:
         offset = np.asarray(first, dtype=np.float64).reshape(-1)
         if n_classes == 2:
             offset = np.array([0.0, *offset])
-        part = OfTrees(_of_boosting(model, n_classes), 0.0, offset, 0.0)
+        part = TreesPredictor(_boosting_trees(model, n_classes), 0.0, offset, 0.0)
         if n_classes:
             return Fit(part, without, is_by_folds=True)
         ones = without.new_ones(1, 1, 1)
-        law = NormalMixture(without.unsqueeze(0), 0.0 * ones, ones)
-        return Fit(part, law, is_of_points=True, is_by_folds=True)
+        distribution = NormalMixture(without.unsqueeze(0), 0.0 * ones, ones)
+        return Fit(part, distribution, is_point_prediction=True, is_by_folds=True)
 
     def _fitted(self, task: StackTask, rounds: int, rows: Any) -> Any:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -323,7 +326,7 @@ class Boosting:
             return model.fit(x, y, weight)
 
 
-def _of_boosting(model: Any, n_classes: int) -> Trees:
+def _boosting_trees(model: Any, n_classes: int) -> Trees:
     """Trees of all rounds; of two classes their values are the second's score."""
     parts, values, depth = [], [], 1
     for of_round in model._predictors:
@@ -348,7 +351,7 @@ class Networks:
 
     def fit(self, task: StackTask) -> Fit:
         model = self._fitted(task, {}, self.last)
-        part, density = OfEstimator(model), model._left_out_log_density_
+        part, density = EstimatorPredictor(model), model.leave_one_out_log_density
         if not task.folds:
             return Fit(part, is_final=True)
         if density is None or task.is_counts:
@@ -367,11 +370,11 @@ class Networks:
         Many are tried where few score less than ``enough``, but not where rows are few and few
         units are far behind.
         """
-        effort, most = ModesEffort(), -np.inf
-        usual = effort.units_of_numbers(len(task), task.rows.x.shape[1], 1)
+        effort, most = GaussNewtonDefaults(), -np.inf
+        usual = effort.regression_units(len(task), task.rows.x.shape[1], 1)
         for width in (effort.widths[0], usual):
             few: dict[str, Any] = {"hidden_layer_sizes": width, "n_modes": task.effort.n_probes}
-            density = self._fitted(task, {**few, "n_members": 0})._left_out_log_density_
+            density = self._fitted(task, {**few, "n_members": 0}).leave_one_out_log_density
             if density is None:
                 return np.inf  # so many rows that none was left out
             most = max(most, float(np.average(density, weights=task.weight.numpy())))
@@ -382,11 +385,13 @@ class Networks:
 
     def begin(self, task: StackTask) -> tuple[Array, Array] | None:
         """Refit networks of labels that are going to need it, before they are fitted themselves."""
-        x, n_classes, effort = task.rows.x, task.n_classes, ModesEffort()
+        x, n_classes, effort = task.rows.x, task.n_classes, GaussNewtonDefaults()
         n_modes = BayesianMLPClassifier().n_modes
         size = x.shape[1], n_classes if n_classes > 2 else 1
-        network = MLP(size[0], (effort.units_of_labels(len(x), *size, n_modes),), size[1], TANH)
-        n_found = effort.affordable_labels(n_modes, len(x), network)[0]
+        network = MLP(
+            size[0], (effort.classification_units(len(x), *size, n_modes),), size[1], TANH
+        )
+        n_found = effort.affordable_classification(n_modes, len(x), network)[0]
         if n_found and network.layout.n_params > task.effort.most_weights_a_row * len(x):
             self._begun = self._refit(task, self._few(task, network, n_found))
         return self._begun
@@ -405,10 +410,12 @@ class Networks:
         train, test = task.folds[0]
         refit = self._fitted(task.take(train), settings)
         if task.is_counts:
-            law = CountsPredictor(OfEstimator(refit), *task.of_y).law(task.rows.x[test])
-            return test, law.log_prob(task.y[test]).numpy()
+            distribution = CountsPredictor(EstimatorPredictor(refit), *task.of_y).distribution(
+                task.rows.x[test]
+            )
+            return test, distribution.log_prob(task.y[test]).numpy()
         y = task.targets[test] if task.n_classes else task.y[test].numpy()
-        return test, OfEstimator(refit).log_density(task.rows.x[test], y).numpy()
+        return test, EstimatorPredictor(refit).log_density(task.rows.x[test], y).numpy()
 
     def _fitted(self, task: StackTask, settings: dict[str, Any], last: Any = None) -> Any:
         kind: Any = BayesianMLPClassifier if task.n_classes else BayesianMLPRegressor
@@ -429,7 +436,7 @@ class Networks:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class UserEstimator:
     """Anyone's estimator, cloned and fitted to rows as they were given; folds leave rows out."""
 
     estimator: Any
@@ -456,10 +463,10 @@ class Given:
                 "its fit, or that of a model in it, takes no sample_weight, and those given "
                 "aren't whole numbers."
             )
-        part = OfGiven(model, *task.of_y, task.classes)
-        is_of_points = part.is_of_points
-        is_final = not task.n_classes and not is_of_points
-        return Fit(part, is_final=is_final, is_of_points=is_of_points)
+        part = UserPredictor(model, *task.of_y, task.classes)
+        is_point_prediction = part.is_point_prediction
+        is_final = not task.n_classes and not is_point_prediction
+        return Fit(part, is_final=is_final, is_point_prediction=is_point_prediction)
 
 
 def member_settings(members: Mapping[str, Member]) -> dict[str, str]:
@@ -478,7 +485,7 @@ def member_settings(members: Mapping[str, Member]) -> dict[str, str]:
     settings = {}
     for name, member in members.items():
         settings[name] = type(member).__name__
-        if isinstance(member, Given):
+        if isinstance(member, UserEstimator):
             estimator = clone(member.estimator)
             kind = type(estimator)
             try:

@@ -85,11 +85,15 @@ class RowBlock:
         return RowBlock(self.x[torch.as_tensor(rows)], safe_indexing(self.as_given, rows))
 
 
-def of_components(law: NormalMixture, n: int, generator: torch.Generator) -> NormalMixture:
+def sample_components(
+    distribution: NormalMixture, n: int, generator: torch.Generator
+) -> NormalMixture:
     """Draws that each take one component of a mixture for all rows; its variance is noise."""
-    which = torch.multinomial(law.weights.double().cpu(), n, replacement=True, generator=generator)
-    total = (law.variance + law.noise_variance).expand_as(law.loc)
-    loc = law.loc[which]
+    which = torch.multinomial(
+        distribution.weights.double().cpu(), n, replacement=True, generator=generator
+    )
+    total = (distribution.variance + distribution.noise_variance).expand_as(distribution.loc)
+    loc = distribution.loc[which]
     return NormalMixture(loc, 0.0 * loc[:, :1], total[which])
 
 
@@ -97,7 +101,7 @@ LEAST = -30.0  # log probability of a label that no training row has
 
 
 @dataclass(frozen=True, eq=False)
-class OfEstimator(BasePredictor):
+class EstimatorPredictor(BasePredictor):
     """A model of this package that was fitted to encoded rows and scaled targets."""
 
     estimator: Any
@@ -106,15 +110,15 @@ class OfEstimator(BasePredictor):
         scaled = torch.cat(list(self.estimator._input_blocks(x.numpy())))
         return scaled, self.estimator._predictor(scaled)
 
-    def _in_units(self, law: Any) -> Any:
+    def _in_units(self, distribution: Any) -> Any:
         if is_classifier(self.estimator):
-            return law
+            return distribution
         units = self.estimator.y_mean_, self.estimator.y_scale_
-        return law.in_units(*(torch.as_tensor(u).to(law.loc) for u in units))
+        return distribution.in_units(*(torch.as_tensor(u).to(distribution.loc) for u in units))
 
-    def law(self, x: Any) -> Any:
+    def distribution(self, x: Any) -> Any:
         x, inner = self._inner(x)
-        return self._in_units(inner.law(x))
+        return self._in_units(inner.distribution(x))
 
     def networks(self, x: Any) -> Iterator[NetworkComponents]:
         x, inner = self._inner(x)
@@ -131,7 +135,7 @@ class OfEstimator(BasePredictor):
 
 
 @dataclass(frozen=True, eq=False)
-class OfGiven(BasePredictor):
+class UserPredictor(BasePredictor):
     """Anyone's model, fitted to rows as they were given.
 
     ``mean_of_y``, ``scale_of_y``: of the stack's targets, in the model's; ``classes``: those of
@@ -144,12 +148,12 @@ class OfGiven(BasePredictor):
     classes: Array | None = None
 
     @property
-    def is_of_points(self) -> bool:
+    def is_point_prediction(self) -> bool:
         """Whether it predicts numbers without a distribution."""
         return self.classes is None and not predicts_distribution(self.estimator)
 
-    def law(self, rows: Any) -> Any:
-        if self.is_of_points:
+    def distribution(self, rows: Any) -> Any:
+        if self.is_point_prediction:
             predicted = np.asarray(self.estimator.predict(rows), dtype=np.float64)
             if predicted.shape not in {(num_samples(rows),), (num_samples(rows), 1)}:
                 raise ValueError(
@@ -160,16 +164,16 @@ class OfGiven(BasePredictor):
             loc = torch.as_tensor(scaled)
             return NormalMixture(loc, loc.new_zeros(1, 1, 1), loc.new_ones(1, 1, 1))
         unit = torch.tensor([self.scale_of_y], dtype=torch.float64).reciprocal()
-        law = as_targets(predictive(self.estimator, rows))
-        return law.in_units(-self.mean_of_y * unit, unit)
+        distribution = as_targets(predictive(self.estimator, rows))
+        return distribution.in_units(-self.mean_of_y * unit, unit)
 
     def mean(self, rows: Any) -> Tensor:
         """Expected targets (N, 1), or logarithms of probabilities (N, K), as scores."""
         if self.classes is None:
-            return self.law(rows).mean()  # type: ignore[no-any-return]
-        law = predictive(self.estimator, rows)
+            return self.distribution(rows).mean()  # type: ignore[no-any-return]
+        distribution = predictive(self.estimator, rows)
         scores = np.full((num_samples(rows), len(self.classes)), LEAST)
-        probabilities = np.asarray(law.proba(), dtype=np.float64)
+        probabilities = np.asarray(distribution.proba(), dtype=np.float64)
         # Rounding in single precision leaves sums up to 1e-5 away from one.
         sums_to_one = np.allclose(probabilities.sum(1), 1.0, atol=1e-5)
         if not sums_to_one or not (probabilities >= 0.0).all():
@@ -179,14 +183,16 @@ class OfGiven(BasePredictor):
             )
         with np.errstate(divide="ignore"):
             log_probs = np.log(probabilities).clip(LEAST)
-        scores[:, np.searchsorted(self.classes, law.classes)] = log_probs
+        scores[:, np.searchsorted(self.classes, distribution.classes)] = log_probs
         return torch.as_tensor(scores)
 
     def drawn(self, rows: Any, n: int, *, generator: torch.Generator) -> Any:
-        law = self.law(rows)
-        if isinstance(law, NormalMixture):
-            return of_components(law, n, generator)
-        return SampledTargets(law, n, int(torch.randint(2**31 - 1, (), generator=generator)))
+        distribution = self.distribution(rows)
+        if isinstance(distribution, NormalMixture):
+            return sample_components(distribution, n, generator)
+        return SampledTargets(
+            distribution, n, int(torch.randint(2**31 - 1, (), generator=generator))
+        )
 
 
 class SampledTargets:
@@ -201,8 +207,8 @@ class SampledTargets:
         Of functions.
     """
 
-    def __init__(self, law: TargetPredictive, n: int, seed: int) -> None:
-        self._law, self._n, self._seed = law, n, seed
+    def __init__(self, distribution: TargetPredictive, n: int, seed: int) -> None:
+        self._law, self._n, self._seed = distribution, n, seed
 
     @property
     def means(self) -> Tensor:
@@ -211,13 +217,13 @@ class SampledTargets:
             return self._law.functions(self._n, self._seed)
         return self._law.mean().expand(self._n, -1, -1)
 
-    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+    def sample_draws(self, rng: np.random.Generator) -> Tensor:
         """Targets, (n, N, 1)."""
         return self._law.sample(self._n, rng)
 
 
 @dataclass(frozen=True, eq=False)
-class OfTrees(BasePredictor):
+class TreesPredictor(BasePredictor):
     """Trees of encoded rows.
 
     ``spread``: variance that is added to that of the leaves, where these hold means and mean
@@ -232,21 +238,21 @@ class OfTrees(BasePredictor):
     least: float
 
     def mean(self, x: Tensor) -> Tensor:
-        return self.of_values(self.trees.values(x))
+        return self.from_values(self.trees.values(x))
 
-    def of_values(self, values: Tensor) -> Tensor:
+    def from_values(self, values: Tensor) -> Tensor:
         """Means (N, 1) or scores (N, K) of what trees say, (N, n_trees, V)."""
         offset = torch.as_tensor(self.offset).to(values)
         if self.least:
             return (values.mean(1) + self.least * offset).log()
         return values.mean(1)[:, :1] if self.spread else values.sum(1) + offset
 
-    def law(self, x: Tensor) -> NormalMixture:
-        return self.of_averages(self.trees.values(x))
+    def distribution(self, x: Tensor) -> NormalMixture:
+        return self.from_averages(self.trees.values(x))
 
-    def of_averages(self, values: Tensor) -> NormalMixture:
+    def from_averages(self, values: Tensor) -> NormalMixture:
         """The distribution of a row by what trees say of it."""
-        loc = self.of_values(values).unsqueeze(0)
+        loc = self.from_values(values).unsqueeze(0)
         noise = torch.ones_like(loc)
         if self.spread:
             square = values[..., 1].mean(1).reshape(1, -1, 1)
@@ -254,7 +260,7 @@ class OfTrees(BasePredictor):
         return NormalMixture(loc, 0.0 * loc[:, :1], noise)
 
     def drawn(self, x: Tensor, n: int, *, generator: torch.Generator) -> NormalMixture:
-        return of_components(self.law(x), n, generator)
+        return sample_components(self.distribution(x), n, generator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,12 +270,12 @@ class CalibratedPredictor(BasePredictor):
     base: Predictor
     calibration: Calibration
 
-    def law(self, x: Any) -> CategoricalMixture:
+    def distribution(self, x: Any) -> CategoricalMixture:
         return CategoricalMixture(self.calibration.log_probs(self.base.mean(x)).unsqueeze(0))
 
     def drawn(self, x: Any, n: int, *, generator: torch.Generator) -> CategoricalMixture:
         """The same probabilities every time: a calibrated score knows of one function."""
-        return CategoricalMixture(self.law(x).log_probs.expand(n, -1, -1))
+        return CategoricalMixture(self.distribution(x).log_probs.expand(n, -1, -1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,17 +293,19 @@ class CountsPredictor(BasePredictor):
     mean_of_y: float
     scale_of_y: float
 
-    def law(self, x: Any) -> Any:
-        return self.counted(self.base.law(x))
+    def distribution(self, x: Any) -> Any:
+        return self.counted(self.base.distribution(x))
 
-    def counted(self, law: TargetPredictive) -> TargetPredictive:
+    def counted(self, distribution: TargetPredictive) -> TargetPredictive:
         """A distribution of the base, rounded unless it is of counts."""
-        if law.is_discrete:
-            return law
-        if isinstance(law, PooledTargets):
-            return PooledTargets([self.counted(part) for part in law.parts], law.shares)
+        if distribution.is_discrete:
+            return distribution
+        if isinstance(distribution, PooledTargets):
+            return PooledTargets(
+                [self.counted(part) for part in distribution.parts], distribution.shares
+            )
         mean, scale = torch.tensor([[self.mean_of_y], [self.scale_of_y]], dtype=torch.float64)
-        base = law.in_units(mean, scale)
+        base = distribution.in_units(mean, scale)
         return RoundedTargets(base, -self.mean_of_y / self.scale_of_y, 1.0 / self.scale_of_y)
 
     def networks(self, x: Any) -> Iterator[NetworkComponents]:
@@ -319,9 +327,9 @@ class RoundedDraws:
         """Noise-free functions, (n, N, 1)."""
         return self._draws.means  # type: ignore[no-any-return]
 
-    def sample_of_draws(self, rng: np.random.Generator) -> Tensor:
+    def sample_draws(self, rng: np.random.Generator) -> Tensor:
         """Targets, (n, N, 1)."""
-        counts = self._draws.sample_of_draws(rng) * self._scale + self._mean
+        counts = self._draws.sample_draws(rng) * self._scale + self._mean
         return (counts.round().clamp_min(0.0) - self._mean) / self._scale
 
 
@@ -346,8 +354,8 @@ class StackPart(BasePredictor):
     def _read(self, rows: Any) -> Any:
         return rows.as_given if self.reads_given else rows.x
 
-    def law(self, rows: Any) -> Any:
-        return self.base.law(self._read(rows))
+    def distribution(self, rows: Any) -> Any:
+        return self.base.distribution(self._read(rows))
 
     def mean(self, rows: Any) -> Tensor:
         return self.base.mean(self._read(rows))  # type: ignore[no-any-return]
@@ -364,4 +372,4 @@ class StackPart(BasePredictor):
         base: Any = self.base
         while isinstance(base, ShapedPredictor | CalibratedPredictor | CountsPredictor):
             base = base.base
-        return base.estimator if isinstance(base, OfEstimator | OfGiven) else base
+        return base.estimator if isinstance(base, EstimatorPredictor | UserPredictor) else base

@@ -25,15 +25,15 @@ from skbayes_sym.base.stacking_weights import (
 )
 from skbayes_sym.base.warnings import collect_warnings, warn_user
 from skbayes_sym.models.predictive_mixtures import NormalMixture
-from skbayes_sym.numerics.runtime import side_by_side
+from skbayes_sym.numerics.runtime import run_parallel
 from skbayes_sym.stacking.members import (
     LEAST_VARIANCE,
     Fit,
-    Given,
     Member,
     Networks,
     Process,
     StackTask,
+    UserEstimator,
 )
 from skbayes_sym.stacking.predictors import CalibratedPredictor, CountsPredictor, StackPart
 
@@ -42,7 +42,7 @@ class CountsFoundError(Exception):
     """A member predicts counts, which no member was scored as."""
 
 
-class JudgedMember(NamedTuple):
+class ScoredMember(NamedTuple):
     """A member that was fitted: what predicts, and log densities (N,) of left-out rows, nats."""
 
     part: Any
@@ -58,7 +58,7 @@ class StackFit:
     fitted, and networks that began too far behind.
     """
 
-    members: Mapping[str, JudgedMember]
+    members: Mapping[str, ScoredMember]
     weights: Mapping[str, float]
     reasons: tuple[str, ...] = ()
     stop_reason: str = "tol"
@@ -70,7 +70,7 @@ class StackFit:
         return len(self.members)
 
 
-def score_of(density: Array, task: StackTask) -> tuple[float, float]:
+def mean_score(density: Array, task: StackTask) -> tuple[float, float]:
     """Mean log density of left-out rows and its standard error, scaled units."""
     known = np.isfinite(density)
     weight = task.weight.numpy()[known]
@@ -80,7 +80,7 @@ def score_of(density: Array, task: StackTask) -> tuple[float, float]:
     return mean, (variance / max(1.0, weight.sum() - 1.0)) ** 0.5
 
 
-def weighed(members: Mapping[str, JudgedMember], task: StackTask) -> StackFit:
+def weighed(members: Mapping[str, ScoredMember], task: StackTask) -> StackFit:
     """The stack of these members, with weights by the rows that all of them leave out."""
     density = torch.as_tensor(np.stack([m.log_density for m in members.values()]))
     known = ~density.isnan().any(0)
@@ -101,7 +101,7 @@ def fit_stack(
     ``by_folds``: whether every member's left-out rows are those of the folds.
     """
     run.begin(len(members), lambda: weighed(judged, task))
-    judged: dict[str, JudgedMember] = {}
+    judged: dict[str, ScoredMember] = {}
     reasons: list[str] = []
     failed: dict[str, str] = {}
     outrun: list[str] = []  # networks that began too far behind
@@ -109,7 +109,7 @@ def fit_stack(
     late = [name for name, member in members.items() if isinstance(member, Networks)]
     early = [name for name in members if name not in late]
     jobs = [partial(attempt, members[name], task, by_folds) for name in early]
-    with closing(side_by_side(jobs, n_jobs)) as fits:
+    with closing(run_parallel(jobs, n_jobs)) as fits:
         for name in [*early, *late]:
             if stop or (judged and time.monotonic() > task.deadline):
                 break
@@ -127,7 +127,7 @@ def fit_stack(
                 warn_user(f"member {name!r} failed and is left out: {answer}", FitFailedWarning)
                 continue
             judged[name] = answer
-            mean, error = score_of(answer.log_density, task)
+            mean, error = mean_score(answer.log_density, task)
             log_info("%s: %.4g +- %.2g nats per left-out row, scaled", name, mean, error)
             stop = run.end_block()
     if not judged:
@@ -150,7 +150,7 @@ def fit_stack(
     return stack
 
 
-def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask) -> float | None:
+def _behind(member: Member, judged: Mapping[str, ScoredMember], task: StackTask) -> float | None:
     """How far behind the best of the others networks begin, where they are out of the race.
 
     Those of labels begin with what they would need anyway, a refit (on six settling tables another
@@ -158,7 +158,7 @@ def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask)
     """
     if not judged or not isinstance(member, Networks) or member.last is not None:
         return None
-    scores = {name: score_of(m.log_density, task)[0] for name, m in judged.items()}
+    scores = {name: mean_score(m.log_density, task)[0] for name, m in judged.items()}
     best = max(scores, key=lambda name: scores[name])
     try:
         if not task.n_classes:
@@ -171,20 +171,20 @@ def _behind(member: Member, judged: Mapping[str, JudgedMember], task: StackTask)
         else:
             test, density = begun
             away = judged[best].log_density[test] - density
-            gap, error = score_of(away, task.take(test))
+            gap, error = mean_score(away, task.take(test))
             gap = gap if gap > error else 0.0
     except (ArithmeticError, RuntimeError, ValueError):
         return None  # the fit itself says what is wrong
     return gap if gap > task.effort.race else None
 
 
-def attempt(member: Member, task: StackTask, by_folds: bool) -> JudgedMember | str:
+def attempt(member: Member, task: StackTask, by_folds: bool) -> ScoredMember | str:
     """Fit and judge a member; what went wrong where it fails."""
     try:
         # Users can reach their own estimators only: warnings of other members are dropped.
-        silence = nullcontext() if isinstance(member, Given) else collect_warnings()
+        silence = nullcontext() if isinstance(member, UserEstimator) else collect_warnings()
         with one_thread(), torch.enable_grad(), silence:
-            return judge(member, task, by_folds)
+            return score_member(member, task, by_folds)
     except CountsFoundError:
         raise
     except Exception as error:  # whatever anyone's model raises
@@ -198,8 +198,8 @@ def _counted(base: Any, task: StackTask) -> Any:
 
 def _require_one_measure(fit: Fit, task: StackTask) -> None:
     """Raise if a member gives probabilities to numbers that others have densities for."""
-    law = fit.part.law(task.rows.take(np.arange(1)).as_given)
-    if not law.is_discrete:
+    distribution = fit.part.distribution(task.rows.take(np.arange(1)).as_given)
+    if not distribution.is_discrete:
         return
     if is_of_counts(task.targets):
         raise CountsFoundError
@@ -214,12 +214,12 @@ def is_of_counts(targets: Array) -> bool:
     return bool(((targets >= 0) & (targets == np.floor(targets))).all())
 
 
-def judge(member: Member, task: StackTask, by_folds: bool) -> JudgedMember:
+def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMember:
     """Fit a member; give its predictions noise, or calibrate them, by the rows it leaves out."""
     fit = member.fit(task)
-    if isinstance(member, Given) and not task.n_classes and not task.is_counts:
+    if isinstance(member, UserEstimator) and not task.n_classes and not task.is_counts:
         _require_one_measure(fit, task)
-    without = fit.left_out
+    without = fit.leave_one_out
     if without is None or (by_folds and not fit.is_by_folds):
         without = _by_folds(member, task, fit)
     if task.n_classes and not fit.is_final:
@@ -235,26 +235,28 @@ def judge(member: Member, task: StackTask, by_folds: bool) -> JudgedMember:
             base = ShapedPredictor(fit.part, None, resolution(task))
     if bool(density.isposinf().any() | density.isnan().all()):
         raise ValueError("the log densities of its left-out rows are no numbers.")
-    reads_given = isinstance(member, Given)
+    reads_given = isinstance(member, UserEstimator)
     part = StackPart(_counted(base, task), reads_given)
     if reads_given and not task.n_classes:
-        law = part.law(task.rows.take(np.arange(1)))
-        part = replace(part, is_normal=isinstance(law, NormalMixture))
+        distribution = part.distribution(task.rows.take(np.arange(1)))
+        part = replace(part, is_normal=isinstance(distribution, NormalMixture))
     if task.is_counts:
         part = replace(part, is_normal=False, is_discrete=True)
     is_process = isinstance(member, Process) and not task.n_classes
     worth = task.effort.process_rows if is_process else 1.0
-    return JudgedMember(part, density.numpy() - fit.optimism, worth)
+    return ScoredMember(part, density.numpy() - fit.optimism, worth)
 
 
-def _shaped(fit: Fit, law: NormalMixture, task: StackTask) -> tuple[ShapedPredictor, Tensor]:
+def _shaped(
+    fit: Fit, distribution: NormalMixture, task: StackTask
+) -> tuple[ShapedPredictor, Tensor]:
     """A part of numbers with noise as its left-out rows ask for."""
-    base, weight, log_unit = law, task.weight, 0.0
-    if fit.is_of_points:
-        square = weight @ (task.y - law.mean()).square() / weight.sum()
+    base, weight, log_unit = distribution, task.weight, 0.0
+    if fit.is_point_prediction:
+        square = weight @ (task.y - distribution.mean()).square() / weight.sum()
         square = square.clamp_min(LEAST_VARIANCE)
         log_unit = 0.5 * float(square.log())
-        base = replace(law, noise_variance=law.noise_variance * square)
+        base = replace(distribution, noise_variance=distribution.noise_variance * square)
     floor = resolution(task)
     shape, log_density = judge_noise_shape(
         base, task.y, weight, is_free=True, floor=floor, n_fitted=fit.optimism * len(task)
@@ -265,7 +267,7 @@ def _shaped(fit: Fit, law: NormalMixture, task: StackTask) -> tuple[ShapedPredic
     )
     part = ShapedPredictor(fit.part, shape, floor)
     if task.is_counts:
-        shaped = part.shaped(law)
+        shaped = part.shaped(distribution)
         log_mass = CountsPredictor(part, *task.of_y).counted(shaped).log_prob(task.y)
         # What the shape has gained by having seen the rows is taken off masses as off densities.
         return part, log_mass + log_density - shaped.log_prob(task.y)
@@ -279,20 +281,26 @@ def _by_folds(member: Member, task: StackTask, fit: Fit) -> NormalMixture | Tens
         rows = task.take(test)
         base = member.fit(task.take(train)).part
         is_complete = fit.is_final and not task.n_classes
-        part = StackPart(_counted(base, task) if is_complete else base, isinstance(member, Given))
+        part = StackPart(
+            _counted(base, task) if is_complete else base, isinstance(member, UserEstimator)
+        )
         places.append(torch.as_tensor(test))
         if fit.is_final and task.n_classes:  # codes of a fold that lacks a class are others
             answers.append(base.log_density(rows.rows.x, rows.targets))
         elif fit.is_final:
-            answers.append(part.law(rows.rows).log_prob(rows.y))
+            answers.append(part.distribution(rows.rows).log_prob(rows.y))
         else:
-            answers.append(part.mean(rows.rows) if task.n_classes else part.law(rows.rows))
+            answers.append(part.mean(rows.rows) if task.n_classes else part.distribution(rows.rows))
     order = torch.cat(places).argsort()
     if fit.is_final or task.n_classes:
         return torch.cat(answers)[order]
     wide = [
-        (law.loc, law.variance.expand_as(law.loc), law.noise_variance.expand_as(law.loc))
-        for law in answers
+        (
+            distribution.loc,
+            distribution.variance.expand_as(distribution.loc),
+            distribution.noise_variance.expand_as(distribution.loc),
+        )
+        for distribution in answers
     ]
     return NormalMixture(*(torch.cat(parts, 1)[:, order] for parts in zip(*wide, strict=True)))
 

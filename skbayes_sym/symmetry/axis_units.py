@@ -21,7 +21,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment
 from skbayes_sym.symmetry.group import (
-    ActsInPlace,
+    InPlaceActionMixin,
     Product,
     SimpleGroup,
     SymmetryGroup,
@@ -270,7 +270,7 @@ Element = tuple[SignedPermutation, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Wreath(ActsInPlace, SimpleGroup):
+class Wreath(InPlaceActionMixin, SimpleGroup):
     """Semidirect product of units and of the units at each of their places.
 
     Part ``k`` moves independently at every place of the parts above it. An element is a tuple with

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.memory import rows_within
 from skbayes_sym.symmetry.group import Product, SymmetryGroup
-from skbayes_sym.symmetry.relabelling import DiagonalReference, improve_labels
+from skbayes_sym.symmetry.relabelling import DiagonalReference, improve_labelling
 from skbayes_sym.symmetry.units import SignedPermutation, UnitGroup, unit_layers
 
 MAX_ORDER = 10_000  # elements up to which tables over the whole group are cheap
@@ -62,7 +62,7 @@ def enumerate_group(
             f"{max_order} that are enumerated: use fewer or narrower hidden layers."
         )
     layers = unit_layers(group)
-    tables = [_elements_of(layer) for layer in layers]
+    tables = [_enumerate_elements(layer) for layer in layers]
     sizes = [len(table.permutation) for table in tables]
     elements, rank = [], torch.arange(prod(sizes))
     for table, size in zip(tables, sizes, strict=True):
@@ -79,7 +79,7 @@ def can_enumerate(group: SymmetryGroup, *, max_order: int = MAX_ORDER) -> bool:
     return group.log_order <= log(max_order) + 1e-9
 
 
-def _elements_of(layer: UnitGroup) -> SignedPermutation:
+def _enumerate_elements(layer: UnitGroup) -> SignedPermutation:
     """All elements of one layer's group, batch shape (|G|,)."""
     d = layer.n_units
     orders = torch.tensor(list(permutations(range(d))) if layer.permutes else [range(d)])
@@ -142,11 +142,11 @@ class FundamentalDomain:
     def _best(self, theta: Tensor) -> tuple[tuple[SignedPermutation, ...], Tensor]:
         """The best element for each row, and whether it beats the identity."""
         if len(self._layers) > 1:
-            return self._best_of_all(theta)
-        g, moved = improve_labels(theta, self._layers[0], self.reference, thorough=True)
+            return self._best_element(theta)
+        g, moved = improve_labelling(theta, self._layers[0], self.reference, thorough=True)
         return (g,), moved
 
-    def _best_of_all(self, theta: Tensor) -> tuple[tuple[SignedPermutation, ...], Tensor]:
+    def _best_element(self, theta: Tensor) -> tuple[tuple[SignedPermutation, ...], Tensor]:
         linear, quadratic = self._tables
         best = []
         for rows in theta.split(rows_within(1 << 20, len(linear))):

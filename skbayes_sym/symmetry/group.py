@@ -111,7 +111,7 @@ class ChecksWeights:
             )
 
 
-class ActsInPlace(ChecksWeights):
+class InPlaceActionMixin(ChecksWeights):
     """Base of groups that can move the entries of a ``theta`` without a copy."""
 
     def batch(self, g: Any) -> tuple[int, ...]:
@@ -215,7 +215,7 @@ class Product(ChecksWeights):
                 "group.generators."
             )
         for factor, part in zip(self.factors, g, strict=True):
-            if isinstance(factor, ActsInPlace):
+            if isinstance(factor, InPlaceActionMixin):
                 factor.check_element(part)
 
     @property

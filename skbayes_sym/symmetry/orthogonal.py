@@ -10,7 +10,7 @@ from torch import Tensor
 
 from skbayes_sym.numerics.random import random_orthogonal
 from skbayes_sym.symmetry.group import ChecksWeights, SimpleGroup
-from skbayes_sym.symmetry.units import units_of
+from skbayes_sym.symmetry.units import gather_units
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,7 +54,7 @@ class Orthogonal(ChecksWeights, SimpleGroup):
 
     def act(self, g: Tensor, theta: Tensor) -> Tensor:
         self.check_weights(theta)
-        rows = units_of(theta, self.index) @ g.to(theta).mT
+        rows = gather_units(theta, self.index) @ g.to(theta).mT
         moved = theta.expand(*rows.shape[:-2], theta.shape[-1]).clone()
         moved[..., self.index.flatten()] = rows.flatten(-2)
         return moved
@@ -72,7 +72,7 @@ class Orthogonal(ChecksWeights, SimpleGroup):
         (Schonemann 1966). One SVD of size k a draw.
         """
         self.check_pair(theta, reference)
-        ours, theirs = units_of(theta, self.index), units_of(reference, self.index)
+        ours, theirs = gather_units(theta, self.index), gather_units(reference, self.index)
         left_vectors, _, right_vectors = torch.linalg.svd(theirs.mT @ ours)
         g = left_vectors @ right_vectors
         return self.act(g, theta), g

@@ -19,9 +19,9 @@ from skbayes_sym.symmetry.units import (
     SignedPermutation,
     UnitGroup,
     entries_shared_with_no_later_layer,
+    gather_units,
     positive_or_negative,
     unit_layers,
-    units_of,
 )
 
 _TOLERANCE = 1e-9  # relative gain that counts as one: rounding must not move draws for ever
@@ -59,7 +59,7 @@ def orbit_mean_square(theta: Tensor, group: SymmetryGroup) -> Tensor:
     return torch.where(mean > 0, mean, 1.0)
 
 
-def improve_labels(
+def improve_labelling(
     theta: Tensor, layer: UnitGroup, reference: DiagonalReference, *, thorough: bool
 ) -> tuple[SignedPermutation, Tensor]:
     """Best labels of the units of one layer, draw by draw, all else fixed.
@@ -86,7 +86,7 @@ def improve_labels(
     return SignedPermutation(permutation, sign), moved
 
 
-def margin_of_labels(theta: Tensor, layer: UnitGroup, reference: DiagonalReference) -> Tensor:
+def labelling_margin(theta: Tensor, layer: UnitGroup, reference: DiagonalReference) -> Tensor:
     """Log density of each draw's units as labelled less that of the best other labels, nats.
 
     The other labels are the second-best permutation with its best signs, or one sign flip: exactly
@@ -134,7 +134,7 @@ class _Match(NamedTuple):
         ``odd = sum_e phi_e mu_e / v_e``. A constant of each reference is left out: it counts once
         in every labelling.
         """
-        units = units_of(theta, self.layer.index)
+        units = gather_units(theta, self.layer.index)
         odd = (units @ self.linear.mT).mT
         similarity = ((units * units) @ (-0.5 * self.precision).mT).mT
         similarity += odd.abs() if self.layer.flips else odd
@@ -195,7 +195,7 @@ class Labelling:
         """Labels from scratch, first layer first, each judged by its anchored entries."""
         labelling = self
         for i, layer in enumerate(self.anchored()):
-            g, _ = improve_labels(labelling.theta, layer, reference, thorough=True)
+            g, _ = improve_labelling(labelling.theta, layer, reference, thorough=True)
             labelling = labelling.moved(i, g)
         return labelling
 
@@ -204,11 +204,13 @@ class Labelling:
     ) -> tuple["Labelling", Tensor]:
         """Every layer given the others, last first; and which draws moved, bool (n,).
 
-        ``thorough`` as in `improve_labels`.
+        ``thorough`` as in `improve_labelling`.
         """
         labelling, any_moved = self, torch.zeros(len(self.theta), dtype=torch.bool)
         for i in reversed(range(len(self.layers))):
-            g, moved = improve_labels(labelling.theta, self.layers[i], reference, thorough=thorough)
+            g, moved = improve_labelling(
+                labelling.theta, self.layers[i], reference, thorough=thorough
+            )
             if bool(moved.any()):
                 labelling, any_moved = labelling.moved(i, g), any_moved | moved
         return labelling, any_moved
@@ -336,7 +338,7 @@ def label_objective(theta: Tensor, group: SymmetryGroup) -> float:
 def label_margin(theta: Tensor, group: SymmetryGroup) -> Tensor:
     """How decided the labels of each aligned draw are, in nats.
 
-    `margin_of_labels` under a reference estimated from all draws, every other layer held fixed;
+    `labelling_margin` under a reference estimated from all draws, every other layer held fixed;
     the minimum over layers. ``exp(-margin)`` is the odds of the runner-up.
 
     ``theta`` (n, P), float64. Returns ``margin`` (n,): 0 is undecided; negative where other labels
@@ -347,7 +349,7 @@ def label_margin(theta: Tensor, group: SymmetryGroup) -> Tensor:
     reference = estimate_reference(scaled, orbit_mean_square(scaled, group))
     margin = torch.full((len(theta),), torch.inf, dtype=theta.dtype)
     for layer in unit_layers(group):
-        margin = torch.minimum(margin, margin_of_labels(scaled, layer, reference))
+        margin = torch.minimum(margin, labelling_margin(scaled, layer, reference))
     return margin
 
 
@@ -393,7 +395,7 @@ def _settle(theta: Tensor, layer: UnitGroup, reference: DiagonalReference) -> Si
     mean_square, total = reference.variance, layer.identity()
     for step in range(50):
         # All draws at first: what follows then depends on their orbits, not on the copies given.
-        g, moved = improve_labels(theta, layer, reference, thorough=step == 0)
+        g, moved = improve_labelling(theta, layer, reference, thorough=step == 0)
         theta, total = layer.act(g, theta), layer.compose(g, total)
         if step >= _UNWEIGHTED and not bool(moved.any()):
             break

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from skbayes_sym.numerics.assignment import best_assignment
 from skbayes_sym.numerics.random import random_permutations
-from skbayes_sym.symmetry.group import ActsInPlace, Product, SimpleGroup, SymmetryGroup, Trivial
+from skbayes_sym.symmetry.group import (
+    InPlaceActionMixin,
+    Product,
+    SimpleGroup,
+    SymmetryGroup,
+    Trivial,
+)
 
 
 class SignedPermutation(NamedTuple):
@@ -53,7 +59,7 @@ class UnitGroup(SymmetryGroup, Protocol):
         """Group acting on other entries, int64 (d, p'): of some of its columns, say."""
 
 
-class SignedPermutations(ActsInPlace, SimpleGroup):
+class SignedPermutations(InPlaceActionMixin, SimpleGroup):
     """Base of groups that exchange units and flip their signs, apart at each of some places."""
 
     n_units: int
@@ -230,7 +236,7 @@ class Units(SignedPermutations):
         return SignedPermutation(permutation, signs.squeeze(-1) if self.flip else none)
 
     def move_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
-        units, batch = units_of(theta, self.index), theta.shape[:-1]
+        units, batch = gather_units(theta, self.index), theta.shape[:-1]
         if self.permute:
             units = take(units, g.permutation.to(theta.device).expand(*batch, -1), len(batch))
         if self.flip:
@@ -241,7 +247,7 @@ class Units(SignedPermutations):
     def align(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, SignedPermutation]:
         """Nearest orbit point in Euclidean distance, by one assignment problem a draw."""
         self.check_pair(theta, reference)
-        inner = units_of(reference, self.index) @ units_of(theta, self.index).mT
+        inner = gather_units(reference, self.index) @ gather_units(theta, self.index).mT
         if self.permute:
             permutation = best_assignment(inner.abs() if self.flip else inner)
         else:
@@ -309,7 +315,7 @@ def positive_or_negative(values: Tensor, *, free: bool = True) -> Tensor:
     return torch.where((values < 0) & free, -1, 1).to(torch.int8)
 
 
-def units_of(theta: Tensor, index: Tensor) -> Tensor:
+def gather_units(theta: Tensor, index: Tensor) -> Tensor:
     """The entries of every unit: (*B, P) -> (*B, d, p)."""
     return theta[..., index]
 

@@ -271,10 +271,10 @@ class SymmetrizedElbo:
         log_scale = float(prior.scale.double().log().sum())
         self._kl_constant = params.new_full((n_starts,), log_scale - 0.5 * n_params)
         self._scales = learned_scales(prior, params.device)
-        self._set_share(0)
+        self._set_penalty_weight(0)
         self._batches, self._losses = batches, torch.zeros_like(self._kl_constant)
 
-    def _set_share(self, step: int) -> None:
+    def _set_penalty_weight(self, step: int) -> None:
         """Weight of KL and gap in the gradient, (R, 1)."""
         self._share = ((step + 1) / self._warm_up).clamp_(max=1.0)
         self._minus_half = -0.5 * self._share
@@ -286,7 +286,7 @@ class SymmetrizedElbo:
                 self._precision[r] = scales.precision
                 self._kl_constant[r] = scales.scale.log().sum() - 0.5 * self._loc.shape[1]
         if step < self._last_share:
-            self._set_share(step)
+            self._set_penalty_weight(step)
         with self._context:
             self._losses = self._mean_field()
         if self._gap is not None:

@@ -105,12 +105,14 @@ class _SymmetrizedVI(NetworkEstimator):
         n = self.n_predict_samples
 
         def make() -> Predictor:
-            laws, network = (self.posterior_, self._observation), self.network_
+            distributions, network = (self.posterior_, self._observation), self.network_
             if isinstance(network, MLP):
                 return MeanFieldPredictor.of(
-                    network, *laws, n_draws=n, seed=self._predict_seed_, like=like
+                    network, *distributions, n_draws=n, seed=self._predict_seed_, like=like
                 )
-            return posterior_draws(network, *laws, n_draws=n, seed=self._predict_seed_, like=like)
+            return posterior_draws(
+                network, *distributions, n_draws=n, seed=self._predict_seed_, like=like
+            )
 
         return self._cached(f"{n} draws on {like.device}", make)
 

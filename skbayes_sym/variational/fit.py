@@ -25,12 +25,12 @@ from skbayes_sym.base.requirements import (
     NORMAL_OR_LEARNED,
     NORMAL_OR_SOFTMAX,
     SOFTMAX,
-    Needs,
+    Requirements,
 )
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.training import Training, automatic_batch, rows_per_step
 from skbayes_sym.base.warnings import warn_unless_converged, warn_user
-from skbayes_sym.laplace.starting_points import labels_starts, regression_starts
+from skbayes_sym.laplace.starting_points import classification_starts, regression_starts
 from skbayes_sym.models.model import Batches, Model
 from skbayes_sym.models.networks.mlp import MLP
 from skbayes_sym.models.networks.network import Network
@@ -92,7 +92,7 @@ def laplace_start(model: GaussianNetwork, data: Training, seed: int) -> Tensor:
     require_memory([systems], data.device)
     prior = scales_by_group(model.prior)
     if SOFTMAX.is_met(likelihood):
-        starts = labels_starts(network, rows, prior, n=1, seed=seed)
+        starts = classification_starts(network, rows, prior, n=1, seed=seed)
     else:
         starts = regression_starts(network, likelihood, rows, prior, n=1, seed=seed)
     position, log_variance = starts.position[0].cpu(), 2.0 * starts.spread[0].log().cpu()
@@ -105,7 +105,7 @@ def laplace_start(model: GaussianNetwork, data: Training, seed: int) -> Tensor:
 class Init(NamedTuple):
     """A way to start."""
 
-    needs: Needs
+    needs: Requirements
     position: Callable[[GaussianNetwork, Training, int], Tensor]  # see `pack`
     # Share of the steps over which the KL's weight rises to 1: means find the data before variances
     # widen to the prior, which is how a fit from narrow random weights loses its units.
@@ -113,15 +113,17 @@ class Init(NamedTuple):
 
 
 # By the name that ``init=`` takes.
-_ANY = Needs(EXPECTED_LIKELIHOOD, ANY_NETWORK, NORMAL_OR_LEARNED)
+_ANY = Requirements(EXPECTED_LIKELIHOOD, ANY_NETWORK, NORMAL_OR_LEARNED)
 INITS: dict[str, Init] = {
     "random": Init(_ANY, random_start),
     "annealed": Init(_ANY, random_start, warm_up=0.4),
-    "laplace": Init(Needs(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), laplace_start),
+    "laplace": Init(
+        Requirements(NORMAL_OR_SOFTMAX, FULLY_CONNECTED, NORMAL_OR_LEARNED), laplace_start
+    ),
 }
 
 
-def kinds_of(init: str, model: GaussianNetwork) -> list[str]:
+def initialization_names(init: str, model: GaussianNetwork) -> list[str]:
     """Names in `INITS` of the starts that ``init`` stands for.
 
     Each alone fails somewhere: on folds of a noisy sine the first loses all units in five of five,
@@ -204,7 +206,7 @@ class MeanFieldFit:
         return attributes
 
 
-def found_so_far(params: Tensor, model: GaussianNetwork, predict_seed: int) -> MeanFieldFit:
+def read_fit(params: Tensor, model: GaussianNetwork, predict_seed: int) -> MeanFieldFit:
     """Read a start's vector: means, log variances and what the likelihood learns."""
     n = model.network.layout.n_params
     final = params.detach().cpu()
@@ -267,11 +269,11 @@ class MeanFieldVI:
     ``start``: where to go on from instead, in the scaled units of this fit.
     """
 
-    needs: ClassVar[Needs] = _ANY
+    needs: ClassVar[Requirements] = _ANY
 
     gap: GivenGap  # see `gaps.SymmetryGap`
     steps: Steps
-    init: str = "auto"  # where to start, see `kinds_of`
+    init: str = "auto"  # where to start, see `initialization_names`
     n_starts: int | str = "auto"
     start: MeanFieldGaussian | None = None
     shares_steps: bool = False
@@ -291,8 +293,8 @@ class MeanFieldVI:
         stopped = best.fit.stop_reason, best.fit.n_iter
         log_info(words, bound + gap, bound, gap, *stopped)
         warn_unless_converged(best.result, self.steps.tol, data.total_weight)
-        self._warn_of_collapse(data, best, seeds.likelihood_bound)
-        _warn_of_small_scales(data, best)
+        self._warn_collapse(data, best, seeds.likelihood_bound)
+        _warn_small_scales(data, best)
         return best.fit
 
     def _starts(self, model: GaussianNetwork, *, is_long: bool) -> tuple[list[str], int]:
@@ -300,7 +302,7 @@ class MeanFieldVI:
         max_iter, n = self.steps.max_iter, self.n_starts
         if self.start is not None:
             return ["random"], max_iter
-        kinds = kinds_of(self.init, model)
+        kinds = initialization_names(self.init, model)
         if isinstance(n, str):
             if is_long and self.shares_steps:
                 return kinds[:1], len(kinds) * max_iter
@@ -343,7 +345,7 @@ class MeanFieldVI:
             gap=gap,
             warm_up=[max(1, round(share * max_iter)) for share in warm_ups],
         )
-        run.begin(n_blocks(max_iter), lambda: found_so_far(objective.start(), model, seeds.predict))
+        run.begin(n_blocks(max_iter), lambda: read_fit(objective.start(), model, seeds.predict))
         whole = run.minimise(
             objective,
             self._groups(data, model, len(inits), is_minibatch=is_long),
@@ -374,7 +376,7 @@ class MeanFieldVI:
 
         return min(level, key=order)
 
-    def _warn_of_collapse(self, data: Training, best: _Ascent, seed: int) -> None:
+    def _warn_collapse(self, data: Training, best: _Ascent, seed: int) -> None:
         """Say so at the end of a fit that has converged, where its noise is too large.
 
         Beyond the targets' spread a constant does better. Beyond 1.7 times the residuals two thirds
@@ -432,7 +434,7 @@ class MeanFieldVI:
         ]
 
 
-def _warn_of_small_scales(data: Training, best: _Ascent) -> None:
+def _warn_small_scales(data: Training, best: _Ascent) -> None:
     """Say so where learned scales left a network that explains next to nothing.
 
     One scale serves all outgoing weights, and those of a flat function are all small: its KL falls
@@ -456,7 +458,7 @@ def _ascent(
     data: Training, model: GaussianNetwork, gap: SymmetryGap, seeds: _Seeds, result: OptimiseResult
 ) -> _Ascent:
     """Close a start with its bounds, under the scales of the prior that it has learned."""
-    trained = found_so_far(result.params, model, seeds.predict)
+    trained = read_fit(result.params, model, seeds.predict)
     if trained.prior is not None:
         model = model._replace(prior=trained.prior)
     bounds = _bounds(data, model, gap, seeds, result.params)

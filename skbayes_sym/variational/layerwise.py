@@ -34,7 +34,7 @@ from skbayes_sym.base.requirements import (
     FULLY_CONNECTED,
     NORMAL_NOISE,
     NORMAL_OR_LEARNED,
-    Needs,
+    Requirements,
 )
 from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
@@ -57,7 +57,7 @@ from skbayes_sym.variational.layerwise_posterior import (
     LayerwiseElbo,
     LayerwisePosterior,
     LayerwisePredictor,
-    PriorOfLayers,
+    LayerwisePrior,
 )
 
 
@@ -113,7 +113,7 @@ class Setting(NamedTuple):
     """Constants of a fit: forms of posterior and prior, rows in float64, seeds."""
 
     posterior: Layerwise
-    prior: PriorOfLayers
+    prior: LayerwisePrior
     rows: Data
     seeds: LayerwiseSeeds
 
@@ -133,7 +133,7 @@ class Setting(NamedTuple):
         """Bound that a start has reached, by 128 fresh draws."""
         generator = generator_from(self.seeds.bound, result.params.device)
         variational, hyper = self.prior.split(result.params)
-        posterior = self.posterior.under(self.prior.of_layers(hyper))
+        posterior = self.posterior.under(self.prior.layer_scales(hyper))
         widest = max(self.posterior.network.sizes)
         size = rows_within(1 << 22, len(self.rows.x) * widest)  # draws of a block, by features
         values: list[Tensor] = []
@@ -149,7 +149,7 @@ class Setting(NamedTuple):
     ) -> LayerwiseFit:
         """Result as arrays, in the middle of training (for callbacks) or at its end."""
         variational, hyper = (t.cpu() for t in self.prior.split(params.detach()))
-        scales = [scale.numpy() for scale in self.prior.of_layers(hyper)]
+        scales = [scale.numpy() for scale in self.prior.layer_scales(hyper)]
         arrays = [t.cpu().numpy().copy() for t in (variational, *self.rows)]
         kept = LayerwisePosterior(self.posterior.under(scales), *arrays)
         noise_std = self.posterior.split(variational)[1].exp().numpy()
@@ -178,7 +178,7 @@ class LayerwiseVI:
     the higher bound.
     """
 
-    needs: ClassVar[Needs] = Needs(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
+    needs: ClassVar[Requirements] = Requirements(NORMAL_NOISE, FULLY_CONNECTED, NORMAL_OR_LEARNED)
 
     hidden_posterior: str | int  # "mean_field", "global_inducing", or how many inducing points
     steps: Steps
@@ -190,7 +190,7 @@ class LayerwiseVI:
                 f"batch_size={asked}, but the last layer is integrated out given all "
                 f"{data.n_rows} distinct rows at every step. Use batch_size='auto'."
             )
-        prior = PriorOfLayers(fully_connected(model.network), scales_by_group(model.prior))
+        prior = LayerwisePrior(fully_connected(model.network), scales_by_group(model.prior))
         posterior = self._posterior(prior, data.n_rows)
         seeds = LayerwiseSeeds(*spawn_seeds(data.seed, len(LayerwiseSeeds._fields)))
         setting = Setting(posterior, prior, data.double_data, seeds)
@@ -227,13 +227,13 @@ class LayerwiseVI:
         warn_unless_converged(best.result, self.steps.tol, data.total_weight)
         return fitted
 
-    def _posterior(self, prior: PriorOfLayers, n_rows: int) -> Layerwise:
+    def _posterior(self, prior: LayerwisePrior, n_rows: int) -> Layerwise:
         """The posterior of a network's layers, with at most one inducing point per row.
 
         Under the scales at which a prior that learns them starts.
         """
         network, hidden_posterior = prior.network, self.hidden_posterior
-        *scales, last_scale = prior.of_layers(prior.start)
+        *scales, last_scale = prior.layer_scales(prior.start)
         hidden: HiddenPosterior = MeanFieldHidden(network, tuple(scales))
         if hidden_posterior != "mean_field":
             m = min(100 if isinstance(hidden_posterior, str) else hidden_posterior, n_rows)

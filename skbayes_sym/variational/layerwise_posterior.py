@@ -53,7 +53,7 @@ from skbayes_sym.variational.hidden_layers import (
 
 
 @dataclass(frozen=True, eq=False)
-class PriorOfLayers:
+class LayerwisePrior:
     """Given or learned scales of a network's layers."""
 
     network: MLP
@@ -80,7 +80,7 @@ class PriorOfLayers:
         n = len(params) - len(self.start)
         return params[:n], params[n:]
 
-    def of_layers(self, hyper: Tensor) -> list[Tensor]:
+    def layer_scales(self, hyper: Tensor) -> list[Tensor]:
         """Scales (D + 1,) of every layer's D inputs and, last, its biases."""
         if not self.scales.is_learned:
             return [s.to(hyper) for s in self._given]
@@ -89,13 +89,13 @@ class PriorOfLayers:
 
     @cached_property
     def _groups(self) -> list[tuple[int, ...]]:
-        return [tuple(group.tolist()) for group in self._of_first_units(self.scales.group)]
+        return [tuple(group.tolist()) for group in self._first_unit_scales(self.scales.group)]
 
     @cached_property
     def _given(self) -> list[Tensor]:
-        return self._of_first_units(self.scales.scale)
+        return self._first_unit_scales(self.scales.scale)
 
-    def _of_first_units(self, values: Tensor) -> list[Tensor]:
+    def _first_unit_scales(self, values: Tensor) -> list[Tensor]:
         layers = self.network.layers(values)
         return [torch.cat([weight[0], bias[:1]]) for weight, bias in layers]
 
@@ -218,7 +218,7 @@ class LayerwiseElbo:
     """
 
     def __init__(
-        self, posterior: Layerwise, prior: PriorOfLayers, data: Data, params: Tensor, *,
+        self, posterior: Layerwise, prior: LayerwisePrior, data: Data, params: Tensor, *,
         n_draws: int, warm_up: int, generator: torch.Generator,
     ) -> None:  # fmt: skip
         self.params, self.gradient = params, torch.zeros_like(params)
@@ -231,7 +231,7 @@ class LayerwiseElbo:
         with torch.enable_grad():
             params = self.params.detach().requires_grad_()
             posterior_params, hyper = self._prior.split(params)
-            posterior = self._posterior.under(self._prior.of_layers(hyper))
+            posterior = self._posterior.under(self._prior.layer_scales(hyper))
             likelihood, kl = posterior.terms(
                 posterior_params, self._data, self._n_draws, generator=self._generator
             )
@@ -294,7 +294,7 @@ class LayerwisePredictor(BasePredictor):
     last: Conditional
     likelihood: Likelihood
 
-    def law(self, x: Tensor) -> Predictive:
+    def distribution(self, x: Tensor) -> Predictive:
         parts = [last.moments(features) for last, features in self._blocks(x.double())]
         mean, variance = (torch.cat(t).to(x) for t in zip(*parts, strict=True))
         return NormalMixture(mean, variance, self.likelihood.noise_scale.square())

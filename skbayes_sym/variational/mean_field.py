@@ -102,7 +102,7 @@ class MeanFieldPredictor(BasePredictor):
         noise = [e.to(like) for e in noise]
         return cls(network, posterior, likelihood.to(like), *layers, noise)
 
-    def law(self, x: Tensor) -> Predictive:
+    def distribution(self, x: Tensor) -> Predictive:
         mean, variance = output_moments(self.network, self.loc, self.variance, x, self.noise[:-1])
         if self.likelihood.kind == "normal":
             return NormalMixture(mean, variance, self.likelihood.noise_scale.square())

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from thin import some
 
 import skbayes_sym as sk
-from skbayes_sym.base.warnings import warn_of_moving_mode, warn_unless_converged
+from skbayes_sym.base.warnings import warn_moving_mode, warn_unless_converged
 from skbayes_sym.datasets import make_sinusoidal
 from skbayes_sym.factorization.fit import Factorization
 from skbayes_sym.factorization.solvers import Gibbs
@@ -81,10 +81,10 @@ def test_a_search_that_has_settled_is_not_told():
         ([-9.0, -5.0, -1.0], "tol", 1e-3),
         ([-9.0, -5.0, -1.0], "max_iter", None),
     ]:
-        warn_of_moving_mode(curve, stopped, tol, 10.0)
+        warn_moving_mode(curve, stopped, tol, 10.0)
     for curve in ([-9.0, -5.0, -1.0], [-1.0], [np.nan, np.nan, -1.0, -1.0]):
         with pytest.warns(ConvergenceWarning, match="not converged"):
-            warn_of_moving_mode(curve, "max_iter", 1e-3, 10.0)
+            warn_moving_mode(curve, "max_iter", 1e-3, 10.0)
 
 
 RATINGS = np.random.default_rng(0).standard_normal((20, 2)) @ np.ones((2, 15))

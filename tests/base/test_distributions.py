@@ -91,93 +91,101 @@ NAMES = [pytest.param(n, marks=[pytest.mark.long] if n in SLOW else []) for n in
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_targets_are_broadcast_by_numpy_s_rules(name):
-    law = CASES[name]()
-    assert len(law) == len(X) == law.shape[0]
-    law = law[:4]
-    shape, n = law.shape, len(law)
+    distribution = CASES[name]()
+    assert len(distribution) == len(X) == distribution.shape[0]
+    distribution = distribution[:4]
+    shape, n = distribution.shape, len(distribution)
     column = (3, 1) if len(shape) == 1 else (3, 1, 1)
     values = np.array([0.0, 1.0, 4.0])
     grid = np.broadcast_to(values.reshape(column), (3, *shape))
-    for ask in (law.cdf, law.sf, law.crps, law.log_prob, law.pdf):
+    for ask in (
+        distribution.cdf,
+        distribution.sf,
+        distribution.crps,
+        distribution.log_prob,
+        distribution.pdf,
+    ):
         answers = ask(grid)
-        expected = shape[:1] if ask in (law.log_prob, law.pdf) else shape
+        expected = shape[:1] if ask in (distribution.log_prob, distribution.pdf) else shape
         assert answers.shape == (3, *expected)
         np.testing.assert_allclose(ask(values.reshape(column)), answers, rtol=1e-12)
         np.testing.assert_allclose(ask(grid[1]), answers[1], rtol=1e-9, atol=1e-13)
         np.testing.assert_allclose(ask(1.0), answers[1], rtol=1e-9, atol=1e-13)
     with pytest.raises(ValueError, match=rf"shape \({n + 1},\), which doesn't broadcast"):
-        law.cdf(np.zeros(n + 1))
+        distribution.cdf(np.zeros(n + 1))
     with pytest.raises(ValueError, match="contains NaN"):
-        law.log_prob(np.where(grid == 4.0, np.nan, grid))
-    np.testing.assert_array_equal(law.cdf(np.inf), 1.0)
-    np.testing.assert_array_equal(law.cdf(-np.inf), 0.0)
-    np.testing.assert_array_equal(law.log_prob(np.inf), -np.inf)
-    assert law.quantile(0.3).shape == shape
-    assert law.quantile([0.3, 0.6, 0.9]).shape == (*shape, 3)
-    assert law.interval(0.5).shape == (*shape, 2)
-    several = law.interval([0.5, 0.9])
+        distribution.log_prob(np.where(grid == 4.0, np.nan, grid))
+    np.testing.assert_array_equal(distribution.cdf(np.inf), 1.0)
+    np.testing.assert_array_equal(distribution.cdf(-np.inf), 0.0)
+    np.testing.assert_array_equal(distribution.log_prob(np.inf), -np.inf)
+    assert distribution.quantile(0.3).shape == shape
+    assert distribution.quantile([0.3, 0.6, 0.9]).shape == (*shape, 3)
+    assert distribution.interval(0.5).shape == (*shape, 2)
+    several = distribution.interval([0.5, 0.9])
     assert several.shape == (*shape, 2, 2)
-    np.testing.assert_allclose(several[..., 1], law.interval(0.9))
-    np.testing.assert_allclose(law.sf(1.0), 1.0 - law.cdf(1.0))
+    np.testing.assert_allclose(several[..., 1], distribution.interval(0.9))
+    np.testing.assert_allclose(distribution.sf(1.0), 1.0 - distribution.cdf(1.0))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_are_indexed(name):
-    law = CASES[name]()
-    mean, below = law.mean(), law.cdf(1.0)
+    distribution = CASES[name]()
+    mean, below = distribution.mean(), distribution.cdf(1.0)
     mask = np.arange(len(X)) % 3 == 0
     for rows in (slice(2, 9), mask, [5, 1, 5], np.array([-1])):
-        part = law[rows]
+        part = distribution[rows]
         assert len(part) == len(mean[rows])
         np.testing.assert_allclose(part.mean(), mean[rows], rtol=1e-9)
         np.testing.assert_allclose(part.cdf(1.0), below[rows], rtol=1e-9)
-    assert law[3].shape == (1, *law.shape[1:])
-    assert len(list(law[:4])) == 4
+    assert distribution[3].shape == (1, *distribution.shape[1:])
+    assert len(list(distribution[:4])) == 4
     with pytest.raises(IndexError):
-        law[len(law)]
+        distribution[len(distribution)]
     with pytest.raises(IndexError, match="mask has shape"):
-        law[mask[:-1]]
+        distribution[mask[:-1]]
     with pytest.raises(TypeError, match="indexed by rows"):
-        law[:, 0]
+        distribution[:, 0]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_answers_agree_with_one_cdf(name):
     """Moments and CRPS are integrals of the cdf, and densities its differences."""
-    law = CASES[name]()[:3]
-    ends = law.quantile([1e-7, 1.0 - 1e-7])
+    distribution = CASES[name]()[:3]
+    ends = distribution.quantile([1e-7, 1.0 - 1e-7])
     low, high = float(ends.min()) - 1e-3, float(ends.max()) + 1e-3
-    column = (-1, 1) if len(law.shape) == 1 else (-1, 1, 1)
-    if law.is_discrete:
+    column = (-1, 1) if len(distribution.shape) == 1 else (-1, 1, 1)
+    if distribution.is_discrete:
         counts = np.arange(0.0, high + 2.0).reshape(column)
-        mass = np.diff(law.cdf(counts), axis=0, prepend=0.0)
-        np.testing.assert_allclose(np.exp(law.log_prob(counts)), mass, atol=1e-9)
+        mass = np.diff(distribution.cdf(counts), axis=0, prepend=0.0)
+        np.testing.assert_allclose(np.exp(distribution.log_prob(counts)), mass, atol=1e-9)
         mean = (mass * counts).sum(axis=0)
-        np.testing.assert_allclose(mean, law.mean(), atol=1e-5)
-        np.testing.assert_allclose((mass * (counts - mean) ** 2).sum(0), law.var(), rtol=1e-3)
+        np.testing.assert_allclose(mean, distribution.mean(), atol=1e-5)
+        np.testing.assert_allclose(
+            (mass * (counts - mean) ** 2).sum(0), distribution.var(), rtol=1e-3
+        )
         distance = np.abs(counts - 2.3)
-        below = law.cdf(counts)
+        below = distribution.cdf(counts)
         spread = (below * (1.0 - below)).sum(axis=0)
         expected = (mass * distance).sum(axis=0) - spread
-        np.testing.assert_allclose(law.crps(2.3), expected, atol=1e-5)
+        np.testing.assert_allclose(distribution.crps(2.3), expected, atol=1e-5)
         return
     x = np.linspace(low, high, 1001).reshape(column)
     step = (high - low) / 1000
-    below = law.cdf(x)
+    below = distribution.cdf(x)
     jump = (x >= 0.5).astype(float)
     crps = ((below - jump) ** 2).sum(axis=0) * step
-    np.testing.assert_allclose(law.crps(0.5), crps, atol=2.0 * step)
+    np.testing.assert_allclose(distribution.crps(0.5), crps, atol=2.0 * step)
     mean = high - below.sum(axis=0) * step + 0.5 * step
-    scale = float(np.max(law.std()))
-    np.testing.assert_allclose(law.mean(), mean, atol=2.0 * step + 1e-4 * scale)
-    if len(law.shape) == 1:
-        slope = (law.cdf(x[1:]) - law.cdf(x[:-1])) / step
-        density = law.pdf(0.5 * (x[1:] + x[:-1]))
+    scale = float(np.max(distribution.std()))
+    np.testing.assert_allclose(distribution.mean(), mean, atol=2.0 * step + 1e-4 * scale)
+    if len(distribution.shape) == 1:
+        slope = (distribution.cdf(x[1:]) - distribution.cdf(x[:-1])) / step
+        density = distribution.pdf(0.5 * (x[1:] + x[:-1]))
         np.testing.assert_allclose(density, slope, atol=5e-3 * density.max())
-    draws = law.sample(2000, 1)
-    below = law.cdf(np.moveaxis(draws, -1, 0))
+    draws = distribution.sample(2000, 1)
+    below = distribution.cdf(np.moveaxis(draws, -1, 0))
     assert np.abs(below.mean(axis=0) - 0.5).max() < 5.0 * (1.0 / 12.0 / 2000) ** 0.5
 
 
@@ -185,20 +193,22 @@ def test_answers_agree_with_one_cdf(name):
     "model", [LogisticRegression(), BayesianLinearClassifier()], ids=["scikit-learn", "ours"]
 )
 def test_labels_are_broadcast_and_checked(model):
-    law = of(model, LABELS)
-    n = len(law)
-    assert law.log_prob("low").shape == (n,)
-    grid = law.log_prob(np.array([["low"], ["high"]]))
+    distribution = of(model, LABELS)
+    n = len(distribution)
+    assert distribution.log_prob("low").shape == (n,)
+    grid = distribution.log_prob(np.array([["low"], ["high"]]))
     assert grid.shape == (2, n)
     np.testing.assert_allclose(np.exp(grid).sum(axis=0), 1.0)
-    np.testing.assert_allclose(law.log_prob(np.tile(LABELS, (2, 1)))[1], law.log_prob(LABELS))
-    np.testing.assert_array_equal(law.log_prob("never"), -np.inf)
-    np.testing.assert_allclose(law[:5].proba(), law.proba()[:5])
+    np.testing.assert_allclose(
+        distribution.log_prob(np.tile(LABELS, (2, 1)))[1], distribution.log_prob(LABELS)
+    )
+    np.testing.assert_array_equal(distribution.log_prob("never"), -np.inf)
+    np.testing.assert_allclose(distribution[:5].proba(), distribution.proba()[:5])
     for wrong in (LABELS[:-1], np.append(LABELS, "low"), LABELS[:2]):
         with pytest.raises(ValueError, match="doesn't broadcast"):
-            law.log_prob(wrong)
+            distribution.log_prob(wrong)
     with pytest.raises(TypeError, match="labels of one kind"):
-        law.log_prob(np.zeros(n))
+        distribution.log_prob(np.zeros(n))
     numbers = predictive(model.fit(X, (LABELS == "low").astype(float)), X)
     with pytest.raises(ValueError, match="NaN"):
         numbers.log_prob(np.full(n, np.nan))
@@ -217,7 +227,7 @@ def test_swapped_arguments_are_refused_without_the_table():
 
 @pytest.mark.long
 def test_a_mass_and_a_density_have_no_common_logarithm():
-    law = of(VotingRegressor([("a", POISSON), ("b", BayesianRidge())]), COUNTS, X[:4])
+    distribution = of(VotingRegressor([("a", POISSON), ("b", BayesianRidge())]), COUNTS, X[:4])
     with pytest.raises(TypeError, match=r"poisson components.*mixture of 1 normal|density"):
-        law.log_prob(1.0)
-    assert np.isfinite(law.crps(1.0)).all()
+        distribution.log_prob(1.0)
+    assert np.isfinite(distribution.crps(1.0)).all()

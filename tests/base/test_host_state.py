@@ -155,8 +155,8 @@ def test_own_warnings_are_collected_in_one_thread_only():
 def test_fresh_entropy_and_seeds(random_state):
     """None is fresh entropy each time, not NumPy's global generator; a seed repeats."""
     before = np.random.get_state()[1].copy()  # noqa: NPY002
-    law = sk.predictive(sk.BayesianLinearRegressor().fit(X, X[:, 0]), X)
-    first, second = (law.sample(1, random_state=random_state) for _ in range(2))
+    distribution = sk.predictive(sk.BayesianLinearRegressor().fit(X, X[:, 0]), X)
+    first, second = (distribution.sample(1, random_state=random_state) for _ in range(2))
     assert np.array_equal(first, second) == (random_state is not None)
     assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
 

@@ -205,7 +205,10 @@ def test_one_between_two_searches_keeps_the_best_mode(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "owner"),
-    [("bayesian-mlp-growing-noise", pool.Numbers), ("bayesian-mlp-two-classes", pool.Labels)],
+    [
+        ("bayesian-mlp-growing-noise", pool.RegressionPool),
+        ("bayesian-mlp-two-classes", pool.ClassificationPool),
+    ],
 )
 def test_a_pool_s_linear_model_can_be_interrupted(name, owner, monkeypatch):
     """It comes last, and may have no share: the interrupt arrives, and the networks are kept."""
@@ -220,5 +223,5 @@ def test_a_pool_s_linear_model_can_be_interrupted(name, owner, monkeypatch):
 
     monkeypatch.setattr(owner, "linear", lambda *args: Struck(linear(*args)))
     model = interrupted_fit(name)
-    assert model.linear_share_ == 0.0
+    assert model.linear_weight_ == 0.0
     model.predict(FITS[name].X)

@@ -50,17 +50,19 @@ def laplace_evidence(model, theta, scale, noise, case, posterior=None):
 
     outputs = forward(theta, x)
     if noise is None:
-        law = Categorical(logits=outputs)
+        distribution = Categorical(logits=outputs)
         target = torch.as_tensor(np.searchsorted(model.classes_, y))
-        curvature = torch.diag_embed(law.probs) - law.probs.unsqueeze(-1) * law.probs.unsqueeze(1)
+        curvature = torch.diag_embed(distribution.probs) - distribution.probs.unsqueeze(
+            -1
+        ) * distribution.probs.unsqueeze(1)
     else:
         unit, noise = torch.as_tensor(model.y_scale_), torch.as_tensor(noise)
-        law = Normal(outputs * unit, noise)
+        distribution = Normal(outputs * unit, noise)
         target = torch.as_tensor(y.reshape(len(y), -1) - model.y_mean_)
         curvature = torch.diag_embed((unit / noise).square().expand(outputs.shape))
     covered = slice(None) if posterior is None else torch.as_tensor(posterior.positions)
     log_prior = Normal(0.0, scale).log_prob(theta[covered]).sum()
-    log_joint = float(law.log_prob(target).sum() + log_prior)
+    log_joint = float(distribution.log_prob(target).sum() + log_prior)
     if posterior is not None:
         return log_joint - float(posterior.log_prob(theta))
     jacobian = torch.func.jacrev(forward)(theta, x)

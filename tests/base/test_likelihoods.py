@@ -179,12 +179,12 @@ def test_the_crps_is_that_of_draws(likelihood):
     y = COUNTS if likelihood == "negative_binomial" else Y
     reg = learned("ensemble", likelihood)
     some, y = X[::6], y[::6]
-    law = sk.predictive(reg, some)
-    draws = law.sample(4000)
+    distribution = sk.predictive(reg, some)
+    draws = distribution.sample(4000)
     apart = np.abs(draws[:, :2000] - draws[:, 2000:]).mean(1)
     expected = np.abs(draws - y[:, None]).mean(1) - 0.5 * apart
-    np.testing.assert_allclose(law.crps(y), expected, atol=0.1 * law.std().max())
-    assert law.crps(y).mean() == pytest.approx(expected.mean(), rel=0.02)
+    np.testing.assert_allclose(distribution.crps(y), expected, atol=0.1 * distribution.std().max())
+    assert distribution.crps(y).mean() == pytest.approx(expected.mean(), rel=0.02)
 
 
 TAKES_CLASSES = {

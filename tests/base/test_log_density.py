@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from skbayes_sym.base.log_density import (
     NetworkPosterior,
     RoughGradients,
-    gradient_of,
+    make_gradient,
 )
 from skbayes_sym.laplace.map import MapObjective
 from skbayes_sym.mcmc.kernels import HMC, initial_state
@@ -25,7 +25,9 @@ from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner
 @pytest.mark.parametrize("inference_mode", [False, True])
 def test_value_and_gradient_of_a_normal(inference_mode, generator):
     """Prior N(0, 4), one datum y = 1 of N(position, 1), coordinate by coordinate."""
-    prior, datum = (torch.distributions.Normal(*law) for law in ((0.0, 2.0), (1.0, 1.0)))
+    prior, datum = (
+        torch.distributions.Normal(*distribution) for distribution in ((0.0, 2.0), (1.0, 1.0))
+    )
     density = AutogradPosterior(
         2, lambda q: prior.log_prob(q).sum(1), lambda q: datum.log_prob(q).sum(1)
     )
@@ -48,8 +50,8 @@ def test_where_only_a_gradient_is_asked_for(generator):
     value, gradient = density.evaluate(position)
     assert_close(value, shifted(0.0)(position), rtol=0, atol=0)
     assert_close(gradient, (0.5 - position.float()).double(), rtol=0, atol=0)
-    assert_close(gradient_of(density)(position), gradient, rtol=0, atol=0)
-    assert_close(gradient_of(shifted(0.0))(position), -position, rtol=0, atol=0)
+    assert_close(make_gradient(density)(position), gradient, rtol=0, atol=0)
+    assert_close(make_gradient(shifted(0.0))(position), -position, rtol=0, atol=0)
 
 
 def test_trajectories_are_exact_under_wrong_gradients(generator):

@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 import skbayes_sym as sk
 from skbayes_sym.base import device as device_rule
-from skbayes_sym.base.device import gradient_flops, resolve_device, worthwhile
+from skbayes_sym.base.device import choose_device, gradient_flops, resolve_device
 from skbayes_sym.base.estimator import is_fitted_name
 from skbayes_sym.models.networks.convolutional import ARCHITECTURES
 from skbayes_sym.numerics import memory
@@ -86,9 +86,9 @@ def test_a_weight_of_a_convolution_counts_at_every_pixel():
 
 @pytest.mark.parametrize(("flops", "taken"), [(1e8 - 1, "cpu"), (1e8, "cuda"), (1e12, "cuda")])
 def test_the_rule(flops, taken):
-    assert worthwhile("auto", torch.device("cuda"), lambda: flops).type == taken
-    assert worthwhile("cuda", torch.device("cuda"), lambda: flops).type == "cuda"
-    assert worthwhile("auto", torch.device("cpu"), pytest.fail).type == "cpu"
+    assert choose_device("auto", torch.device("cuda"), lambda: flops).type == taken
+    assert choose_device("cuda", torch.device("cuda"), lambda: flops).type == "cuda"
+    assert choose_device("auto", torch.device("cpu"), pytest.fail).type == "cpu"
 
 
 # Too few steps to converge on purpose.

@@ -72,7 +72,7 @@ def test_after_equal_targets_a_surprise_keeps_its_probability():
 
 
 def test_levels_make_up_a_mixture():
-    law = NormalMixture(
+    distribution = NormalMixture(
         torch.tensor([0.0, 1.0]).double().reshape(2, 1, 1).expand(2, 3, 1),
         torch.full((2, 1, 1), 0.2).double(),
         torch.ones(2, 1, 1).double(),
@@ -85,7 +85,7 @@ def test_levels_make_up_a_mixture():
         for m, w, each in zip((0.0, 1.0), (0.3, 0.7), levels[..., 0].tolist(), strict=True)
         for s, share in zip(each, level_weights().tolist(), strict=True)
     )
-    assert_close(at_levels(law, levels).log_prob(y).exp(), density[:, 0])
+    assert_close(at_levels(distribution, levels).log_prob(y).exp(), density[:, 0])
     drawn = draw_levels(levels, torch.ones(40_000).long(), generator=torch.Generator())
     assert float(drawn.mean()) == pytest.approx(
         float(level_weights() @ levels[1, :, 0].square()), rel=0.02
@@ -136,9 +136,9 @@ def test_equal_targets_are_known_to_their_own_size_at_most(name, unit):
     x = np.random.default_rng(0).standard_normal((6, 2))
     for n in (1, 2, 6):
         reg = MODELS[name].fit(x[:n], unit * np.full(n, 7.0))
-        law = predictive(reg, x[:1] + 1.0)
-        assert 0.3 * unit < law.std()[0] < 700.0 * unit
-        surprise = law.log_prob(unit * np.array([14.0]))[0] + np.log(unit)
+        distribution = predictive(reg, x[:1] + 1.0)
+        assert 0.3 * unit < distribution.std()[0] < 700.0 * unit
+        surprise = distribution.log_prob(unit * np.array([14.0]))[0] + np.log(unit)
         assert surprise > -12.0, n
 
 

@@ -76,20 +76,20 @@ class Inner(NamedTuple):
     def modes(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Modes (G, 2) by damped Newton steps, and roots (G, 2, 2) of the covariance there."""
         slope_of = torch.func.vmap(torch.func.grad(self.log_joint))
-        curvature_of = torch.func.vmap(torch.func.hessian(self.log_joint))
+        check_curvature = torch.func.vmap(torch.func.hessian(self.log_joint))
         at = torch.zeros(len(hidden), 2).double()
         lengths = torch.tensor([1.0, 0.3, 0.1, 0.01]).double()[:, None, None]
         for _ in range(60):
             slope = slope_of(at, hidden)
             if slope.abs().max() < 1e-8:
                 break
-            values, axes = torch.linalg.eigh(-curvature_of(at, hidden))
+            values, axes = torch.linalg.eigh(-check_curvature(at, hidden))
             step = (axes.mT @ slope[..., None])[..., 0] / values.abs().clamp(min=0.5)
             tried = at + lengths * (axes @ step[..., None])[..., 0]
             best = self.log_joint(tried, hidden).argmax(0)
             at = tried[best, torch.arange(len(at))]
         assert slope.abs().max() < 1e-6
-        return at, torch.linalg.cholesky(torch.linalg.inv(-curvature_of(at, hidden)))
+        return at, torch.linalg.cholesky(torch.linalg.inv(-check_curvature(at, hidden)))
 
 
 @cache

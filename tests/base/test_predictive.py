@@ -38,34 +38,34 @@ def small():
 @pytest.mark.parametrize("name", REGRESSORS)
 def test_it_answers_as_the_methods_of_the_estimator(name):
     model, (rows, y) = fitted(name), FITS[name][1:]
-    law = predictive(model, rows)
+    distribution = predictive(model, rows)
     mean, std = model.predict(rows, return_std=True)
     for got, expected in [
-        (law.std(), std), (law.var(), std**2),
-        (law.quantile(Q), model.predict_quantiles(rows, Q)),
-        (law.quantile(0.5), model.predict_quantiles(rows, [0.5])[..., 0]),
-        (law.interval(0.8), model.predict_interval(rows, 0.8)),
-        (law.sample(3, 1), model.sample_y(rows, 3, 1)),
-        (law.log_prob(y), model.log_predictive_density(rows, y)),
-        (law.uncertainty().total, model.predict_uncertainty(rows).total),
+        (distribution.std(), std), (distribution.var(), std**2),
+        (distribution.quantile(Q), model.predict_quantiles(rows, Q)),
+        (distribution.quantile(0.5), model.predict_quantiles(rows, [0.5])[..., 0]),
+        (distribution.interval(0.8), model.predict_interval(rows, 0.8)),
+        (distribution.sample(3, 1), model.sample_y(rows, 3, 1)),
+        (distribution.log_prob(y), model.log_predictive_density(rows, y)),
+        (distribution.uncertainty().total, model.predict_uncertainty(rows).total),
     ]:  # fmt: skip
         np.testing.assert_array_equal(got, expected)
     assert mean.shape == y.shape
-    assert law.quantile(Q).shape == law.sample(3).shape == (*y.shape, 3)
+    assert distribution.quantile(Q).shape == distribution.sample(3).shape == (*y.shape, 3)
     for noise in {"noise_std_", "noise_std_samples_"} & set(vars(model)):
         assert np.shape(getattr(model, noise))[-1:] in {y.shape[1:], (1,) * (y.ndim == 1)}
     if name != "linear-counts":
-        np.testing.assert_allclose(law.cdf(law.quantile(0.3)), 0.3, rtol=1e-6)
+        np.testing.assert_allclose(distribution.cdf(distribution.quantile(0.3)), 0.3, rtol=1e-6)
     scale = np.finfo(model.dtype_).eps * np.abs(y).max()  # the mean alone takes another way
-    np.testing.assert_allclose(law.uncertainty().total, std**2, rtol=1e-6)
-    np.testing.assert_allclose(law.mean(), mean, rtol=0, atol=100 * scale)
-    weights, loc, scale = law.components()
+    np.testing.assert_allclose(distribution.uncertainty().total, std**2, rtol=1e-6)
+    np.testing.assert_allclose(distribution.mean(), mean, rtol=0, atol=100 * scale)
+    weights, loc, scale = distribution.components()
     np.testing.assert_allclose(np.tensordot(weights, loc, 1), mean, atol=1e-4 * std.max())
     second = np.tensordot(weights, (loc - mean) ** 2 + scale**2, 1)
     np.testing.assert_allclose(second**0.5, std, rtol=1e-4)
-    assert f"mixture of {len(weights):,} " in repr(law)
-    assert law.crps(y).shape == np.shape(y)
-    assert np.all(law.crps(y) >= 0)
+    assert f"mixture of {len(weights):,} " in repr(distribution)
+    assert distribution.crps(y).shape == np.shape(y)
+    assert np.all(distribution.crps(y) >= 0)
 
 
 @pytest.mark.parametrize("kind", sorted(NETWORKS))
@@ -111,25 +111,27 @@ def test_units_of_targets_carry_through(name):
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_of_classes_too(name):
     model, (rows, y) = fitted(name), FITS[name][1:]
-    law = predictive(model, rows)
-    np.testing.assert_allclose(law.proba().sum(1), 1.0)
-    assert np.all(law.uncertainty().epistemic >= 0.0)
-    np.testing.assert_array_equal(law.classes, model.classes_)
-    assert f"{len(law.classes)} classes" in repr(law)
-    np.testing.assert_array_equal(law.proba(), model.predict_proba(rows))
-    np.testing.assert_array_equal(law.log_prob(y), model.log_predictive_density(rows, y))
-    np.testing.assert_array_equal(law.uncertainty().total, model.predict_uncertainty(rows).total)
+    distribution = predictive(model, rows)
+    np.testing.assert_allclose(distribution.proba().sum(1), 1.0)
+    assert np.all(distribution.uncertainty().epistemic >= 0.0)
+    np.testing.assert_array_equal(distribution.classes, model.classes_)
+    assert f"{len(distribution.classes)} classes" in repr(distribution)
+    np.testing.assert_array_equal(distribution.proba(), model.predict_proba(rows))
+    np.testing.assert_array_equal(distribution.log_prob(y), model.log_predictive_density(rows, y))
+    np.testing.assert_array_equal(
+        distribution.uncertainty().total, model.predict_uncertainty(rows).total
+    )
 
 
 def test_other_classifiers():
     model = LogisticRegression().fit(X, LABELS)
-    law = predictive(model, X)
+    distribution = predictive(model, X)
     columns = (model.classes_[1] == LABELS).astype(int)
     expected = np.log(model.predict_proba(X)[np.arange(len(X)), columns])
-    np.testing.assert_allclose(law.log_prob(LABELS), expected)
-    assert law.log_prob(["never"] * len(X))[0] == -np.inf
+    np.testing.assert_allclose(distribution.log_prob(LABELS), expected)
+    assert distribution.log_prob(["never"] * len(X))[0] == -np.inf
     with pytest.raises(TypeError, match=r"LogisticRegression.*models of this package"):
-        law.uncertainty()
+        distribution.uncertainty()
 
 
 @pytest.mark.parametrize(
@@ -141,24 +143,26 @@ def test_other_classifiers():
     ],
 )
 def test_a_mean_and_a_standard_deviation_are_a_normal(model, y):
-    law = predictive(make_pipeline(StandardScaler(), model).fit(X, y), X)
-    mean, std = law.mean(), law.std()
+    distribution = predictive(make_pipeline(StandardScaler(), model).fit(X, y), X)
+    mean, std = distribution.mean(), distribution.std()
     normal = stats.norm(mean, std)
-    np.testing.assert_allclose(law.cdf(y), normal.cdf(y))
-    np.testing.assert_allclose(law.quantile(0.3), normal.ppf(0.3))
-    np.testing.assert_allclose(law.log_prob(y), normal.logpdf(y).reshape(len(y), -1).sum(1))
-    draws = law.sample(4000, random_state=0)
+    np.testing.assert_allclose(distribution.cdf(y), normal.cdf(y))
+    np.testing.assert_allclose(distribution.quantile(0.3), normal.ppf(0.3))
+    np.testing.assert_allclose(
+        distribution.log_prob(y), normal.logpdf(y).reshape(len(y), -1).sum(1)
+    )
+    draws = distribution.sample(4000, random_state=0)
     assert draws.shape == (*mean.shape, 4000)
     z = (draws.mean(-1) - mean) / (std / 4000**0.5)
     assert np.abs(z).max() < 5.0
     # E|Y - y| - E|Y - Y'| / 2 by the draws themselves
     direct = np.abs(draws - y[..., None]).mean(-1) - std / np.pi**0.5
-    np.testing.assert_allclose(law.crps(y), direct, atol=0.1 * std.max())
-    (weight,), (loc,), (scale,) = law.components()
+    np.testing.assert_allclose(distribution.crps(y), direct, atol=0.1 * std.max())
+    (weight,), (loc,), (scale,) = distribution.components()
     np.testing.assert_array_equal([weight * loc, scale], [mean, std])
-    assert "independent normals" in repr(law)
+    assert "independent normals" in repr(distribution)
     with pytest.raises(TypeError, match="which part of its variance"):
-        law.uncertainty()
+        distribution.uncertainty()
 
 
 @pytest.mark.long
@@ -180,22 +184,25 @@ class TestTransformedTargets:
     inner = BayesianRidge().fit(X, NUMBERS)
     mean, std = inner.predict(X, return_std=True)
 
-    def law(self, func, inverse, y=None):
+    def distribution(self, func, inverse, y=None):
         model = TransformedTargetRegressor(BayesianRidge(), func=func, inverse_func=inverse)
         return predictive(model.fit(X, self.y if y is None else y), X)
 
     def test_lognormal(self):
-        law, exact = self.law(np.log, np.exp), stats.lognorm(self.std, scale=np.exp(self.mean))
-        np.testing.assert_allclose(law.quantile(Q), exact.ppf(np.array(Q)[:, None]).T)
-        np.testing.assert_allclose(law.cdf(self.y), exact.cdf(self.y))
-        np.testing.assert_allclose(law.log_prob(self.y), exact.logpdf(self.y), rtol=1e-12)
-        np.testing.assert_allclose(law.mean(), exact.mean(), rtol=1e-10)
-        np.testing.assert_allclose(law.std(), exact.std(), rtol=1e-9)
-        assert law.interval(0.9).shape == (len(X), 2)
-        assert "of <independent normals" in repr(law)
+        distribution, exact = (
+            self.distribution(np.log, np.exp),
+            stats.lognorm(self.std, scale=np.exp(self.mean)),
+        )
+        np.testing.assert_allclose(distribution.quantile(Q), exact.ppf(np.array(Q)[:, None]).T)
+        np.testing.assert_allclose(distribution.cdf(self.y), exact.cdf(self.y))
+        np.testing.assert_allclose(distribution.log_prob(self.y), exact.logpdf(self.y), rtol=1e-12)
+        np.testing.assert_allclose(distribution.mean(), exact.mean(), rtol=1e-10)
+        np.testing.assert_allclose(distribution.std(), exact.std(), rtol=1e-9)
+        assert distribution.interval(0.9).shape == (len(X), 2)
+        assert "of <independent normals" in repr(distribution)
         with pytest.raises(TypeError, match="inside a transformation"):
-            law.components()
-        assert np.all(law.sample(2) > 0)
+            distribution.components()
+        assert np.all(distribution.sample(2) > 0)
 
     @pytest.mark.parametrize("output", ["normal", "uniform"])
     def test_quantile_transformers_have_a_density_at_the_extremes_of_training(self, output):
@@ -210,27 +217,33 @@ class TestTransformedTargets:
         np.testing.assert_array_equal(distribution.cdf(highest), 1.0)
 
     def test_a_falling_function(self):
-        law = self.law(np.negative, np.negative, -NUMBERS)
+        distribution = self.distribution(np.negative, np.negative, -NUMBERS)
         exact = stats.norm(-self.mean, self.std)
-        np.testing.assert_allclose(law.quantile(Q), exact.ppf(np.array(Q)[:, None]).T)
-        np.testing.assert_allclose(law.cdf(-NUMBERS), exact.cdf(-NUMBERS))
-        np.testing.assert_allclose(law.log_prob(-NUMBERS), exact.logpdf(-NUMBERS), rtol=1e-12)
+        np.testing.assert_allclose(distribution.quantile(Q), exact.ppf(np.array(Q)[:, None]).T)
+        np.testing.assert_allclose(distribution.cdf(-NUMBERS), exact.cdf(-NUMBERS))
+        np.testing.assert_allclose(
+            distribution.log_prob(-NUMBERS), exact.logpdf(-NUMBERS), rtol=1e-12
+        )
         normal = predictive(self.inner, X)
-        np.testing.assert_allclose(law.crps(-NUMBERS), normal.crps(NUMBERS), rtol=1e-9)
+        np.testing.assert_allclose(distribution.crps(-NUMBERS), normal.crps(NUMBERS), rtol=1e-9)
 
     def test_several_targets(self):
         model = TransformedTargetRegressor(
             DeepEnsembleRegressor((2,), max_iter=5, random_state=0), transformer=StandardScaler()
         ).fit(X, TWO_NUMBERS)
-        law, inner = predictive(model, X), predictive(model.regressor_, X)
+        distribution, inner = predictive(model, X), predictive(model.regressor_, X)
         scale, mean = model.transformer_.scale_, model.transformer_.mean_
         np.testing.assert_allclose(
-            law.quantile(Q), inner.quantile(Q) * scale[:, None] + mean[:, None]
+            distribution.quantile(Q), inner.quantile(Q) * scale[:, None] + mean[:, None]
         )
-        np.testing.assert_allclose(law.sample(2), inner.sample(2) * scale[:, None] + mean[:, None])
+        np.testing.assert_allclose(
+            distribution.sample(2), inner.sample(2) * scale[:, None] + mean[:, None]
+        )
         jacobian = np.log(scale).sum()
         scaled = model.transformer_.transform(TWO_NUMBERS)
-        np.testing.assert_allclose(law.log_prob(TWO_NUMBERS), inner.log_prob(scaled) - jacobian)
+        np.testing.assert_allclose(
+            distribution.log_prob(TWO_NUMBERS), inner.log_prob(scaled) - jacobian
+        )
 
     def test_a_function_that_turns_is_refused(self):
         model = TransformedTargetRegressor(
@@ -315,10 +328,10 @@ def test_who_draws_no_functions_says_so_and_words_are_checked():
 
 
 def test_scipy_s_names_are_the_same_answers():
-    law, y = predictive(fitted("linear-gaussian"), X), FITS["linear-gaussian"].y
-    np.testing.assert_array_equal(law.logpdf(y), law.log_prob(y))
-    np.testing.assert_array_equal(law.pdf(y), np.exp(law.log_prob(y)))
-    np.testing.assert_array_equal(law.ppf([0.1, 0.9]), law.quantile([0.1, 0.9]))
+    distribution, y = predictive(fitted("linear-gaussian"), X), FITS["linear-gaussian"].y
+    np.testing.assert_array_equal(distribution.logpdf(y), distribution.log_prob(y))
+    np.testing.assert_array_equal(distribution.pdf(y), np.exp(distribution.log_prob(y)))
+    np.testing.assert_array_equal(distribution.ppf([0.1, 0.9]), distribution.quantile([0.1, 0.9]))
 
 
 @pytest.mark.parametrize("name", [n for n in REGRESSORS if FITS[n].X.dtype != object])

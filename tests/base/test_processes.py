@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skbayes_sym import BayesianMLPClassifier, LaplaceClassifier, LaplaceRegressor
 from skbayes_sym.base.optimizers import GaussNewton
 from skbayes_sym.base.progress import Run
-from skbayes_sym.laplace.evidence_problem import NumbersEvidence
+from skbayes_sym.laplace.evidence_problem import GaussianEvidence
 from skbayes_sym.laplace.mode_finding import EvidenceSearch, starting_points
 from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
@@ -46,7 +46,7 @@ def large():
     x, y = (torch.as_tensor(a) for a in MANY)
     network = MLP(10, (20,), 1, TANH)
     data = Data(x - x.mean(0), ((y - y.mean()) / y.std()).unsqueeze(1), torch.ones_like(y))
-    return NumbersEvidence(network, data, LayerScales().bind(network.layout))
+    return GaussianEvidence(network, data, LayerScales().bind(network.layout))
 
 
 def searched(problem, which, on_step=None):

@@ -11,7 +11,7 @@ from cases import LaplaceNoise
 from sklearn.utils.validation import has_fit_parameter
 
 import skbayes_sym
-from skbayes_sym.base.requirements import SOFTMAX, Method, Need, Needs
+from skbayes_sym.base.requirements import SOFTMAX, Method, Requirement, Requirements
 from skbayes_sym.mcmc.fit import Sampling
 from skbayes_sym.models import (
     MLP,
@@ -39,7 +39,7 @@ ESTIMATORS = [
 ]
 
 
-def needs_of(name: str) -> dict[str, Needs]:
+def needs_of(name: str) -> dict[str, Requirements]:
     """Of an estimator's methods: one, or one an optimizer."""
     kind = getattr(skbayes_sym, name)
     if not hasattr(kind, "_gauss_newton"):
@@ -56,22 +56,24 @@ def needs_of(name: str) -> dict[str, Needs]:
 NEEDS = {label: needs for name in ESTIMATORS for label, needs in needs_of(name).items()}
 
 
-def rows() -> dict[str, Needs]:
+def rows() -> dict[str, Requirements]:
     """Estimators with the same needs in one row, in the order of the package."""
-    found: dict[Needs, list[str]] = {}
+    found: dict[Requirements, list[str]] = {}
     for name, needs in NEEDS.items():
         found.setdefault(needs, []).append(name)
     return {", ".join(names): needs for needs, names in found.items()}
 
 
-def table(rows: Mapping[str, Needs]) -> str:
+def table(rows: Mapping[str, Requirements]) -> str:
     """Needs by estimators as a table of the user guide (reStructuredText)."""
-    columns = ("", *(name.capitalize() for name in Needs._fields))
+    columns = ("", *(name.capitalize() for name in Requirements._fields))
     cells = ((name, *(need.words for need in rows[name])) for name in rows)
     return list_table("34 20 26 20", [columns, *cells])
 
 
-def likelihood_table(likelihoods: Mapping[str, Likelihood], rows: Mapping[str, Needs]) -> str:
+def likelihood_table(
+    likelihoods: Mapping[str, Likelihood], rows: Mapping[str, Requirements]
+) -> str:
     """Likelihoods, and the estimators that take each, as a table of the user guide."""
     cells: list[Sequence[str]] = [("", "A target, given the outputs", "Taken by")]
     for name, likelihood in likelihoods.items():
@@ -166,7 +168,7 @@ def test_what_is_not_any_is_refused_by_name_with_a_remedy(name: str, noun: str) 
     known = KNOWN._replace(likelihood=Categorical()) if needs.likelihood is SOFTMAX else KNOWN
     own = known._replace(**{noun: OWN[noun]})
     needs.check(known)
-    need: Need = getattr(needs, noun)
+    need: Requirement = getattr(needs, noun)
     if need.words.startswith(("Any", "None")):
         needs.check(own)
     else:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from skbayes_sym import BayesianMLPRegressor, PredictiveStackingRegressor, load, save
-from skbayes_sym.base.columns import Columns, table_of
+from skbayes_sym.base.columns import Columns, as_table
 from skbayes_sym.base.rows import canonical_rows, column_ends, column_scaling
 
 
@@ -107,8 +107,8 @@ FRAME = pd.DataFrame({
 
 
 def encoded(table, rows=None):
-    columns = Columns.learned(table_of(table))
-    return columns, columns.encoded(table_of(table if rows is None else rows))
+    columns = Columns.learned(as_table(table))
+    return columns, columns.encoded(as_table(table if rows is None else rows))
 
 
 def test_every_kind_of_column_becomes_what_it_should():
@@ -142,11 +142,11 @@ def test_many_words_have_their_place_in_the_alphabet():
 
 
 def test_numbers_alone_are_left_alone():
-    assert table_of(np.ones((3, 2))) is None
-    assert table_of(FRAME[["old"]]) is None
-    assert table_of([[1.0, 2.0], [3.0, 4.0]]) is None
-    assert table_of([["a", 2.0], ["b", 4.0]]) is not None
-    assert table_of(np.array([[1.0, np.nan]])) is not None
+    assert as_table(np.ones((3, 2))) is None
+    assert as_table(FRAME[["old"]]) is None
+    assert as_table([[1.0, 2.0], [3.0, 4.0]]) is None
+    assert as_table([["a", 2.0], ["b", 4.0]]) is not None
+    assert as_table(np.array([[1.0, np.nan]])) is not None
 
 
 def test_rare_gaps_have_no_indicator():
@@ -178,12 +178,12 @@ def test_the_median_of_the_largest_numbers_is_one_of_them():
 ])  # fmt: skip
 def test_dates_are_refused_by_name(dates):
     with pytest.raises(ValueError, match=r"such as dates \(in 'day'\). Give numbers: days"):
-        table_of(FRAME.assign(day=dates))
+        as_table(FRAME.assign(day=dates))
 
 
 def test_objects_and_words_for_numbers_are_refused_by_name():
     with pytest.raises(TypeError, match="column 'size' of X holds a dict"):
-        table_of(FRAME.assign(size=[{}] * 6))
+        as_table(FRAME.assign(size=[{}] * 6))
     with pytest.raises(ValueError, match=r"numbers in column 'size', as it did in fit, .* 'big'"):
         encoded(FRAME, FRAME.assign(size="big"))
     with pytest.raises(ValueError, match="contains infinity, in column 'size'"):

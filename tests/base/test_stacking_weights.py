@@ -13,12 +13,12 @@ from skbayes_sym.base.stacking_weights import (
     NoiseShape,
     PooledPredictor,
     ShapedPredictor,
-    baseline_share,
+    fit_baseline_weight,
     fit_calibration,
     fit_noise_shape,
     gaining,
     judge_noise_shape,
-    left_out,
+    leave_one_out,
     mixture,
     stacking_weights,
 )
@@ -86,12 +86,12 @@ def test_a_kind_that_gains_clearly_less_is_not_kept():
 def test_the_baseline_has_its_stacking_weight_beside_the_kinds_together():
     kinds = {"modes": -1.0 * ROWS, "members": -1.2 * ROWS}
     inner = {"modes": 0.4, "members": 0.6}
-    assert baseline_share(-3.0 * ROWS, kinds, inner, ROWS) == 0.0
-    assert baseline_share(-0.5 * ROWS, kinds, inner, ROWS) == 1.0
-    assert baseline_share(None, kinds, inner, ROWS) == 0.0
+    assert fit_baseline_weight(-3.0 * ROWS, kinds, inner, ROWS) == 0.0
+    assert fit_baseline_weight(-0.5 * ROWS, kinds, inner, ROWS) == 1.0
+    assert fit_baseline_weight(None, kinds, inner, ROWS) == 0.0
     generator = torch.Generator().manual_seed(0)
     linear, modes = torch.randn(2, 40, generator=generator, dtype=torch.float64)
-    assert 0.0 < baseline_share(linear, {"modes": modes}, {"modes": 1.0}, ROWS) < 1.0
+    assert 0.0 < fit_baseline_weight(linear, {"modes": modes}, {"modes": 1.0}, ROWS) < 1.0
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, 2.0, 10.0]], ids=["ones", "repetitions"])
@@ -117,8 +117,8 @@ def test_left_out_rows_are_those_of_refits(weights, generator):
             mean, covariance = posterior([m for m in range(9) if m != n], t)
             scale = (x[n] @ covariance @ x[n] + noise[t]).sqrt()
             expected[n] += torch.distributions.Normal(x[n] @ mean, scale).log_prob(y[n, t])
-    law = NormalMixture(fitted[None], (leverage * noise)[None], noise)
-    assert_close(left_out(law, y, weight).log_prob(y), expected)
+    distribution = NormalMixture(fitted[None], (leverage * noise)[None], noise)
+    assert_close(leave_one_out(distribution, y, weight).log_prob(y), expected)
 
 
 X = torch.linspace(-1.0, 1.0, 7, dtype=torch.float64).unsqueeze(1)
@@ -131,13 +131,17 @@ class Lines(BasePredictor):
         self.slopes = slope + torch.tensor([0.0, 0.1], dtype=torch.float64).reshape(2, 1, 1)
         self.noise_std = noise_std
 
-    def law(self, x):
+    def distribution(self, x):
         noise = torch.full((2, 1, 1), self.noise_std**2, dtype=torch.float64)
         return NormalMixture(self.slopes * x, 0.0 * noise, noise)
 
     def drawn(self, x, n, *, generator):
-        law, which = self.law(x), torch.randint(2, (n,), generator=generator)
-        return NormalMixture(law.loc[which], law.variance[which], law.noise_variance[which])
+        distribution, which = self.distribution(x), torch.randint(2, (n,), generator=generator)
+        return NormalMixture(
+            distribution.loc[which],
+            distribution.variance[which],
+            distribution.noise_variance[which],
+        )
 
 
 class NeverAsked:
@@ -150,18 +154,21 @@ SHAPE = NoiseShape(*(np.array([v]) for v in (0.1, 0.4, 0.0, 1.0, -1.0, 1.0)), 0.
 
 
 def test_the_law_is_that_of_the_parts_by_their_weights():
-    law, y = PooledPredictor(PARTS, WEIGHTS).law(X), torch.zeros(7, 1).double()
-    densities = [w * PARTS[k].law(X).log_prob(y).exp() for k, w in WEIGHTS.items() if w]
-    assert_close(law.log_prob(y).exp(), sum(densities))
+    distribution, y = PooledPredictor(PARTS, WEIGHTS).distribution(X), torch.zeros(7, 1).double()
+    densities = [w * PARTS[k].distribution(X).log_prob(y).exp() for k, w in WEIGHTS.items() if w]
+    assert_close(distribution.log_prob(y).exp(), sum(densities))
 
 
 @pytest.mark.parametrize("noise", [None, SHAPE])
 def test_draws_have_the_moments_of_the_law(noise):
     pool, n = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), noise), 20_000
-    drawn, law = pool.drawn(X, n, generator=torch.Generator().manual_seed(0)), pool.law(X)
-    _, epistemic, aleatoric = law.uncertainty()
-    assert_close(pool.mean(X), law.mean())
-    away = (drawn.loc.mean(0) - law.mean()).abs()
+    drawn, distribution = (
+        pool.drawn(X, n, generator=torch.Generator().manual_seed(0)),
+        pool.distribution(X),
+    )
+    _, epistemic, aleatoric = distribution.uncertainty()
+    assert_close(pool.mean(X), distribution.mean())
+    away = (drawn.loc.mean(0) - distribution.mean()).abs()
     assert bool((away <= 4.5 * (epistemic / n).sqrt() + 1e-12).all())  # one row has no spread
     assert_close(drawn.loc.var(0), epistemic, rtol=0.05, atol=1e-9)
     assert_close(drawn.noise_variance.mean(0), aleatoric, rtol=0.05, atol=0.0)
@@ -170,9 +177,9 @@ def test_draws_have_the_moments_of_the_law(noise):
 def test_targets_of_draws_have_the_law_of_the_pool():
     pool, n = ShapedPredictor(PooledPredictor(PARTS, WEIGHTS), SHAPE), 20_000
     drawn = pool.drawn(X, n, generator=torch.Generator().manual_seed(0))
-    targets, law = drawn.sample_of_draws(np.random.default_rng(0)), pool.law(X)
+    targets, distribution = drawn.sample_draws(np.random.default_rng(0)), pool.distribution(X)
     for probability in (0.02, 0.5, 0.98):
-        below = (targets <= law.quantile(probability)).double().mean(0)
+        below = (targets <= distribution.quantile(probability)).double().mean(0)
         error = (probability * (1.0 - probability) / n) ** 0.5
         assert_close(below, torch.full_like(below, probability), rtol=0.0, atol=4.5 * error)
 
@@ -199,13 +206,13 @@ def drawn(noise, n=600, n_targets=1, n_models=3, seed=0):
     f = rng.standard_normal((n, n_targets))
     off = 0.05 * rng.standard_normal((n_models, n, n_targets))
     y = torch.as_tensor(f + noise(f, rng))
-    law = NormalMixture(
+    distribution = NormalMixture(
         torch.as_tensor(f + off),
         torch.full((n_models, n, n_targets), 0.05**2).double(),
         torch.ones(n_models, 1, n_targets).double(),
         torch.tensor([0.5, 0.3, 0.2]).double().log(),
     )
-    return law, y, torch.ones(n).double()
+    return distribution, y, torch.ones(n).double()
 
 
 def growing(f, rng):
@@ -227,7 +234,7 @@ def test_growing_noise_is_found():
 def test_tails_are_found():
     found = fit_noise_shape(*drawn(heavy, n=3000))
     variance, share = found.states
-    assert found.wide_share == pytest.approx(0.1, abs=0.03)
+    assert found.wide_weight == pytest.approx(0.1, abs=0.03)
     assert found.wide_ratio == pytest.approx(24.1, rel=0.3)
     assert float(share @ variance) == pytest.approx(1.0)
     total = float(np.exp(2.0 * found.offset[0]))
@@ -249,11 +256,11 @@ def test_each_target_has_its_own_slope():
 
 
 def test_weights_of_shapes_are_repetitions():
-    law, y, weight = drawn(growing, n=100)
-    loc, variance = (t.repeat(1, 2, 1) for t in (law.loc, law.variance))
-    twice = replace(law, loc=loc, variance=variance)
+    distribution, y, weight = drawn(growing, n=100)
+    loc, variance = (t.repeat(1, 2, 1) for t in (distribution.loc, distribution.variance))
+    twice = replace(distribution, loc=loc, variance=variance)
     one = fit_noise_shape(twice, y.repeat(2, 1), weight.repeat(2))
-    other = fit_noise_shape(law, y, 2.0 * weight)
+    other = fit_noise_shape(distribution, y, 2.0 * weight)
     np.testing.assert_allclose(one.slope, other.slope)
     assert one.wide_ratio == pytest.approx(other.wide_ratio)
 
@@ -261,7 +268,7 @@ def test_weights_of_shapes_are_repetitions():
 def test_one_model_without_doubt_becomes_two_normals():
     f = torch.linspace(-2.0, 2.0, 50).double().unsqueeze(1)
     quarter = torch.full((1, 1, 1), 0.25).double()
-    law = NormalMixture(f[None], 0.0 * quarter, quarter)
+    distribution = NormalMixture(f[None], 0.0 * quarter, quarter)
     nothing = np.zeros(1)
     shape = NoiseShape(nothing, nothing + 0.3, nothing, nothing + 1.0, nothing - 1.5,
                        nothing + 1.5, 0.2, 4.0, nothing + 1.0)  # fmt: skip
@@ -269,15 +276,15 @@ def test_one_model_without_doubt_becomes_two_normals():
     width = (0.3 * f[:, 0].clamp(-1.5, 1.5)).exp() * 0.5
     normals = [torch.distributions.Normal(f[:, 0], width * v.sqrt()) for v in variance]
     pairs = list(zip(share, normals, strict=True))
-    shaped, y = shape.shaped(law), f + 0.3
+    shaped, y = shape.shaped(distribution), f + 0.3
     assert_close(shaped.log_prob(y).exp(), sum(p * n.log_prob(y[:, 0]).exp() for p, n in pairs))
     assert_close(shaped.cdf(y)[:, 0], sum(p * n.cdf(y[:, 0]) for p, n in pairs))
     assert_close(shaped.std()[:, 0], width)
 
 
 def test_means_that_are_all_the_same_have_no_level():
-    law = NormalMixture(*(torch.ones(1, 9, 1).double() for _ in range(3)))
-    assert fit_noise_shape(law, torch.zeros(9, 1).double(), torch.ones(9).double()) is None
+    distribution = NormalMixture(*(torch.ones(1, 9, 1).double() for _ in range(3)))
+    assert fit_noise_shape(distribution, torch.zeros(9, 1).double(), torch.ones(9).double()) is None
 
 
 def test_a_temperature_is_found_and_undone(generator):
@@ -328,27 +335,31 @@ def test_weights_of_calibrations_are_repetitions(generator):
 @pytest.mark.parametrize("n", [40, 300])
 def test_a_fitted_shape_promises_as_many_nats_less_as_it_has_parameters(n):
     """Four, as Akaike's criterion has it for rows of the model's own kind."""
-    law, y, weight = drawn(growing, n=n)
-    shape, log_density = judge_noise_shape(law, y, weight, is_free=True)
-    lost = float(weight @ (shape.shaped(law).log_prob(y) - log_density))
+    distribution, y, weight = drawn(growing, n=n)
+    shape, log_density = judge_noise_shape(distribution, y, weight, is_free=True)
+    lost = float(weight @ (shape.shaped(distribution).log_prob(y) - log_density))
     assert 1.0 < lost < 8.0  # where little is known of the tails, less than four
 
 
 @pytest.mark.long
 def test_influence_is_that_of_refits():
     """Of each row in turn, where noise grows with the level and the level of the noise is free."""
-    law, y, weight = drawn(growing, n=60)
+    distribution, y, weight = drawn(growing, n=60)
     weight[::7] = 2.0
-    judged = judge_noise_shape(law, y, weight, is_free=True)
+    judged = judge_noise_shape(distribution, y, weight, is_free=True)
     expected = []
     for row in range(60):
         rest = torch.arange(60) != row
-        some = replace(law, loc=law.loc[:, rest], variance=law.variance[:, rest])
+        some = replace(
+            distribution, loc=distribution.loc[:, rest], variance=distribution.variance[:, rest]
+        )
         shape = judge_noise_shape(some, y[rest], weight[rest], is_free=True).shape
-        alone = replace(law, loc=law.loc[:, [row]], variance=law.variance[:, [row]])
+        alone = replace(
+            distribution, loc=distribution.loc[:, [row]], variance=distribution.variance[:, [row]]
+        )
         expected.append(shape.shaped(alone).log_prob(y[[row]]))
     expected = torch.cat(expected)
-    plain = judged.shape.shaped(law).log_prob(y)
+    plain = judged.shape.shaped(distribution).log_prob(y)
     promised = weight @ (plain - expected)
     assert float(promised) > 1.0
     assert abs(float(weight @ (judged.log_density - expected))) < 0.5 * float(promised)

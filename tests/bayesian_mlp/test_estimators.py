@@ -26,7 +26,7 @@ from skbayes_sym.bayesian_mlp import estimators as estimator
 from skbayes_sym.bayesian_mlp import fit as pool_module
 from skbayes_sym.bayesian_mlp.fit import Weights
 from skbayes_sym.ensemble.fit import Refitting
-from skbayes_sym.laplace.defaults import ModesEffort
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults
 from skbayes_sym.models import Gaussian
 
 X = np.random.default_rng(4).standard_normal((80, 10))
@@ -45,7 +45,7 @@ CLF = BayesianMLPClassifier((4,), n_modes=2, n_members=2, random_state=0)
 def fitted():
     """With members, which few rows have where there is hardly any noise."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool_module, "noise_share", lambda *_: 0.0)
+        patch.setattr(pool_module, "noise_variance_fraction", lambda *_: 0.0)
         return clone(REG).fit(X, Y)
 
 
@@ -56,8 +56,8 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     members = forward(torch.as_tensor(fitted.samples_), torch.as_tensor(x))[..., 0].numpy()
     modes = fitted.network_.forward(torch.as_tensor(fitted.posterior_.loc), torch.as_tensor(x))
     *slopes, offset = fitted.linear_posterior_.loc[0]
-    share = fitted.linear_share_
-    shares = [share, fitted.modes_share_, fitted.members_share_]
+    share = fitted.linear_weight_
+    shares = [share, fitted.modes_weight_, fitted.members_weight_]
     means = [x @ slopes + offset, modes[..., 0].numpy().mean(axis=0), members.mean(axis=0)]
     mixed = np.array(shares) @ np.array(means)
     np.testing.assert_allclose(fitted.predict(X), mixed * fitted.y_scale_[0] + fitted.y_mean_[0])
@@ -66,10 +66,10 @@ def test_predictions_are_the_mixture_of_modes_members_and_the_linear_model(fitte
     np.testing.assert_allclose(fitted.posterior_.loc, alone.fit(X, Y).posterior_.loc)
     assert sum(shares) == pytest.approx(1.0)
     assert 0.0 < share <= 1.0
-    assert fitted.choice_.startswith(
+    assert fitted.summary_.startswith(
         "80 distinct rows of 10 features: 3 modes of 4 tanh units by the evidence, "
-        f"{fitted.modes_share_:.0%}; 2 ensemble members with effective noise, "
-        f"{fitted.members_share_:.0%}; a linear model, {share:.0%}"
+        f"{fitted.modes_weight_:.0%}; 2 ensemble members with effective noise, "
+        f"{fitted.members_weight_:.0%}; a linear model, {share:.0%}"
     )
 
 
@@ -85,7 +85,7 @@ def test_the_linear_model_counts_for_what_the_evidence_gives_it():
 @pytest.mark.long
 def test_a_curve_leaves_nothing_to_the_linear_model():
     curved = clone(REG).set_params(hidden_layer_sizes=(8,)).fit(BENT, CURVE)
-    assert curved.linear_share_ < 0.1
+    assert curved.linear_weight_ < 0.1
     assert curved.log_predictive_density(BENT, CURVE).mean() > 0.0
 
 
@@ -100,7 +100,7 @@ def test_a_line_in_noise_is_left_to_the_linear_model():
     alone = LaplaceRegressor(
         (), activation="identity", optimizer=GaussNewton(1), random_state=0
     ).fit(x, y)
-    assert pool.linear_share_ > 0.5
+    assert pool.linear_weight_ > 0.5
     density = pool.log_predictive_density(new, y_new).mean()
     assert density > alone.log_predictive_density(new, y_new).mean() - 0.1
 
@@ -109,13 +109,13 @@ def test_a_line_in_noise_is_left_to_the_linear_model():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_two_members_judge_the_others(monkeypatch):
     """More are trained where these gain, beside two modes, what the effort says."""
-    quick = replace(pool_module.Effort(), member_steps=5)
+    quick = replace(pool_module.PoolDefaults(), member_steps=5)
     for gain, n in ((-np.inf, 3), (np.inf, 2)):
         effort = replace(quick, judges_gain=gain)
         monkeypatch.setattr(
             BayesianMLPRegressor,
             "_method",
-            lambda self, e=effort: pool_module.Numbers(3, 3, effort=e),
+            lambda self, e=effort: pool_module.RegressionPool(3, 3, effort=e),
         )
         few = BayesianMLPRegressor((2,), n_modes=3, n_members=3, random_state=0)
         assert len(few.fit(BENT[:30], np.tanh(2.0 * BENT[:30, 0])).samples_) == n
@@ -123,11 +123,13 @@ def test_two_members_judge_the_others(monkeypatch):
 
 def test_few_rows_have_members_where_there_is_hardly_any_noise(monkeypatch):
     """Noise of a tenth of the variance is little enough for many rows only."""
-    effort = replace(pool_module.Effort(), modes=ModesEffort(few_rows=30), member_steps=2)
-    method = pool_module.Numbers(1, 1, effort=effort)
+    effort = replace(
+        pool_module.PoolDefaults(), modes=GaussNewtonDefaults(few_rows=30), member_steps=2
+    )
+    method = pool_module.RegressionPool(1, 1, effort=effort)
     monkeypatch.setattr(BayesianMLPRegressor, "_method", lambda self: method)
     for share, n_rows, is_there in ((0.009, 30, 1), (0.1, 30, 0), (0.1, 31, 1), (0.21, 31, 0)):
-        monkeypatch.setattr(pool_module, "noise_share", lambda *_, share=share: share)
+        monkeypatch.setattr(pool_module, "noise_variance_fraction", lambda *_, share=share: share)
         reg = BayesianMLPRegressor((2,), random_state=0).fit(BENT[:n_rows], CURVE[:n_rows])
         assert hasattr(reg, "samples_") == is_there
 
@@ -147,24 +149,26 @@ def test_in_much_noise_there_are_no_members():
     rng = np.random.default_rng(0)
     noisy = clone(REG).fit(BENT, CURVE + rng.standard_normal(80))
     assert not hasattr(noisy, "samples_")
-    assert noisy.members_share_ == 0.0
-    assert "members" not in noisy.choice_
-    assert noisy.linear_share_ + noisy.modes_share_ == pytest.approx(1.0)
+    assert noisy.members_weight_ == 0.0
+    assert "members" not in noisy.summary_
+    assert noisy.linear_weight_ + noisy.modes_weight_ == pytest.approx(1.0)
     assert noisy.sample_y(BENT[:2], 5, random_state=0).shape == (2, 5)
 
 
 @pytest.mark.long
 def test_more_rows_ask_for_fewer_modes_and_then_none(monkeypatch):
     def allow(**most):
-        effort = pool_module.Effort(modes=ModesEffort(**most))
-        monkeypatch.setattr(estimator, "Numbers", partial(pool_module.Numbers, effort=effort))
+        effort = pool_module.PoolDefaults(modes=GaussNewtonDefaults(**most))
+        monkeypatch.setattr(
+            estimator, "Numbers", partial(pool_module.RegressionPool, effort=effort)
+        )
 
-    monkeypatch.setattr(pool_module, "noise_share", lambda *_: 0.0)
+    monkeypatch.setattr(pool_module, "noise_variance_fraction", lambda *_: 0.0)
     allow(usual_work=1.0)
     few = clone(REG).set_params(n_modes=5).fit(X, Y)
     assert few.posterior_.n_modes == len(few.samples_) + 1 == 3
-    assert (few.modes_share_, few.members_share_) == pytest.approx((0.6, 0.4))
-    assert few.choice_.endswith("; 5 modes would take too long")
+    assert (few.modes_weight_, few.members_weight_) == pytest.approx((0.6, 0.4))
+    assert few.summary_.endswith("; 5 modes would take too long")
     allow(usual_work=1.0, most_work=1.0)
     none = clone(REG).set_params(n_members=1).fit(X, Y)
     assert not hasattr(none, "posterior_")
@@ -177,8 +181,8 @@ def test_modes_that_were_not_sought_are_not_said_to_be_worse():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1700, 2))
     reg = BayesianMLPRegressor(n_members=1, random_state=0).set_callbacks(Watch(1))
-    assert "2 modes" in reg.fit(x, x[:, 0]).choice_
-    assert "left-out rows worse" not in reg.choice_
+    assert "2 modes" in reg.fit(x, x[:, 0]).summary_
+    assert "left-out rows worse" not in reg.summary_
 
 
 def in_growing_noise(n, seed):
@@ -210,7 +214,7 @@ def test_noise_that_grows_with_the_level_is_predicted(shaped):
     assert one.noise_shape_ is None
     gain = shaped.log_predictive_density(x, y) - one.log_predictive_density(x, y)
     assert gain.mean() > 0.1
-    assert "times as wide per standard deviation of the mean" in shaped.choice_
+    assert "times as wide per standard deviation of the mean" in shaped.summary_
 
 
 def test_draws_of_shaped_noise_have_the_law_that_is_predicted(shaped):
@@ -233,17 +237,17 @@ def test_with_more_columns_than_rows_it_is_no_worse_than_ridge():
     y = x[:, :5].sum(axis=1) + rng.standard_normal(440)
     found = BayesianMLPRegressor(n_modes=2, n_members=1, random_state=0).fit(x[:40], y[:40])
     ridge = BayesianRidge().fit(x[:40], y[:40])
-    law = stats.norm(*ridge.predict(x[40:], return_std=True))
+    distribution = stats.norm(*ridge.predict(x[40:], return_std=True))
     density = predictive(found, x[40:]).log_prob(y[40:]).mean()
-    assert found.linear_share_ > 0.5
-    assert density > law.logpdf(y[40:]).mean() - 0.1
+    assert found.linear_weight_ > 0.5
+    assert density > distribution.logpdf(y[40:]).mean() - 0.1
 
 
 @pytest.mark.filterwarnings("ignore:.*X has one distinct row")
 def test_of_one_row_there_is_a_density():
     """Members count for nothing there, and have no noise."""
     reg = clone(REG).fit(X[:1], Y[:1])
-    assert reg.members_share_ == 0.0
+    assert reg.members_weight_ == 0.0
     assert reg.noise_std_samples_.max() == 0.0
     assert predictive(reg, X[:1]).std()[0] > 0.5 * abs(Y[0])
     assert np.isfinite(reg.log_predictive_density(X[:1], Y[:1])[0])
@@ -289,7 +293,7 @@ def test_kinds_are_mixed_by_their_shares(n_classes, classifier):
     members = DeepEnsembleClassifier(n_members=2, correction="gaussian", random_state=0)
     linear = LaplaceClassifier((), optimizer=GaussNewton(1), random_state=0)
     kinds = [kind.fit(PETALS, y).predict_proba(PETALS) for kind in (modes, members, linear)]
-    shares = [pool.modes_share_, pool.members_share_, pool.linear_share_]
+    shares = [pool.modes_weight_, pool.members_weight_, pool.linear_weight_]
     assert sum(shares) == pytest.approx(1.0)
     assert min(shares[:2]) > 0.01
     expected = np.einsum("k,kij->ij", shares, kinds)
@@ -300,12 +304,15 @@ def test_kinds_are_mixed_by_their_shares(n_classes, classifier):
 
 
 def test_it_says_what_it_chose_and_why(classifier):
-    n, shares = len(np.unique(PETALS, axis=0)), (classifier.modes_share_, classifier.members_share_)
-    assert classifier.choice_ == (
+    n, shares = (
+        len(np.unique(PETALS, axis=0)),
+        (classifier.modes_weight_, classifier.members_weight_),
+    )
+    assert classifier.summary_ == (
         f"{n} distinct rows of 4 features, 3 classes: 2 modes of 4 tanh units by the evidence "
         f"(variance scale {classifier.variance_scale_:g} by left-out rows), {shares[0]:.0%}; "
         f"2 refitted ensemble members (variance scale {classifier.member_variance_scale_:g}), "
-        f"{shares[1]:.0%}; a linear model, {classifier.linear_share_:.0%}"
+        f"{shares[1]:.0%}; a linear model, {classifier.linear_weight_:.0%}"
     )
     assert classifier.score(PETALS, KIND) > 0.9
 
@@ -330,8 +337,8 @@ def noisy_line(n, seed):
 @pytest.mark.long
 def test_labels_that_follow_a_line_are_the_linear_models():
     pool = BayesianMLPClassifier(n_modes=2, n_members=3, random_state=0).fit(*noisy_line(250, 0))
-    assert pool.linear_share_ > 0.5
-    assert pool.members_share_ < 0.01
+    assert pool.linear_weight_ > 0.5
+    assert pool.members_weight_ < 0.01
     linear = LaplaceClassifier((), optimizer=GaussNewton(1), random_state=0)
     linear.fit(*noisy_line(250, 0))
     x, y = noisy_line(1000, 1)
@@ -345,20 +352,20 @@ def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypat
     clf = BayesianMLPClassifier((4,), n_modes=1, n_members=2, random_state=0)
     found = clf.fit(*noisy_line(100, 0))
     assert not hasattr(found, "samples_")
-    assert found.members_share_ == 0.0
-    assert found.choice_.endswith("; refitting members of an ensemble would take too long")
+    assert found.members_weight_ == 0.0
+    assert found.summary_.endswith("; refitting members of an ensemble would take too long")
     separated = clf.fit(PETALS, KIND)
-    assert separated.members_share_ == separated.modes_share_ == 0.5
+    assert separated.members_weight_ == separated.modes_weight_ == 0.5
 
 
 @pytest.mark.long
 def test_what_would_take_long_is_left_out(monkeypatch):
-    monkeypatch.setattr(ModesEffort, "affordable_labels", lambda *_: (0, False))
+    monkeypatch.setattr(GaussNewtonDefaults, "affordable_classification", lambda *_: (0, False))
     monkeypatch.setattr(pool_module, "Refitting", partial(Refitting, most_work=1.0))
     found = clone(CLF).fit(PETALS, KIND)
     assert not hasattr(found, "posterior_")
     assert found.refitted_members_ is None
-    assert found.choice_.endswith(
+    assert found.summary_.endswith(
         "2 ensemble members as trained, 100%; 2 modes would take too long; refitting members would "
         "take too long"
     )
@@ -373,8 +380,8 @@ def test_with_more_columns_than_rows_it_doesn_t_lose_to_no_model():
     x = rng.standard_normal((450, 60))
     y = 1.2 * x[:, :5].sum(axis=1) + rng.logistic(size=450) > 0.0
     found = BayesianMLPClassifier(n_modes=2, random_state=0).fit(x[:50], y[:50])
-    assert found.members_share_ == 0.0
-    assert "so many columns are no task" in found.choice_
+    assert found.members_weight_ == 0.0
+    assert "so many columns are no task" in found.summary_
     assert log_loss(y[50:], found.predict_proba(x[50:])) < np.log(2.0)
 
 
@@ -386,7 +393,7 @@ def test_no_modes_is_the_ensemble_alone():
     np.testing.assert_array_equal(alone.predict_proba(PETALS), members.predict_proba(PETALS))
     members = BayesianMLPRegressor(n_modes=0, **settings).fit(X, Y)
     assert len(members.samples_) == 2
-    assert members.linear_share_ > 0.0
+    assert members.linear_weight_ > 0.0
     assert np.isfinite(members.predict(X[:3])).all()
     with pytest.raises(ValueError, match=r"hidden_layer_sizes=.* does not apply: n_modes=0"):
         BayesianMLPRegressor((4,), n_modes=0).fit(X, Y)

@@ -32,13 +32,13 @@ def test_without_factors_it_is_bayesian_linear_regression():
     problem = problem_with_context(1e-6)
     fit = swept(problem, FAMILIES["full"])
     C, y = problem.data.by_row.context, problem.data.by_row.value
-    law, noise = fit.posterior.context, fit.posterior.noise_variance
-    precision = C.mT @ C / noise + law.precision * torch.eye(3)
-    torch.testing.assert_close(law.mean, torch.linalg.solve(precision, C.mT @ y / noise))
-    torch.testing.assert_close(law.cov, torch.linalg.inv(precision), rtol=1e-4, atol=0.0)
-    squares = law.mean.square().sum() + law.cov.trace()
-    assert law.precision == pytest.approx(3.0 / float(squares))
-    marginal = multivariate_normal(cov=C @ C.mT / law.precision + noise * torch.eye(len(y)))
+    row_prior, noise = fit.posterior.context, fit.posterior.noise_variance
+    precision = C.mT @ C / noise + row_prior.precision * torch.eye(3)
+    torch.testing.assert_close(row_prior.mean, torch.linalg.solve(precision, C.mT @ y / noise))
+    torch.testing.assert_close(row_prior.cov, torch.linalg.inv(precision), rtol=1e-4, atol=0.0)
+    squares = row_prior.mean.square().sum() + row_prior.cov.trace()
+    assert row_prior.precision == pytest.approx(3.0 / float(squares))
+    marginal = multivariate_normal(cov=C @ C.mT / row_prior.precision + noise * torch.eye(len(y)))
     assert fit.curve[-1] == pytest.approx(marginal.logpdf(y), abs=1e-3)
 
 

@@ -24,7 +24,7 @@ from skbayes_sym.factorization.coordinate_ascent import (
     side_moments,
 )
 from skbayes_sym.factorization.factor_model import FactorProblem
-from skbayes_sym.factorization.hyperpriors import RowLaw
+from skbayes_sym.factorization.hyperpriors import RowPrior
 from skbayes_sym.factorization.sparse_entries import packed_second_moments, sums_over_entries
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 
@@ -46,15 +46,15 @@ def test_the_bound_rises_by_what_is_said(index, prior, generator):
     data = incomplete(generator, (30, 20))
     problem = problem_of(data, prior)
     state, update = updated(problem, index)
-    k, prior, law = 4, problem.priors[index], problem.laws(state)[index]
+    k, prior, row_prior = 4, problem.priors[index], problem.distributions(state)[index]
     before = mean_field_elbo(data, state, problem.model)
     moments = side_moments(problem, state, index)
     noise, sums = Noise(k, state.noise_variance), update[2]
-    scales, _, value = rescaled(sums, moments, prior, law, noise)
+    scales, _, value = rescaled(sums, moments, prior, row_prior, noise)
     assert float((scales.log()).abs().max()) > 0.01
     assert_close(scales[k:], torch.ones_like(scales[k:]))
     fit = sums.fit(scales, k) - sums.fit(torch.ones_like(scales), k)
-    said = -0.5 * fit / state.noise_variance + value - prior.learned(moments, law)[1]
+    said = -0.5 * fit / state.noise_variance + value - prior.learned(moments, row_prior)[1]
     said += moments.n * float(scales.log().sum())
     state, total, part = sides.learn_prior(problem, index, state, update, problem.n_held)
     rise = mean_field_elbo(data, state, problem.model) - before
@@ -74,13 +74,13 @@ def test_the_slope_of_a_prior_is_that_of_its_density(generator):
     """Of coordinates' log sizes, by differences."""
     problem = problem_of(incomplete(generator, (30, 20)))
     prior, moments = problem.priors[0], side_moments(problem, problem.start, 0)
-    law, _ = prior.learned(moments, problem.laws(problem.start)[0])
-    for i, growth in enumerate(prior.growth(law)):
+    row_prior, _ = prior.learned(moments, problem.distributions(problem.start)[0])
+    for i, growth in enumerate(prior.growth(row_prior)):
         values = []
         for step in (1e-4, -1e-4):
             scales = torch.ones(5, dtype=torch.float64)
             scales[i] += step
-            values.append(prior.learned(moments.scaled(scales), law)[1])
+            values.append(prior.learned(moments.scaled(scales), row_prior)[1])
         assert float(growth) - moments.n == pytest.approx((values[0] - values[1]) / 2e-4, rel=1e-5)
 
 
@@ -101,17 +101,17 @@ def test_conditionals_are_bayesian_regressions(generator):
     others = torch.randn(7, k, generator=generator, dtype=torch.float64)
     prior_means = torch.randn(5, k, generator=generator, dtype=torch.float64)
     root = torch.randn(k, k, generator=generator, dtype=torch.float64)
-    law = RowLaw(root @ root.mT + torch.eye(k), root.new_zeros(0, k))
+    row_prior = RowPrior(root @ root.mT + torch.eye(k), root.new_zeros(0, k))
     packed = packed_second_moments(others, root.new_zeros(1, 1, 1).expand(7, k, k))
     sums = sums_over_entries(data, packed, others)
-    factor, precision, target = row_conditionals(sums, law, prior_means, Noise(k, noise))
+    factor, precision, target = row_conditionals(sums, row_prior, prior_means, Noise(k, noise))
     for i in range(5):
         seen = data.row == i
         design = others[data.other[seen]] / k**0.5
-        expected = design.mT @ design / noise + law.precision
+        expected = design.mT @ design / noise + row_prior.precision
         assert_close(precision[i], expected)
         assert_close(factor[i] @ factor[i].mT, expected)
-        pull = design.mT @ data.value[seen] / noise + law.precision @ prior_means[i]
+        pull = design.mT @ data.value[seen] / noise + row_prior.precision @ prior_means[i]
         assert_close(target[i], pull)
 
 
@@ -123,13 +123,13 @@ def test_components_of_noise_shrink_in_a_few_sweeps(generator, monkeypatch):
     problem = replace(problem_of(data), max_iter=40)
     quick = swept(problem, FAMILIES["full"])
     assert min(torch.tensor(quick.curve[16:]).diff()) > -1e-6
-    stay = lambda _, moments, prior, law, noise: (None, *prior.learned(moments, law))  # noqa: E731
+    stay = lambda _, moments, prior, row_prior, noise: (None, *prior.learned(moments, row_prior))  # noqa: E731
     monkeypatch.setattr(sides, "rescaled", stay)
     slow = swept(problem, FAMILIES["full"])
     assert quick.curve[-1] > slow.curve[-1] + 1.0
 
     def scales(fitted):
-        own = torch.linalg.inv(fitted.posterior.laws[0].precision)
+        own = torch.linalg.inv(fitted.posterior.row_priors[0].precision)
         return torch.linalg.eigvalsh(own[:4, :4]).sqrt()
 
     assert scales(quick)[-1] > 0.5 * scales(slow)[-1]

@@ -18,7 +18,7 @@ from skbayes_sym.factorization.entry_predictor import (
     entry_means,
     entry_variances,
 )
-from skbayes_sym.factorization.hyperpriors import RowLaw
+from skbayes_sym.factorization.hyperpriors import RowPrior
 from skbayes_sym.factorization.sparse_entries import Coordinates, with_pinned
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.noise import Gaussian
@@ -27,7 +27,7 @@ N, M, K = 14, 9, 3
 PRIOR_SCALE, NOISE = 1.5, 0.3
 NORMAL = Gaussian(torch.tensor([0.5 * np.log(NOISE)]))
 EMPTY = torch.zeros(0, K, dtype=torch.float64)
-LAW = RowLaw(torch.eye(K, dtype=torch.float64) / PRIOR_SCALE**2, EMPTY)
+LAW = RowPrior(torch.eye(K, dtype=torch.float64) / PRIOR_SCALE**2, EMPTY)
 PRIOR_MEANS = torch.zeros(N, K, dtype=torch.float64)
 
 
@@ -103,18 +103,18 @@ def test_the_law_of_a_count_is_a_mixture_over_its_rate(generator):
     predictor = replace(predictor, unknown=anyone)
     x = torch.tensor([[0, 1], [3, 3], [5, 8]])
     mean, variance = predictor.moments(x)
-    law = predictor.law(x)
+    row_prior = predictor.distribution(x)
     rate = (mean + 0.5 * variance).exp()
-    assert_close(law.mean()[:, 0], rate)
-    assert_close(law.std()[:, 0] ** 2, rate + rate**2 * (variance.exp() - 1.0))
+    assert_close(row_prior.mean()[:, 0], rate)
+    assert_close(row_prior.std()[:, 0] ** 2, rate + rate**2 * (variance.exp() - 1.0))
     z = np.random.default_rng(0).standard_normal(200_000)
     rates = np.exp(mean.numpy()[:, None] + variance.sqrt().numpy()[:, None] * z)
     expected = np.log(stats.poisson.pmf(2, rates).mean(1))
     y = torch.full((3, 1), 2.0, dtype=torch.float64)
     np.testing.assert_allclose(predictor.log_density(x, y), expected, atol=0.02)
     again = FactorPredictor.from_arrays(predictor.arrays(), Poisson())
-    assert_close(again.law(x).mean(), law.mean(), rtol=0, atol=0)
-    assert_close(again.mean(x), law.mean())
+    assert_close(again.distribution(x).mean(), row_prior.mean(), rtol=0, atol=0)
+    assert_close(again.mean(x), row_prior.mean())
     rates = again.functions(x, 9, generator=torch.Generator().manual_seed(0))
     outputs = again.outputs(x, 9, generator=torch.Generator().manual_seed(0))
     assert_close(rates, outputs.exp())
@@ -130,11 +130,11 @@ def test_the_transposed_matrix_and_rows_that_are_added(offsets, generator):
             for n, own, free in zip((5, 4, 1, 1), offsets * 2, network.sides * 2, strict=True)
         )
     ]  # fmt: skip
-    laws = (LAW, LAW)
+    row_priors = (LAW, LAW)
     draws = torch.randn(3, 9, network.n_coordinates, generator=generator, dtype=torch.float64)
     for drawn in (None, draws):
         whole = FactorPredictor(
-            wide[0], wide[1], network, laws, NORMAL, 0.3, drawn, (wide[2], wide[3])
+            wide[0], wide[1], network, row_priors, NORMAL, 0.3, drawn, (wide[2], wide[3])
         )
         x = torch.cartesian_prod(torch.arange(5), torch.arange(4))
         expected = whole.moments(x)

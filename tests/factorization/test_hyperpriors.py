@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal, multivariate_t
 
-from skbayes_sym.factorization.hyperpriors import Features, LawBlock, SidePrior
+from skbayes_sym.factorization.hyperpriors import Features, PriorBlock, SidePrior
 
 N, LIKE = 6, torch.zeros(1, dtype=torch.float64)
 
@@ -26,7 +26,7 @@ def features(generator, h=2):
 
 def test_one_coordinate_has_a_student_t_density(generator):
     """Mean and precision integrated out: t with one degree of freedom, all rows jointly."""
-    prior = SidePrior((LawBlock((0,)),), known(), 0.3)
+    prior = SidePrior((PriorBlock((0,)),), known(), 0.3)
     rows, none = points(generator, 1)
     value = prior.learned(prior.moments(rows, none), prior.held(1.0))[1]
     shape = 0.3 * (np.eye(N) + np.ones((N, N)))
@@ -35,9 +35,9 @@ def test_one_coordinate_has_a_student_t_density(generator):
 
 def test_blocks_of_one_are_independent(generator):
     rows, none = points(generator, 3)
-    blocks = tuple(LawBlock((i,)) for i in range(3))
+    blocks = tuple(PriorBlock((i,)) for i in range(3))
     prior = SidePrior(blocks, known(), 0.3)
-    one = SidePrior((LawBlock((0,)),), known(), 0.3)
+    one = SidePrior((PriorBlock((0,)),), known(), 0.3)
     parts = [
         one.learned(one.moments(rows[:, [i]], none[:1, :1]), one.held(1.0))[1] for i in range(3)
     ]
@@ -47,7 +47,7 @@ def test_blocks_of_one_are_independent(generator):
 def test_a_block_is_a_matrix_t(generator):
     """By sequential predictive densities: row after row a multivariate t, the same in any order."""
     d, w = 2, 0.3
-    prior = SidePrior((LawBlock((0, 1)),), known(), w)
+    prior = SidePrior((PriorBlock((0, 1)),), known(), w)
     rows, none = points(generator, d)
     value = prior.learned(prior.moments(rows, none), prior.held(1.0))[1]
     total, x = 0.0, rows.numpy()
@@ -65,8 +65,8 @@ def test_a_rotation_of_a_block_changes_nothing(generator):
     rows, none = points(generator, 3)
     q, _ = torch.linalg.qr(torch.randn(3, 3, generator=generator, dtype=torch.float64))
     for blocks, same in (
-        ((LawBlock((0, 1, 2)),), True),
-        (tuple(LawBlock((i,)) for i in range(3)), False),
+        ((PriorBlock((0, 1, 2)),), True),
+        (tuple(PriorBlock((i,)) for i in range(3)), False),
     ):
         prior = SidePrior(blocks, known(), 0.3)
         values = [
@@ -78,21 +78,21 @@ def test_a_rotation_of_a_block_changes_nothing(generator):
 def test_given_scales_and_features_are_a_normal_density(generator):
     """theta = F b + e with b ~ N(0, s^2 / lambda): the covariance in full."""
     given, scale, shrinkage = features(generator), 0.7, 2.5
-    prior = SidePrior((LawBlock((0,), scale),), known(given, is_centred=True), 0.3)
-    law = prior.held(1.0)._replace(shrinkage=shrinkage)
+    prior = SidePrior((PriorBlock((0,), scale),), known(given, is_centred=True), 0.3)
+    row_prior = prior.held(1.0)._replace(shrinkage=shrinkage)
     rows, none = points(generator, 1)
     cov = scale**2 * (np.eye(N) + (given @ given.T).numpy() / shrinkage)
     expected = multivariate_normal(np.zeros(N), cov).logpdf(rows[:, 0])
-    assert prior.learned(prior.moments(rows, none), law)[1] == pytest.approx(expected)
+    assert prior.learned(prior.moments(rows, none), row_prior)[1] == pytest.approx(expected)
 
 
 def test_shrinkage_is_learned_uphill(generator):
     given = features(generator)
-    prior = SidePrior((LawBlock((0, 1)),), known(given), 0.3)
+    prior = SidePrior((PriorBlock((0, 1)),), known(given), 0.3)
     rows, cov = points(generator, 2)
-    moments, law, values = prior.moments(rows + given, cov), prior.held(1.0), []
+    moments, row_prior, values = prior.moments(rows + given, cov), prior.held(1.0), []
     for _ in range(30):
-        law, value = prior.learned(moments, law)
+        row_prior, value = prior.learned(moments, row_prior)
         values.append(value)
     assert min(np.diff(values)) > -1e-9
     assert values[-1] > values[0] + 1e-3
@@ -101,12 +101,12 @@ def test_shrinkage_is_learned_uphill(generator):
 def test_draws_have_the_expected_moments(generator):
     """Mean precision and coefficients of many draws, within five standard errors."""
     given = features(generator)
-    prior = SidePrior((LawBlock((0, 1)),), known(given), 0.3)
+    prior = SidePrior((PriorBlock((0, 1)),), known(given), 0.3)
     rows, cov = points(generator, 2)
     moments, start = prior.moments(rows, cov), prior.held(1.0)
     expected, _ = prior.learned(moments, start)
     drawn = [prior.learned(moments, start, generator)[0] for _ in range(500)]
     for name in ("precision", "coefficients"):
-        values = torch.stack([getattr(law, name) for law in drawn])
+        values = torch.stack([getattr(row_prior, name) for row_prior in drawn])
         error = 5.0 * values.std(0) / len(drawn) ** 0.5
         assert bool(((values.mean(0) - getattr(expected, name)).abs() < error).all()), name

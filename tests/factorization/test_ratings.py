@@ -316,24 +316,28 @@ def test_the_law_of_entries_is_that_of_its_draws(likelihood):
         values = np.clip(np.round(values), 1.0, 5.0)
     model = clone(MODEL).set_params(likelihood=likelihood, max_iter=5, tol=None)
     model.fit((rows, columns, values))
-    law, y = predictive(model, (rows[:4], columns[:4])), values[:4]
-    draws = law.sample(20_000, random_state=0)
-    np.testing.assert_allclose(law.mean(), draws.mean(1), atol=5.0 * law.std().max() / 20_000**0.5)
-    np.testing.assert_allclose(law.std(), draws.std(1), rtol=0.05)
-    np.testing.assert_allclose(law.cdf(y), (draws <= y[:, None]).mean(1), atol=0.02)
-    inside = (law.interval(0.8).T[0] <= draws.T) & (law.interval(0.8).T[1] >= draws.T)
+    row_prior, y = predictive(model, (rows[:4], columns[:4])), values[:4]
+    draws = row_prior.sample(20_000, random_state=0)
+    np.testing.assert_allclose(
+        row_prior.mean(), draws.mean(1), atol=5.0 * row_prior.std().max() / 20_000**0.5
+    )
+    np.testing.assert_allclose(row_prior.std(), draws.std(1), rtol=0.05)
+    np.testing.assert_allclose(row_prior.cdf(y), (draws <= y[:, None]).mean(1), atol=0.02)
+    inside = (row_prior.interval(0.8).T[0] <= draws.T) & (row_prior.interval(0.8).T[1] >= draws.T)
     assert (inside.mean(0) > 0.78).all()
     assert likelihood in ("poisson", "ordinal") or (inside.mean(0) < 0.82).all()
     apart = np.abs(draws[:, ::2] - draws[:, 1::2]).mean(1)
     energy = np.abs(draws - y[:, None]).mean(1) - 0.5 * apart
-    np.testing.assert_allclose(law.crps(y), energy, atol=0.03 * law.std().max())
-    parts = law.uncertainty()
-    np.testing.assert_allclose(parts.total, law.std() ** 2)
-    np.testing.assert_allclose(parts.epistemic, law.functions(4000).var(1), rtol=0.2)
-    weights, loc, scale = law.components()
-    np.testing.assert_allclose(weights @ loc, law.mean())
-    np.testing.assert_allclose(weights @ (scale**2 + loc**2) - law.mean() ** 2, law.var())
-    assert repr(law).endswith("law of 4 entries>")
+    np.testing.assert_allclose(row_prior.crps(y), energy, atol=0.03 * row_prior.std().max())
+    parts = row_prior.uncertainty()
+    np.testing.assert_allclose(parts.total, row_prior.std() ** 2)
+    np.testing.assert_allclose(parts.epistemic, row_prior.functions(4000).var(1), rtol=0.2)
+    weights, loc, scale = row_prior.components()
+    np.testing.assert_allclose(weights @ loc, row_prior.mean())
+    np.testing.assert_allclose(
+        weights @ (scale**2 + loc**2) - row_prior.mean() ** 2, row_prior.var()
+    )
+    assert repr(row_prior).endswith("law of 4 entries>")
 
 
 def test_questions_that_name_no_entry(fitted):
@@ -440,10 +444,10 @@ def test_ordinal_entries():
     where = np.nonzero(test)
     assert list(ordinal.classes_) == list(labels)
     assert (np.diff(ordinal.cut_points_) > 0).all()
-    law = predictive(ordinal, where)
-    p = law.proba()
+    row_prior = predictive(ordinal, where)
+    p = row_prior.proba()
     np.testing.assert_allclose(p.sum(1), 1.0)
-    log_density = law.log_prob(stars[test])
+    log_density = row_prior.log_prob(stars[test])
     chosen = np.searchsorted(labels, stars[test])
     np.testing.assert_allclose(log_density, np.log(p[np.arange(len(p)), chosen]), atol=1e-9)
     mean, std = ordinal.predict_entries(*where, return_std=True)
@@ -709,11 +713,11 @@ def test_counts(likelihood):
     assert np.corrcoef(np.log(mean), log_rate[held])[0, 1] > 0.9
     assert (std**2 > mean).all()
     assert np.corrcoef(model.reconstruct()[held], log_rate[held])[0, 1] > 0.9
-    law, normal = predictive(model, where), predictive(clone(MODEL).fit(train), where)
-    assert law.log_prob(counts[held]).mean() > normal.log_prob(counts[held]).mean()
-    total = sum(np.exp(law.log_prob(np.full(held.sum(), float(y)))) for y in range(200))
+    row_prior, normal = predictive(model, where), predictive(clone(MODEL).fit(train), where)
+    assert row_prior.log_prob(counts[held]).mean() > normal.log_prob(counts[held]).mean()
+    total = sum(np.exp(row_prior.log_prob(np.full(held.sum(), float(y)))) for y in range(200))
     np.testing.assert_allclose(total, 1.0, atol=1e-3)
-    draws = law.functions(4000).T
+    draws = row_prior.functions(4000).T
     assert np.corrcoef(draws.mean(0), mean)[0, 1] > 0.9
     assert not hasattr(model, "noise_std_")
     assert np.isfinite(model.score(train[:5]))
@@ -747,8 +751,8 @@ def test_a_likelihood_of_ones_own(name):
     rng = np.random.default_rng(0)
     skewed = np.where(HOLES, np.nan, SIGNAL + 0.5 * getattr(rng, name)(size=X.shape))
     scale = torch.tensor(0.5 / np.nanstd(skewed))
-    law = Asymmetric(scale) if name == "gumbel" else LaplaceNoise(scale.log()[None])
-    own = clone(MODEL).set_params(likelihood=law, max_iter=100).fit(skewed)
+    row_prior = Asymmetric(scale) if name == "gumbel" else LaplaceNoise(scale.log()[None])
+    own = clone(MODEL).set_params(likelihood=row_prior, max_iter=100).fit(skewed)
     fresh = SIGNAL + 0.5 * getattr(rng, name)(size=X.shape)
     where = np.nonzero(HOLES)
     ours = clone(MODEL).fit(skewed)
@@ -796,10 +800,10 @@ def test_the_context_of_entries_has_effects(tmp_path):
     assert model.elbo_ > plain.elbo_ + 100.0
     folds = [cross_validate_entries(m, frame, cv=2)["test_rmse"].mean() for m in (model, plain)]
     assert folds[0] < 0.75 * folds[1]
-    law = predictive(model, some := frame[5:0:-1])
-    assert model.score(some) == pytest.approx(law.log_prob(some.rating).mean())
-    draws = law.functions(4000)
-    np.testing.assert_allclose(draws.std(1), law.uncertainty().epistemic ** 0.5, rtol=0.1)
+    row_prior = predictive(model, some := frame[5:0:-1])
+    assert model.score(some) == pytest.approx(row_prior.log_prob(some.rating).mean())
+    draws = row_prior.functions(4000)
+    np.testing.assert_allclose(draws.std(1), row_prior.uncertainty().epistemic ** 0.5, rtol=0.1)
     save(model, tmp_path / "model")
     loaded = load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(frame[::-1]), model.predict(frame)[::-1])

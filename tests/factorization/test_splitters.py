@@ -161,8 +161,8 @@ def test_rows_and_times_are_held_out_as_a_whole():
         EntryKFold(by="luck")
 
 
-class PredictsEntries:
-    """PredictsEntries columns 0, 1, 2, ... to everybody."""
+class EntryPredictionMixin:
+    """EntryPredictionMixin columns 0, 1, 2, ... to everybody."""
 
     def recommend(self, rows, n):
         columns = np.tile(np.arange(n), (len(rows), 1))
@@ -171,7 +171,10 @@ class PredictsEntries:
 
 def test_rankings_are_scored_by_what_is_relevant():
     """Two rows; the one has columns 1 and 9, the other 0 and one below the least value."""
-    test, model = ([5, 5, 7, 7, 8], [1, 9, 0, 2, 1], [4.0, 5.0, 4.0, 1.0, 2.0]), PredictsEntries()
+    test, model = (
+        ([5, 5, 7, 7, 8], [1, 9, 0, 2, 1], [4.0, 5.0, 4.0, 1.0, 2.0]),
+        EntryPredictionMixin(),
+    )
     score = {m: RankingScorer(m, n=4, relevant=4.0)(model, test) for m in ("precision", "recall")}
     assert score == {"precision": 0.25, "recall": 0.75}
     first = (1 / np.log2(3)) / (1 + 1 / np.log2(3))

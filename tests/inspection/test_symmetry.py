@@ -317,8 +317,8 @@ def test_modes_are_coloured_by_chain(sampled):
     ]
     display = SymmetryDisplay.from_estimator(copy, n_draws=160, color_by="mode")
     chains = np.repeat(np.arange(16), 10)
-    of_draws = np.isin(chains, halves[1])
-    np.testing.assert_array_equal(display.labels, of_draws[:, None])  # of the one unit
+    select_draws = np.isin(chains, halves[1])
+    np.testing.assert_array_equal(display.labels, select_draws[:, None])  # of the one unit
     assert display.label_names == ["mode 0, mass 0.70", "mode 1, mass 0.30"]
 
 

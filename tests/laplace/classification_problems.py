@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import logsigmoid
 
-from skbayes_sym.laplace.evidence_problem import LabelsEvidence, symmetric_root
+from skbayes_sym.laplace.evidence_problem import CategoricalEvidence, symmetric_root
 from skbayes_sym.laplace.posterior import LinearisedModes
-from skbayes_sym.laplace.predict import LabelsPredictor
+from skbayes_sym.laplace.predict import ClassModesPredictor
 from skbayes_sym.models import MLP, TANH, LayerScales
 from skbayes_sym.models.model import Data
 
@@ -25,7 +25,7 @@ def class_data(n=40, n_inputs=2, n_classes=3, seed=0):
 def class_problem(data, widths=(), n_outputs=3, prior=None):
     network = MLP(data.x.shape[1], widths, n_outputs, TANH)
     prior = prior or LayerScales(shape=8.0, output_variance=4.0)
-    return LabelsEvidence(network, data, prior.bind(network.layout))
+    return CategoricalEvidence(network, data, prior.bind(network.layout))
 
 
 def held(problem):
@@ -33,11 +33,13 @@ def held(problem):
     return replace(problem, prior=replace(problem.prior, is_learned=False))
 
 
-def mixture_at(problem, laws, variance_scale, x=None):
+def mixture_at(problem, distributions, variance_scale, x=None):
     """Class probabilities by laws that count alike, of the problem's rows by default."""
-    equal = torch.ones(len(laws.theta), dtype=torch.float64)
-    modes = LinearisedModes(problem.network, laws.theta, laws.factor, equal)
-    return LabelsPredictor(modes, variance_scale).law(problem.data.x if x is None else x)
+    equal = torch.ones(len(distributions.theta), dtype=torch.float64)
+    modes = LinearisedModes(problem.network, distributions.theta, distributions.factor, equal)
+    return ClassModesPredictor(modes, variance_scale).distribution(
+        problem.data.x if x is None else x
+    )
 
 
 def grid_log_evidence(problem, hyper, centre, half_width, n=121):

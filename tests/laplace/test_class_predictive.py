@@ -15,14 +15,14 @@ from laplace.classification_problems import (
 from skbayes_sym.laplace import class_predictive as labels_predictive
 from skbayes_sym.laplace.class_predictive import (
     VARIANCE_SCALES,
-    LeftOut,
+    LeaveOneOut,
     RefittedMembers,
     choose_variance_scale,
     leave_one_out,
     refine,
     refit,
 )
-from skbayes_sym.laplace.evidence_problem import LabelTerms, symmetric_root
+from skbayes_sym.laplace.evidence_problem import ClassTerms, symmetric_root
 from skbayes_sym.laplace.mode_finding import EvidenceSearch, starting_points
 from skbayes_sym.laplace.predict import RefittedPredictor
 from skbayes_sym.models import MLP, TANH
@@ -78,14 +78,17 @@ def test_separated_classes_become_confident_again():
     modes = modes_of(problem, n=2)
     refined = refine(problem, modes)
     laplace, bounds = (
-        [gaussian_bound(problem, *law) for law in zip(q.theta, q.hyper, q.factor, strict=True)]
+        [
+            gaussian_bound(problem, *distribution)
+            for distribution in zip(q.theta, q.hyper, q.factor, strict=True)
+        ]
         for q in (modes, refined)
     )
     assert bounds[0] > laplace[0]
     assert bounds[1] > laplace[1]
     losses = []
-    for law in (modes, refined):
-        mixture = mixture_at(problem, law, 1.0)
+    for distribution in (modes, refined):
+        mixture = mixture_at(problem, distribution, 1.0)
         losses.append(-mixture.mean()[torch.arange(30), data.y].log().mean())
     assert losses[1] < 0.5 * losses[0]
 
@@ -99,8 +102,8 @@ KINDS = pytest.mark.parametrize(
 @pytest.mark.parametrize("variance_scale", VARIANCE_SCALES)
 def test_probabilities_and_weights_sum_to_one(n_outputs, n_classes, variance_scale):
     problem = class_problem(class_data(n_classes=n_classes), (3,), n_outputs)
-    laws = modes_of(problem, n=2, max_iter=10)
-    mixture = mixture_at(problem, laws, variance_scale)
+    distributions = modes_of(problem, n=2, max_iter=10)
+    mixture = mixture_at(problem, distributions, variance_scale)
     total = mixture.log_probs.logsumexp(-1)
     torch.testing.assert_close(total, torch.zeros_like(total))
     one = torch.ones((), dtype=torch.float64)
@@ -110,9 +113,9 @@ def test_probabilities_and_weights_sum_to_one(n_outputs, n_classes, variance_sca
 
 def test_without_variance_it_is_the_mean_of_the_modes():
     problem = class_problem(class_data(), (3,))
-    laws = modes_of(problem, n=2, max_iter=10)
-    mixture = mixture_at(problem, laws, 0.0)
-    outputs = problem.network.forward(laws.theta, problem.data.x)
+    distributions = modes_of(problem, n=2, max_iter=10)
+    mixture = mixture_at(problem, distributions, 0.0)
+    outputs = problem.network.forward(distributions.theta, problem.data.x)
     torch.testing.assert_close(mixture.mean(), outputs.softmax(-1).mean(0))
 
 
@@ -120,14 +123,16 @@ def test_without_variance_it_is_the_mean_of_the_modes():
 def test_exchanging_classes_exchanges_probabilities(variance_scale, atol):
     """Exactly but for the points, which treat the classes alike to quasi-Monte Carlo error."""
     problem, order = class_problem(class_data(), (3,)), torch.tensor([2, 0, 1])
-    laws, layout = modes_of(problem, max_iter=10), problem.network.layout
+    distributions, layout = modes_of(problem, max_iter=10), problem.network.layout
     places = layout.unflatten(torch.arange(layout.n_params))
     moved = {**places, "W2": places["W2"][order], "b2": places["b2"][order]}
     index = layout.flatten(moved)
-    covariance = laws.covariance[:, index][:, :, index]
+    covariance = distributions.covariance[:, index][:, :, index]
     factor = torch.linalg.cholesky(torch.linalg.inv(covariance))
-    exchanged = laws._replace(theta=laws.theta[:, index], factor=factor)
-    found = [mixture_at(problem, these, variance_scale).mean() for these in (laws, exchanged)]
+    exchanged = distributions._replace(theta=distributions.theta[:, index], factor=factor)
+    found = [
+        mixture_at(problem, these, variance_scale).mean() for these in (distributions, exchanged)
+    ]
     torch.testing.assert_close(found[0][:, order], found[1], atol=atol, rtol=0.0)
 
 
@@ -139,19 +144,19 @@ def test_leaving_out_is_near_to_fitting_without_the_row(n_outputs, n_classes, av
     data = class_data(n=15, n_classes=n_classes)
     data = data._replace(weight=1.0 + torch.arange(15, dtype=torch.float64) % 2)
 
-    def law(rows):
+    def distribution(rows):
         problem = class_problem(rows, n_outputs=n_outputs)
         modes = modes_of(held(problem), max_iter=12)
         return problem, refine(problem, modes, 15) if averaged else modes
 
-    problem, laws = law(data)
-    theta, (approximate,) = laws.theta[0], leave_one_out(problem, laws)
-    log_p = LabelTerms(*approximate).log_likelihood(data.y)
-    within = LabelTerms(problem.network.forward(theta, data.x)).log_likelihood(data.y)
+    problem, distributions = distribution(data)
+    theta, (approximate,) = distributions.theta[0], leave_one_out(problem, distributions)
+    log_p = ClassTerms(*approximate).log_likelihood(data.y)
+    within = ClassTerms(problem.network.forward(theta, data.x)).log_likelihood(data.y)
     exact = []
     for row in range(15):
         kept = torch.arange(15) != row
-        _, found = law(Data(*(t[kept] for t in data)))
+        _, found = distribution(Data(*(t[kept] for t in data)))
         probabilities = mixture_at(problem, found, 1.0, data.x).mean()
         exact.append(probabilities[row, data.y[row]].log())
     exact = torch.stack(exact)
@@ -168,16 +173,16 @@ def test_the_scale_with_the_least_loss_is_chosen():
 def test_all_repetitions_of_a_row_are_left_out():
     """A row that repeats would otherwise be predicted by a model that has seen it."""
     weighted, rows = repeated(class_data(n=12))
-    left_out = []
+    held_out = []
     for data in (weighted, rows):
         problem = class_problem(data, (3,))
-        (law,) = leave_one_out(problem, modes_of(problem, n=1, max_iter=8))
-        left_out.append(LabelTerms(*law).log_likelihood(data.y))
+        (distribution,) = leave_one_out(problem, modes_of(problem, n=1, max_iter=8))
+        held_out.append(ClassTerms(*distribution).log_likelihood(data.y))
     n_repeated = weighted.weight.long()
-    twin = left_out[1][n_repeated.cumsum(0) - 1]
+    twin = held_out[1][n_repeated.cumsum(0) - 1]
     once = n_repeated == 1
-    torch.testing.assert_close(left_out[0][once], twin[once])
-    assert bool((left_out[0][~once] < twin[~once]).all())
+    torch.testing.assert_close(held_out[0][once], twin[once])
+    assert bool((held_out[0][~once] < twin[~once]).all())
 
 
 def test_a_row_thrown_far_away_does_not_decide(monkeypatch):
@@ -185,8 +190,8 @@ def test_a_row_thrown_far_away_does_not_decide(monkeypatch):
     far = torch.zeros(40, 3, dtype=torch.float64)
     far[torch.arange(40), problem.data.y] = 8.0
     far[0] *= -1e6
-    law = LeftOut(far, torch.eye(3, dtype=torch.float64).expand(40, 3, 3))
-    monkeypatch.setattr(labels_predictive, "leave_one_out", lambda *_: [law])
+    distribution = LeaveOneOut(far, torch.eye(3, dtype=torch.float64).expand(40, 3, 3))
+    monkeypatch.setattr(labels_predictive, "leave_one_out", lambda *_: [distribution])
     found = choose_variance_scale(problem, modes_of(problem, max_iter=1))
     assert found.chosen == VARIANCE_SCALES[0]  # as 39 of 40 rows say
     assert found.log_losses.max() < 1.0
@@ -228,7 +233,7 @@ def test_mean_and_covariance_are_stationary(n, n_classes):
     mean = contrasts(network.forward(theta, data.x)) + jacobian @ (loc - theta)
     covariance = (scale**2).diag() - root @ root.T
     spread = torch.einsum("nkp,pq,njq->nkj", jacobian, covariance, jacobian)
-    terms = LabelTerms(mean, symmetric_root(spread)).terms(data.y)
+    terms = ClassTerms(mean, symmetric_root(spread)).terms(data.y)
     slope = torch.einsum("nkp,nk->p", jacobian, terms.slope) + loc / scale**2
     torch.testing.assert_close(slope, torch.zeros_like(slope), atol=1e-6, rtol=0.0)
     system = torch.einsum("nkp,nkj,njq->pq", jacobian, terms.curvature, jacobian)
@@ -273,8 +278,8 @@ def test_early_stop_and_fewer_directions_change_little():
     found = []
     for to_the_end in (False, True):
         member, *_ = refitted(network, data, scale, to_the_end=to_the_end)
-        laws = RefittedMembers.of([member]).tensors(x.device)
-        found.append(RefittedPredictor(network, laws, 1.0).law(x).mean())
+        distributions = RefittedMembers.of([member]).tensors(x.device)
+        found.append(RefittedPredictor(network, distributions, 1.0).distribution(x).mean())
     assert (found[0] - found[1]).abs().max() < 0.01
 
 

@@ -19,14 +19,14 @@ from skbayes_sym import (
     predictive,
 )
 from skbayes_sym.laplace import gauss_newton_laplace as modes
-from skbayes_sym.laplace.defaults import ModesEffort, work
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults, work
 from skbayes_sym.laplace.gauss_newton_laplace import FLAT, STEEP, choose_width
 from skbayes_sym.laplace.initialization import HeldOutFold
 from skbayes_sym.laplace.mode_finding import EvidenceSearch
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.priors import LayerScales
 
-EFFORT = ModesEffort()
+EFFORT = GaussNewtonDefaults()
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ EFFORT = ModesEffort()
      (28, 1201, None), (28, 1202, 20)],  # 601 weights: a scale a column asks two rows each
 )  # fmt: skip
 def test_what_many_rows_are_given(n_inputs, n_rows, units):
-    found = EFFORT.richer(n_rows, MLP(n_inputs, (20,), 1, TANH))
+    found = EFFORT.wider_network(n_rows, MLP(n_inputs, (20,), 1, TANH))
     assert (found and found.hidden_layer_sizes) == (units and (units,))
     plenty = n_rows > 10_000 and n_inputs < 16  # whatever the noise, twenty rows a weight
-    assert EFFORT.has_plenty(n_rows, MLP(n_inputs, (40,), 1, TANH)) == plenty
+    assert EFFORT.has_many_rows(n_rows, MLP(n_inputs, (40,), 1, TANH)) == plenty
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_many_rows_are_given(n_inputs, n_rows, units):
      (20_000, 80, 20), (10**6, 5, 20)],  # too many rows for five units
 )  # fmt: skip
 def test_where_columns_are_many_units_are_fewer(n_rows, n_inputs, width):
-    assert EFFORT.units_of_numbers(n_rows, n_inputs, 1) == width
+    assert EFFORT.regression_units(n_rows, n_inputs, 1) == width
 
 
 def test_few_rows_cost_what_their_own_space_costs():
@@ -63,16 +63,16 @@ def test_few_rows_cost_what_their_own_space_costs():
 
 
 def test_few_rows_and_large_systems_make_fewer_steps():
-    assert [EFFORT.steps_of_mode(n, MLP(8, (3,), 1, TANH)) for n in (500, 501)] == [50, 100]
+    assert [EFFORT.regression_steps(n, MLP(8, (3,), 1, TANH)) for n in (500, 501)] == [50, 100]
     rng = np.random.default_rng(0)
     X = rng.uniform(-2.0, 2.0, (250, 2))
     y = np.sin(2.0 * X[:, 0]) + X[:, 1] ** 2 + 0.05 * rng.standard_normal(250)
     assert LaplaceRegressor(random_state=0).fit(X, y).n_iter_ == 100  # little is left unexplained
     network = MLP(8, (20,), 1, TANH)
-    made = [EFFORT.steps_of_mode(n, network) for n in (900, 5000, 7000, 9000, 10_000, 30_000)]
+    made = [EFFORT.regression_steps(n, network) for n in (900, 5000, 7000, 9000, 10_000, 30_000)]
     assert made == sorted(made, reverse=True)
     assert (made[0], made[-1]) == (100, made[-2])  # others than 10,000 come in at the end
-    assert EFFORT.steps_of_mode(9000, MLP(20, (20,), 1, TANH)) == 50
+    assert EFFORT.regression_steps(9000, MLP(20, (20,), 1, TANH)) == 50
     a_step = work(3, 1, 9000, network.layout.n_params)
     assert made[3] * a_step <= EFFORT.usual_work < (made[3] + 1) * a_step
 
@@ -81,7 +81,7 @@ def test_few_rows_and_large_systems_make_fewer_steps():
 def test_modes_take_seconds_or_are_left_out(n_rows):
     network = MLP(5, (20,), 1, TANH)
     n_modes = EFFORT.affordable_modes(10, n_rows, network)
-    each = EFFORT.work_of_mode(n_rows, network)
+    each = EFFORT.mode_cost(n_rows, network)
     if n_modes == 0:
         assert 3 * each > EFFORT.most_work
     else:
@@ -125,9 +125,9 @@ def test_what_is_given_stays():
     found = clone(AUTO).set_params(hidden_layer_sizes=(20,)).fit(*rows(1001))
     assert found.network_.hidden_layer_sizes == (20,)
     assert not hasattr(found, "relevance_")
-    of_layers = clone(AUTO).set_params(prior=LayerScales()).fit(*rows(1001))
-    assert of_layers.network_.hidden_layer_sizes == (40,)
-    assert not hasattr(of_layers, "relevance_")
+    layer_scales = clone(AUTO).set_params(prior=LayerScales()).fit(*rows(1001))
+    assert layer_scales.network_.hidden_layer_sizes == (40,)
+    assert not hasattr(layer_scales, "relevance_")
     fixed = clone(AUTO).set_params(prior=1.0).fit(*rows(1001))
     assert fixed.network_.hidden_layer_sizes == (20,)
     adam = LaplaceRegressor(
@@ -142,7 +142,7 @@ def test_the_noise_is_judged_by_some_of_the_rows(monkeypatch):
         EvidenceSearch, "search",
         lambda how, problem, *rest: seen.append(len(problem.data.x)) or search(how, problem, *rest),
     )  # fmt: skip
-    monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(pilot_rows=500))
+    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(pilot_rows=500))
     clone(AUTO).set_params(max_iter=2).fit(*rows(1700))
     assert seen == [500, 1700]
 
@@ -150,7 +150,7 @@ def test_the_noise_is_judged_by_some_of_the_rows(monkeypatch):
 def test_many_rows_are_searched_by_some_and_all_come_in_at_the_end(monkeypatch):
     reg, (X, y) = LaplaceRegressor((3,), random_state=0), rows(600)
     whole = clone(reg).fit(X, y)
-    monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(searched_rows=200))
+    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(searched_rows=200))
     found = clone(reg).fit(X, y)
     assert found.n_iter_ == 8 < whole.n_iter_
     best = [reg.log_evidence_modes_.max() for reg in (found, whole)]
@@ -170,12 +170,12 @@ def test_an_end_during_the_pilot_leaves_its_modes():
 def test_restarts_by_rows(monkeypatch):
     reg = LaplaceRegressor((3,), max_iter=1, random_state=0)
     assert clone(reg).fit(*rows(30)).multiplicity_modes_.sum() == 10
-    monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(usual_work=1.0))
+    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(usual_work=1.0))
     assert clone(reg).fit(*rows(30)).multiplicity_modes_.sum() == 3
 
 
 def test_classes_of_many_columns_take_fewer_units(monkeypatch):
-    little = ModesEffort(most_work=2e10, other_work=2e10)
+    little = GaussNewtonDefaults(most_work=2e10, other_work=2e10)
     monkeypatch.setattr(LaplaceClassifier, "_effort", little)
     X = np.random.default_rng(0).standard_normal((30, 150))
     found = LaplaceClassifier(optimizer=GaussNewton(1), max_iter=3, random_state=0).fit(
@@ -191,26 +191,29 @@ def test_classes_of_many_columns_take_fewer_units(monkeypatch):
 
 def test_of_classes_tries_come_before_modes_where_rows_outnumber_weights():
     network, wide = MLP(20, (20,), 1, TANH), MLP(64, (20,), 10, TANH)
-    found = [EFFORT.affordable_labels(4, n, network) for n in (500, 2_900, 3_100, 10_000, 14_000)]
+    found = [
+        EFFORT.affordable_classification(4, n, network) for n in (500, 2_900, 3_100, 10_000, 14_000)
+    ]
     assert found == [(4, True), (4, True), (3, True), (1, True), (2, False)]
-    assert EFFORT.affordable_labels(4, 500, wide) == (2, False)  # fewer rows than its 1,510 weights
-    assert EFFORT.affordable_labels(4, 10**6, network)[0] == 0
+    # fewer rows than its 1,510 weights
+    assert EFFORT.affordable_classification(4, 500, wide) == (2, False)
+    assert EFFORT.affordable_classification(4, 10**6, network)[0] == 0
 
 
 def test_more_rows_never_get_more_modes():
     """Each is searched for in two ways, whatever the time."""
     network, wide = MLP(20, (20,), 1, TANH), MLP(64, (20,), 10, TANH)
     sizes = (500, 2_900, 3_100, 10_000, 14_000, 10**6)
-    found = [EFFORT.restarts_of_labels(n, network) for n in sizes]
+    found = [EFFORT.classification_restarts(n, network) for n in sizes]
     assert found == [4, 4, 3, 1, 1, 1]
-    assert EFFORT.restarts_of_labels(500, wide) == 2
+    assert EFFORT.classification_restarts(500, wide) == 2
 
 
 def test_restarts_of_classes_by_rows(monkeypatch):
     clf = LaplaceClassifier((3,), max_iter=1, tol=None, random_state=0)
     X, y = rows(30)
     assert clone(clf).fit(X, y > 0.0).multiplicity_modes_.sum() == 4
-    monkeypatch.setattr(LaplaceClassifier, "_effort", ModesEffort(labels_work=1.0))
+    monkeypatch.setattr(LaplaceClassifier, "_effort", GaussNewtonDefaults(labels_work=1.0))
     assert clone(clf).fit(X, y > 0.0).multiplicity_modes_.sum() == 1
 
 
@@ -287,11 +290,11 @@ def test_stopped_it_hands_back_what_there_was():
 
 
 def test_only_tables_of_some_rows_are_asked():
-    assert EFFORT.asks_width(200, NETWORK)
-    assert not EFFORT.asks_width(9, NETWORK)
-    assert not EFFORT.asks_width(2_900, NETWORK)
-    assert not EFFORT.asks_width(2_000, MLP(200, (20,), 1, TANH))  # it would take long
-    assert not EFFORT.asks_width(200, MLP(5, (10,), 1, TANH))
+    assert EFFORT.selects_width(200, NETWORK)
+    assert not EFFORT.selects_width(9, NETWORK)
+    assert not EFFORT.selects_width(2_900, NETWORK)
+    assert not EFFORT.selects_width(2_000, MLP(200, (20,), 1, TANH))  # it would take long
+    assert not EFFORT.selects_width(200, MLP(5, (10,), 1, TANH))
 
 
 @pytest.mark.parametrize(("of_eight", "chosen"), [(-1.2, 3), (-0.9, 20)])
@@ -398,8 +401,8 @@ def test_noisy_labels_take_the_flat_prior(fits):
 
 def test_what_leaves_noise_alone_predicts_better(fits, monkeypatch):
     """Than modes of the steep prior that believe all labels."""
-    believing = partial(modes.search_labels, tries=False)
-    monkeypatch.setattr(modes, "search_labels", lambda *args, **_: believing(*args))
+    believing = partial(modes.search_classification, tries=False)
+    monkeypatch.setattr(modes, "search_classification", lambda *args, **_: believing(*args))
     plain = LaplaceClassifier(10, optimizer=GaussNewton(2), prior=STEEP, random_state=0).fit(
         *noisy_labels()
     )

@@ -61,7 +61,7 @@ def value(evidence, p, hyper, seed=3):
     return terms.value
 
 
-def gradient_of(evidence, p, hyper=None, seed=3):
+def make_gradient(evidence, p, hyper=None, seed=3):
     hyper = p.hyper if hyper is None else hyper
     sums = evidence.one_pass(p.theta, hyper, seed)
     return evidence.gradient(p.theta, hyper, seed, evidence.precision(sums.factors, hyper))
@@ -89,7 +89,7 @@ RESIDUAL = {"residual": network_problem(resnet((2, 4, 4), 3, 2), n=3)}
 def test_surrogate_gradient_is_that_of_the_evidence_by_differences(name, kind, directions):
     p = (PROBLEMS | RESIDUAL)[name]
     evidence = evidence_of(p, kind, directions)
-    gradient = gradient_of(evidence, p)
+    gradient = make_gradient(evidence, p)
     for i in learned(p):
         assert_slope_by_differences(gradient[i], evidence, p, i)
     assert torch.count_nonzero(gradient[p.model.hyper.slices["log_precision"]]) == 0
@@ -101,14 +101,14 @@ def test_minibatches_change_nothing(kind):
     p = problem("numbers", n=8, rotate=False)
     whole, parts = (evidence_of(p, kind, "exact", b) for b in (100, 3))
     assert_close(value(whole, p, p.hyper), value(parts, p, p.hyper))
-    assert_close(gradient_of(whole, p), gradient_of(parts, p))
+    assert_close(make_gradient(whole, p), make_gradient(parts, p))
 
 
 def test_minibatches_with_noise_follow_their_own_evidence():
     """The gradient belongs to the noise that the passes drew, batch by batch."""
     p = problem("classes", n=8)
     evidence = evidence_of(p, "kronecker", "sketch", batch_size=3)
-    assert_slope_by_differences(gradient_of(evidence, p)[0], evidence, p, 0)
+    assert_slope_by_differences(make_gradient(evidence, p)[0], evidence, p, 0)
 
 
 @every_structure
@@ -325,16 +325,16 @@ def test_functions_have_the_linearised_moments_and_share_their_weights(kind):
     posterior = posterior_of(p, kind).tensors(p.theta)
     eta = p.model.hyper.unflatten(p.hyper)["eta"]
     linearised = LinearisedNetwork(p.model, posterior, eta, p.noise[0])
-    law = linearised.outputs(p.data.x)
+    distribution = linearised.outputs(p.data.x)
 
     def draw(x, n):
         generator = torch.Generator().manual_seed(5)
         return linearised.functions(x, n, generator=generator)
 
     n = 4000
-    away = draw(p.data.x, n) - law.mean
+    away = draw(p.data.x, n) - distribution.mean
     products = torch.einsum("sno,snp->snop", away, away)
-    error = (products.mean(0) - law.covariance).abs()
+    error = (products.mean(0) - distribution.covariance).abs()
     assert (error < 5.0 * products.std(0) / n**0.5).all()
     assert_close(draw(p.data.x[1:2], 6)[:, 0], draw(p.data.x, 6)[:, 1])
 
@@ -366,11 +366,11 @@ def mixture(scale=1.0):
 def test_the_density_is_that_of_the_mixture():
     q = mixture()
     theta = np.random.default_rng(1).standard_normal((4, q.loc.shape[1]))
-    laws = [
+    distributions = [
         stats.multivariate_normal(m, np.linalg.inv(f @ f.T))
         for m, f in zip(q.loc, q.factor, strict=True)
     ]
-    expected = np.log(WEIGHT @ [law.pdf(theta) for law in laws])
+    expected = np.log(WEIGHT @ [distribution.pdf(theta) for distribution in distributions])
     np.testing.assert_allclose(q.log_prob(torch.as_tensor(theta)).numpy(), expected, rtol=1e-9)
 
 

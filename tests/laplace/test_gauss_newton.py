@@ -7,7 +7,7 @@ from skbayes_sym.laplace.gauss_newton import (
     Expansion,
     RowCurvature,
     WeightCurvature,
-    are_few,
+    is_row_space_smaller,
     require_factor,
     step,
 )
@@ -160,8 +160,8 @@ def test_what_rows_determine_adds_up_to_what_weights_are_determined(problem):
 
 
 def test_rows_are_taken_where_they_are_the_smaller_space():
-    assert are_few(75, 100)
-    assert not are_few(76, 100)
+    assert is_row_space_smaller(75, 100)
+    assert not is_row_space_smaller(76, 100)
 
 
 def test_a_matrix_without_a_factor_is_said_in_words():

@@ -8,17 +8,17 @@ import torch
 from laplace.classification_problems import class_data, class_problem
 from scipy import stats
 
-from skbayes_sym.laplace.evidence_problem import NumbersEvidence
+from skbayes_sym.laplace.evidence_problem import GaussianEvidence
 from skbayes_sym.laplace.initialization import (
     SEPARATED,
     alternating,
     cross_validated,
     folds,
     is_better,
-    search_labels,
-    search_numbers,
+    search_classification,
+    search_regression,
     unexplained,
-    unexplained_share,
+    unexplained_variance_fraction,
 )
 from skbayes_sym.laplace.mode_finding import EvidenceSearch, starting_points
 from skbayes_sym.laplace.posterior import LinearisedModes
@@ -33,7 +33,7 @@ def problem_of(x, y, width=8):
     y = (y - y.mean()) / y.std()
     data = Data(*(torch.as_tensor(a) for a in (x, y[:, None], np.ones(len(x)))))
     network = MLP(x.shape[1], (width,), 1, TANH)
-    return NumbersEvidence(network, data, LayerScales().bind(network.layout))
+    return GaussianEvidence(network, data, LayerScales().bind(network.layout))
 
 
 def a_line_in_noise():
@@ -64,7 +64,7 @@ def evidence(problem, theta, doubted):
 )
 def test_every_mode_is_of_the_better_beginning(problem, right):
     theta = starts(problem, 8)
-    found = search_numbers(HOW, problem, lambda n: theta[:n], 4).modes.log_evidence
+    found = search_regression(HOW, problem, lambda n: theta[:n], 4).modes.log_evidence
     assert found.shape == (4,)
     assert found.median() > evidence(problem, theta[:4], not right).max() + 5.0
     assert found.median() > evidence(problem, theta[:4], right).min() - 5.0
@@ -76,7 +76,7 @@ def test_where_both_beginnings_lead_alike_nothing_is_sought_anew():
     noise = torch.as_tensor(np.random.default_rng(9).standard_normal((80, 1)))
     problem.data.y[:] = problem.data.x[:, :1] + 0.1 * noise  # a line: one mode
     theta = starts(problem, 8)
-    search = search_numbers(HOW, problem, lambda n: theta[:n], 4)
+    search = search_regression(HOW, problem, lambda n: theta[:n], 4)
     once = HOW.search(problem, theta[:4], alternating(4, theta))
     torch.testing.assert_close(search.modes.theta, once.modes.theta)
 
@@ -85,7 +85,7 @@ def test_where_both_beginnings_lead_alike_nothing_is_sought_anew():
 def test_one_mode_is_the_better_of_two():
     problem = a_line_in_noise()
     theta = starts(problem, 2)
-    found = search_numbers(HOW, problem, lambda n: theta[:n], 1).modes.log_evidence
+    found = search_regression(HOW, problem, lambda n: theta[:n], 1).modes.log_evidence
     both = [evidence(problem, theta[i : i + 1], b) for i, b in enumerate((False, True))]
     torch.testing.assert_close(found, torch.cat(both).max().unsqueeze(0))
 
@@ -101,7 +101,7 @@ def test_stopped_it_gives_the_first_restarts(last):
         return step == last
 
     how = EvidenceSearch(60, tol=None)
-    search = search_numbers(how, problem, lambda n: starts(problem, n), 4, stop)
+    search = search_regression(how, problem, lambda n: starts(problem, n), 4, stop)
     assert told == list(range(1, last + 1))
     assert search.stopped == ["callback"] * 4
     assert len(search.modes.theta) == len(search.curves) == 4
@@ -124,7 +124,7 @@ def problem():
     return class_problem(noisy(), (10,), 1, LayerScales(8.0, 64.0))
 
 
-def labels_starts(problem, n):
+def classification_starts(problem, n):
     return starting_points(problem.network, n, generator=torch.Generator().manual_seed(1))
 
 
@@ -142,8 +142,8 @@ class Searches:
 
 @pytest.mark.long
 def test_each_mode_is_the_better_of_its_two_ways(problem):
-    two = labels_starts(problem, 2)
-    same, search = search_labels(Searches(), problem, two)
+    two = classification_starts(problem, 2)
+    same, search = search_classification(Searches(), problem, two)
     assert same is problem
     ways = torch.stack([
         LABELS.search(problem, two, torch.tensor([doubted] * 2)).modes.log_evidence
@@ -156,13 +156,13 @@ def test_each_mode_is_the_better_of_its_two_ways(problem):
 @pytest.mark.long
 def test_the_prior_of_the_higher_evidence_is_everyones(problem):
     flat = LayerScales(8.0, 4.0).bind(problem.network.layout)
-    two = labels_starts(problem, 2)
-    taken, search = search_labels(Searches(), problem, two, flat)
+    two = classification_starts(problem, 2)
+    taken, search = search_classification(Searches(), problem, two, flat)
     assert taken.prior is flat
     value = search.modes.log_evidence
-    alone = search_labels(Searches(), replace(problem, prior=flat), two)[1]
+    alone = search_classification(Searches(), replace(problem, prior=flat), two)[1]
     torch.testing.assert_close(value, alone.modes.log_evidence)
-    steep = search_labels(Searches(), problem, two)[1]
+    steep = search_classification(Searches(), problem, two)[1]
     assert value[0] > steep.modes.log_evidence[0]
 
 
@@ -172,7 +172,9 @@ def test_separated_classes_are_searched_once():
     data = data._replace(x=data.x + 2.0 * (2 * y - 1).unsqueeze(1), y=y)
     problem = class_problem(data, (4,), 1, LayerScales(8.0, 64.0))
     flat, searches = LayerScales(8.0, 4.0).bind(problem.network.layout), Searches()
-    taken, search = search_labels(searches, problem, labels_starts(problem, 3), flat)
+    taken, search = search_classification(
+        searches, problem, classification_starts(problem, 3), flat
+    )
     assert unexplained(problem, search) < SEPARATED
     assert taken is problem
     assert [doubted for _, doubted in searches.asked] == [False] * 3
@@ -180,7 +182,7 @@ def test_separated_classes_are_searched_once():
 
 def test_noise_is_not_looked_for_when_told(problem):
     searches = Searches()
-    search_labels(searches, problem, labels_starts(problem, 2), tries=False)
+    search_classification(searches, problem, classification_starts(problem, 2), tries=False)
     assert [doubted for _, doubted in searches.asked] == [False] * 2
 
 
@@ -191,7 +193,7 @@ def test_an_end_ends_all(problem, ended_by):
     """Two ways of the first start, two of the other prior, two of the second start."""
     searches = Searches(ended_by)
     flat = LayerScales(8.0, 4.0).bind(problem.network.layout)
-    search = search_labels(searches, problem, labels_starts(problem, 3), flat)[1]
+    search = search_classification(searches, problem, classification_starts(problem, 3), flat)[1]
     assert len(searches.asked) == ended_by
     assert search.stopped[-1] == "callback"
     assert "callback" not in search.stopped[:-1]
@@ -215,7 +217,7 @@ def test_folds_are_parts_of_nearly_equal_size_drawn_at_random():
 
 def test_rows_held_out_are_predicted_by_modes_of_the_others():
     data, network = data_of(), MLP(2, (4,), 2, TANH)
-    problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
+    problem = GaussianEvidence(network, data, LayerScales().bind(network.layout))
     fold = folds(23, 3, generator=torch.Generator().manual_seed(1))
     start = network.init(6, generator=torch.Generator().manual_seed(2))
     how = EvidenceSearch(15, tol=None)
@@ -224,7 +226,7 @@ def test_rows_held_out_are_predicted_by_modes_of_the_others():
     for k in range(3):
         own = fold == k
         weight = torch.where(own, 0.0, data.weight)
-        alone = NumbersEvidence(network, data._replace(weight=weight), problem.prior)
+        alone = GaussianEvidence(network, data._replace(weight=weight), problem.prior)
         two = start[2 * k : 2 * k + 2]
         modes = how.search(alone, two, alternating(2, two)).modes
         networks = LinearisedModes(network, modes.theta, modes.factor, modes.shares)
@@ -244,7 +246,7 @@ def test_a_search_goes_on_from_modes_that_leave_out_a_fold():
     y = np.sin(2 * x[:, :1]) + 0.1 * rng.standard_normal((120, 1))
     data = Data(*(torch.as_tensor(a) for a in (x, y, np.ones(120))))
     network = MLP(2, (8,), 1, TANH)
-    problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
+    problem = GaussianEvidence(network, data, LayerScales().bind(network.layout))
     start = starting_points(network, 10, generator=torch.Generator().manual_seed(0))
     fold = folds(120, 5, generator=torch.Generator().manual_seed(1))
     begun = cross_validated(EvidenceSearch(40, 1e-3), problem, start, fold)[0].modes
@@ -260,7 +262,7 @@ def test_a_search_goes_on_from_modes_that_leave_out_a_fold():
 
 def test_a_stopped_validation_says_nothing():
     data, network = data_of(), MLP(2, (3,), 2, TANH)
-    problem = NumbersEvidence(network, data, LayerScales().bind(network.layout))
+    problem = GaussianEvidence(network, data, LayerScales().bind(network.layout))
     fold = folds(23, 2, generator=torch.Generator().manual_seed(1))
     start = network.init(4, generator=torch.Generator().manual_seed(2))
     search, rows = cross_validated(
@@ -294,5 +296,5 @@ def test_what_predictions_leave_unexplained(share, expected):
     weight = torch.tensor([1.0, 1.0, 2.0], dtype=torch.float64)
     middle = weight @ y / weight.sum()
     np.testing.assert_allclose(
-        unexplained_share(middle + share * (y - middle), y, weight), expected
+        unexplained_variance_fraction(middle + share * (y - middle), y, weight), expected
     )

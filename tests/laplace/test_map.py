@@ -16,13 +16,13 @@ from skbayes_sym.laplace import map as module
 from skbayes_sym.laplace.map import (
     ScaledModes,
     affordable_rows,
-    curvature_numbers,
+    compute_leverages,
+    curvature_size,
     determined,
     determined_by_each,
     effective_noise,
     learned,
     learned_noise,
-    leverages_of,
     noise_nodes,
     update_steps,
 )
@@ -57,8 +57,8 @@ def log_evidence(prior, hyper, log_noise, rows):
     root = rows.weight.sqrt()
     # (sigma / sqrt(w))^-N of the rows' own density is sigma^-w: the difference is in log sigma.
     scaled = root[:, None] * kernel * root + (2.0 * log_noise).exp() * torch.eye(len(root))
-    law = torch.distributions.MultivariateNormal(torch.zeros(len(root)).double(), scaled)
-    value = law.log_prob(root * rows.y[:, 0]) - (rows.weight.sum() - len(root)) * log_noise
+    distribution = torch.distributions.MultivariateNormal(torch.zeros(len(root)).double(), scaled)
+    value = distribution.log_prob(root * rows.y[:, 0]) - (rows.weight.sum() - len(root)) * log_noise
     return value + prior.log_hyperprior(hyper)
 
 
@@ -207,7 +207,7 @@ def test_leverages_are_the_diagonal_of_the_hat_matrix(n, n_targets):
     data, (network, theta) = data_of(n, 3, n_targets), started(3, 4, n_targets)
     scale = torch.linspace(0.3, 2.0, len(theta), dtype=torch.float64)
     jacobian = outputs_and_jacobian(network, theta[None], data.x)[1][0]  # (n, T, P)
-    _, at = leverages_of(network, theta, data, scale)
+    _, at = compute_leverages(network, theta, data, scale)
     for beta in (1e-6, 0.5, 1e4):
         precision = beta * torch.arange(1.0, n_targets + 1.0, dtype=torch.float64)
         curvature = torch.einsum("t,ntp,ntq->pq", precision, jacobian, jacobian)
@@ -251,12 +251,12 @@ def test_where_weights_have_taken_all_rows_the_noise_is_that_of_rows_left_out():
     kernel = design @ design.T + std**2 * torch.eye(10)
     theta = scale * (design.T @ torch.linalg.solve(kernel, data.y))[:, 0]
     found = effective_noise(MLP(14, (), 1, TANH), theta, data, scale, std)
-    left_out = []
+    leave_one_out = []
     for i in range(10):
         rest = torch.arange(10) != i
         weights = torch.linalg.solve(kernel[rest][:, rest], data.y[rest, 0])
-        left_out.append(data.y[i, 0] - design[i] @ design[rest].T @ weights)
-    rms = torch.stack(left_out).square().mean().sqrt()
+        leave_one_out.append(data.y[i, 0] - design[i] @ design[rest].T @ weights)
+    rms = torch.stack(leave_one_out).square().mean().sqrt()
     spread = data.y.std(correction=0)
     assert found.freedoms > 9.5
     assert_close(found.std, torch.minimum(rms, spread).reshape(1))
@@ -277,7 +277,7 @@ def test_few_rows_leave_at_least_four_degrees():
     assert torch.equal(noise_nodes(np.array([[0.1]])).std, noise_nodes(np.array([[4.0]])).std)
 
 
-def network_of(kind, n_outputs):
+def make_network(kind, n_outputs):
     if kind == "mlp":
         return MLP(3, (4,), n_outputs, TANH)
     if kind == "own":
@@ -294,7 +294,7 @@ LIKELIHOODS = {
 }
 
 
-def table_of(name, n, seed=0):
+def as_table(name, n, seed=0):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
     n_outputs = LIKELIHOODS[name][1]
@@ -316,19 +316,19 @@ def at(network, seed=1):
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_against_the_dense_matrix(name, kind, n):
     likelihood, n_outputs = LIKELIHOODS[name]
-    network, data = network_of(kind, n_outputs), table_of(name, n)
+    network, data = make_network(kind, n_outputs), as_table(name, n)
     theta, scale = at(network)
     found = determined(network, likelihood, theta, data, scale)
     jacobian = torch.func.jacrev(lambda t: network.forward(t, data.x))(theta)
     outputs = network.forward(theta, data.x)
 
-    def curvature_of(i):
+    def check_curvature(i):
         def log_prob(f):
             return likelihood.log_prob(f[None], data.y[i : i + 1]).sum()
 
         return -torch.func.jacrev(torch.func.jacrev(log_prob))(outputs[i])
 
-    curvature = torch.stack([curvature_of(i) for i in range(n)]) * data.weight[:, None, None]
+    curvature = torch.stack([check_curvature(i) for i in range(n)]) * data.weight[:, None, None]
     system = torch.einsum("nkp,nkj,njq->pq", jacobian, curvature, jacobian)
     covariance = torch.linalg.inv(system + (scale**-2).diag())
     torch.testing.assert_close(found.variance, covariance.diagonal())
@@ -344,7 +344,7 @@ def test_against_the_dense_matrix(name, kind, n):
 @pytest.mark.parametrize("name", ["one number", "classes"])
 def test_what_weighted_rows_determine_is_that_of_repetitions(name):
     likelihood, n_outputs = LIKELIHOODS[name]
-    network, data = network_of("mlp", n_outputs), table_of(name, 6)
+    network, data = make_network("mlp", n_outputs), as_table(name, 6)
     theta, scale = at(network)
     times = torch.tensor([1, 3, 2, 1, 2, 5])
     rows = Data(*(t.repeat_interleave(times, 0) for t in data))
@@ -359,7 +359,7 @@ def test_what_weighted_rows_determine_is_that_of_repetitions(name):
 def test_an_even_selection_stands_for_all(monkeypatch):
     """Rows next to each other that are equal: half of them say what all do."""
     likelihood, _ = LIKELIHOODS["one number"]
-    network, data = network_of("mlp", 1), table_of("one number", 21)
+    network, data = make_network("mlp", 1), as_table("one number", 21)
     data = data._replace(weight=torch.ones(21).double())
     twice = Data(*(t.repeat_interleave(2, 0) for t in data))
     theta, scale = at(network)
@@ -367,7 +367,7 @@ def test_an_even_selection_stands_for_all(monkeypatch):
     p = len(theta)
     monkeypatch.setattr(module, "_MOST_WORK", 21.0 * p**2)
     assert len(affordable_rows(42, 1, p)) == 21
-    assert curvature_numbers(42, 1, p) == 21 * p + p**2
+    assert curvature_size(42, 1, p) == 21 * p + p**2
     half = determined(network, likelihood, theta, twice, scale)
     torch.testing.assert_close(half.variance, whole.variance, rtol=0.05, atol=0.0)
 

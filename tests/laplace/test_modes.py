@@ -12,7 +12,7 @@ from torch import nn
 
 from skbayes_sym import EvidenceAdam, GaussNewton, LaplaceClassifier, LaplaceRegressor, Updates
 from skbayes_sym.laplace import gauss_newton_laplace as evidence_method
-from skbayes_sym.laplace.defaults import ModesEffort
+from skbayes_sym.laplace.defaults import GaussNewtonDefaults
 from skbayes_sym.laplace.posterior import ModeMixture
 from skbayes_sym.models.priors import ARD
 from skbayes_sym.symmetry.gaps.monte_carlo_gap import DrawnGap
@@ -110,15 +110,15 @@ def test_a_mode_that_predicts_left_out_rows_worse_is_left_out(monkeypatch):
     """One that has shrunk to a constant, and calls everything noise, which its evidence knows."""
 
     def shrunk(*given):
-        search = search_numbers(*given)
+        search = search_regression(*given)
         modes = search.modes
         modes.theta[0], modes.noise_precision[0] = 0.0, 1.0
         modes.log_evidence[0] -= 20.0
         modes.factor[0] = modes.hyper[0].mean().mul(0.5).exp() * torch.eye(modes.theta.shape[1])
         return search
 
-    search_numbers = evidence_method.search_numbers
-    monkeypatch.setattr(evidence_method, "search_numbers", shrunk)
+    search_regression = evidence_method.search_regression
+    monkeypatch.setattr(evidence_method, "search_regression", shrunk)
     reg = clone(SMALL).set_params(prior=ARD()).fit(X, np.sin(2.0 * X[:, 0]))
     assert reg.multiplicity_modes_.sum() == 2
     assert reg.score(X, np.sin(2.0 * X[:, 0])) > 0.8
@@ -146,7 +146,7 @@ def test_what_only_adam_has_is_trained_by_adam(params):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_what_would_take_long_is_trained_by_adam(monkeypatch):
-    monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(most_work=1e5))
+    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(most_work=1e5))
     reg = LaplaceRegressor((3,), max_iter=20, random_state=0)
     assert clone(reg).fit(X, Y).optimizer_ == "adam"
     asked = clone(reg).set_params(optimizer=GaussNewton(1))
@@ -155,7 +155,7 @@ def test_what_would_take_long_is_trained_by_adam(monkeypatch):
 
 def test_a_grid_over_restarts_survives_a_table_that_takes_long(monkeypatch):
     """What "auto" would train by Adam; `optimizer_` says what was taken."""
-    monkeypatch.setattr(LaplaceRegressor, "_effort", ModesEffort(most_work=1e5))
+    monkeypatch.setattr(LaplaceRegressor, "_effort", GaussNewtonDefaults(most_work=1e5))
     reg = LaplaceRegressor((3,), optimizer=GaussNewton(), max_iter=10, tol=None, random_state=0)
     grid = {"optimizer__n_restarts": [1, 2]}
     search = GridSearchCV(reg, grid, cv=2, error_score="raise").fit(X, Y)

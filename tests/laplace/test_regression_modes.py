@@ -15,8 +15,8 @@ from skbayes_sym.laplace import evidence_problem as problem_module
 from skbayes_sym.laplace import mode_finding as mode_search
 from skbayes_sym.laplace import mode_finding as modes_module
 from skbayes_sym.laplace.evidence_problem import (
-    LabelsEvidence,
-    NumbersEvidence,
+    CategoricalEvidence,
+    GaussianEvidence,
     SearchHyper,
 )
 from skbayes_sym.laplace.gauss_newton import INITIAL_DAMPING
@@ -153,12 +153,12 @@ def problem_of_kind(kind):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(40, 2, generator=generator, dtype=torch.float64)
     y = (2.0 * x[:, :1]).sin() + 0.1 * torch.randn(40, 1, generator=generator)
-    y = y if kind is NumbersEvidence else (y[:, 0] > 0.0).long()
+    y = y if kind is GaussianEvidence else (y[:, 0] > 0.0).long()
     return kind(NETWORK, Data(x, y, torch.ones(40, dtype=torch.float64)),
                 LayerScales().bind(NETWORK.layout))  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [NumbersEvidence, LabelsEvidence])
+@pytest.mark.parametrize("kind", [GaussianEvidence, CategoricalEvidence])
 def test_copies_are_alike_and_nothing_else_is(kind):
     """Restarts 0, 1, 2 and copies of them; 6 has another scale, 7 another noise."""
     problem, generator = problem_of_kind(kind), torch.Generator().manual_seed(1)
@@ -167,9 +167,9 @@ def test_copies_are_alike_and_nothing_else_is(kind):
     copies = group.act(group.sample((3,), generator=generator), theta)
     theta = torch.cat([theta, copies, theta[:2]])
     log_precision = torch.zeros(8, len(problem.prior.sizes), dtype=torch.float64)
-    noise = torch.ones(8, 1 if kind is NumbersEvidence else 0, dtype=torch.float64)
+    noise = torch.ones(8, 1 if kind is GaussianEvidence else 0, dtype=torch.float64)
     log_precision[6, 0] += 1.0
-    noise[7:], log_precision[7:] = 2.0, log_precision[7:] + (kind is LabelsEvidence)
+    noise[7:], log_precision[7:] = 2.0, log_precision[7:] + (kind is CategoricalEvidence)
     hyper = SearchHyper(log_precision, noise)
     assert first_alike(problem, theta, hyper) == [0, 1, 2, 0, 1, 2, 6, 7]
     shares = torch.ones(8, 40, dtype=torch.float64)  # of the rows that each learns from
@@ -178,7 +178,7 @@ def test_copies_are_alike_and_nothing_else_is(kind):
 
 def test_a_restart_that_joins_another_ends_with_its_mode():
     """The second start is a copy of the first, a little away; without a tolerance none ends."""
-    problem, generator = problem_of_kind(NumbersEvidence), torch.Generator().manual_seed(2)
+    problem, generator = problem_of_kind(GaussianEvidence), torch.Generator().manual_seed(2)
     start = mode_search.starting_points(NETWORK, 1, generator=generator)
     group = NETWORK.symmetry()
     copy = group.act(group.sample((1,), generator=generator), start) + 1e-3
@@ -222,7 +222,7 @@ def test_modes_count_for_the_restarts_that_ended_there():
 
 
 def test_of_copies_the_one_of_the_highest_score_stays():
-    problem, generator = problem_of_kind(NumbersEvidence), torch.Generator().manual_seed(3)
+    problem, generator = problem_of_kind(GaussianEvidence), torch.Generator().manual_seed(3)
     start = mode_search.starting_points(NETWORK, 1, generator=generator)
     search = EvidenceSearch(60).search(problem, start)
     lower = search._replace(
@@ -249,7 +249,7 @@ def linear_data(n=40, n_targets=1):
 
 def problem_of(data, widths=(), prior=None):
     network = MLP(data.x.shape[1], widths, data.y.shape[1], TANH)
-    return NumbersEvidence(network, data, (prior or LayerScales()).bind(network.layout))
+    return GaussianEvidence(network, data, (prior or LayerScales()).bind(network.layout))
 
 
 def updated(problem, theta, hyper):
@@ -393,7 +393,7 @@ def test_given_scales_stay_and_have_no_hyperprior():
     data = linear_data()
     network = MLP(3, (), 1, TANH)
     scale = torch.tensor([1.0, 2.0, 0.5, 1.0], dtype=torch.float64)
-    problem = NumbersEvidence(network, data, ScalesByGroup.given(scale))
+    problem = GaussianEvidence(network, data, ScalesByGroup.given(scale))
     start = network.init(2, generator=torch.Generator().manual_seed(0))
     modes = EvidenceSearch(150, tol=None).search(problem, start).modes
     torch.testing.assert_close((-0.5 * modes.hyper[0]).exp(), scale)
@@ -408,7 +408,7 @@ def test_few_rows_give_the_modes_of_the_weights_own_space(n_targets, monkeypatch
     data = data._replace(weight=torch.tensor([1.0, 2.0] * 4, dtype=torch.float64))
     found = []
     for few in (True, False):
-        monkeypatch.setattr(problem_module, "are_few", lambda *_, few=few: few)
+        monkeypatch.setattr(problem_module, "is_row_space_smaller", lambda *_, few=few: few)
         problem = problem_of(data, widths=(8,))
         start = problem.network.init(2, generator=torch.Generator().manual_seed(1))
         search = EvidenceSearch(30, tol=None).search(problem, start)

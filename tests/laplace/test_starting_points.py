@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from skbayes_sym.laplace.starting_points import (
     Starts,
     best_starts,
-    labels_starts,
+    classification_starts,
     regression_starts,
 )
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian
@@ -62,7 +62,7 @@ def test_classes_and_chains_in_turn(generator):
     network = MLP(2, (2,), 3, TANH)
     rows = data(generator, torch.randint(3, (30,), generator=generator))
     prior = LayerScales(8.0, 64.0).bind(network.layout)
-    starts = labels_starts(network, rows, prior, n=2, seed=0)
+    starts = classification_starts(network, rows, prior, n=2, seed=0)
     position, metric = starts.chains(5, torch.zeros(0))
     assert position.dtype == metric.cholesky.dtype == torch.float32
     assert torch.equal(position[4], position[0])

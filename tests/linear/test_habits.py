@@ -106,12 +106,12 @@ def test_left_out_losses_are_those_of_refits(monkeypatch, n_classes):
     y = np.minimum(Y, n_classes - 1)
     seen = {}
 
-    def keep(left_out, y, scales):
-        seen["losses"] = original(left_out, y, scales)
+    def keep(leave_one_out, y, scales):
+        seen["losses"] = original(leave_one_out, y, scales)
         return seen["losses"]
 
-    original = method.left_out_losses
-    monkeypatch.setattr(method, "left_out_losses", keep)
+    original = method.leave_one_out_losses
+    monkeypatch.setattr(method, "leave_one_out_losses", keep)
     x = X - X.mean(axis=0)
     order = np.lexsort(x.T[::-1])  # that of the losses
     x, y = x[order], y[order]

@@ -7,7 +7,7 @@ from cases import LaplaceNoise
 from scipy import optimize, stats
 from torch.testing import assert_close
 
-from skbayes_sym.linear.hyperparameters import Learning, Range, Until, fit_sites
+from skbayes_sym.linear.hyperparameters import Learning, Range, StoppingRule, fit_sites
 from skbayes_sym.linear.sites import (
     LinearData,
     Sites,
@@ -273,7 +273,12 @@ WIDE = Range(-20.0, 20.0)
 def learn(data, likelihood, start=0.0, tol=1e-9, prior=WIDE):
     sites = first_sites(data, likelihood, torch.zeros(data.n_outputs, dtype=torch.float64))
     return fit_sites(
-        data, likelihood, sites, start, Learning(prior, WIDE), Until(tol, 300, lambda state: False)
+        data,
+        likelihood,
+        sites,
+        start,
+        Learning(prior, WIDE),
+        StoppingRule(tol, 300, lambda state: False),
     )
 
 
@@ -368,5 +373,10 @@ def test_no_finite_start_is_an_error():
     sites = first_sites(data, likelihood, torch.zeros(1, dtype=torch.float64))
     with pytest.raises(ArithmeticError, match="standardize"):
         fit_sites(
-            data, likelihood, sites, 0.0, Learning(None, WIDE), Until(1e-6, 5, lambda state: False)
+            data,
+            likelihood,
+            sites,
+            0.0,
+            Learning(None, WIDE),
+            StoppingRule(1e-6, 5, lambda state: False),
         )

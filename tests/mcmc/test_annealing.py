@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 from skbayes_sym.base.log_density import Evaluation, NetworkPosterior
 from skbayes_sym.mcmc.annealing import (
+    AnnealedApproach,
     Annealing,
-    Detour,
     EnergyErrorAdaptation,
     KroneckerAdaptation,
     KroneckerPreconditioner,
@@ -118,7 +118,7 @@ def test_a_detour_begins_where_another_density_led():
         prior=Normal(0.1).bind(density.network.layout),
         data=Data(*(t.float() for t in density.data)),
     )
-    detour = Detour(SHORT, other)
+    detour = AnnealedApproach(SHORT, other)
     place = arrived(detour, initial_state(starts(density), density), density)
     alone = arrived(SHORT, initial_state(starts(density).float(), other), other)
     assert torch.equal(place.state.position, alone.state.position.double())
@@ -130,7 +130,7 @@ def test_a_detour_begins_where_another_density_led():
 def test_a_stop_on_a_detour_leaves_the_density_s_own_state():
     density = posterior()
     other = replace(density, data=Data(*(t.float() for t in density.data)))
-    detour = Detour(SHORT, other)
+    detour = AnnealedApproach(SHORT, other)
     found = run(density, detour, block_size=3, on_step=lambda step, info: step >= 50)
     state = found.blocks[0].state
     torch.testing.assert_close(state, initial_state(state.position, density))

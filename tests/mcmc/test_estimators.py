@@ -17,7 +17,7 @@ from sklearn.model_selection import GridSearchCV
 from skbayes_sym import HMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
 from skbayes_sym.base.log_density import NetworkPosterior
 from skbayes_sym.datasets import make_sinusoidal
-from skbayes_sym.mcmc.config import SamplingEffort
+from skbayes_sym.mcmc.config import SamplingDefaults
 
 FAST = {
     "sampler": Chains(HMC(max_leapfrog=16), init="prior", n_warmup=50), "n_chains": 6, "n_draws": 8,
@@ -230,7 +230,7 @@ def test_log_likelihood_of_a_class_never_seen():
 @pytest.mark.processes
 @pytest.mark.parametrize("weights", [ModeWeights("uniform"), ModeWeights("evidence")])
 def test_draws_dont_depend_on_the_number_of_processes(weights, monkeypatch):
-    monkeypatch.setattr(MCMCRegressor, "_effort", SamplingEffort(block=4, small_block=4))
+    monkeypatch.setattr(MCMCRegressor, "_effort", SamplingDefaults(block=4, small_block=4))
     X, y = make_sinusoidal(40, random_state=0)
     reg = MCMCRegressor(
         (1,), prior=1.0, n_chains=10, n_draws=12, random_state=0,

@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn.datasets import load_diabetes, load_iris
 
 from skbayes_sym import HMC, Chains, MCMCClassifier, MCMCRegressor, ModeWeights
-from skbayes_sym.mcmc.config import SamplingEffort
+from skbayes_sym.mcmc.config import SamplingDefaults
 from skbayes_sym.mcmc.initialization import init_by_size
 from skbayes_sym.models import MLP, TANH, Categorical, Gaussian, Model, Poisson
 from skbayes_sym.models.networks.modules import ModuleNetwork
@@ -83,8 +83,8 @@ def test_scales_and_relevances(prior):
     assert tuple(reg.prior_groups_) == bound.names
     theta = torch.as_tensor(reg.samples_)
     rate = bound.shape * bound.reference_variance + 0.5 * bound.sums(theta.square())
-    law = stats.gamma(bound.shape + 0.5 * bound.sizes.numpy(), scale=1 / rate.numpy())
-    scale = law.rvs((400, *rate.shape), random_state=0) ** -0.5
+    distribution = stats.gamma(bound.shape + 0.5 * bound.sizes.numpy(), scale=1 / rate.numpy())
+    scale = distribution.rvs((400, *rate.shape), random_state=0) ** -0.5
     np.testing.assert_allclose(np.log(reg.prior_scale_), np.log(scale).mean((0, 1, 2)), atol=0.05)
     assert hasattr(reg, "relevance_") == (prior == ARD())
     if prior == ARD():
@@ -139,7 +139,7 @@ def test_what_gauss_newton_steps_cant_do_is_refused(settings, message):
     ],
 )
 def test_modes_are_found_where_that_takes_seconds(model, n_rows, expected):
-    assert (init_by_size(model, n_rows, SamplingEffort()) == "laplace") == expected
+    assert (init_by_size(model, n_rows, SamplingDefaults()) == "laplace") == expected
 
 
 @pytest.mark.long

@@ -4,7 +4,7 @@ from torch.func import jacrev
 from torch.testing import assert_close
 
 from skbayes_sym.base.log_density import NetworkPosterior
-from skbayes_sym.mcmc.annealing import KroneckerAdaptation, curvature_at, own_scales
+from skbayes_sym.mcmc.annealing import KroneckerAdaptation, curvature_at, likelihood_scales
 from skbayes_sym.mcmc.warmup import RunningMoments
 from skbayes_sym.models.likelihoods.categorical import Categorical
 from skbayes_sym.models.likelihoods.counts import Poisson
@@ -131,7 +131,7 @@ def test_the_scale_of_a_learned_noise(generator):
     _, y, weight = posterior.data
     spread = float(((y.squeeze() ** 2 * weight).sum() / weight.sum()).sqrt().log())
     position = torch.cat([theta, torch.full((1, 1), spread).double()], 1)
-    found = own_scales(posterior, position, 1)
+    found = likelihood_scales(posterior, position, 1)
     assert float(found) == pytest.approx(float(2 * weight.sum()) ** -0.5, rel=0.01)
 
 

@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import HMC, Chains, MCMCRegressor, ModeWeights
-from skbayes_sym.mcmc.mode_weights import budget_of
+from skbayes_sym.mcmc.mode_weights import evidence_budget
 from skbayes_sym.mcmc.within_mode import Allowance
 from skbayes_sym.models import BaseNetwork
 from skbayes_sym.numerics.layout import ParamLayout
@@ -43,7 +43,7 @@ def a_fit(cost, n_draws, made_draws):
 def test_all_of_it_costs_what_was_asked_for_and_so_many_times_as_much(cost, n_draws):
     made = Allowance(1e4).work(N_GRADIENTS, N_CHAINS) + Allowance(1e4).work(8 * 100, 0)
     asked = made * (50 + n_draws) / 100
-    evidence, rest = budget_of(*a_fit(cost, n_draws, 50))
+    evidence, rest = evidence_budget(*a_fit(cost, n_draws, 50))
     assert 0.0 <= evidence.left <= cost * asked * (1.0 + 1e-12)
     assert made + evidence.left + rest <= (1.0 + cost) * asked * (1.0 + 1e-12)
     if cost >= 1.0:  # half of what was asked for, whatever the evidence needed

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from skbayes_sym.mcmc.bridge import NOT_ESTIMATED
-from skbayes_sym.mcmc.config import SamplingEffort
-from skbayes_sym.mcmc.mode_evidence import DrawModes, DrawPool, ModeMasses, Weighing
+from skbayes_sym.mcmc.config import SamplingDefaults
+from skbayes_sym.mcmc.mode_evidence import DrawModes, DrawPool, ModeMasses, ModeWeighting
 from skbayes_sym.mcmc.mode_weights import (
     decided_weights,
+    evidence_obstacles,
+    evidence_warnings,
     no_evidence,
-    why_not,
-    why_not_weigh,
 )
 from skbayes_sym.models.networks.mlp import MLP, TANH
 
@@ -32,7 +32,7 @@ def weighing(counts=(100, 40), heights=(-5.0, 0.0), std_error=0.1, evidences=(-5
     errors = [std_error if np.isfinite(e) else np.nan for e in evidences]
     estimates = [NOT_ESTIMATED._replace(log_evidence=e, standard_error=s)
                  for e, s in zip(evidences, errors, strict=True)]  # fmt: skip
-    return Weighing(pool, DrawModes(labels, None, counts), estimates, weights)
+    return ModeWeighting(pool, DrawModes(labels, None, counts), estimates, weights)
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def weighing(counts=(100, 40), heights=(-5.0, 0.0), std_error=0.1, evidences=(-5
     ],
 )
 def test_each_reason_with_its_figure(change, reason):
-    assert why_not(weighing(), 8, SamplingEffort()) == []
-    (found,) = why_not(weighing(**change), 8, SamplingEffort())
+    assert evidence_warnings(weighing(), 8, SamplingDefaults()) == []
+    (found,) = evidence_warnings(weighing(**change), 8, SamplingDefaults())
     assert reason in found
 
 
@@ -61,7 +61,7 @@ def test_each_reason_with_its_figure(change, reason):
     ],
 )
 def test_weights_are_decided_where_no_doubt_changes_them(known, weights):
-    found = decided_weights(weighing(**known), SamplingEffort())
+    found = decided_weights(weighing(**known), SamplingDefaults())
     if weights is None:
         assert found is None
     else:
@@ -86,13 +86,15 @@ def test_the_warning_says_what_becomes_of_the_weights():
 )
 def test_groups_that_cant_be_bridged(hidden_layer_sizes, figure):
     """4! 2^4 3! 2^3 = 18,432 elements are too many, (3! 2^3)^2 = 2,304 aren't; nor is one layer."""
-    found = why_not_weigh(MLP(1, hidden_layer_sizes, 1, TANH).symmetry(), MOVING, SamplingEffort())
+    found = evidence_obstacles(
+        MLP(1, hidden_layer_sizes, 1, TANH).symmetry(), MOVING, SamplingDefaults()
+    )
     assert [figure in reason for reason in found] == ([] if figure is None else [True])
 
 
 def test_chains_that_never_moved():
     group = MLP(1, (2,), 1, TANH).symmetry()
     stuck = np.array([True, True, True, False])
-    (found,) = why_not_weigh(group, SimpleNamespace(stuck=stuck), SamplingEffort())
+    (found,) = evidence_obstacles(group, SimpleNamespace(stuck=stuck), SamplingDefaults())
     assert "3 of 4 chains never moved" in found
-    assert why_not_weigh(group, SimpleNamespace(stuck=~stuck), SamplingEffort()) == []
+    assert evidence_obstacles(group, SimpleNamespace(stuck=~stuck), SamplingDefaults()) == []

@@ -9,9 +9,9 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skbayes_sym import HMC, Annealing, Chains, MCMCClassifier, MCMCRegressor
-from skbayes_sym.mcmc.config import SamplingEffort
-from skbayes_sym.mcmc.initialization import INITS, init_by_size, usual_scale
-from skbayes_sym.mcmc.mode_weights import doubtful_chains
+from skbayes_sym.mcmc.config import SamplingDefaults
+from skbayes_sym.mcmc.initialization import INITS, default_prior_scale, init_by_size
+from skbayes_sym.mcmc.mode_weights import chain_warnings
 from skbayes_sym.models.likelihoods.noise import Gaussian, Heteroscedastic
 from skbayes_sym.models.model import Model
 from skbayes_sym.models.networks.mlp import MLP, TANH
@@ -162,7 +162,7 @@ def test_values_are_as_precise_as_the_data(noisy):
 
 
 def test_wide_layers_have_smaller_ones():
-    scale = usual_scale(MLP(5, (100, 3), 2, TANH))
+    scale = default_prior_scale(MLP(5, (100, 3), 2, TANH))
     weights = [500, 100, 300, 3, 6, 2]
     expected = [1.0, 1.0, 0.4, 1.0, 1.0, 1.0]
     torch.testing.assert_close(scale, torch.tensor(expected).double().repeat_interleave(
@@ -191,9 +191,9 @@ def model_of(*hidden):
 def test_the_size_of_the_network_chooses():
     n_rows = 10**8  # too many to find modes
     few, many = model_of(28), model_of(29)  # 197 weights
-    assert init_by_size(few, n_rows, SamplingEffort()) == "prior"
-    assert init_by_size(many, n_rows, SamplingEffort()) == "ensemble"
-    assert init_by_size(few, 100, SamplingEffort()) == "laplace"
+    assert init_by_size(few, n_rows, SamplingDefaults()) == "prior"
+    assert init_by_size(many, n_rows, SamplingDefaults()) == "ensemble"
+    assert init_by_size(few, 100, SamplingDefaults()) == "laplace"
     usual = {name: (init.n_chains, init.n_warmup) for name, init in INITS.items()}
     assert usual == {"prior": (64, 1000), "laplace": (16, 150), "ensemble": (12, 100)}
     for explicit in ("hmc", Chains("hmc"), Chains(init="prior")):
@@ -203,7 +203,7 @@ def test_the_size_of_the_network_chooses():
 
 def test_chains_not_to_be_believed_are_named():
     acceptance, rhat = np.array([0.8, 0.3, np.nan]), np.array([1.0, 1.1, 2.0])
-    first, second = doubtful_chains(acceptance, rhat, SamplingEffort())
+    first, second = chain_warnings(acceptance, rhat, SamplingDefaults())
     assert first.startswith("of 3 chains number 1 (0.30) accepted fewer than 65%")
     assert second.startswith("of 3 chains number 2 (2.00)")
-    assert doubtful_chains(np.array([0.9]), np.array([1.0]), SamplingEffort()) == []
+    assert chain_warnings(np.array([0.9]), np.array([1.0]), SamplingDefaults()) == []

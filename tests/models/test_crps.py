@@ -8,7 +8,12 @@ import torch
 from scipy import stats
 
 from skbayes_sym.models.likelihoods.counts import Poisson
-from skbayes_sym.models.predictive_mixtures import NormalMixture, TargetMixture, _of_normals, crps
+from skbayes_sym.models.predictive_mixtures import (
+    NormalMixture,
+    TargetMixture,
+    _normal_mixture_crps,
+    crps,
+)
 
 
 def mixture(loc, sd, log_weights=None):
@@ -46,9 +51,9 @@ def test_of_a_mixture_it_is_mean_distance_less_half_the_mean_difference(loc, sd,
     y = np.array([-7.0, 0.0, 0.2, 0.7, 40.0])
     first = mean_abs(loc - y[:, None], sd) @ weight
     pairs = weight @ mean_abs(loc[:, None] - loc, np.hypot(sd[:, None], sd)) @ weight
-    law = mixture(loc, sd, torch.as_tensor(np.log(weight)))
-    law = replace(law, loc=law.loc.expand(-1, len(y), -1))
-    values = crps(law, torch.as_tensor(y)[:, None])[:, 0]
+    distribution = mixture(loc, sd, torch.as_tensor(np.log(weight)))
+    distribution = replace(distribution, loc=distribution.loc.expand(-1, len(y), -1))
+    values = crps(distribution, torch.as_tensor(y)[:, None])[:, 0]
     rtol = 1e-12 if copies == 1 else 1e-6
     np.testing.assert_allclose(values, first - 0.5 * pairs, rtol=rtol)
 
@@ -56,8 +61,8 @@ def test_of_a_mixture_it_is_mean_distance_less_half_the_mean_difference(loc, sd,
 def test_of_counts_it_is_a_sum():
     rate, y = 3.7, 5
     outputs = torch.full((1, 1, 1), np.log(rate), dtype=torch.float64)
-    law = TargetMixture(Poisson(), outputs, torch.zeros(1, dtype=torch.float64))
-    found = crps(law, torch.tensor([[float(y)]], dtype=torch.float64))
+    distribution = TargetMixture(Poisson(), outputs, torch.zeros(1, dtype=torch.float64))
+    found = crps(distribution, torch.tensor([[float(y)]], dtype=torch.float64))
     k = np.arange(200)
     expected = np.sum((stats.poisson.cdf(k, rate) - (k >= y)) ** 2)
     np.testing.assert_allclose(found.item(), expected, rtol=1e-6)
@@ -68,6 +73,8 @@ def test_widths_that_differ_by_seven_powers_of_ten():
     """The integral over 201 normals against their closed form."""
     rng = np.random.default_rng(1)
     loc, sd = rng.standard_normal((201, 6, 1)), 10.0 ** rng.uniform(-3.5, 3.5, (201, 6, 1))
-    law = NormalMixture(*map(torch.as_tensor, (loc, np.zeros((6, 1)), sd**2)))
+    distribution = NormalMixture(*map(torch.as_tensor, (loc, np.zeros((6, 1)), sd**2)))
     y = torch.as_tensor(rng.standard_normal((6, 1)))
-    torch.testing.assert_close(crps(law, y), _of_normals(law, y), rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(
+        crps(distribution, y), _normal_mixture_crps(distribution, y), rtol=1e-6, atol=0.0
+    )

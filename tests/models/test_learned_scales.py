@@ -60,11 +60,14 @@ def test_the_collapsed_law_is_the_integral_over_the_scales():
     theta = torch.tensor([0.4, -1.3, 0.8], dtype=torch.float64)
     expected = 0.0
     for part, variance in ((theta[:2], 0.5), (theta[2:], 1.0)):
-        law = stats.gamma(1.5, scale=1.0 / (1.5 * variance))
+        distribution = stats.gamma(1.5, scale=1.0 / (1.5 * variance))
         value, _ = integrate.quad(
-            lambda a, part=part, law=law: law.pdf(a) * stats.norm.pdf(part, scale=a**-0.5).prod(),
-            0.0, np.inf,
-        )  # fmt: skip
+            lambda a, part=part, distribution=distribution: (
+                distribution.pdf(a) * stats.norm.pdf(part, scale=a**-0.5).prod()
+            ),
+            0.0,
+            np.inf,
+        )
         expected += np.log(value)
     np.testing.assert_allclose(float(bound.collapsed().log_prob(theta)), expected, rtol=1e-7)
 
@@ -87,8 +90,10 @@ def test_the_mean_log_scale_given_the_weights():
     found = bound.collapsed().log_scale(theta)
     for g, (part, variance) in enumerate(((theta[:2], 0.5), (theta[2:], 1.0))):
         rate = 1.5 * variance + 0.5 * float(part @ part)
-        law = stats.gamma(1.5 + 0.5 * len(part), scale=1.0 / rate)
-        assert float(found[g]) == pytest.approx(law.expect(lambda a: -0.5 * np.log(a)), rel=1e-6)
+        distribution = stats.gamma(1.5 + 0.5 * len(part), scale=1.0 / rate)
+        assert float(found[g]) == pytest.approx(
+            distribution.expect(lambda a: -0.5 * np.log(a)), rel=1e-6
+        )
 
 
 def test_mistakes():

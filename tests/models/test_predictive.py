@@ -109,7 +109,7 @@ def test_predictive_density_is_the_likelihoods_average(case, generator):
     predictive, outputs, weights = mixture_of(case, generator)
     y = case.targets(3, generator)
     per_draw = case.likelihood.log_prob(outputs, y)
-    assert_close(predictive.log_prob_of_draws(y), per_draw)
+    assert_close(predictive.draw_log_prob(y), per_draw)
     expected = (per_draw + weights[:, None]).logsumexp(0)
     assert_close(predictive.log_prob(y), expected)
     equal = case.likelihood.predictive(outputs).log_prob(y)

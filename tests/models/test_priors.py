@@ -6,7 +6,7 @@ from cases import OTHER_NETWORKS, PRIORS
 from torch.testing import assert_close
 
 from skbayes_sym.models.networks.mlp import MLP, TANH
-from skbayes_sym.models.priors import GaussianPrior, Normal, checked_scales, layers_of
+from skbayes_sym.models.priors import GaussianPrior, Normal, checked_scales, layer_index
 from skbayes_sym.numerics.layout import ParamLayout
 
 TWO = ParamLayout({"W1": (1,), "W2": (1,)})
@@ -80,4 +80,4 @@ def test_scales_by_number_layer_and_parameter():
 
 def test_layers_of_modules_go_by_their_names():
     layout = OTHER_NETWORKS["module"].layout
-    assert layers_of(layout).tolist() == [0] * 8 + [1] * 3
+    assert layer_index(layout).tolist() == [0] * 8 + [1] * 3

@@ -11,9 +11,9 @@ from skbayes_sym.numerics.arguments import (
     check_names,
     check_number,
     check_random_state,
-    labels_of,
-    seed_of,
+    draw_seed,
     shown,
+    unique_labels,
 )
 
 
@@ -34,13 +34,13 @@ def test_numbers(value):
 
 
 def test_random_states_are_those_of_scikit_learn():
-    assert seed_of(3) == np.random.RandomState(3).randint(2**31 - 1)
+    assert draw_seed(3) == np.random.RandomState(3).randint(2**31 - 1)
     given = np.random.RandomState(0)
     assert check_random_state(given) is given
     assert isinstance(check_random_state(None), np.random.RandomState)
     for value in (-1, 2**32, True, "x", 0.5, np.random.default_rng(0)):
         with pytest.raises(ValueError, match=r"^random_state must be an int .* got "):
-            seed_of(value)
+            draw_seed(value)
 
 
 def test_axes_agree():
@@ -68,9 +68,9 @@ def test_a_name_a_flag_and_labels():
     for value in (1, "yes", None, np.zeros(2)):
         with pytest.raises(ValueError, match=r"^spaced must be True or False, got "):
             check_flag("spaced", value)
-    assert labels_of(np.array(["b", "a", "b"])).tolist() == ["a", "b"]
+    assert unique_labels(np.array(["b", "a", "b"])).tolist() == ["a", "b"]
     with pytest.raises(TypeError, match=r"^y must hold labels of one kind, got \[1, 'a'\]"):
-        labels_of(np.array([1, "a"], dtype=object), "y")
+        unique_labels(np.array([1, "a"], dtype=object), "y")
 
 
 def test_complex_numbers_are_no_numbers():

@@ -7,7 +7,7 @@ import torch
 
 from skbayes_sym.numerics import memory
 from skbayes_sym.numerics.memory import Part, available_bytes, require_memory, rows_within
-from skbayes_sym.numerics.runtime import errors_in_words
+from skbayes_sym.numerics.runtime import explain_torch_errors
 
 CPU = torch.device("cpu")
 
@@ -96,7 +96,7 @@ def test_the_limit_of_an_address_space_counts():
         assert 0.5 * (1 << 30) < available_bytes(CPU) <= 1 << 30
         with (
             pytest.raises(MemoryError, match=r"out of memory: .*Use fewer rows"),
-            errors_in_words(),
+            explain_torch_errors(),
         ):
             torch.empty(1 << 32)
     finally:
@@ -104,7 +104,7 @@ def test_the_limit_of_an_address_space_counts():
 
 
 def test_other_errors_stay_what_they_are():
-    with pytest.raises(RuntimeError, match="shapes"), errors_in_words():
+    with pytest.raises(RuntimeError, match="shapes"), explain_torch_errors():
         raise RuntimeError("shapes differ")
 
 

@@ -19,7 +19,7 @@ from skbayes_sym.numerics.runtime import (
     keep_freed_memory,
     keeps_tables,
     one_thread,
-    side_by_side,
+    run_parallel,
     to_host,
 )
 
@@ -61,7 +61,7 @@ def test_leaving_early_is_silent(n_jobs):
     jobs = [partial(waited, i) for i in range(20)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with closing(side_by_side(jobs, n_jobs)) as results:
+        with closing(run_parallel(jobs, n_jobs)) as results:
             assert next(results) == 0
     with pytest.raises(StopIteration):
         next(results)
@@ -86,10 +86,10 @@ def of_rows(rows, i):
 def test_what_jobs_have_in_common_is_sent_once():
     rows, before = Rows(), Rows.n_sent
     jobs = [partial(of_rows, rows, i) for i in range(5)]
-    assert list(side_by_side(jobs, 2)) == [("Rows", i) for i in range(5)]
+    assert list(run_parallel(jobs, 2)) == [("Rows", i) for i in range(5)]
     assert Rows.n_sent == before + 1
     with joblib.parallel_config("threading"):
-        assert list(side_by_side(jobs, 2)) == [("Rows", i) for i in range(5)]
+        assert list(run_parallel(jobs, 2)) == [("Rows", i) for i in range(5)]
     assert Rows.n_sent == before + 1
 
 

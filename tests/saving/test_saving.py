@@ -35,7 +35,7 @@ def test_every_estimator_of_the_package_is_in_the_tables():
     assert len(nouns()) == len(set(nouns().values()))
 
 
-def state_of(model):
+def fitted_state(model):
     """Parameters and fitted attributes, as far as they can be compared."""
     state = {
         **model.get_params(deep=False),
@@ -53,7 +53,7 @@ def test_the_same_model_comes_back(name, tmp_path):
     restored = sk.load(path)
     assert type(restored) is type(model)
     assert_predicts_as(name, restored)
-    (encoded, arrays), (again, same) = state_of(model), state_of(restored)
+    (encoded, arrays), (again, same) = fitted_state(model), fitted_state(restored)
     assert encoded == again
     assert arrays.keys() == same.keys()
     for key, values in arrays.items():

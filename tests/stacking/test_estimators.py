@@ -32,9 +32,9 @@ from skbayes_sym import (
     predictive,
 )
 from skbayes_sym.stacking import members as kinds
-from skbayes_sym.stacking.members import KINDS, Networks, StackEffort, StackTask
+from skbayes_sym.stacking.members import KINDS, Networks, StackDefaults, StackTask
 from skbayes_sym.stacking.predictors import RowBlock
-from skbayes_sym.stacking.weights import JudgedMember, judge, resolution, weighed
+from skbayes_sym.stacking.weights import ScoredMember, resolution, score_member, weighed
 
 X, Y = (a[:120] for a in load_diabetes(return_X_y=True))
 FLOWERS, SPECIES = (
@@ -86,8 +86,8 @@ def test_the_law_is_the_mixture_of_the_members_by_their_weights(reg):
 @pytest.mark.parametrize("kind", ["linear", "process"])
 def test_closed_forms_are_near_refits(kind):
     """Their scales are those of all rows, so that they promise a little more."""
-    closed = judge(KINDS[kind](), NUMBERS, by_folds=False).log_density
-    folds = judge(KINDS[kind](), NUMBERS, by_folds=True).log_density
+    closed = score_member(KINDS[kind](), NUMBERS, by_folds=False).log_density
+    folds = score_member(KINDS[kind](), NUMBERS, by_folds=True).log_density
     assert abs(closed.mean() - folds.mean()) < 0.2
     assert np.corrcoef(closed, folds)[0, 1] > 0.7
 
@@ -100,7 +100,7 @@ def member_scores(kind, weight):
     weights = torch.full((40,), weight, dtype=torch.float64)
     task = replace(task_of(x, (y - y.mean()) / y.std()), weight=weights)
     return [
-        float(judge(KINDS[kind](), task, by_folds=by_folds).log_density.mean())
+        float(score_member(KINDS[kind](), task, by_folds=by_folds).log_density.mean())
         for by_folds in (False, True)
     ]
 
@@ -142,7 +142,7 @@ def test_trees_as_arrays_predict_labels_as_scikit_learn_does(
     fit = KINDS[kind]().fit(task)
     scores = fit.part.mean(task.rows.x + 0.2)
     expected = fits[-1].predict_proba(task.rows.x.numpy() + 0.2)
-    atol = 2.0 / StackEffort().n_trees if kind == "forest" else 1e-12
+    atol = 2.0 / StackDefaults().n_trees if kind == "forest" else 1e-12
     np.testing.assert_allclose(scores.softmax(1).numpy(), expected, atol=atol)
 
 
@@ -155,10 +155,10 @@ def test_many_columns_share_the_bins_of_boosting():
 def test_leaves_hold_means_and_mean_squares():
     """Left-out rows of a forest are those of the trees that haven't seen them."""
     fit = KINDS["forest"]().fit(NUMBERS)
-    law = fit.part.law(NUMBERS.rows.x)
-    assert float(law.noise_variance.min()) >= fit.part.spread * (1.0 - 1e-9)
-    residual = (law.mean() - NUMBERS.y).square().mean()
-    without = (fit.left_out.mean() - NUMBERS.y).square().mean()
+    distribution = fit.part.distribution(NUMBERS.rows.x)
+    assert float(distribution.noise_variance.min()) >= fit.part.spread * (1.0 - 1e-9)
+    residual = (distribution.mean() - NUMBERS.y).square().mean()
+    without = (fit.leave_one_out.mean() - NUMBERS.y).square().mean()
     assert float(without) > 2.0 * float(residual)
     assert fit.part.spread == pytest.approx(0.1 * float(without), rel=1e-6)
 
@@ -189,7 +189,7 @@ def test_members_of_anyone_are_pooled_and_one_that_fails_is_named():
         stack.fit(X, Y)
     assert list(stack.weights_) == ["ridge", "process", "points", "ours"]
     assert isinstance(stack.estimators_["points"], LinearRegression)
-    assert "unlucky failed" in stack.choice_
+    assert "unlucky failed" in stack.summary_
     with pytest.warns(FitFailedWarning), pytest.raises(ValueError, match=r"no member .* unlucky: "):
         clone(stack).set_params(estimators=[("unlucky", Fails())]).fit(X, Y)
 
@@ -203,7 +203,7 @@ def test_a_single_member_of_normals_is_that_member_and_folds_leave_its_rows_out(
     for train, test in KFold(4).split(X):
         mean, std = clone(ridge).fit(X[train], Y[train]).predict(X[test], return_std=True)
         expected.append(norm(mean, std).logpdf(Y[test]).sum())
-    score, error = stack.left_out_log_density_["ridge"]
+    score, error = stack.leave_one_out_log_density_["ridge"]
     assert score == pytest.approx(sum(expected) / 120)
     assert 0.0 < error < 0.2
 
@@ -216,7 +216,7 @@ def test_labels_are_mixed_and_calibrated(clf):
     members = [("logit", LogisticRegression(max_iter=500)), ("trees", ExtraTreesClassifier(50))]
     theirs = PredictiveStackingClassifier(members, random_state=0).fit(FLOWERS, names)
     assert set(theirs.predict(FLOWERS)) == set(names)
-    score, _ = theirs.left_out_log_density_["logit"]
+    score, _ = theirs.leave_one_out_log_density_["logit"]
     assert -0.3 < score < 0.0
 
 
@@ -227,7 +227,7 @@ def test_a_class_that_a_fold_has_not_seen_is_hardly_possible():
     without_first = [SPECIES == 0, SPECIES == 1, SPECIES == 2]  # codes of labels differ by fold
     folds = [(np.flatnonzero(~test), np.flatnonzero(test)) for test in without_first]
     clf = PredictiveStackingClassifier([("line", "linear")], cv=folds, random_state=0)
-    assert clf.fit(FLOWERS, SPECIES).left_out_log_density_["line"][0] == pytest.approx(-30.0)
+    assert clf.fit(FLOWERS, SPECIES).leave_one_out_log_density_["line"][0] == pytest.approx(-30.0)
 
 
 @pytest.mark.long
@@ -298,7 +298,7 @@ def test_rows_that_only_convert_to_an_array_are_read():
 def test_a_member_far_behind_has_no_weight():
     """All rows agree, so that slopes say what beginning with less than a row costs a member."""
     behind = {"best": 0.0, "near": -1.0, "far": -7.0}
-    members = {name: JudgedMember(None, gap + np.arange(8.0)) for name, gap in behind.items()}
+    members = {name: ScoredMember(None, gap + np.arange(8.0)) for name, gap in behind.items()}
     p = weighed(members, task_of(X[:8], Y[:8])).weights
     assert p["far"] == 0.0
     ratio, mixed = np.exp(-1.0), p["best"] + np.exp(-1.0) * p["near"]
@@ -310,10 +310,10 @@ def test_a_member_far_behind_has_no_weight():
 def test_a_process_of_numbers_is_worth_four_rows(task, share):
     """Members that predict alike divide what their rows beforehand say."""
     worth = (
-        judge(KINDS["process"](), task, False).worth,
-        judge(KINDS["linear"](), task, False).worth,
+        score_member(KINDS["process"](), task, False).worth,
+        score_member(KINDS["linear"](), task, False).worth,
     )
-    members = {k: JudgedMember(None, np.zeros(len(task)), w) for k, w in enumerate(worth)}
+    members = {k: ScoredMember(None, np.zeros(len(task)), w) for k, w in enumerate(worth)}
     assert weighed(members, task).weights[0] == pytest.approx(share, abs=1e-6)
 
 
@@ -328,7 +328,7 @@ def test_networks_that_begin_far_behind_are_not_finished(score, is_fitted, kind,
     stack = kind(members, random_state=0).fit(*rows)
     assert slow.is_fitted is is_fitted
     assert ("networks" in stack.weights_) is is_fitted
-    assert ("weren't finished" in stack.choice_) is not is_fitted
+    assert ("weren't finished" in stack.summary_) is not is_fitted
 
 
 def test_the_usual_width_is_asked_where_few_units_are_near(monkeypatch):
@@ -337,10 +337,10 @@ def test_the_usual_width_is_asked_where_few_units_are_near(monkeypatch):
 
     def fitted(self, task, settings):
         asked.append(settings["hidden_layer_sizes"])
-        return SimpleNamespace(_left_out_log_density_=np.zeros(len(task)))
+        return SimpleNamespace(leave_one_out_log_density=np.zeros(len(task)))
 
     monkeypatch.setattr(Networks, "_fitted", fitted)
-    few, race = NUMBERS.take(np.arange(100)), StackEffort().race
+    few, race = NUMBERS.take(np.arange(100)), StackDefaults().race
     for task, enough, n in ((few, 0.0, 1), (few, race, 2), (few, 2 * race, 1), (NUMBERS, 9.0, 2)):
         asked.clear()
         assert Networks().probe(task, enough) == 0.0
@@ -354,7 +354,7 @@ def test_boosting_that_divides_no_leaf_makes_one_round():
     assert len(fit.part.trees.roots) == 1
     mean = np.array([SCALED[1][:19][train].mean() for train, test in task.folds for _ in test])
     where = np.concatenate([test for _, test in task.folds])
-    np.testing.assert_allclose(fit.left_out.loc[0, where, 0], mean)
+    np.testing.assert_allclose(fit.leave_one_out.loc[0, where, 0], mean)
     light = replace(NUMBERS, weight=0.01 * NUMBERS.weight)  # 120 rows, however little they weigh
     assert len(KINDS["boosting"]().fit(light).part.trees.roots) > 1
 
@@ -365,7 +365,7 @@ def test_no_member_is_begun_when_time_is_up():
         stack.fit(X, Y)
     assert list(stack.weights_) == ["line"]
     assert stack.stop_reason_ == "max_seconds"
-    assert "no time was left for trees" in stack.choice_
+    assert "no time was left for trees" in stack.summary_
 
 
 def test_a_warm_start_fits_members_that_are_new_or_changed():
@@ -383,7 +383,7 @@ def test_a_warm_start_fits_members_that_are_new_or_changed():
     far = ("far", Ridge(alpha=1e3))
     reg = PredictiveStackingRegressor([line, far], random_state=0, warm_start=True)
     assert fitted_names(reg) == {"line", "far"}
-    assert reg.weights_["far"] < StackEffort().least_again
+    assert reg.weights_["far"] < StackDefaults().least_again
     assert fitted_names(reg) == {"line"}
     # A member that stays out, and one more.
     reg.set_params(estimators=[line, far, ("more", Ridge(alpha=2.0))])
@@ -414,7 +414,7 @@ def test_a_warm_start_fits_again_what_counted_until_there_are_half_as_many_rows_
     x = np.random.default_rng(0).uniform(-3.0, 3.0, (46, 2))
     y = np.sin(2.0 * x[:, 0]) + x[:, 1] ** 2
     first = reg.fit(x[:30], y[:30]).weights_
-    counted = {name for name, weight in first.items() if weight > StackEffort().least_again}
+    counted = {name for name, weight in first.items() if weight > StackDefaults().least_again}
     assert set(first) == {"line", "trees", "smooth"} > counted
     assert set(reg.fit(x[:31], y[:31]).weights_) == counted
     assert set(reg.fit(x[:44], y[:44]).weights_) == counted
@@ -468,6 +468,6 @@ def test_the_shape_of_the_noise_leaves_rows_out_too(kind):
         x = rng.standard_normal((540, 3))
         y = x[:, 0] + np.sin(2.0 * x[:, 1]) + 0.6 * rng.standard_normal(540)
         reg = PredictiveStackingRegressor([(kind, kind)], random_state=0).fit(x[:40], y[:40])
-        promised, _ = reg.left_out_log_density_[kind]
+        promised, _ = reg.leave_one_out_log_density_[kind]
         excess.append(promised - reg.log_predictive_density(x[40:], y[40:]).mean())
     assert np.mean(excess) < 2.0 * np.std(excess) / 12.0**0.5

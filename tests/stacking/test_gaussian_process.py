@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from skbayes_sym.models.model import Data
 from skbayes_sym.stacking import gaussian_process
 from skbayes_sym.stacking.gaussian_process import (
-    ProcessEffort,
+    GaussianProcessDefaults,
     TableKernel,
     condition,
     fit_process,
@@ -53,29 +53,31 @@ def test_kernel_is_matern_and_linear():
 def test_left_out_rows_are_those_of_refits(rows):
     """At the same scales; the centre is the mean of the other rows."""
     rows = rows._replace(y=rows.y + 3.0)
-    law = condition(POSITION, rows).left_out()
+    distribution = condition(POSITION, rows).leave_one_out()
     for n in (0, 7, 29):
         rest = torch.arange(30) != n
-        refit = condition(POSITION, Data(*(t[rest] for t in rows))).law(rows.x[n : n + 1])
-        assert_close(law.loc[0, n], refit.loc[0, 0])
-        assert_close(law.variance[0, n], refit.variance[0, 0])
+        refit = condition(POSITION, Data(*(t[rest] for t in rows))).distribution(rows.x[n : n + 1])
+        assert_close(distribution.loc[0, n], refit.loc[0, 0])
+        assert_close(distribution.variance[0, n], refit.variance[0, 0])
 
 
 def test_sampled_functions_have_the_exact_mean_and_variance(rows, monkeypatch):
     """Within five standard errors, even with four frequencies, as each function has its own."""
-    few_features = partial(ProcessEffort, n_features=4)
-    monkeypatch.setattr(gaussian_process, "ProcessEffort", few_features)
+    few_features = partial(GaussianProcessDefaults, n_features=4)
+    monkeypatch.setattr(gaussian_process, "GaussianProcessDefaults", few_features)
     n_functions = 1500
     x = torch.cat([rows.x[:6] + 0.4, 3.0 * rows.x[:4]])
     process = condition(POSITION, rows)
-    law = process.law(x)
+    distribution = process.distribution(x)
     generator = torch.Generator().manual_seed(0)
     functions = process.drawn(x, n_functions, generator=generator).loc
-    error = functions - law.loc
+    error = functions - distribution.loc
     squares = error.square()
     root_n = n_functions**0.5
     assert bool((error.mean(0).abs() < 5.0 * error.std(0) / root_n).all())
-    assert bool(((squares.mean(0) - law.variance[0]).abs() < 5.0 * squares.std(0) / root_n).all())
+    assert bool(
+        ((squares.mean(0) - distribution.variance[0]).abs() < 5.0 * squares.std(0) / root_n).all()
+    )
 
 
 def test_sampled_functions_are_the_same_at_other_rows_and_for_other_counts(rows):
@@ -91,19 +93,19 @@ def test_sampled_functions_are_the_same_at_other_rows_and_for_other_counts(rows)
 def test_columns_that_say_nothing_are_switched_off(generator):
     x = torch.randn(200, 6, generator=generator, dtype=torch.float64)
     y = torch.sin(2.0 * x[:, :1]) + 0.05 * torch.randn(200, 1, generator=generator).double()
-    process, law = fit_process(Data(x, y, torch.ones(200).double()), 0, 1.5)
+    process, distribution = fit_process(Data(x, y, torch.ones(200).double()), 0, 1.5)
     kernel, _ = process._tensors(x)
     assert float(kernel.length[1:].min()) > 5.0 * float(kernel.length[0])
     assert float(kernel.noise) == pytest.approx(0.05, rel=0.4)
-    assert float((law.loc[0] - y).std()) < 0.1
+    assert float((distribution.loc[0] - y).std()) < 0.1
 
 
 def test_rows_beyond_the_most_are_predicted_by_the_others(generator):
     x = torch.randn(60, 2, generator=generator, dtype=torch.float64)
     y = x[:, :1] + 0.1 * torch.randn(60, 1, generator=generator).double()
-    effort = ProcessEffort(rows_of_scales=30, most_rows=40)
-    process, law = fit_process(Data(x, y, torch.ones(60).double()), 0, 1.5, effort)
+    effort = GaussianProcessDefaults(rows_of_scales=30, most_rows=40)
+    process, distribution = fit_process(Data(x, y, torch.ones(60).double()), 0, 1.5, effort)
     assert process.x.shape == (40, 2)
     beyond = [n for n in range(60) if not (process.x == x[n].numpy()).all(axis=1).any()]
     assert len(beyond) == 20
-    assert_close(law.loc[:, beyond], process.law(x[beyond]).loc)
+    assert_close(distribution.loc[:, beyond], process.distribution(x[beyond]).loc)

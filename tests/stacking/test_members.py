@@ -10,9 +10,9 @@ from sklearn.datasets import load_iris
 from sklearn.model_selection import KFold
 
 from skbayes_sym.base.stacking_weights import fit_calibration
-from skbayes_sym.stacking.members import KINDS, StackEffort, StackTask
+from skbayes_sym.stacking.members import KINDS, StackDefaults, StackTask
 from skbayes_sym.stacking.predictors import RowBlock
-from skbayes_sym.stacking.weights import JudgedMember, judge, weighed
+from skbayes_sym.stacking.weights import ScoredMember, score_member, weighed
 
 RNG = np.random.default_rng(0)
 FLOWERS, SPECIES = (a[RNG.permutation(150)[:60]] for a in load_iris(return_X_y=True))
@@ -46,8 +46,8 @@ class Optimistic:
 def test_optimism_is_subtracted_from_leave_one_out_scores():
     task = make_task(FLOWERS, SPECIES, classes=np.arange(3))
     linear = KINDS["linear"]()
-    plain = judge(Optimistic(linear, 0.0), task, False).log_density
-    corrected = judge(Optimistic(linear, 0.1), task, False).log_density
+    plain = score_member(Optimistic(linear, 0.0), task, False).log_density
+    corrected = score_member(Optimistic(linear, 0.1), task, False).log_density
     np.testing.assert_allclose(corrected, plain - 0.1, rtol=1e-12)
 
 
@@ -55,9 +55,9 @@ def test_stacking_weights_maximise_the_weighted_score():
     weight = np.array([1.0, 2.0, 7.0, 1.0, 4.0, 1.0])
     density = np.log(np.array([[1.0, 0.3, 0.2, 0.9, 0.4, 0.6], [0.4, 0.5, 0.7, 0.3, 0.5, 0.2]]))
     task = make_task(np.zeros((6, 1)), np.arange(6.0), weight)
-    members = {"a": JudgedMember(None, density[0]), "b": JudgedMember(None, density[1])}
+    members = {"a": ScoredMember(None, density[0]), "b": ScoredMember(None, density[1])}
     score = density @ weight / weight.sum()
-    prior = np.exp((score - score.max()) / StackEffort.forgiven)
+    prior = np.exp((score - score.max()) / StackDefaults.forgiven)
 
     def loss(share):
         mixture = np.log(share * np.exp(density[0]) + (1.0 - share) * np.exp(density[1]))

@@ -41,9 +41,11 @@ class TestOwnDistributions:
         new, y = self.rows[200:], self.counts[200:]
         assert model.weights_["forest"] > 0.8  # the line has no cosine
         assert model.score(new, y) > 0.2  # 0 where the line takes all the weight
-        left_out = sum(w * model.left_out_log_density_[k][0] for k, w in model.weights_.items())
+        leave_one_out = sum(
+            w * model.leave_one_out_log_density_[k][0] for k, w in model.weights_.items()
+        )
         distribution = predictive(model, new)
-        assert abs(distribution.log_prob(y).mean() - left_out) < 0.3
+        assert abs(distribution.log_prob(y).mean() - leave_one_out) < 0.3
         values = np.arange(60.0)[:, None]
         np.testing.assert_allclose(np.exp(distribution.log_prob(values)).sum(axis=0), 1.0)
         assert np.all(distribution.log_prob(0.5) == -np.inf)

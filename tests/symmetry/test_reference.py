@@ -10,8 +10,8 @@ from torch.testing import assert_close
 from skbayes_sym.symmetry.relabelling import (
     DiagonalReference,
     estimate_reference,
-    improve_labels,
-    margin_of_labels,
+    improve_labelling,
+    labelling_margin,
     orbit_mean_square,
 )
 from skbayes_sym.symmetry.units import Units
@@ -41,7 +41,7 @@ def test_labels_and_margin_by_enumeration_of_the_group(permute, flip, generator)
     theta, group = units.flatten(1), Units(torch.arange(d * p).reshape(d, p), permute, flip)
     ranked = torch.stack(fits, dim=-1).sort(dim=-1, descending=True).values
     for thorough in (True, False):
-        g, moved = improve_labels(theta, group, reference, thorough=thorough)
+        g, moved = improve_labelling(theta, group, reference, thorough=thorough)
         aligned = group.act(g, theta)
         reached = density.log_prob(aligned.unflatten(1, (d, p))).sum(dim=(-2, -1))
         before = density.log_prob(units).sum(dim=(-2, -1))
@@ -49,9 +49,9 @@ def test_labels_and_margin_by_enumeration_of_the_group(permute, flip, generator)
         assert_close(moved, reached > before + 1e-6)
         if thorough:
             assert_close(reached, ranked[:, 0])
-            margin = margin_of_labels(aligned, group, reference)
+            margin = labelling_margin(aligned, group, reference)
             assert_close(margin, ranked[:, 0] - ranked[:, 1], rtol=0, atol=1e-10)
-            shortfall = margin_of_labels(theta, group, reference)[moved]
+            shortfall = labelling_margin(theta, group, reference)[moved]
             assert_close(shortfall, (before - reached)[moved], rtol=0, atol=1e-10)
 
 

@@ -10,11 +10,11 @@ from skbayes_sym.symmetry.relabelling import (
     Labelling,
     estimate_reference,
     label_margin,
-    margin_of_labels,
+    labelling_margin,
     orbit_mean_square,
     relabel,
 )
-from skbayes_sym.symmetry.units import unit_layers, units_of
+from skbayes_sym.symmetry.units import gather_units, unit_layers
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -127,8 +127,8 @@ def test_units_of_measurement_do_not_matter(generator):
         }
     ).double()
     expected, found = run(case, draws), run(case, draws * scales)
-    units = units_of(found.theta / scales, case.group.factors[0].index)
-    for g in units_of(expected.theta, case.group.factors[0].index).sum(-1).abs().T:
+    units = gather_units(found.theta / scales, case.group.factors[0].index)
+    for g in gather_units(expected.theta, case.group.factors[0].index).sum(-1).abs().T:
         gaps = (units.sum(-1).abs() - g.unsqueeze(-1)).abs().amax(dim=0)
         assert float(gaps.min()) < 1e-12  # the same units of every draw sit together
 
@@ -173,6 +173,6 @@ def test_margin_is_that_of_the_least_decided_layer(generator):
     case = CASES["5-4"]
     theta, _ = planted(case, 50, 0.3, generator)
     reference = estimate_reference(theta, orbit_mean_square(theta, case.group))
-    each = [margin_of_labels(theta, layer, reference) for layer in case.group.factors]
+    each = [labelling_margin(theta, layer, reference) for layer in case.group.factors]
     margin = label_margin(theta, case.group)
     assert_close(margin, torch.minimum(*each))

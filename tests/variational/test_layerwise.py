@@ -26,7 +26,7 @@ from skbayes_sym.variational.layerwise_posterior import (
     Layerwise,
     LayerwiseElbo,
     LayerwisePosterior,
-    PriorOfLayers,
+    LayerwisePrior,
 )
 
 # One prior scale for a layer, and one per input.
@@ -58,7 +58,7 @@ def parts_of(name, network, scale=1.0, m=6):
 def given_prior(network, scale=1.0):
     """One scale for all weights."""
     everywhere = torch.full((network.layout.n_params,), scale, dtype=torch.float64)
-    return PriorOfLayers(network, ScalesByGroup.given(everywhere))
+    return LayerwisePrior(network, ScalesByGroup.given(everywhere))
 
 
 every_posterior = pytest.mark.parametrize("name", ["normal", "inducing"])
@@ -106,14 +106,14 @@ NETWORK = MLP(3, (2, 4), 2, TANH)
 
 
 def learned(network, prior):
-    return PriorOfLayers(network, prior.bind(network.layout))
+    return LayerwisePrior(network, prior.bind(network.layout))
 
 
 @pytest.mark.parametrize("prior", [LayerScales(), ARD()], ids=["layers", "columns"])
 def test_scales_lie_as_the_weights_do(prior, generator):
     found = learned(NETWORK, prior)
     hyper = torch.randn(found.scales.n_groups, generator=generator, dtype=torch.float64)
-    layers = found.of_layers(hyper)
+    layers = found.layer_scales(hyper)
     assert [len(layer) for layer in layers] == [4, 3, 5]
     everywhere = found.scales.at(hyper).scale
     for scale, (weight, bias) in zip(layers, NETWORK.layers(everywhere), strict=True):
@@ -123,14 +123,14 @@ def test_scales_lie_as_the_weights_do(prior, generator):
 
 
 def test_given_scales_stay_and_are_none_of_the_parameters():
-    found = PriorOfLayers(
+    found = LayerwisePrior(
         NETWORK, ScalesByGroup.given(Normal([2.0, 0.5, 1.0]).bind(NETWORK.layout).scale)
     )
     assert len(found.start) == 0
     params = torch.arange(4.0).double()
     own, hyper = found.split(params)
     assert torch.equal(own, params)
-    assert [layer.unique().tolist() for layer in found.of_layers(hyper)] == [[2.0], [0.5], [1.0]]
+    assert [layer.unique().tolist() for layer in found.layer_scales(hyper)] == [[2.0], [0.5], [1.0]]
     assert float(found.scales.log_hyperprior(hyper)) == 0.0
 
 
@@ -138,16 +138,16 @@ def test_units_that_the_prior_tells_apart_are_refused():
     scale = torch.ones(NETWORK.layout.n_params).double()
     by_input = scale.clone()
     by_input[NETWORK.layout.positions("W1")[:, 1]] = 0.3
-    PriorOfLayers(NETWORK, ScalesByGroup.given(by_input))
+    LayerwisePrior(NETWORK, ScalesByGroup.given(by_input))
     by_unit = scale.clone()
     by_unit[NETWORK.layout.positions("W1")[1]] = 0.3
     with pytest.raises(ValueError, match="the same for all units of a layer"):
-        PriorOfLayers(NETWORK, ScalesByGroup.given(by_unit))
+        LayerwisePrior(NETWORK, ScalesByGroup.given(by_unit))
     group = torch.zeros(NETWORK.layout.n_params).long()
     group[NETWORK.layout.positions("b2")[1]] = 1  # of equal scale, but on its own
     one = torch.ones(2).double()
     with pytest.raises(ValueError, match="the same for all units of a layer"):
-        PriorOfLayers(NETWORK, ScalesByGroup(group, ("all", "one"), one, 1.0, one))
+        LayerwisePrior(NETWORK, ScalesByGroup(group, ("all", "one"), one, 1.0, one))
 
 
 @every_posterior
@@ -162,7 +162,7 @@ def test_the_gradient_is_that_of_the_tempered_bound_and_the_hyperprior(name, gen
     def value(at):
         params, hyper = prior.split(at)
         draws = torch.Generator().manual_seed(3)
-        under = parts.under(prior.of_layers(hyper))
+        under = parts.under(prior.layer_scales(hyper))
         likelihood, kl = under.terms(params, data, 2, generator=draws)
         return float((0.02 * kl - likelihood).mean() - prior.scales.log_hyperprior(hyper))
 
@@ -356,8 +356,8 @@ def test_predictions_are_the_moments_of_draws(name, widths, generator):
     outputs = network.forward(theta, data.x)
     noise = Gaussian(torch.zeros(1).double())
     predictor = posterior.predictor(n, noise, generator=generator)
-    law = predictor.law(data.x)
-    mean, variance = law.loc, law.variance
+    distribution = predictor.distribution(data.x)
+    mean, variance = distribution.loc, distribution.variance
     assert_close(predictor.mean(data.x), mean.mean(0))
     spread = (mean.var(0) + variance.mean(0)).sqrt()
     assert bool(((outputs.mean(0) - mean.mean(0)).abs() < 5 * spread * (2 / n) ** 0.5).all())

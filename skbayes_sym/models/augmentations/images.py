@@ -212,7 +212,7 @@ def _hyperbolic(q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class _OfPixels:
+class _PixelTransformation:
     """A change of images (N, 1, C, H, W) by coefficients (N, S, k)."""
 
     image_shape: ImageShape | None = None
@@ -237,7 +237,7 @@ class _OfPixels:
         return changed.reshape(*noise.shape[:2], *x.shape[1:])
 
 
-class _Factor(_OfPixels):
+class _Factor(_PixelTransformation):
     """A change by a random factor exp(z), z uniform on ±half-width."""
 
     @property
@@ -266,7 +266,7 @@ class Contrast(_Factor):
         return mean + z.exp()[..., None, None] * (images - mean)
 
 
-class Hue(_OfPixels):
+class Hue(_PixelTransformation):
     """Turn of red, green and blue about the grey axis by an angle uniform on ±half-width (radians).
 
     A turn by 2 pi / 3 makes green of red. For images of three channels.
@@ -311,7 +311,7 @@ class NoiseHalfWidth(HalfWidth):
         return self.n_variables
 
 
-class PixelNoise(_OfPixels):
+class PixelNoise(_PixelTransformation):
     """Noise in every pixel and channel, uniform on ±half-width.
 
     Its half-width is in units of the largest pixel of the training data (with
@@ -334,7 +334,7 @@ class PixelNoise(_OfPixels):
         return x.unsqueeze(1) + amount
 
 
-class Blur(_OfPixels):
+class Blur(_PixelTransformation):
     """Gaussian blur whose standard deviation is uniform between 0 and its half-width (pixels).
 
     ``image_shape``: (C, H, W); estimators fill it in.

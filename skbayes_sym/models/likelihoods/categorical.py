@@ -12,9 +12,9 @@ from torch.nn.functional import logsigmoid
 
 from skbayes_sym.models.likelihoods.likelihood import (
     CACHE_NUMBERS,
+    ClassLikelihood,
     ExpectedLogProb,
     Kind,
-    LabelLikelihood,
     SiteLikelihood,
     SiteTerms,
     by_quadrature,
@@ -37,7 +37,7 @@ def log_class_probabilities(outputs: Tensor) -> Tensor:
     return outputs.mT.contiguous().log_softmax(-2).mT
 
 
-def log_shares(
+def log_class_frequencies(
     y: npt.NDArray[np.int64], weight: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Logarithms of the classes' shares of the weight (C,), centred."""
@@ -127,7 +127,7 @@ def _contrasts(outputs: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Categorical(LabelLikelihood):
+class Categorical(ClassLikelihood):
     """``p(y = k | f) = softmax(f)_k``; targets are class indices (int64).
 
     Parameters
@@ -147,8 +147,8 @@ class Categorical(LabelLikelihood):
     def constant_outputs(
         self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
-        """`log_shares`."""
-        return log_shares(y, weight)
+        """`log_class_frequencies`."""
+        return log_class_frequencies(y, weight)
 
     def n_noise(self, n_outputs: int) -> int:
         return n_outputs
@@ -207,7 +207,7 @@ class CategoricalTerm:
 
 
 @dataclass(frozen=True)
-class Bernoulli(LabelLikelihood):
+class Bernoulli(ClassLikelihood):
     """``p(y = 1 | f) = 1 / (1 + exp(-f))``; targets are class indices 0 and 1 (int64)."""
 
     kind: ClassVar[Kind] = "bernoulli"
@@ -221,7 +221,7 @@ class Bernoulli(LabelLikelihood):
         self, y: npt.NDArray[Any], weight: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
         """Log odds of the classes' shares."""
-        logits = log_shares(y, weight)
+        logits = log_class_frequencies(y, weight)
         return logits[1:] - logits[:1]
 
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> CategoricalMixture:

@@ -278,7 +278,7 @@ class Likelihood:
     """Conditional density of targets given outputs, with parameters of its own.
 
     Every method asks only for this. Of one's own one writes `log_prob` and `predictive` (or, for
-    classes, `log_prob` of a `LabelLikelihood`; for real targets and counts, the law of a
+    classes, `log_prob` of a `ClassLikelihood`; for real targets and counts, the law of a
     `TargetLikelihood`) and inherits the rest, by autograd and quadrature. What a subclass with a
     density of its own inherits was made of no other's: neither `kind` nor derivatives,
     expectations or predictions.
@@ -448,7 +448,7 @@ def _first(namespaces: Sequence[Mapping[str, Any]], name: str) -> Any:
     return next((members[name] for members in namespaces if name in members), None)
 
 
-class LabelLikelihood(Likelihood):
+class ClassLikelihood(Likelihood):
     """A likelihood of classes by its density: predictions follow from that of every class."""
 
     def predictive(self, outputs: Tensor, log_weights: Tensor | None = None) -> CategoricalMixture:

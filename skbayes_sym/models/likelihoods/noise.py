@@ -197,9 +197,9 @@ class Heteroscedastic(TargetLikelihood):
     def heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Means and log standard deviations (*B, N, T) of outputs (*B, N, 2 T)."""
         mean, second = outputs.chunk(2, -1)
-        return mean, self._log_std_of(second)
+        return mean, self._bounded_log_std(second)
 
-    def _log_std_of(self, second: Tensor) -> Tensor:
+    def _bounded_log_std(self, second: Tensor) -> Tensor:
         log_std = self.log_std + self.spread * second
         return (
             torch.logaddexp(log_std, log_std.new_tensor(log(self.least))) if self.least else log_std
@@ -251,7 +251,7 @@ class Heteroscedastic(TargetLikelihood):
         (m, m_second), (v, v_second) = mean.chunk(2, -1), variance.chunk(2, -1)
         nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))
         sd = v_second.sqrt()
-        log_std = self._log_std_of(m_second.unsqueeze(-1) + sd.unsqueeze(-1) * nodes)
+        log_std = self._bounded_log_std(m_second.unsqueeze(-1) + sd.unsqueeze(-1) * nodes)
         precision = (-2.0 * log_std).exp()
         residual = y - m
         square = torch.addcmul(v, residual, residual).unsqueeze(-1)

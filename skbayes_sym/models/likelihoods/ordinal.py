@@ -10,9 +10,9 @@ from torch import Tensor
 
 from skbayes_sym.models.likelihoods.likelihood import (
     N_NODES,
+    ClassLikelihood,
     ExpectedLogProb,
     Kind,
-    LabelLikelihood,
     by_quadrature,
 )
 from skbayes_sym.models.predictive_mixtures import CategoricalMixture
@@ -25,7 +25,7 @@ _LEAST_END = {torch.float32: -12.0, torch.float64: -35.0}
 
 
 @dataclass(frozen=True, eq=False)
-class Ordinal(LabelLikelihood):
+class Ordinal(ClassLikelihood):
     r"""Ordered probit: ``y`` cut points lie below ``f + noise``; targets int64, from 0.
 
     .. math:: p(y = c \mid f) = \Phi\big((b_{c+1} - f) / s\big) - \Phi\big((b_c - f) / s\big),
@@ -53,7 +53,9 @@ class Ordinal(LabelLikelihood):
         check_flag("learn", self.learn)
 
     @classmethod
-    def of_shares(cls, y: Tensor, weight: Tensor, n_classes: int, noise_std: float) -> "Ordinal":
+    def from_class_frequencies(
+        cls, y: Tensor, weight: Tensor, n_classes: int, noise_std: float
+    ) -> "Ordinal":
         """Cut points that give standard normal outputs and noise together the classes' shares."""
         counts = torch.bincount(y, weight.double(), minlength=n_classes) + 0.5
         cuts = torch.special.ndtri((counts.cumsum(0) / counts.sum())[:-1])

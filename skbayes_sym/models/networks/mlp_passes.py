@@ -496,7 +496,7 @@ class FactoredJacobian(NamedTuple):
 
     layers: tuple[LayerFactors, ...]
 
-    def of_output(self, k: int) -> "FactoredJacobian":
+    def select_output(self, k: int) -> "FactoredJacobian":
         """The derivatives of one output."""
         layers = (LayerFactors(a, d[:, k : k + 1]) for a, d in self.layers)
         return self._replace(layers=tuple(layers))

@@ -230,7 +230,7 @@ class IsotropicRotationGap:
         """Average over ``n_draws`` (256 to 4,096 by default, fewer of wide rows), O(k^3) each."""
         few = max(256, min(4096, (1 << 19) // posterior.mean.shape[1] ** 2))
         noise = self._noise(posterior, (1 + (n_draws or few)) // 2, generator)
-        return _mean_of_pairs(self._distance(posterior).draws(noise))
+        return _antithetic_mean(self._distance(posterior).draws(noise))
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
@@ -283,7 +283,7 @@ class AnchoredRotationGap:
         learned = noise[:n_learned]
         mixing = learn_mixing(torch.cat([centre + learned, centre - learned]))
         rest = noise[n_learned:]
-        return _mean_of_pairs(mixing @ torch.cat([centre + rest, centre - rest]))
+        return _antithetic_mean(mixing @ torch.cat([centre + rest, centre - rest]))
 
     def value_and_gradients(
         self, posterior: RowPosterior, *, generator: torch.Generator
@@ -300,7 +300,7 @@ class AnchoredRotationGap:
         return langevin_gradient(anchors, torch.cat([centre + noise, centre - noise]))
 
 
-def _mean_of_pairs(inner: Tensor) -> Estimate:
+def _antithetic_mean(inner: Tensor) -> Estimate:
     """The gap at draws of B, one half of them the other's opposites."""
     return mean_and_error(langevin_gap(inner).view(2, -1).mean(0))
 

@@ -175,7 +175,7 @@ def disjoint_unit_blocks(group: SymmetryGroup) -> tuple[UnitTable, ...]:
 
 def _tables(factor: SymmetryGroup) -> Iterator[UnitTable]:
     if isinstance(factor, AxisUnits):
-        yield from _at_places(factor, factor.entries)
+        yield from _nested_tables(factor, factor.entries)
     elif isinstance(factor, Wreath):
         parts, above = factor.parts, factor.above
         if above[0] or any(names != (0,) for names in above[1:]):
@@ -189,7 +189,7 @@ def _tables(factor: SymmetryGroup) -> Iterator[UnitTable]:
             _table(part, [e for w, e in entries.items() if n_owners[w] == 1], by_place[0])
             for part, entries in zip(parts[1:], by_place[1:], strict=True)
         )
-        (outer,) = _at_places(parts[0], [e for w, e in by_place[0].items() if n_owners[w] == 0])
+        (outer,) = _nested_tables(parts[0], [e for w, e in by_place[0].items() if n_owners[w] == 0])
         is_whole = max(n_owners.values()) < 2 and not any(
             e.is_pair for part in parts for e in part.entries
         )
@@ -198,7 +198,7 @@ def _tables(factor: SymmetryGroup) -> Iterator[UnitTable]:
         yield from map(UnitTable.of, unit_layers(factor))
 
 
-def _at_places(units: AxisUnits, entries: Sequence[UnitEntries]) -> Iterator[UnitTable]:
+def _nested_tables(units: AxisUnits, entries: Sequence[UnitEntries]) -> Iterator[UnitTable]:
     """A table for each place that has units of its own."""
     table, n_places = _table(units, entries), prod(units.places)
     for index, moved in zip(

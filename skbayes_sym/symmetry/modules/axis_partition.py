@@ -131,7 +131,7 @@ class Atoms:
             atom, names = self._pending.pop()
             for leaf in self.leaves(atom):
                 self.restrict(leaf, self._current(names))
-        atoms = [atoms_of(self.resolve(axis)) for axis in label]
+        atoms = [axis_atoms(self.resolve(axis)) for axis in label]
         for i, axis in enumerate(atoms):
             common = [set.intersection(*map(set, a)) for j, a in enumerate(atoms) if j != i]
             for atom in {a for segment in axis for a in segment}:
@@ -238,7 +238,7 @@ class Atoms:
         try:
             while True:
                 first, second = self.resolve(first), self.resolve(second)
-                if atoms_of(first) == atoms_of(second):
+                if axis_atoms(first) == axis_atoms(second):
                     return first, second
                 self._approach(first, second)
         except ConflictError:
@@ -306,12 +306,12 @@ class Atoms:
         if not family:
             members = []
             for k in range(self.size[index]):  # what it depends on may be a family over it itself
-                depends = {self._member_of(x, index, k) for x in names - {index}}
+                depends = {self._member_index(x, index, k) for x in names - {index}}
                 members.append(self.new(self.size[atom], pinned=self.pinned[atom], depends=depends))
             family = self.family[atom] = AtomFamily(index, members)
         return Occurrence(family.members[i], _piece(occurrence.characters, i))
 
-    def _member_of(self, atom: int, index: int, k: int) -> int:
+    def _member_index(self, atom: int, index: int, k: int) -> int:
         family = self.family[atom]
         return family.members[k] if family and self.find(family.of) == index else atom
 
@@ -335,7 +335,7 @@ class Atoms:
         if exponents:
             self.equations[kind].append((atom, exponents))
 
-    def equations_of(self, kind: int) -> dict[int, list[Exponents]]:
+    def equations_by_leaf(self, kind: int) -> dict[int, list[Exponents]]:
         """The equations by leaf."""
         by_leaf: dict[int, list[Exponents]] = {}
         for atom, exponents in self.equations[kind]:
@@ -356,7 +356,7 @@ class Atoms:
         return spread
 
 
-def atoms_of(axis: Axis) -> list[list[int]]:
+def axis_atoms(axis: Axis) -> list[list[int]]:
     """Atoms of the segments of an axis."""
     return [[o.atom for o in segment] for segment in axis]
 

@@ -23,7 +23,7 @@ from skbayes_sym.symmetry.modules.axis_partition import (
     Label,
     Occurrence,
     added,
-    atoms_of,
+    axis_atoms,
 )
 
 # Composite operations that the core set keeps: written out, they need no rules of their own.
@@ -52,7 +52,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
 
     traced: Any = call
     try:
-        with _plain_kernels(), _definitions_of_recurrence(module):
+        with _plain_kernels(), _python_recurrence(module):
             for _ in range(2):  # some decompositions write in place; the second time nothing does
                 traced = make_fx(
                     torch.func.functionalize(traced), decomposition_table=_decompositions(),
@@ -132,7 +132,7 @@ def _plain_kernels() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(onednn)
 
 
-def _definitions_of_recurrence(module: nn.Module) -> AbstractContextManager[Any]:
+def _python_recurrence(module: nn.Module) -> AbstractContextManager[Any]:
     """Recurrent layers by definitions in Python: those in C++ write in place, which costs a pass.
 
     Others keep theirs, which older releases of torch decompose further.
@@ -183,7 +183,7 @@ class Reader:
         for i, node in enumerate(inputs):
             free = i in position and bool(node.users)
             variable = f"{position[i]}" if free else None
-            self._labels[node] = self.fresh(shape_of(node), variable, pinned=not free)
+            self._labels[node] = self.fresh(output_shape(node), variable, pinned=not free)
         self.parameters: list[Label] = [self._labels[inputs[i]] for i in moving]
         self._needed = _needed(graph)
         # Inputs on which the output depends, by their positions.
@@ -232,7 +232,7 @@ class Reader:
             is_zero = name.startswith("zeros") or (is_constant and node.args[1:2] == (0,))
             return self.kept(node, value, f"c{node.name}" if is_zero else None,
                              pinned=not is_constant)  # fmt: skip
-        moved = {a for one in inputs for axis in one for s in atoms_of(axis) for a in s}
+        moved = {a for one in inputs for axis in one for s in axis_atoms(axis) for a in s}
         for atom in moved if name not in _VIEWS else ():
             self.operations.setdefault(self.atoms.find(atom), {})[name] = None
         try:
@@ -341,7 +341,7 @@ class Reader:
         for first, second in itertools.combinations(long, 2):
             atoms.unify_axes(first, second)
         axes = [atoms.resolve(axis) for axis in axes]
-        structures = [atoms_of(axis) for axis in axes if axis != ONE]
+        structures = [axis_atoms(axis) for axis in axes if axis != ONE]
         if any(structure != structures[0] for structure in structures):
             frozen = [[[atoms.freeze(axis)]] for axis in axes if axis != ONE]
             axes = [frozen[0] if axis != ONE else axis for axis in axes]
@@ -440,7 +440,7 @@ def operation(node: fx.Node) -> str:
     return str(packet.__name__)
 
 
-def shape_of(node: Any) -> torch.Size:
+def output_shape(node: Any) -> torch.Size:
     """Shape of what a node returns; of several tensors, of the first."""
     value = node.meta["val"]
     return _sizes(value[0] if isinstance(value, tuple | list) else value)

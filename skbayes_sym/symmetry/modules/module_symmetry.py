@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from skbayes_sym.numerics.layout import ParamLayout
 from skbayes_sym.symmetry.axis_units import AxisUnits, UnitEntries, Wreath, is_nearer
-from skbayes_sym.symmetry.group import ActsInPlace, Product, SymmetryGroup, described
+from skbayes_sym.symmetry.group import InPlaceActionMixin, Product, SymmetryGroup, described
 from skbayes_sym.symmetry.modules.axis_partition import SCALE, SIGN, Exponents, null_space
 from skbayes_sym.symmetry.modules.graph_analysis import Reader, trace, without_dropout
 from skbayes_sym.symmetry.modules.rules import RULES
@@ -116,7 +116,7 @@ class Rescaling(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class ModuleSymmetry(ActsInPlace, Product):
+class ModuleSymmetry(InPlaceActionMixin, Product):
     """Symmetry group of a module's parameters, as `symmetry_of` finds it.
 
     Attributes
@@ -176,13 +176,13 @@ class ModuleSymmetry(ActsInPlace, Product):
         """
         self.check_pair(theta, reference)
         nearest, g = super().align(theta, reference)
-        moved, start = self._in_turn(theta, reference)
+        moved, start = self._alternate_blocks(theta, reference)
         other, h = super().align(moved, reference)
         nearer = is_nearer(other, nearest, reference)
         nearest = torch.where(nearer.unsqueeze(-1), other, nearest)
         return nearest, _where(nearer, self.compose(h, start), g)
 
-    def _in_turn(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+    def _alternate_blocks(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
         waiting, moved = dict(enumerate(self._entries)), list(self.identity())
         while waiting:
             n_waiting = torch.stack(list(waiting.values())).sum(dim=0)
@@ -407,7 +407,7 @@ class _Piece(NamedTuple):
     offset: int
     axes: list[_Dimension]
 
-    def axes_of(self, atom: int) -> list[int]:
+    def atom_axes(self, atom: int) -> list[int]:
         return [k for k, axis in enumerate(self.axes) if axis.atom == atom]
 
     def with_axes(self, axes: list[_Dimension], step: int) -> "_Piece":
@@ -510,7 +510,7 @@ class _Assembly:
 
         Products of others, of inner units first, are left out.
         """
-        equations, constant = self.atoms.equations_of(kind), _Span()
+        equations, constant = self.atoms.equations_by_leaf(kind), _Span()
         kept: dict[int, list[Exponents]] = {a: [] for a in self.leaves}
         for atom in sorted(self.leaves, key=lambda a: -len(self.above[a])):
             beside = _Span()
@@ -532,9 +532,9 @@ class _Assembly:
         """Bits of what a sign negates, two a piece: on each axis of the atom, or in all."""
         bits = 0
         for n, piece in enumerate(self.pieces):
-            if only >= 0 and not piece.axes_of(only):
+            if only >= 0 and not piece.atom_axes(only):
                 continue
-            which = [piece.axes[k].variable in variables for k in piece.axes_of(atom)]
+            which = [piece.axes[k].variable in variables for k in piece.atom_axes(atom)]
             which = [sum(which) % 2 == 1] if whole else which[:2]
             for m, bit in enumerate(which):
                 bits |= bit << (2 * n + m)
@@ -546,8 +546,8 @@ class _Assembly:
     def _units(self, atom: int, signs: Sequence[Collection[str]]) -> AxisUnits | None:
         """The units of an atom; None where they lie on three axes of a parameter."""
         outer, entries = sorted(self.above[atom]), []
-        for piece in (p for p in self.pieces if p.axes_of(atom)):
-            units, places = piece.axes_of(atom), [piece.axes_of(x) for x in outer]
+        for piece in (p for p in self.pieces if p.atom_axes(atom)):
+            units, places = piece.atom_axes(atom), [piece.atom_axes(x) for x in outer]
             if len(units) > 2 or any(len(place) != 1 for place in places):
                 return None
             order = [*(place[0] for place in places), *units]
@@ -582,7 +582,7 @@ class _Assembly:
     def _where(self, atom: int) -> str:
         words: dict[str, None] = {}
         for piece in self.pieces:
-            for k in piece.axes_of(atom):
+            for k in piece.atom_axes(atom):
                 words[self._describe_axis(piece, k)] = None
         return ", ".join(words)
 
@@ -601,7 +601,7 @@ class _Assembly:
         divided: dict[str, None] = {}
         orientation = 0
         for piece in self.pieces:
-            for k in piece.axes_of(atom):
+            for k in piece.atom_axes(atom):
                 power = powers.get(piece.axes[k].variable, 0)
                 if power == 0:
                     continue

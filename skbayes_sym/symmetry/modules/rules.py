@@ -23,7 +23,7 @@ from skbayes_sym.symmetry.modules.graph_analysis import (
     Reader,
     Rule,
     operation,
-    shape_of,
+    output_shape,
 )  # fmt: skip
 
 RULES: dict[str, Rule] = {}
@@ -78,7 +78,7 @@ def _add(r: Reader, node: fx.Node, a: Label, b: Any, **more: Any) -> Any:
     """Terms have the same sign and scale; with a number other than 0, none."""
     if not isinstance(b, list):
         return r.raised(a, (1, 1) if b == 0 else (None, None))
-    return r.pointwise(len(shape_of(node)), [a, b], (SAME, SAME))
+    return r.pointwise(len(output_shape(node)), [a, b], (SAME, SAME))
 
 
 @_rule("mul")
@@ -86,7 +86,7 @@ def _multiply(r: Reader, node: fx.Node, a: Label, b: Any, power: int = 1) -> Any
     """Signs and scales of factors are multiplied."""
     if not isinstance(b, list):
         return r.raised(a, (1, 1))
-    return r.pointwise(len(shape_of(node)), [a, b], (SUM, SUM), [1, power])
+    return r.pointwise(len(output_shape(node)), [a, b], (SUM, SUM), [1, power])
 
 
 RULES["div"] = lambda r, node, a, b: _multiply(r, node, a, b, -1)
@@ -106,14 +106,14 @@ def _compare(r: Reader, node: fx.Node, *arguments: Any) -> Any:
     """Compared numbers have no sign, and for the larger or smaller one the same scale."""
     labels = [a for a in arguments if isinstance(a, list)]
     mode = SAME if operation(node) in ("maximum", "minimum") else TRIVIAL
-    return r.pointwise(len(shape_of(node)), labels, (TRIVIAL, mode))
+    return r.pointwise(len(output_shape(node)), labels, (TRIVIAL, mode))
 
 
 @_rule("where")
 def _where(r: Reader, node: fx.Node, condition: Label, *chosen: Any) -> Any:
     r.trivial(condition)
     labels = [r.raised(condition, (0, 0)), *[c for c in chosen if isinstance(c, list)]]
-    return r.pointwise(len(shape_of(node)), labels, (TRIVIAL, TRIVIAL))
+    return r.pointwise(len(output_shape(node)), labels, (TRIVIAL, TRIVIAL))
 
 
 @_rule("mm")
@@ -155,7 +155,7 @@ def _convolution(r: Reader, node: fx.Node, x: Label, w: Label, b: Label | None, 
     if b is not None:
         x0, axis = r.pointwise(2, [[x[0], axis], b], (SAME, SAME))
         x = [x0, *x[1:]]
-    return [x[0], axis, *[r.pinned(n) for n in shape_of(node)[2:]]]
+    return [x[0], axis, *[r.pinned(n) for n in output_shape(node)[2:]]]
 
 
 # Powers of what is reduced; on the reduced axes signs and scales are trivial: all are added.
@@ -198,7 +198,7 @@ def _softmax(r: Reader, node: fx.Node, x: Label, dim: int, *rest: Any) -> Any:
 def _spatial(r: Reader, node: fx.Node, x: Label, n_kept: int, powers: Powers) -> Label:
     """Operations over space, which stays in place, apart for each of the first axes."""
     r.lose(x, range(n_kept, len(x)), "over an axis of units")
-    space = [r.pinned(n) for n in shape_of(node)[n_kept:]]
+    space = [r.pinned(n) for n in output_shape(node)[n_kept:]]
     return [*r.raised(x[:n_kept], powers), *space]
 
 
@@ -210,7 +210,7 @@ RULES["max_pool2d_with_indices"] = lambda r, node, x, *rest: (
 @_rule("constant_pad_nd")
 def _pad(r: Reader, node: fx.Node, x: Label, pad: list[int], value: float = 0.0) -> Any:
     """A concatenation with constants, of zeros for any sign; space stays in place."""
-    sizes, result = shape_of(node), list(x)
+    sizes, result = output_shape(node), list(x)
     for i in range(len(pad) // 2):
         k = len(x) - 1 - i
         before, behind = pad[2 * i], pad[2 * i + 1]
@@ -235,7 +235,7 @@ for _name in ("avg_pool2d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsam
 
 @_rule("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze")
 def _view(r: Reader, node: fx.Node, x: Label, *rest: Any) -> Any:
-    return r.reshaped(x, shape_of(node.args[0]), shape_of(node))
+    return r.reshaped(x, output_shape(node.args[0]), output_shape(node))
 
 
 @_rule("as_strided")
@@ -252,7 +252,7 @@ RULES["permute"] = lambda r, node, x, dims: [x[d] for d in dims]
 @_rule("expand")
 def _expand(r: Reader, node: fx.Node, x: Label, *rest: Any, **more: Any) -> Any:
     """New places hold copies: they may be permuted."""
-    old, new = shape_of(node.args[0]), shape_of(node)
+    old, new = output_shape(node.args[0]), output_shape(node)
     fresh = r.kept(("expand", node), node.meta["val"], pinned=False)
     lead = len(new) - len(old)
     is_kept = (k >= lead and old[k - lead] == n for k, n in enumerate(new))
@@ -274,7 +274,7 @@ def _index(r: Reader, node: fx.Node, x: Label, indices: list[Any]) -> Any:
         r.pin(indices[k])
     if used != list(range(used[0], len(x))):
         return None
-    return [*x[: used[0]], *[r.pinned(n) for n in shape_of(node)[used[0] :]]]
+    return [*x[: used[0]], *[r.pinned(n) for n in output_shape(node)[used[0] :]]]
 
 
 @_rule("cat")
@@ -286,7 +286,7 @@ def _concatenate(r: Reader, node: fx.Node, labels: list[Label], dim: int = 0) ->
     """
     dim = dim % len(labels[0])
     others = [[ONE if i == dim else axis for i, axis in enumerate(x)] for x in labels]
-    result = r.pointwise(len(shape_of(node)), others, (SAME, SAME))
+    result = r.pointwise(len(output_shape(node)), others, (SAME, SAME))
     result[dim] = [segment for x in labels for segment in r.atoms.resolve(x[dim])]
     return result
 
@@ -382,7 +382,7 @@ def _put_slice(
     r: Reader, node: fx.Node, x: Label, y: Label, dim: int = 0, start: Any = 0, end: Any = None
 ) -> Any:
     """A concatenation: what stands before, the new part, what stands behind."""
-    n, m, start = shape_of(node)[dim], shape_of(node.args[1])[dim], start or 0
+    n, m, start = output_shape(node)[dim], output_shape(node.args[1])[dim], start or 0
     before = [_slice(r, node, x, dim, 0, start)] if start else []
     behind = [_slice(r, node, x, dim, start + m, n)] if start + m < n else []
     return _concatenate(r, node, [*before, y, *behind], dim)

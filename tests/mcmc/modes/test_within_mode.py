@@ -127,7 +127,7 @@ def test_what_chains_cost_is_taken_off_their_allowance(crossed, monkeypatch, gen
     for run in runs:
         n_gradients, n_moves = (run.warmup[i] + run.sampling[i] for i in (4, 0))
         assert int(n_moves.max()) == int(n_moves.min()) > 0
-        spent += allowance.of_moves(1.3 * n_gradients, n_moves, plan.block_size)
+        spent += allowance.move_cost(1.3 * n_gradients, n_moves, plan.block_size)
     assert allowance.left == pytest.approx(1e9 - spent)
 
 
@@ -238,10 +238,10 @@ def test_chains_of_a_block_share_their_calls():
     made, moves = torch.tensor([10, 10, 30, 30, 20]), torch.tensor([2, 2, 3, 3, 3])
     calls, gradients = 10 + 30 + 20, 10 + 10 + 30 + 30 + 20
     alone = ledger.work(calls, 0.0) + gradients * 1e6
-    assert ledger.of_moves(made, 0 * moves, 2) == alone
-    assert ledger.of_moves(made, moves, 2) == alone + ledger.work(A_MOVE * (2 + 3 + 3), 0.0)
+    assert ledger.move_cost(made, 0 * moves, 2) == alone
+    assert ledger.move_cost(made, moves, 2) == alone + ledger.work(A_MOVE * (2 + 3 + 3), 0.0)
     together = ledger.work(10 + 30, 0.0) + gradients * 1e6  # blocks of three
-    assert ledger.of_moves(torch.tensor([10, 10, 0, 30, 30, 20]), torch.zeros(6), 3) == together
+    assert ledger.move_cost(torch.tensor([10, 10, 0, 30, 30, 20]), torch.zeros(6), 3) == together
 
 
 def test_a_sum_that_shrinks():

@@ -106,18 +106,18 @@ def test_graphs_are_kept_where_asked_for(requires_grad):
 
 
 @pytest.mark.parametrize("law", [Bernoulli(), StudentT()])
-def test_an_output_without_variance_is_a_number(law):
+def test_an_output_without_variance_is_a_number(distribution):
     """Where a quadrature's derivative by the variance would be 0 / 0; there it is ``l'' / 2``."""
     mean = torch.tensor([[0.3], [-1.0]], dtype=torch.float64)
-    y = torch.tensor([1, 0]) if isinstance(law, Bernoulli) else mean + 0.4
+    y = torch.tensor([1, 0]) if isinstance(distribution, Bernoulli) else mean + 0.4
     zero = torch.zeros_like(mean)
-    found = law.expected_log_prob(mean, zero, y, mean.new_empty(2, 0))
-    assert_close(found.value, law.log_prob(mean, y))
+    found = distribution.expected_log_prob(mean, zero, y, mean.new_empty(2, 0))
+    assert_close(found.value, distribution.log_prob(mean, y))
     step = 1e-4
-    high, middle, low = (law.log_prob(mean + s * step, y) for s in (1, 0, -1))
+    high, middle, low = (distribution.log_prob(mean + s * step, y) for s in (1, 0, -1))
     curvature = (high - 2.0 * middle + low) / step**2
     assert_close(found.d_variance[:, 0], 0.5 * curvature, atol=1e-5, rtol=0.0)
-    slopes = by_autograd(law, mean, zero, y, mean.new_empty(2, 0))
+    slopes = by_autograd(distribution, mean, zero, y, mean.new_empty(2, 0))
     assert all(part.isfinite().all() for part in slopes)
 
 

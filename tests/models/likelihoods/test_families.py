@@ -37,14 +37,14 @@ every_law = pytest.mark.parametrize(("likelihood", "law", "y"), LAWS.values(), i
 
 
 @every_law
-def test_the_law_of_a_target(likelihood, law, y):
-    log_density = law.logpmf if likelihood.is_discrete else law.logpdf
+def test_the_law_of_a_target(likelihood, distribution, y):
+    log_density = distribution.logpmf if likelihood.is_discrete else distribution.logpdf
     expected = torch.as_tensor(log_density(y.numpy())).squeeze(-1)
     assert_close(likelihood.log_prob(OUTPUTS, y)[0], expected, rtol=1e-12, atol=1e-12)
-    assert_close(likelihood.mean(OUTPUTS)[0], torch.as_tensor(law.mean()))
-    assert_close(likelihood.variance(OUTPUTS)[0], torch.as_tensor(law.var()))
+    assert_close(likelihood.mean(OUTPUTS)[0], torch.as_tensor(distribution.mean()))
+    assert_close(likelihood.variance(OUTPUTS)[0], torch.as_tensor(distribution.var()))
     for shift in (0.0, 0.4, -0.4):
-        expected = torch.as_tensor(law.cdf(y.numpy() + shift))
+        expected = torch.as_tensor(distribution.cdf(y.numpy() + shift))
         assert_close(likelihood.cdf(y + shift, OUTPUTS)[0], expected, rtol=1e-10, atol=1e-12)
 
 
@@ -69,8 +69,10 @@ def test_any_dispersion_keeps_its_digits(alpha, dtype):
     f = torch.tensor([[0.0], [-3.0], [3.0], [7.5]], dtype=dtype)
     likelihood = NegativeBinomial(torch.tensor([np.log(alpha)], dtype=dtype))
     mean = np.exp(f.double().numpy())
-    law = stats.nbinom(1 / alpha, 1 / (1 + alpha * mean)) if alpha > 1e-5 else stats.poisson(mean)
-    expected = torch.as_tensor(law.logpmf(y.numpy())[:, 0])
+    distribution = (
+        stats.nbinom(1 / alpha, 1 / (1 + alpha * mean)) if alpha > 1e-5 else stats.poisson(mean)
+    )
+    expected = torch.as_tensor(distribution.logpmf(y.numpy())[:, 0])
     # Terms as large as y log y cancel; Poisson's is off by alpha (y - mu)^2 / 2.
     error = 2e4 * 4 * torch.finfo(dtype).eps + (2e5 * alpha if alpha < 1e-5 else 1e-9)
     assert_close(likelihood.log_prob(f, y).double(), expected, rtol=1e-6, atol=error)

@@ -22,8 +22,8 @@ def masses(f):
 
 def test_masses_and_probabilities_of_draws():
     f = torch.linspace(-3.0, 3.0, 12, dtype=torch.float64).reshape(2, 6, 1)
-    law = LIKELIHOOD.predictive(f)
-    assert_close(law.mean(), torch.as_tensor(masses(f[..., 0]).mean(0)))
+    distribution = LIKELIHOOD.predictive(f)
+    assert_close(distribution.mean(), torch.as_tensor(masses(f[..., 0]).mean(0)))
     y = torch.tensor([0, 1, 2, 3, 0, 3])
     expected = np.log(masses(f[0, :, 0])[np.arange(6), y])
     assert_close(LIKELIHOOD.log_prob(f, y)[0], torch.as_tensor(expected))
@@ -59,7 +59,7 @@ def test_far_tails_keep_their_logarithm():
 
 def test_start_has_the_shares_of_the_classes():
     y = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)
-    start = Ordinal.of_shares(y, torch.ones(100), 3, 0.6)
+    start = Ordinal.from_class_frequencies(y, torch.ones(100), 3, 0.6)
     f = 0.8 * np.random.default_rng(0).standard_normal(200_000)
     share = start.predictive(torch.as_tensor(f)[:, None, None]).mean()[0]
     assert_close(share, torch.tensor([0.5, 0.3, 0.2]).double(), atol=0.01, rtol=0)

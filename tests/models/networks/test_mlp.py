@@ -105,7 +105,7 @@ def test_products_are_those_of_the_dense_matrix(widths, n_outputs):
     packed = jacobian.packed(weight.unsqueeze(0))
     torch.testing.assert_close(jacobian.gauss_newton(packed), expected)
     last = torch.einsum("rnp,n,rnq->rpq", dense[:, :, -1], weight[:, 0, 0], dense[:, :, -1])
-    packed = jacobian.of_output(n_outputs - 1).packed(weight[:, :1, :1].unsqueeze(0))
+    packed = jacobian.select_output(n_outputs - 1).packed(weight[:, :1, :1].unsqueeze(0))
     torch.testing.assert_close(jacobian.gauss_newton(packed), last)
     matrix = symmetric(2, theta.shape[1])
     expected = torch.einsum("rnkp,rpq,rnlq->rnkl", dense, matrix, dense)

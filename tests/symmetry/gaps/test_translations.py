@@ -29,9 +29,9 @@ def exact_posterior(x, y):
     cov = torch.linalg.inv(precision)
     loc = cov @ x.T @ y / NOISE**2
     marginal = PRIOR**2 * x @ x.T + NOISE**2 * torch.eye(len(y), dtype=y.dtype)
-    law = torch.distributions.MultivariateNormal(torch.zeros_like(y), marginal)
+    distribution = torch.distributions.MultivariateNormal(torch.zeros_like(y), marginal)
     posterior = LowRankGaussian(loc[None].numpy(), np.ones(len(loc)), None, cov.numpy(), 1.0)
-    return posterior, float(law.log_prob(y))
+    return posterior, float(distribution.log_prob(y))
 
 
 def best_mean_field_bound(x, y):

@@ -1,6 +1,6 @@
-"""The directive ``.. effort:: module.Class``: the numbers behind "auto" as a table.
+"""The directive ``.. defaults:: module.Class``: the numbers behind "auto" as a table.
 
-A dataclass ``Effort`` says in comments where its numbers come from. The page shows how each begins,
+A dataclass of defaults says in comments where its numbers come from. The page shows how each begins,
 and leaves out numbers that have none: the source has everything.
 """
 
@@ -71,7 +71,7 @@ def table(name: str) -> list[str]:
     return lines
 
 
-class EffortTable(Directive):
+class DefaultsTable(Directive):
     """Show the numbers of one dataclass."""
 
     required_arguments = 1
