@@ -1,6 +1,7 @@
 """The directive ``.. defaults:: module.Class``: the numbers behind "auto" as a table.
 
-A dataclass of defaults says in comments where its numbers come from. The page shows how each begins,
+A dataclass of defaults says in comments where its numbers come from. The page shows how each
+begins,
 and leaves out numbers that have none: the source has everything.
 """
 

@@ -18,9 +18,9 @@ from skbayes_sym.factorization.entry_sites import (
     expected,
     is_class_likelihood,
     is_normal,
-    update_trust,
     noise_variance,
     sites,
+    update_trust,
 )
 from skbayes_sym.factorization.hyperpriors import RowPrior
 from skbayes_sym.factorization.sparse_entries import (

@@ -30,9 +30,9 @@ from skbayes_sym.factorization.coordinate_ascent import (
 from skbayes_sym.factorization.entry_sites import (
     expected,
     is_normal,
-    update_trust,
     learned,
     sites,
+    update_trust,
 )
 from skbayes_sym.factorization.factor_model import (
     FIXED_NOISE_SWEEPS,
