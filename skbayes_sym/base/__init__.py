@@ -40,5 +40,4 @@ Helpers
 * `public_names`: public names and their modules
 * `pipelines`: find the model inside a pipeline or a search
 * `scikit_learn`: private names of scikit-learn, and differences between its versions
-* `shared_docstrings`: descriptions of parameters and attributes that several estimators share
 """

@@ -27,7 +27,6 @@ from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.requirements import refuse
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
-from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.stacking_weights import NoiseShape, PooledPredictor, ShapedPredictor
 from skbayes_sym.base.training import Training
 from skbayes_sym.bayesian_mlp.fit import ClassificationPool, RegressionPool
@@ -121,7 +120,6 @@ class NetworkMixture(NetworkEstimator):
         return self._cached(f"pool on {like.device}", make)
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMixture):
     r"""Bayesian neural network regression with nothing to tune.
@@ -158,9 +156,22 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
     noise_std : "learn", float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it; a number is the same for all rows.
-    standardize : as in every regressor
-    n_jobs : as in every Laplace approximation
-    device, random_state, verbose : as in every estimator
+    standardize : bool or {"X", "y"}, default=True
+        Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
+        standardise only one of them. Predictions and densities are in the units of ``y`` in any
+        case.
+    n_jobs : int or None, default=None
+        Number of joblib processes. The result doesn't depend on it. Restarts of large networks and
+        of classifiers run in parallel, and so do refitted members. Starting the processes takes
+        about three seconds. Callbacks are called only when a parallel task ends.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
 
     Attributes
     ----------
@@ -192,13 +203,62 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
         variances). None where held-out rows prefer the same noise for all.
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``.
-    log_evidence_std_error_, log_evidence_side_ : as in every Laplace approximation
-    n_modes_, multiplicity_modes_, log_evidence_modes_ : as in every Laplace approximation
-    log_evidence_curve_, prior_scale_modes_, relevance_ : as in every Laplace approximation
-    noise_std_modes_, widths_, width_scores_ : as in every Laplace approximation
-    feature_importances_, prior_groups_, symmetry_ : as in every network
-    summary_, columns_in_, n_iter_, stop_reason_, x_mean_, x_scale_ : as in every estimator
-    y_mean_, y_scale_, device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
+    log_evidence_std_error_ : float
+        Monte Carlo standard error of `log_evidence_`, in nats. It stems from the sum over symmetric
+        copies, which is averaged over draws from the posterior. It is 0 if no copies are summed,
+        and nan if the model averages over input transformations.
+    log_evidence_side_ : {"exact", "lower"}
+        Whether `log_evidence_` equals, in expectation, the Laplace approximation summed over all
+        modes that were found and all their symmetric copies, or is a lower bound of it. "exact" for
+        up to 50,000 copies (six units in a layer). "lower" for more copies, and if a single mode is
+        used without copies. The Laplace approximation itself isn't a bound of the evidence.
+    n_modes_ : int
+        Number of distinct modes, where symmetric copies count as one. This attribute and the arrays
+        over modes exist after optimisation by Gauss-Newton steps.
+    multiplicity_modes_ : ndarray of shape (n_modes,)
+        Number of restarts that ended in each mode or a symmetric copy of it. Modes are weighted in
+        proportion to it.
+    log_evidence_modes_ : ndarray of shape (n_modes,)
+        Laplace approximation of log p(y | X) for each mode, in nats. Its error is often larger than
+        the differences between modes, so that modes aren't weighted by it.
+    log_evidence_curve_ : ndarray of shape (n_updates,)
+        Log evidence of the mode with the largest evidence, after each update of the
+        hyperparameters.
+    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
+        Learned prior standard deviations of each mode. Exists only if the prior learns scales.
+    relevance_ : ndarray of shape (n_modes, n_features)
+        Prior scale of the weights of each column of ``X``. Exists only with ``prior=ARD()``.
+    noise_std_modes_ : ndarray of shape (n_modes, n_targets)
+        Standard deviation of each mode's noise, in the units of ``y``.
+    widths_ : ndarray of shape (n_widths,)
+        Numbers of hidden units that were cross-validated. Exists only if "auto" chose the width by
+        cross-validation.
+    width_scores_ : ndarray of shape (n_widths,)
+        Mean held-out log density for each of `widths_`, in nats per row and in the units of ``y``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Mean of `relevance_` over modes, scaled to a sum of 1.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share a prior scale.
+    symmetry_ : SymmetryGroup
+        Subgroup of the network's symmetry group that leaves the prior invariant.
+    summary_ : str
+        What was fitted to these data, in one line.
+    columns_in_ : Columns or None
+        Encoding of text, categories and missing values. None if the data had none of these.
+    n_iter_ : int
+        Number of steps.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    y_mean_, y_scale_ : ndarray of shape (n_targets,)
+        Mean and standard deviation by which the targets were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------
@@ -302,7 +362,6 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
         return Gaussian(torch.as_tensor(noise_std / self.y_scale_).log().unsqueeze(1).to(like))
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkMixture):
     r"""Bayesian neural network classification with nothing to tune.
@@ -327,13 +386,27 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
     n_modes : int, default=4
         Restarts of the small network; fewer, or none, where so many rows or weights would take
         long. Modes alone are `LaplaceClassifier`'s.
-    n_members : as in BayesianMLPRegressor
+    n_members : int, default=10
+        Members of the ensemble; not more than there are modes, two where these hardly gain on
+        left-out rows, and none where the noise is a fifth of the targets' variance, or of 500 rows
+        and fewer a hundredth.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is the softmax of classes. The
         evidence that sets the modes knows no other.
-    standardize : as in every classifier
-    n_jobs : as in every Laplace approximation
-    device, random_state, verbose : as in every estimator
+    standardize : bool, default=True
+        Whether to standardise the columns of ``X`` before the fit.
+    n_jobs : int or None, default=None
+        Number of joblib processes. The result doesn't depend on it. Restarts of large networks and
+        of classifiers run in parallel, and so do refitted members. Starting the processes takes
+        about three seconds. Callbacks are called only when a parallel task ends.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
 
     Attributes
     ----------
@@ -351,15 +424,71 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
     network_ : MLP
         The modes' architecture, with ``forward(theta, x)`` and ``symmetry()``; one logit for two
         classes.
-    linear_weight_, modes_weight_, members_weight_, linear_posterior_ : as in BayesianMLPRegressor
-    log_evidence_, prior_scale_, member_network_ : as in BayesianMLPRegressor
-    variance_scale_, n_modes_, multiplicity_modes_ : as in every Laplace approximation
-    log_evidence_std_error_, log_evidence_side_ : as in every Laplace approximation
-    log_evidence_modes_, log_evidence_curve_, prior_scale_modes_ : as in every Laplace approximation
-    relevance_ : as in every Laplace approximation
-    feature_importances_, prior_groups_, symmetry_ : as in every network
-    summary_, columns_in_, classes_, n_iter_, stop_reason_, x_mean_ : as in every estimator
-    x_scale_, device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
+    linear_weight_, modes_weight_, members_weight_ : float
+        Weights of the linear model, of all modes and of all members; they add up to 1.
+    linear_posterior_ : ModeMixture
+        Posterior of the linear model's coefficients, in standardised units, if it counts.
+    log_evidence_ : float
+        Laplace approximation of log p(y | X), nats: an estimate, no bound. It sums over the modes
+        and their copies by symmetry, as far as these don't overlap.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Learned prior standard deviation of every group of weights, geometric mean over the modes.
+    member_network_ : MLP
+        The members' architecture.
+    variance_scale_ : float
+        Factor by which predictions multiply the variance of the logits. Exists only after
+        optimisation by Gauss-Newton steps.
+    n_modes_ : int
+        Number of distinct modes, where symmetric copies count as one. This attribute and the arrays
+        over modes exist after optimisation by Gauss-Newton steps.
+    multiplicity_modes_ : ndarray of shape (n_modes,)
+        Number of restarts that ended in each mode or a symmetric copy of it. Modes are weighted in
+        proportion to it.
+    log_evidence_std_error_ : float
+        Monte Carlo standard error of `log_evidence_`, in nats. It stems from the sum over symmetric
+        copies, which is averaged over draws from the posterior. It is 0 if no copies are summed,
+        and nan if the model averages over input transformations.
+    log_evidence_side_ : {"exact", "lower"}
+        Whether `log_evidence_` equals, in expectation, the Laplace approximation summed over all
+        modes that were found and all their symmetric copies, or is a lower bound of it. "exact" for
+        up to 50,000 copies (six units in a layer). "lower" for more copies, and if a single mode is
+        used without copies. The Laplace approximation itself isn't a bound of the evidence.
+    log_evidence_modes_ : ndarray of shape (n_modes,)
+        Laplace approximation of log p(y | X) for each mode, in nats. Its error is often larger than
+        the differences between modes, so that modes aren't weighted by it.
+    log_evidence_curve_ : ndarray of shape (n_updates,)
+        Log evidence of the mode with the largest evidence, after each update of the
+        hyperparameters.
+    prior_scale_modes_ : ndarray of shape (n_modes, n_groups)
+        Learned prior standard deviations of each mode. Exists only if the prior learns scales.
+    relevance_ : ndarray of shape (n_modes, n_features)
+        Prior scale of the weights of each column of ``X``. Exists only with ``prior=ARD()``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Mean of `relevance_` over modes, scaled to a sum of 1.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share a prior scale.
+    symmetry_ : SymmetryGroup
+        Subgroup of the network's symmetry group that leaves the prior invariant.
+    summary_ : str
+        What was fitted to these data, in one line.
+    columns_in_ : Columns or None
+        Encoding of text, categories and missing values. None if the data had none of these.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    n_iter_ : int
+        Number of steps.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    x_mean_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------

@@ -23,7 +23,6 @@ from skbayes_sym.base.progress import RUN_CONSTRAINTS
 from skbayes_sym.base.requirements import refuse
 from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
-from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.weighted_draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.ensemble.fit import DeepEnsemble, Members, Refitting
 from skbayes_sym.laplace.class_predictive import RefittedMembers
@@ -105,7 +104,6 @@ class _DeepEnsemble(WeightedDraws):
         return Members(self.samples_, np.zeros((len(self.samples_), 0)), log_precision)
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     r"""Deep ensemble for regression: posterior modes of a network from random starts.
@@ -120,26 +118,49 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     Parameters
     ----------
-    hidden_layer_sizes, activation : as in every network
+    hidden_layer_sizes : int or sequence of int, default=(50,)
+        Widths of the hidden layers; ``()`` is a linear model.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
+        Activation of the hidden layers.
     n_members : int, default=10
         Networks trained, each from a random start of its own.
-    network : as in every network
-    likelihood : as in every regressor
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. A torch
+        module of Linear and Conv2d layers and elementwise activations defines the architecture. The
+        module is copied and its weights are initialised again.
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a target given the network's outputs. "auto" is normal noise with standard
+        deviation ``noise_std``. "heteroscedastic" is normal noise that depends on the input,
+        "student_t" has heavy tails, and "poisson" and "negative_binomial" are for counts. These
+        names stand for the objects in `skbayes_sym.models` with their default parameters.
     prior : "learn", float, sequence of float or Prior, default=1.0
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number, one per layer or one per parameter; or an object. "learn" is
         ``LayerScales()``: one scale per layer's weights and one per layer's biases, every
         member's own, by the evidence. ``ARD()`` learns one per column of ``X`` besides:
         `relevance_`.
-    max_iter : as in every network
-    standardize : as in every regressor
+    max_iter : int, default=2000
+        Maximum number of optimiser steps.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
+        standardise only one of them. Predictions and densities are in the units of ``y`` in any
+        case.
     optimizer : "adam" or Adam, default="adam"
         Step size ("auto" is 0.03) and rows per step ("auto": all of up to 2000 distinct rows, 500
         beyond, at 0.3 times the step size).
     tol : float or None, default=0.001
         Training stops when the members' mean log posterior gains less than this many nats per row
         from one tenth of ``max_iter`` to the next. None never stops.
-    warm_start, device, random_state, verbose : as in every estimator
+    warm_start : bool, default=False
+        Whether `fit` starts from the result of the previous call.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     noise_std : "effective", "learn", HalfNormal, float or sequence of float, default="effective"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it, each member from its own residuals, under a half-normal prior
@@ -165,16 +186,37 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     prior_scale_samples_ : ndarray of shape (n_members, n_groups)
         Prior standard deviations of every member, where scales are learned.
     relevance_ : ndarray of shape (n_members, n_features)
-        Scale of the weights from every column of ``X``; only under ``ARD()``.
+        Prior scale of the weights of each column of ``X``; only under ``ARD()``.
     log_posterior_samples_ : ndarray of shape (n_members,)
         Log joint density of targets (as given), weights and noise (as scaled) of every member,
         nats.
     log_posterior_curve_ : ndarray
         Its mean over the members in training, averaged over blocks of steps.
-    likelihood_ : as in every regressor
-    feature_importances_, prior_groups_, network_, symmetry_ : as in every network
-    n_iter_, stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_ : as in every estimator
-    device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
+    likelihood_ : Likelihood
+        The likelihood with its fitted parameters, in standardised units. If the parameters were
+        sampled, their first axis is that of the draws. Doesn't exist for ``likelihood="auto"``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Mean of `relevance_` over modes, scaled to a sum of 1.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share a prior scale.
+    network_ : MLP
+        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    symmetry_ : SymmetryGroup
+        Subgroup of the network's symmetry group that leaves the prior invariant.
+    n_iter_ : int
+        Number of steps.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    y_mean_, y_scale_ : ndarray of shape (n_targets,)
+        Mean and standard deviation by which the targets were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------
@@ -272,7 +314,6 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         return replace(super()._previous(), log_noise=log_noise)
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     r"""Deep ensemble for classification: posterior modes of a network from random starts.
@@ -288,16 +329,47 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
 
     Parameters
     ----------
-    hidden_layer_sizes, activation : as in every network
-    n_members : as in DeepEnsembleRegressor
-    network : as in every network
-    likelihood : as in every classifier
-    prior : as in DeepEnsembleRegressor
+    hidden_layer_sizes : int or sequence of int, default=(50,)
+        Widths of the hidden layers; ``()`` is a linear model.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
+        Activation of the hidden layers.
+    n_members : int, default=10
+        Networks trained, each from a random start of its own.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. A torch
+        module of Linear and Conv2d layers and elementwise activations defines the architecture. The
+        module is copied and its weights are initialised again.
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a class given the network's outputs. "auto" is ``Categorical()``, the
+        softmax of one output per class. "bernoulli" is the logistic function of a single output,
+        for two classes.
+    prior : "learn", float, sequence of float or Prior, default=1.0
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number, one per layer or one per parameter; or an object. "learn" is
+        ``LayerScales()``: one scale per layer's weights and one per layer's biases, every
+        member's own, by the evidence. ``ARD()`` learns one per column of ``X`` besides:
+        `relevance_`.
         Of labels these objects are ``LayerScales(8.0, 64.0)`` and ``ARD(8.0, 64.0)``.
-    max_iter : as in every network
-    standardize : as in every classifier
-    optimizer, tol : as in DeepEnsembleRegressor
-    warm_start, device, random_state, verbose : as in every estimator
+    max_iter : int, default=2000
+        Maximum number of optimiser steps.
+    standardize : bool, default=True
+        Whether to standardise the columns of ``X`` before the fit.
+    optimizer : "adam" or Adam, default="adam"
+        Step size ("auto" is 0.03) and rows per step ("auto": all of up to 2000 distinct rows, 500
+        beyond, at 0.3 times the step size).
+    tol : float or None, default=0.001
+        Training stops when the members' mean log posterior gains less than this many nats per row
+        from one tenth of ``max_iter`` to the next. None never stops.
+    warm_start : bool, default=False
+        Whether `fit` starts from the result of the previous call.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     correction : {"auto", "gaussian"}, float or None, default="auto"
         Whether members are refitted: "gaussian" for all of a "mlp" with the softmax of
         ``likelihood="auto"`` and a normal prior; "auto" where that is so and takes some seconds (up
@@ -311,13 +383,45 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         Normal laws of the weights of the linearised members: ``.theta``, ``.loc`` (n_members, P),
         covariance ``diag(scale)^2 - root root'``; None where they are as trained.
     variance_scale_ : float
-        Factor on the variance of the logits in predictions.
-    samples_, chain_weights_, prior_scale_, prior_scale_samples_ : as in DeepEnsembleRegressor
-    relevance_, log_posterior_samples_ : as in DeepEnsembleRegressor
-    log_posterior_curve_ : as in DeepEnsembleRegressor
-    feature_importances_, prior_groups_, network_, symmetry_ : as in every network
-    n_iter_, stop_reason_, classes_, x_mean_, x_scale_, device_, dtype_ : as in every estimator
-    n_features_in_, feature_names_in_ : as in every estimator
+        Factor by which predictions multiply the variance of the logits.
+    samples_ : ndarray of shape (n_members, P)
+        Weights of the members, acting on standardised data. The flat order is layer by layer, W
+        (out x in, row-major), then b.
+    chain_weights_ : ndarray of shape (n_members,)
+        What each member counts for: all alike.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Geometric mean of `prior_scale_samples_` over the members.
+    prior_scale_samples_ : ndarray of shape (n_members, n_groups)
+        Prior standard deviations of every member, where scales are learned.
+    relevance_ : ndarray of shape (n_members, n_features)
+        Prior scale of the weights of each column of ``X``; only under ``ARD()``.
+    log_posterior_samples_ : ndarray of shape (n_members,)
+        Log joint density of targets (as given), weights and noise (as scaled) of every member,
+        nats.
+    log_posterior_curve_ : ndarray
+        Its mean over the members in training, averaged over blocks of steps.
+    feature_importances_ : ndarray of shape (n_features,)
+        Mean of `relevance_` over modes, scaled to a sum of 1.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share a prior scale.
+    network_ : MLP
+        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    symmetry_ : SymmetryGroup
+        Subgroup of the network's symmetry group that leaves the prior invariant.
+    n_iter_ : int
+        Number of steps.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------

@@ -11,7 +11,6 @@ from skbayes_sym.base.progress import RUN_CONSTRAINTS, Run
 from skbayes_sym.base.requirements import refuse, require_members
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fit_context
-from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.entry_sites import is_normal, with_scale
 from skbayes_sym.factorization.factor_model import FactorModel, rows_group
@@ -53,7 +52,6 @@ _NOISE_RANGE = 1e-3, 1e2
 _LATENT_NOISE = 0.75  # variance of the noise that turns factors into labels: their unit is free
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class SymVIMatrixFactorization(EntryPredictionMixin):
     r"""Factorise a ratings-like matrix by symmetrised variational inference.
@@ -114,7 +112,14 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
     tol : float or None, default=1e-4
         Sweeps end when ten of them raise the mean ELBO by less than this many nats per observed
         entry; None, and "gibbs", make all.
-    device, random_state, verbose : as in every estimator
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
 
     Attributes
     ----------
@@ -172,7 +177,14 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
     mean_, scale_ : float
         Centring and scaling of the entries; ``mean_`` of counts is the log of their mean, of two
         classes the log odds.
-    stop_reason_, device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------

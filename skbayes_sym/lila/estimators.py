@@ -12,7 +12,6 @@ from skbayes_sym.base.optimizers import Adam, EvidenceAdam, Optimizer, Updates, 
 from skbayes_sym.base.requirements import require_members
 from skbayes_sym.base.rows import Rows, Scaling, is_standardized
 from skbayes_sym.base.scikit_learn import HasMethods, StrOptions
-from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.laplace.adam_laplace import AdamDefaults, Laplace
 from skbayes_sym.laplace.base import (
     CLASSIFIER_CONSTRAINTS,
@@ -136,7 +135,6 @@ class LILAEstimator(LaplaceEstimator):
         return 1 if self._predicts_plainly_ else EVALUATION_SAMPLES
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class LILARegressor(LaplaceRegression, LILAEstimator):
     r"""Regression with invariances learned from the data.
@@ -154,17 +152,24 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
 
     Parameters
     ----------
-    hidden_layer_sizes, activation : as in every network
+    hidden_layer_sizes : int or sequence of int, default=(50,)
+        Widths of the hidden layers; ``()`` is a linear model.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
+        Activation of the hidden layers.
     image_shape : (H, W) or (C, H, W), optional
         Shape of the images that the rows of ``X`` hold, pixel by pixel; None: ``X`` is a table.
     network : str, torch.nn.Module or Network, default="mlp"
-        "mlp" is made of ``hidden_layer_sizes`` and ``activation``; "cnn": three convolutions and a
-        hidden layer; "resnet-8-8" (or "resnet") and "resnet-8-16": three residual blocks of 8 or 16
-        channels at first, with Fixup initialisation; "wrn-16-4": the Wide ResNet. A module of
-        Linear and Conv2d layers and elementwise activations is taken as an architecture: it is
-        copied, its weights are drawn anew at their own scale, scalars of other modules start at
-        their own values, and it gets images as (C, H, W).
-    likelihood : as in every regressor
+        "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``; "cnn":
+        three convolutions and a hidden layer; "resnet-8-8" (or "resnet") and "resnet-8-16": three
+        residual blocks of 8 or 16 channels at first, with Fixup initialisation; "wrn-16-4": the
+        Wide ResNet. A module of Linear and Conv2d layers and elementwise activations is taken as an
+        architecture: it is copied, its weights are drawn anew at their own scale, scalars of other
+        modules start at their own values, and it gets images as (C, H, W).
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a target given the network's outputs. "auto" is normal noise with standard
+        deviation ``noise_std``. "heteroscedastic" is normal noise that depends on the input,
+        "student_t" has heavy tails, and "poisson" and "negative_binomial" are for counts. These
+        names stand for the objects in `skbayes_sym.models` with their default parameters.
     invariances : "auto", None, augmentation, list or Invariances, default="auto"
         Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
         scale, aspect and shear of images) with an ``image_shape``, and none without. Others
@@ -178,9 +183,11 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
         3.0. Under a wide prior the learned noise exceeds the targets' spread.
     max_iter : int or "auto", default="auto"
-        Largest number of optimiser steps; "auto" is 1000, and 3000 without transformations.
-    standardize : as in every regressor
-        Images are divided by their largest pixel instead.
+        Maximum number of optimiser steps; "auto" is 1000, and 3000 without transformations.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
+        standardise only one of them. Predictions and densities are in the units of ``y`` in any
+        case. Images are divided by their largest pixel instead.
     optimizer : "adam" or Adam, default="adam"
         `~skbayes_sym.base.optimizers.EvidenceAdam` says the curvature, when the half-widths,
         prior and noise move and by what objective; "adam" is its defaults.
@@ -188,15 +195,32 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         Training stops when the log evidence (the log posterior, where nothing is learned by the
         evidence) gains less than this many nats per unit of sample weight from one tenth of
         ``max_iter`` to the next. None never stops.
-    device, random_state, verbose : as in every estimator
-    noise_std : as in every regressor
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
+    noise_std : "learn", float or sequence of float, default="learn"
+        Standard deviation of the observation noise in the units of ``y``: one number, or one per
+        target. "learn" estimates it.
 
     Attributes
     ----------
     log_evidence_ : float
         Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
         bound.
-    log_evidence_std_error_, log_evidence_side_ : as in every Laplace approximation
+    log_evidence_std_error_ : float
+        Monte Carlo standard error of `log_evidence_`, in nats. It stems from the sum over symmetric
+        copies, which is averaged over draws from the posterior. It is 0 if no copies are summed,
+        and nan if the model averages over input transformations.
+    log_evidence_side_ : {"exact", "lower"}
+        Whether `log_evidence_` equals, in expectation, the Laplace approximation summed over all
+        modes that were found and all their symmetric copies, or is a lower bound of it. "exact" for
+        up to 50,000 copies (six units in a layer). "lower" for more copies, and if a single mode is
+        used without copies. The Laplace approximation itself isn't a bound of the evidence.
     log_evidence_curve_ : ndarray of shape (n_updates,)
         The same at every update.
     invariance_ : dict
@@ -226,10 +250,28 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
         ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
     network_ : MLP or ModuleNetwork
         Architecture, with ``forward(theta, x)``.
-    noise_std_, likelihood_ : as in every regressor
-    symmetry_ : as in every network
-    n_iter_, stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_ : as in every estimator
-    device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
+    noise_std_ : float or ndarray of shape (n_targets,)
+        Standard deviation of the noise in the units of ``y``, or the scale parameter of another
+        likelihood, if it has one.
+    likelihood_ : Likelihood
+        The likelihood with its fitted parameters, in standardised units. If the parameters were
+        sampled, their first axis is that of the draws. Doesn't exist for ``likelihood="auto"``.
+    symmetry_ : SymmetryGroup
+        Subgroup of the network's symmetry group that leaves the prior invariant.
+    n_iter_ : int
+        Number of steps.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    y_mean_, y_scale_ : ndarray of shape (n_targets,)
+        Mean and standard deviation by which the targets were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------
@@ -272,7 +314,6 @@ class LILARegressor(LaplaceRegression, LILAEstimator):
     }
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class LILAClassifier(LaplaceClassification, LILAEstimator):
     """Classification with invariances learned from the data.
@@ -283,20 +324,56 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
 
     Parameters
     ----------
-    hidden_layer_sizes, activation : as in every network
-    image_shape, network : as in LILARegressor
-    likelihood : as in every classifier
-    invariances : as in LILARegressor
+    hidden_layer_sizes : int or sequence of int, default=(50,)
+        Widths of the hidden layers; ``()`` is a linear model.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
+        Activation of the hidden layers.
+    image_shape : (H, W) or (C, H, W), optional
+        Shape of the images that the rows of ``X`` hold, pixel by pixel; None: ``X`` is a table.
+    network : str, torch.nn.Module or Network, default="mlp"
+        "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``; "cnn":
+        three convolutions and a hidden layer; "resnet-8-8" (or "resnet") and "resnet-8-16": three
+        residual blocks of 8 or 16 channels at first, with Fixup initialisation; "wrn-16-4": the
+        Wide ResNet. A module of Linear and Conv2d layers and elementwise activations is taken as an
+        architecture: it is copied, its weights are drawn anew at their own scale, scalars of other
+        modules start at their own values, and it gets images as (C, H, W).
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a class given the network's outputs. "auto" is ``Categorical()``, the
+        softmax of one output per class. "bernoulli" is the logistic function of a single output,
+        for two classes.
+    invariances : "auto", None, augmentation, list or Invariances, default="auto"
+        Families of transformations. "auto" is `~skbayes_sym.models.Affine` (translation, rotation,
+        scale, aspect and shear of images) with an ``image_shape``, and none without. Others
+        (`Rotation2D`, `ColumnShift`, `LogScale`) act on ``X`` as given. Torch modules are called as
+        ``module(x, eps)`` with a parameter ``eta`` and uniform noise on [-1, 1]. Several act one
+        after the other. `~skbayes_sym.models.Invariances` also says how many transformations per
+        row training takes (8) and predictions average over (32), and how fast half-widths grow.
+        None: the paper's non-invariant model.
     prior : "auto", "learn", float or sequence of float, default="auto"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number or one per layer. "learn" maximises the evidence over it, layer by layer, from
         3.0: of images it ends narrower and underfits, which cost up to 0.26 nats per test row on 17
         sets of 18. "auto" is 3.0 with an ``image_shape``, else "learn", which gained up to 0.8.
-    max_iter : as in LILARegressor
-    standardize : as in every classifier
+    max_iter : int or "auto", default="auto"
+        Maximum number of optimiser steps; "auto" is 1000, and 3000 without transformations.
+    standardize : bool, default=True
+        Whether to standardise the columns of ``X`` before the fit.
         Images are divided by their largest pixel instead.
-    optimizer, tol : as in LILARegressor
-    device, random_state, verbose : as in every estimator
+    optimizer : "adam" or Adam, default="adam"
+        `~skbayes_sym.base.optimizers.EvidenceAdam` says the curvature, when the half-widths,
+        prior and noise move and by what objective; "adam" is its defaults.
+    tol : float or None, default=0.001
+        Training stops when the log evidence (the log posterior, where nothing is learned by the
+        evidence) gains less than this many nats per unit of sample weight from one tenth of
+        ``max_iter`` to the next. None never stops.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     predictive : {"sampling", "plugin"} or int, default="plugin"
         How probabilities are averaged over the linearised posterior: by 200 draws of the logits (an
         int is another number), or not at all: the average of images is too wide, and costs 0.2 to
@@ -304,14 +381,63 @@ class LILAClassifier(LaplaceClassification, LILAEstimator):
 
     Attributes
     ----------
-    log_evidence_std_error_, log_evidence_side_ : as in every Laplace approximation
-    log_evidence_, log_evidence_curve_, invariance_, invariance_curve_ : as in LILARegressor
-    augmentation_, eta_, n_predict_augmentations_, invariance_covariance_ : as in LILARegressor
-    invariance_correlation_, invariance_directions_ : as in LILARegressor
-    invariance_direction_amplitudes_, prior_scale_, posterior_, network_ : as in LILARegressor
-    symmetry_ : as in every network
-    n_iter_, stop_reason_, classes_, x_mean_, x_scale_, device_, dtype_ : as in every estimator
-    n_features_in_, feature_names_in_ : as in every estimator
+    log_evidence_std_error_ : float
+        Monte Carlo standard error of `log_evidence_`, in nats. It stems from the sum over symmetric
+        copies, which is averaged over draws from the posterior. It is 0 if no copies are summed,
+        and nan if the model averages over input transformations.
+    log_evidence_side_ : {"exact", "lower"}
+        Whether `log_evidence_` equals, in expectation, the Laplace approximation summed over all
+        modes that were found and all their symmetric copies, or is a lower bound of it. "exact" for
+        up to 50,000 copies (six units in a layer). "lower" for more copies, and if a single mode is
+        used without copies. The Laplace approximation itself isn't a bound of the evidence.
+    log_evidence_ : float
+        Laplace approximation of log p(y | X) at the hyperparameters found, nats: an estimate, no
+        bound.
+    log_evidence_curve_ : ndarray of shape (n_updates,)
+        The same at every update.
+    invariance_ : dict
+        Half-width of the uniform law of every generator. ``translation_x`` and
+        ``translation_y`` in half-images, ``rotation`` in radians, ``scale``, ``aspect``,
+        ``scale_x``, ``scale_y`` and ``shear`` as logarithms; of tables in the columns' units.
+    invariance_curve_ : dict
+        The same after every block of steps, arrays of shape (n_blocks,).
+    augmentation_ : Augmentation
+        The transformations of standardised inputs that the half-widths belong to.
+    eta_ : ndarray
+        The half-widths' free parameters, as ``augmentation_.transform`` takes them.
+    n_predict_augmentations_ : int
+        Transformations that predictions average over; 1: inputs as they are.
+    invariance_covariance_ : ndarray of shape (k, k)
+        Covariance of the generators' coefficients.
+    invariance_correlation_ : ndarray of shape (k, k)
+        Their correlations; NaN where a half-width is below 0.1, which leaves none to speak of.
+    invariance_directions_ : ndarray of shape (k, k)
+        Rows: uncorrelated combinations of generators, those that move pixels furthest first.
+    invariance_direction_amplitudes_ : ndarray of shape (k,)
+        Root mean squared displacement of each, in half-images.
+    prior_scale_ : ndarray of shape (n_layers,)
+        Prior standard deviation of every covered layer's weights and biases.
+    posterior_ : LaplacePosterior
+        Normal distribution over the network's P weights, acting on standardised data:
+        ``posterior_.loc``, ``.sample(n, generator=...)``, ``.log_prob(theta)``.
+    network_ : MLP or ModuleNetwork
+        Architecture, with ``forward(theta, x)``.
+    symmetry_ : SymmetryGroup
+        Subgroup of the network's symmetry group that leaves the prior invariant.
+    n_iter_ : int
+        Number of steps.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------

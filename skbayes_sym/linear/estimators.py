@@ -20,7 +20,6 @@ from skbayes_sym.base.rows import (
     target_scaling,
 )
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
-from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.training import Training
 from skbayes_sym.linear.coefficients import LINEAR_CONSTRAINTS, LinearEstimator
 from skbayes_sym.linear.fit import LinearFit, fit_variance_scale, is_conjugate
@@ -43,7 +42,6 @@ FOR_CLASSES: dict[str, Likelihood | None] = {
 }
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     r"""Bayesian linear regression with an exact posterior, or the best Gaussian one.
@@ -80,10 +78,15 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         Whether to scale the columns of ``X`` to unit variance, and to centre and scale ``y``
         first; "X" and "y" do one of them. Everything reported is in the units of ``y``. Counts,
         and targets of a likelihood without a scale to learn, are taken as they are.
-    device : as in every estimator
-    random_state : as in every estimator
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
         Of these fits none has any.
-    verbose : as in every estimator
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     noise_std : "learn" or float, default="learn"
         Standard deviation of the observation noise in the units of ``y`` (the scale of heavier
         tails); "learn" estimates it. Refused where the likelihood has none.
@@ -126,7 +129,7 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
     prior_scale_, noise_std_ : float or ndarray
         Learned or given scales (no `noise_std_` for "poisson").
     likelihood_ : Likelihood
-        The one that was given, with what was learned of it, in standardised units.
+        The likelihood with its fitted parameters, in standardised units.
     posterior_ : LowRankGaussian
         Posterior of the coefficients of scaled data: ``.loc``, ``.variance()``,
         ``.sample(n, generator=...)``, ``.log_prob(w)``.
@@ -134,8 +137,18 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         ELBO after every update.
     n_iter_ : int
         Updates made: 1 for "gaussian" with given scales.
-    stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_, device_, dtype_ : as in every estimator
-    n_features_in_, feature_names_in_ : as in every estimator
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    y_mean_, y_scale_ : ndarray of shape (n_targets,)
+        Mean and standard deviation by which the targets were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------
@@ -228,7 +241,6 @@ class BayesianLinearRegressor(BayesianRegressorMixin, LinearEstimator):
         return likelihood.at(gaussian_noise(self.noise_std, data).log_noise)
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     r"""Bayesian logistic and softmax regression with a posterior of full covariance.
@@ -248,18 +260,32 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
         Distribution of a class given the outputs: "bernoulli" has one output and two classes,
         "multinomial" one output per class (softmax); "auto" takes "bernoulli" for two classes.
         ``Categorical(n_points=4096)`` is "multinomial" with as many quasi-Monte Carlo points.
-    prior : as in BayesianLinearRegressor
-    fit_intercept, max_iter, tol : as in BayesianLinearRegressor
+    prior : "learn", float or ndarray of shape (n_features,), default="learn"
+        Prior standard deviation of the coefficients, in standardised units: one number, or one per
+        feature. "learn" maximises the ELBO over one for all.
+    fit_intercept : bool, default=True
+        Whether there is an intercept: a parameter without prior that maximises the ELBO. The
+        columns of ``X`` are centred.
+    max_iter : int, default=500
+        Largest number of natural gradient updates of the sites.
+    tol : float or None, default=1e-06
+        An update that moves no output by as many posterior standard deviations, nor a learned log
+        scale by as much, is the last. None never stops.
     standardize : bool, default=True
         Whether to scale the columns of ``X`` to unit variance first.
-    device : as in every estimator
-    random_state : as in every estimator
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
         It draws the quasi-Monte Carlo points; "bernoulli" uses none.
-    verbose : as in every estimator
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     variance_scale : "loo" or float, default="loo"
-        Factor on the variance of the logits in predictions; "loo" takes that of 0.1, 0.3, 1 and
-        3 whose predictions of left-out rows are best, approximately; 1 is the posterior's own, and
-        what "loo" is where ``likelihood`` is an object of one output.
+        Factor by which predictions multiply the variance of the logits; "loo" takes that of 0.1,
+        0.3, 1 and 3 whose predictions of left-out rows are best, approximately; 1 is the
+        posterior's own, and what "loo" is where ``likelihood`` is an object of one output.
 
     Attributes
     ----------
@@ -279,11 +305,40 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
     prior_scale_ : float or ndarray
         Learned or given prior standard deviation.
     variance_scale_ : float
-        Factor on the variance of the logits in predictions.
-    coef_std_, coef_cov_, symmetry_, symmetry_gap_std_error_ : as in BayesianLinearRegressor
-    elbo_mean_field_, symmetry_gap_, posterior_, elbo_curve_ : as in BayesianLinearRegressor
-    classes_, n_iter_, stop_reason_, x_mean_, x_scale_, device_, dtype_ : as in every estimator
-    n_features_in_, feature_names_in_ : as in every estimator
+        Factor by which predictions multiply the variance of the logits.
+    coef_std_ : ndarray of the shape of ``coef_``
+        Posterior standard deviation of the coefficients.
+    coef_cov_ : ndarray of shape (n_coefficients, n_coefficients)
+        Posterior covariance of ``coef_.ravel()``, built on demand; a `MemoryError` names the
+        bytes where it is too large.
+    symmetry_ : Translation
+        Translations of a row of coefficients, in units of ``posterior_``, that no row of ``X``
+        sees.
+    symmetry_gap_std_error_ : float
+        Monte Carlo standard error of `symmetry_gap_`.
+    elbo_mean_field_ : float
+        Bound of the best mean-field posterior at the same hyperparameters.
+    symmetry_gap_ : float
+        `elbo_` - `elbo_mean_field_`: what independence costs, nats.
+    posterior_ : LowRankGaussian
+        Posterior of the coefficients of scaled data: ``.loc``, ``.variance()``,
+        ``.sample(n, generator=...)``, ``.log_prob(w)``.
+    elbo_curve_ : ndarray
+        ELBO after every update.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    n_iter_ : int
+        Number of steps.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------

@@ -20,7 +20,6 @@ from skbayes_sym.base.progress import N_JOBS, RUN_CONSTRAINTS
 from skbayes_sym.base.requirements import Fitted
 from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions
-from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.weighted_draws import DrawsClassifier, DrawsRegressor, WeightedDraws
 from skbayes_sym.mcmc.config import SamplingDefaults
@@ -152,7 +151,6 @@ class SampledEstimator(WeightedDraws):
         return torch.cat([theta, noise], dim=-1)
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class MCMCRegressor(DrawsRegressor, SampledEstimator):
     r"""Bayesian neural network regression by Markov chain Monte Carlo, modulo symmetry.
@@ -167,7 +165,10 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
 
     Parameters
     ----------
-    hidden_layer_sizes, activation : as in every network
+    hidden_layer_sizes : int or sequence of int, default=(20,)
+        Widths of the hidden layers; ``()`` is a linear model.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
+        Activation of the hidden layers.
     sampler : {"auto", "hmc"}, Chains or Kernel, default="auto"
         Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
         Carlo; `Chains` sets where chains start and how they warm up. A kernel of your own works
@@ -183,7 +184,10 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         to know it, else the number of chains that found it. False leaves the draws where the chains
         are, one vote each: predictions are those of `ModeWeights` "uniform", and weights mean
         nothing. The prior must not tell the units of a layer apart.
-    network : as in every network
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. A torch
+        module of Linear and Conv2d layers and elementwise activations defines the architecture. The
+        module is copied and its weights are initialised again.
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. "heteroscedastic" (noise that changes with the input), "student_t"
@@ -197,10 +201,20 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         heteroscedastic noise and of counts 1, and ``4 / sqrt(n)`` for the weights of layers of
         ``n`` > 16 inputs. Learned scales leave outputs the tails of a Student-t distribution, whose
         exponentials have no mean: with them, or an unbounded activation, ask for quantiles there.
-    standardize : as in every regressor
+    standardize : bool or {"X", "y"}, default=True
+        Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
+        standardise only one of them. Predictions and densities are in the units of ``y`` in any
+        case.
     n_jobs : int or None, default=None
-        Processes that share the work (joblib); the result does not depend on it.
-    device, random_state, verbose : as in every estimator
+        Number of joblib processes; the result does not depend on it.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     noise_std : "learn", HalfNormal, float or sequence of float, default="learn"
         Standard deviation of the observation noise in the units of ``y``; one number or one per
         target. "learn" estimates it under a half-normal prior of scale 1, in scaled target units;
@@ -235,8 +249,8 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         Posterior geometric mean of every group's prior standard deviation, where scales are
         learned.
     relevance_ : ndarray of shape (n_chains, n_features)
-        Scale of the weights from every column of ``X``, geometric mean over a chain's draws; only
-        under ``ARD()``.
+        Prior scale of the weights of each column of ``X``, geometric mean over a chain's draws;
+        only under ``ARD()``.
     diagnostics_ : Bunch
         function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and any
         log noise; function_rhat_before : as warmed up; function_rhat_within, function_ess_within :
@@ -249,10 +263,31 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         probability over 1 %;
         no_evidence : str, why `log_evidence_` is nan, where it is;
         warnings : list of str.
-    likelihood_ : as in every regressor
-    feature_importances_, prior_groups_, network_, symmetry_ : as in every network
-    n_iter_, stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_ : as in every estimator
-    device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
+    likelihood_ : Likelihood
+        The likelihood with its fitted parameters, in standardised units. If the parameters were
+        sampled, their first axis is that of the draws. Doesn't exist for ``likelihood="auto"``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Mean of `relevance_` over modes, scaled to a sum of 1.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share a prior scale.
+    network_ : MLP
+        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    symmetry_ : SymmetryGroup
+        Subgroup of the network's symmetry group that leaves the prior invariant.
+    n_iter_ : int
+        Number of steps.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    y_mean_, y_scale_ : ndarray of shape (n_targets,)
+        Mean and standard deviation by which the targets were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------
@@ -326,7 +361,6 @@ class MCMCRegressor(DrawsRegressor, SampledEstimator):
         return likelihood
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class MCMCClassifier(DrawsClassifier, SampledEstimator):
     r"""Bayesian neural network classification by Markov chain Monte Carlo, modulo symmetry.
@@ -337,29 +371,114 @@ class MCMCClassifier(DrawsClassifier, SampledEstimator):
 
     Parameters
     ----------
-    hidden_layer_sizes, activation : as in every network
-    sampler, n_chains, n_draws, remove_symmetries : as in MCMCRegressor
-    network : as in every network
-    likelihood : as in every classifier
+    hidden_layer_sizes : int or sequence of int, default=(20,)
+        Widths of the hidden layers; ``()`` is a linear model.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="tanh"
+        Activation of the hidden layers.
+    sampler : {"auto", "hmc"}, Chains or Kernel, default="auto"
+        Sampler that looks for modes. "auto" and "hmc" are `Chains` moved by Hamiltonian Monte
+        Carlo; `Chains` sets where chains start and how they warm up. A kernel of your own works
+        too.
+    n_chains : int, "auto" or None, default=None
+        None is 64, 16 where chains start at modes and 12 where they start as an ensemble does.
+        "auto" is ``n_chains_required([.57, .35, .08])``.
+    n_draws : int or None, default=None
+        Draws of each chain kept after its warm-up. None is 50.
+    remove_symmetries : bool or ModeWeights, default=True
+        Whether draws are moved to one representative of their symmetry orbit, and what a mode then
+        counts for. True is ``ModeWeights("auto")``: its posterior mass where the draws are enough
+        to know it, else the number of chains that found it. False leaves the draws where the chains
+        are, one vote each: predictions are those of `ModeWeights` "uniform", and weights mean
+        nothing. The prior must not tell the units of a layer apart.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. A torch
+        module of Linear and Conv2d layers and elementwise activations defines the architecture. The
+        module is copied and its weights are initialised again.
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a class given the network's outputs. "auto" is ``Categorical()``, the
+        softmax of one output per class. "bernoulli" is the logistic function of a single output,
+        for two classes.
     prior : "auto", "learn", float, sequence of float or Prior, default="auto"
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number, one per layer or one per parameter; or an object. Scales that are learned are
         integrated out in closed form: those of ``LayerScales(8.0, 64.0)``, which "learn" is, or of
         ``ARD(8.0, 64.0)``. "auto" is "learn", but of annealed chains (``init="ensemble"``) 1, and
         ``4 / sqrt(n)`` for the weights of layers of ``n`` > 16 inputs.
-    standardize : as in every classifier
-    n_jobs : as in MCMCRegressor
-    device, random_state, verbose : as in every estimator
+    standardize : bool, default=True
+        Whether to standardise the columns of ``X`` before the fit.
+    n_jobs : int or None, default=None
+        Number of joblib processes; the result does not depend on it.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
 
     Attributes
     ----------
-    samples_, chain_weights_, log_posterior_samples_, modes_, log_evidence_ : as in MCMCRegressor
-    log_evidence_std_error_, log_evidence_side_ : as in MCMCRegressor
-    prior_scale_, relevance_ : as in MCMCRegressor
-    diagnostics_ : as in MCMCRegressor
-    feature_importances_, prior_groups_, network_, symmetry_ : as in every network
-    n_iter_, stop_reason_, x_mean_, x_scale_, classes_, device_, dtype_ : as in every estimator
-    n_features_in_, feature_names_in_ : as in every estimator
+    samples_ : ndarray of shape (n_chains, n_draws, P)
+        Draws of the network's weights, acting on standardised data; on one representative unless
+        ``remove_symmetries=False``. The flat order is layer by layer, W (out x in, row-major), then
+        b.
+    chain_weights_ : ndarray of shape (n_chains,)
+        What each chain's draws count for; they sum to 1.
+    log_posterior_samples_ : ndarray of shape (n_chains, n_draws)
+        Log joint density of targets, as given, and parameters at the draws, nats.
+    modes_ : list of Mode
+        What chains found, heaviest first: ``weight``, ``log_evidence`` and ``std_error`` (nats; the
+        part of the evidence that the mode and its copies hold), ``members`` (its chains in
+        `samples_`), ``n_explorers`` (chains that ended there on their own), ``mean_log_posterior``.
+        Empty where modes weren't weighed.
+    log_evidence_ : float
+        log p(y | X), nats, summed over the modes that were found: a lower bound up to
+        `log_evidence_std_error_`. NaN where it can't be trusted.
+    log_evidence_std_error_ : float
+        Its Monte Carlo standard error, nats.
+    log_evidence_side_ : {"lower"}
+        Side of log p(y | X) on which it lies, in expectation: modes may have been missed.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Posterior geometric mean of every group's prior standard deviation, where scales are
+        learned.
+    relevance_ : ndarray of shape (n_chains, n_features)
+        Prior scale of the weights of each column of ``X``, geometric mean over a chain's draws;
+        only under ``ARD()``.
+    diagnostics_ : Bunch
+        function_rhat, function_ess : ndarrays, of the outputs at up to 50 training rows and any
+        log noise; function_rhat_before : as warmed up; function_rhat_within, function_ess_within :
+        the median of those outputs, chain by chain;
+        parameter_rhat, parameter_ess : ndarrays (P,), of `samples_`; parameter_rhat_before,
+        parameter_ess_before : the same before symmetries were removed;
+        n_divergent, acceptance, energy_error (root mean square, nats), stuck, n_gradients : one
+        number per chain;
+        unseen_basin : a basin that draws fewer starts than this share can have been missed with
+        probability over 1 %;
+        no_evidence : str, why `log_evidence_` is nan, where it is;
+        warnings : list of str.
+    feature_importances_ : ndarray of shape (n_features,)
+        Mean of `relevance_` over modes, scaled to a sum of 1.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share a prior scale.
+    network_ : MLP
+        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    symmetry_ : SymmetryGroup
+        Subgroup of the network's symmetry group that leaves the prior invariant.
+    n_iter_ : int
+        Number of steps.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------

@@ -27,7 +27,6 @@ from skbayes_sym.base.scikit_learn import (
     num_samples,
     safe_indexing,
 )
-from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.stacking_weights import PooledPredictor
 from skbayes_sym.base.training import Training
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -321,7 +320,6 @@ class StackTables(TabularInputMixin):
         return RowBlock(torch.as_tensor(scaled, dtype=torch.float64), *indexable(X))
 
 
-@in_full
 class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     r"""Regression by a stack of predictive distributions, with nothing to tune.
 
@@ -349,15 +347,20 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
         ``list(GroupKFold().split(X, y, groups))``. By default members leave rows out in closed
         form, out of bag or by approximation where they can, by five folds else.
     n_jobs : int or None, default=None
-        Processes that share the work (joblib): members at once, then parts of networks, unless
+        Number of joblib processes: members at once, then parts of networks, unless
         ``max_seconds`` is given. The numbers don't depend on it.
     max_seconds : float, default=None
         Time from which no other member is begun, and networks stop where they are. A warning and
         ``summary_`` name the members that got no time. With it a fit can't be repeated to the bit.
-    warm_start, device : as in every estimator
+    warm_start : bool, default=False
+        Whether `fit` starts from the result of the previous call.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
     random_state : int, RandomState instance or None, default=None
-        Source of all randomness, and the seed of members whose own ``random_state`` is None.
-    verbose : as in every estimator
+        Seed or generator of all random numbers, and of members whose own ``random_state`` is None.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
 
     Attributes
     ----------
@@ -373,9 +376,19 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
     stop_reason_ : {"tol", "max_seconds", "callback", "interrupted"}
         Why no other was fitted; "tol": there was none.
     x_mean_, x_scale_ : ndarray of shape (n_columns,)
-        Standardisation of the inputs once they are numbers.
-    summary_, columns_in_, y_mean_, y_scale_, device_, dtype_ : as in every estimator
-    n_features_in_, feature_names_in_ : as in every estimator
+        Mean and standard deviation by which the inputs were standardised, after encoding.
+    summary_ : str
+        What was fitted to these data, in one line.
+    columns_in_ : Columns or None
+        Encoding of text, categories and missing values. None if the data had none of these.
+    y_mean_, y_scale_ : ndarray of shape (n_targets,)
+        Mean and standard deviation by which the targets were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------
@@ -457,7 +470,6 @@ class PredictiveStackingRegressor(StackTables, BayesianRegressorMixin, Stack):
         return np.rint(draws) if self._predicts_counts else draws
 
 
-@in_full
 class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
     r"""Classification by a stack of predictive distributions, with nothing to tune.
 
@@ -472,19 +484,52 @@ class PredictiveStackingClassifier(StackTables, BayesianClassifierMixin, Stack):
         Members and their names: classifiers with ``predict_proba``. They are cloned and fitted to
         ``X`` as it is given. "linear", "forest", "boosting", "process" and "networks" stand for the
         members of the default list, which are all of these.
-    cv, n_jobs, max_seconds : as in PredictiveStackingRegressor
-    warm_start, device : as in every estimator
-    random_state : as in PredictiveStackingRegressor
-    verbose : as in every estimator
+    cv : int, splitter or iterable, default=None
+        Folds of every member's left-out rows; those of groups as a list of pairs,
+        ``list(GroupKFold().split(X, y, groups))``. By default members leave rows out in closed
+        form, out of bag or by approximation where they can, by five folds else.
+    n_jobs : int or None, default=None
+        Number of joblib processes: members at once, then parts of networks, unless
+        ``max_seconds`` is given. The numbers don't depend on it.
+    max_seconds : float, default=None
+        Time from which no other member is begun, and networks stop where they are. A warning and
+        ``summary_`` name the members that got no time. With it a fit can't be repeated to the bit.
+    warm_start : bool, default=False
+        Whether `fit` starts from the result of the previous call.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers, and of members whose own ``random_state`` is None.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
 
     Attributes
     ----------
     leave_one_out_log_density_ : dict of str to (float, float)
         Mean log density of the rows that a member left out, nats per row, and its standard error.
-    weights_, estimators_, n_iter_, stop_reason_ : as in PredictiveStackingRegressor
-    x_mean_, x_scale_ : as in PredictiveStackingRegressor
-    summary_, columns_in_, classes_, device_, dtype_, n_features_in_ : as in every estimator
-    feature_names_in_ : as in every estimator
+    weights_ : dict of str to float
+        Weights of the members, which add up to 1; below .001 they are 0.
+    estimators_ : dict of str to object
+        Fitted members.
+    n_iter_ : int
+        Members fitted.
+    stop_reason_ : {"tol", "max_seconds", "callback", "interrupted"}
+        Why no other was fitted; "tol": there was none.
+    x_mean_, x_scale_ : ndarray of shape (n_columns,)
+        Mean and standard deviation by which the inputs were standardised, after encoding.
+    summary_ : str
+        What was fitted to these data, in one line.
+    columns_in_ : Columns or None
+        Encoding of text, categories and missing values. None if the data had none of these.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------

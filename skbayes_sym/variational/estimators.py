@@ -22,7 +22,6 @@ from skbayes_sym.base.progress import RUN_CONSTRAINTS, STEP_CONSTRAINTS, Steps
 from skbayes_sym.base.regressor import BayesianRegressorMixin
 from skbayes_sym.base.rows import STANDARDIZE
 from skbayes_sym.base.scikit_learn import StrOptions
-from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.training import Training
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.networks.mlp import MLP
@@ -124,7 +123,6 @@ class _SymmetrizedVI(NetworkEstimator):
         return self._group(self.network_, prior)
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     r"""Bayesian neural network regression by symmetrised variational inference.
@@ -140,18 +138,26 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
 
     Parameters
     ----------
-    hidden_layer_sizes : as in every network
-    activation : as in every network
+    hidden_layer_sizes : int or sequence of int, default=(50,)
+        Widths of the hidden layers; ``()`` is a linear model.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
+        Activation of the hidden layers.
         With an odd one (tanh, identity) the signs of hidden units are symmetries too.
-    network : as in every network
-        Its likelihood is averaged over draws of all weights, and its group is what `symmetry_of`
-        finds.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. A torch
+        module of Linear and Conv2d layers and elementwise activations defines the architecture. The
+        module is copied and its weights are initialised again. Its likelihood is averaged over
+        draws of all weights, and its group is what `symmetry_of` finds.
     symmetry : str, SymmetryGroup, Symmetrized or None, default="auto"
         Group the posterior is averaged over: "permutation" of hidden units, "sign_flip" of odd
         ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
         plain mean-field inference. An own group of `Units` must leave prior and function as they
         are, which `fit` checks.
-    likelihood : as in every regressor
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a target given the network's outputs. "auto" is normal noise with standard
+        deviation ``noise_std``. "heteroscedastic" is normal noise that depends on the input,
+        "student_t" has heavy tails, and "poisson" and "negative_binomial" are for counts. These
+        names stand for the objects in `skbayes_sym.models` with their default parameters.
     prior : "learn", float, sequence of float or Prior, default=1.0
         Prior of the weights and biases, in standardised units: the standard deviation of normals,
         one number, one per layer or one per parameter; or an object made of independent
@@ -159,9 +165,12 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         learned scale per layer's weights and per layer's biases; ``ARD()`` learns one per column
         of ``X`` besides: `relevance_`.
     max_iter : int or "auto", default="auto"
-        Largest number of optimiser steps of a start; "auto" is 1000, or those of all starts in one
-        where steps take some of the rows or a layer has more than 20 units.
-    standardize : as in every regressor
+        Maximum number of optimiser steps, for each start; "auto" is 1000, or those of all starts in
+        one where steps take some of the rows or a layer has more than 20 units.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
+        standardise only one of them. Predictions and densities are in the units of ``y`` in any
+        case.
     optimizer : "adam" or Adam, default="adam"
         `~skbayes_sym.base.optimizers.VariationalAdam` says the step size, rows and draws per
         step, where training starts and how often.
@@ -170,8 +179,17 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     tol : float or None, default=0.001
         Training stops, in the second half of the steps, when the training ELBO gains less than this
         many nats per row from one tenth of ``max_iter`` to the next. None never stops.
-    device, random_state, verbose : as in every estimator
-    noise_std : as in every regressor
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
+    noise_std : "learn", float or sequence of float, default="learn"
+        Standard deviation of the observation noise in the units of ``y``: one number, or one per
+        target. "learn" estimates it.
 
     Attributes
     ----------
@@ -193,18 +211,43 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
     elbo_curve_ : ndarray
         Training ELBO, averaged over blocks of steps.
     relevance_ : ndarray of shape (n_features,)
-        Scale of the weights from every column of ``X``; only under ``ARD()``.
+        Prior scale of the weights of each column of ``X``; only under ``ARD()``.
     posterior_ : MeanFieldGaussian
         Base distribution q over the network's P weights, acting on standardised data:
         ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
         flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
         predicts the same.
     symmetry_ : SymmetryGroup
-        The part of the network's group that the prior keeps; all of it where ``symmetry=None``.
-    noise_std_, likelihood_ : as in every regressor
-    feature_importances_, prior_scale_, prior_groups_, network_ : as in every network
-    n_iter_, stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_ : as in every estimator
-    device_, dtype_, n_features_in_, feature_names_in_ : as in every estimator
+        Subgroup of the network's symmetry group that leaves the prior invariant; all of it where
+        ``symmetry=None``.
+    noise_std_ : float or ndarray of shape (n_targets,)
+        Standard deviation of the noise in the units of ``y``, or the scale parameter of another
+        likelihood, if it has one.
+    likelihood_ : Likelihood
+        The likelihood with its fitted parameters, in standardised units. If the parameters were
+        sampled, their first axis is that of the draws. Doesn't exist for ``likelihood="auto"``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Mean of `relevance_` over modes, scaled to a sum of 1.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Learned prior standard deviation of each group of weights.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share a prior scale.
+    network_ : MLP
+        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    n_iter_ : int
+        Number of steps.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    y_mean_, y_scale_ : ndarray of shape (n_targets,)
+        Mean and standard deviation by which the targets were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------
@@ -254,7 +297,6 @@ class SymmetrizedVIRegressor(BayesianRegressorMixin, _SymmetrizedVI):
         return gaussian_noise(self.noise_std, data, previous)
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
     r"""Bayesian neural network classification by symmetrised variational inference.
@@ -264,22 +306,104 @@ class SymmetrizedVIClassifier(BayesianClassifierMixin, _SymmetrizedVI):
 
     Parameters
     ----------
-    hidden_layer_sizes : as in every network
-    activation, network, symmetry : as in SymmetrizedVIRegressor
-    likelihood : as in every classifier
-    prior, max_iter : as in SymmetrizedVIRegressor
-    standardize : as in every classifier
-    optimizer, n_predict_samples, tol : as in SymmetrizedVIRegressor
-    device, random_state, verbose : as in every estimator
+    hidden_layer_sizes : int or sequence of int, default=(50,)
+        Widths of the hidden layers; ``()`` is a linear model.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
+        Activation of the hidden layers.
+        With an odd one (tanh, identity) the signs of hidden units are symmetries too.
+    network : "mlp", torch.nn.Module or Network, default="mlp"
+        "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. A torch
+        module of Linear and Conv2d layers and elementwise activations defines the architecture. The
+        module is copied and its weights are initialised again. Its likelihood is averaged over
+        draws of all weights, and its group is what `symmetry_of` finds.
+    symmetry : str, SymmetryGroup, Symmetrized or None, default="auto"
+        Group the posterior is averaged over: "permutation" of hidden units, "sign_flip" of odd
+        ones, "signed_permutation" for both. "auto" takes all that the activation allows; None is
+        plain mean-field inference. An own group of `Units` must leave prior and function as they
+        are, which `fit` checks.
+    likelihood : str or Likelihood, default="auto"
+        Distribution of a class given the network's outputs. "auto" is ``Categorical()``, the
+        softmax of one output per class. "bernoulli" is the logistic function of a single output,
+        for two classes.
+    prior : "learn", float, sequence of float or Prior, default=1.0
+        Prior of the weights and biases, in standardised units: the standard deviation of normals,
+        one number, one per layer or one per parameter; or an object made of independent
+        normals. It must not tell the units of a layer apart. "learn" is ``LayerScales()``, one
+        learned scale per layer's weights and per layer's biases; ``ARD()`` learns one per column
+        of ``X`` besides: `relevance_`.
+    max_iter : int or "auto", default="auto"
+        Maximum number of optimiser steps, for each start; "auto" is 1000, or those of all starts in
+        one where steps take some of the rows or a layer has more than 20 units.
+    standardize : bool, default=True
+        Whether to standardise the columns of ``X`` before the fit.
+    optimizer : "adam" or Adam, default="adam"
+        `~skbayes_sym.base.optimizers.VariationalAdam` says the step size, rows and draws per
+        step, where training starts and how often.
+    n_predict_samples : int, default=200
+        Draws of the hidden units that predictions average; the same ones for every row.
+    tol : float or None, default=0.001
+        Training stops, in the second half of the steps, when the training ELBO gains less than this
+        many nats per row from one tenth of ``max_iter`` to the next. None never stops.
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
 
     Attributes
     ----------
-    elbo_, elbo_mean_field_, elbo_upper_, elbo_std_error_ : as in SymmetrizedVIRegressor
-    symmetry_gap_, saturation_, elbo_curve_, relevance_ : as in SymmetrizedVIRegressor
-    posterior_, symmetry_ : as in SymmetrizedVIRegressor
-    feature_importances_, prior_scale_, prior_groups_, network_ : as in every network
-    n_iter_, stop_reason_, classes_, x_mean_, x_scale_, device_, dtype_ : as in every estimator
-    n_features_in_, feature_names_in_ : as in every estimator
+    elbo_ : float
+        Symmetrised evidence lower bound, nats: `elbo_mean_field_` + `symmetry_gap_`, on log p(y |
+        X) at the learned noise and prior scales.
+    elbo_mean_field_ : float
+        Lower bound of the mean-field posterior alone.
+    elbo_upper_ : float
+        `elbo_mean_field_` plus an upper bound on the gap: the symmetrised ELBO lies between `elbo_`
+        and it. No bound on the evidence.
+    elbo_std_error_ : float
+        Monte Carlo standard error of `elbo_`.
+    symmetry_gap_ : float
+        Mutual information I(g; weights) in nats, or a lower bound on it, between 0 and log |G|.
+    saturation_ : float
+        `symmetry_gap_` / log |G|. Above 0.999 the symmetric modes don't overlap, and symmetrisation
+        only adds the constant log |G|. NaN with ``symmetry=None``.
+    elbo_curve_ : ndarray
+        Training ELBO, averaged over blocks of steps.
+    relevance_ : ndarray of shape (n_features,)
+        Prior scale of the weights of each column of ``X``; only under ``ARD()``.
+    posterior_ : MeanFieldGaussian
+        Base distribution q over the network's P weights, acting on standardised data:
+        ``posterior_.loc``, ``.scale``, ``.sample(n, generator=...)``, ``.log_prob(theta)``. The
+        flat order is layer by layer, W (out x in, row-major), then b. The symmetrised posterior
+        predicts the same.
+    symmetry_ : SymmetryGroup
+        Subgroup of the network's symmetry group that leaves the prior invariant; all of it where
+        ``symmetry=None``.
+    feature_importances_ : ndarray of shape (n_features,)
+        Mean of `relevance_` over modes, scaled to a sum of 1.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Learned prior standard deviation of each group of weights.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share a prior scale.
+    network_ : MLP
+        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    n_iter_ : int
+        Number of steps.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    classes_ : ndarray of shape (n_classes,)
+        Class labels.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------

@@ -38,7 +38,6 @@ from skbayes_sym.base.requirements import (
 )
 from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
-from skbayes_sym.base.shared_docstrings import in_full
 from skbayes_sym.base.training import Training
 from skbayes_sym.base.warnings import warn_unless_converged
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
@@ -258,7 +257,6 @@ class LayerwiseVI:
         return groups
 
 
-@in_full
 @dataclass(eq=False, repr=False)
 class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     r"""Regression by wide Bayesian neural networks whose layers depend on each other.
@@ -275,7 +273,10 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     Parameters
     ----------
-    hidden_layer_sizes, activation : as in every network
+    hidden_layer_sizes : int or sequence of int, default=(50,)
+        Widths of the hidden layers; ``()`` is a linear model.
+    activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
+        Activation of the hidden layers.
     hidden_posterior : {"mean_field", "global_inducing"} or int, default="mean_field"
         "global_inducing" makes the posterior of a layer's weights of 100 sites (an int is another
         number) at the activations sampled below it, so that layers are correlated.
@@ -287,10 +288,15 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     likelihood : str or Likelihood, default="auto"
         Distribution of a target given the network's outputs; "auto" is normal noise, as
         ``noise_std`` says. The formulas of the last layer know no other.
-    noise_std : as in every regressor
+    noise_std : "learn", float or sequence of float, default="learn"
+        Standard deviation of the observation noise in the units of ``y``: one number, or one per
+        target. "learn" estimates it.
     max_iter : int, default=2000
-        Largest number of optimiser steps, from each of two starts.
-    standardize : as in every regressor
+        Maximum number of optimiser steps, for each of two starts.
+    standardize : bool or {"X", "y"}, default=True
+        Whether to standardise the columns of ``X`` and ``y`` before the fit. "X" and "y"
+        standardise only one of them. Predictions and densities are in the units of ``y`` in any
+        case.
     optimizer : "adam" or Adam, default="adam"
         `~skbayes_sym.base.optimizers.VariationalAdam` says the step size, rows and draws per
         step, and where training starts.
@@ -299,7 +305,14 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     tol : float or None, default=0.001
         Training stops when the training ELBO gains less than this many nats per row from one tenth
         of ``max_iter`` to the next. None never stops.
-    device, random_state, verbose : as in every estimator
+    device : str, default="auto"
+        "cpu", "cuda", "cuda:1" and so on. "auto" uses CUDA if it is available and the computation
+        is large enough to benefit.
+    random_state : int, RandomState instance or None, default=None
+        Seed or generator of all random numbers. None uses fresh entropy at every call. NumPy's and
+        torch's global random states are never used or changed.
+    verbose : int, default=0
+        0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
 
     Attributes
     ----------
@@ -311,17 +324,38 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
     elbo_curve_ : ndarray
         Training ELBO, averaged over blocks of steps.
     n_iter_ : int
-        Steps made, from the start that was kept.
+        Number of steps, for the selected start.
     relevance_ : ndarray of shape (n_features,)
-        Scale of the weights from every column of ``X``; only under ``ARD()``.
+        Prior scale of the weights of each column of ``X``; only under ``ARD()``.
     posterior_ : LayerwisePosterior
         Posterior of the network's P weights, acting on standardised data:
         ``posterior_.sample(n, generator=...)``. The flat order is layer by layer, W (out x in,
         row-major), then b.
-    noise_std_ : as in every regressor
-    feature_importances_, prior_scale_, prior_groups_, network_, symmetry_ : as in every network
-    stop_reason_, x_mean_, x_scale_, y_mean_, y_scale_, device_, dtype_ : as in every estimator
-    n_features_in_, feature_names_in_ : as in every estimator
+    noise_std_ : float or ndarray of shape (n_targets,)
+        Standard deviation of the noise in the units of ``y``, or the scale parameter of another
+        likelihood, if it has one.
+    feature_importances_ : ndarray of shape (n_features,)
+        Mean of `relevance_` over modes, scaled to a sum of 1.
+    prior_scale_ : ndarray of shape (n_groups,)
+        Learned prior standard deviation of each group of weights.
+    prior_groups_ : ndarray of shape (n_groups,)
+        Names of the groups of weights that share a prior scale.
+    network_ : MLP
+        Architecture, with ``forward(theta, x)`` and ``symmetry()``.
+    symmetry_ : SymmetryGroup
+        Subgroup of the network's symmetry group that leaves the prior invariant.
+    stop_reason_ : {"max_iter", "tol", "callback", "interrupted"}
+        Reason why training stopped.
+    x_mean_, x_scale_ : ndarray of shape (n_features,)
+        Mean and standard deviation by which the inputs were standardised.
+    y_mean_, y_scale_ : ndarray of shape (n_targets,)
+        Mean and standard deviation by which the targets were standardised.
+    device_, dtype_ : str
+        Device and floating-point precision of the fit.
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features,)
+        Names of the features, if all column names of ``X`` are strings.
 
     See Also
     --------

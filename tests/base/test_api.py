@@ -176,6 +176,7 @@ NETWORKS = [kind for kind in KINDS if "hidden_layer_sizes" in inspect.signature(
 
 # One name, several meanings: in estimators of networks...
 OF_NETWORKS = {
+    "likelihood": "of targets or of classes",
     "chain_weights_": "members aren't chains", "elbo_": "of a symmetrised posterior or not",
     "log_evidence_": "of one mode or of all", "log_evidence_curve_": "of one mode or of the best",
     "log_evidence_side_": "of a sum over copies, or of the evidence",
