@@ -177,9 +177,12 @@ def batch(
     functions = _check_law(distribution).functions(check_count("n_draws", n_draws, 2), random_state)
     size = check_count("n", n, 1, len(functions))
     if best is not None:
-        values, best = _one_target(functions, 2), check_number("best", best)
+        values = _one_target(functions, 2)
+        best = check_number("best", best)
         gain = values - best if maximize else best - values
-        rows, worths, reached = np.empty(size, dtype=np.intp), np.empty(size), np.zeros(n_draws)
+        rows = np.empty(size, dtype=np.intp)
+        worths = np.empty(size)
+        reached = np.zeros(n_draws)
         for k in range(size):
             worth = np.maximum(gain, reached).mean(axis=1)
             worth[rows[:k]] = -np.inf
@@ -197,8 +200,11 @@ def batch(
 
 def _by_information(root: Array, n: int) -> Batch:
     """Greedy log determinant of roots of covariances (N, C, S), blocks of a Cholesky factor."""
-    rows, values, total = np.empty(n, dtype=np.intp), np.empty(n), 0.0
-    covariance, one = root @ root.swapaxes(1, 2), np.eye(root.shape[1])
+    rows = np.empty(n, dtype=np.intp)
+    values = np.empty(n)
+    total = 0.0
+    covariance = root @ root.swapaxes(1, 2)
+    one = np.eye(root.shape[1])
     columns: list[Array] = []  # (N, C, C) of the factor, for every row chosen
     for k in range(n):
         worth = 0.5 * np.linalg.slogdet(one + covariance)[1]

@@ -52,7 +52,9 @@ class HeldOut:
 
     def __init__(self, X: Any, y: Any, patience: int = 10) -> None:
         check_count("patience", patience)
-        self.X, self.y, self.patience = X, y, patience
+        self.X = X
+        self.y = y
+        self.patience = patience
 
     def setup(self, estimator: BaseEstimator, context: Any) -> None:
         """Forget what an earlier fit left."""
@@ -74,7 +76,8 @@ class HeldOut:
         self.scores_.append(score)
         self._left -= 1
         if score > self.best_score_:
-            self.best_score_, self._left = score, self.patience
+            self.best_score_ = score
+            self._left = self.patience
             state = vars(fitted_estimator)
             self._best = {k: v for k, v in state.items() if is_fitted_name(k)}
         return self._left <= 0

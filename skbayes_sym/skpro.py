@@ -84,7 +84,8 @@ class NormalMixtures(BaseDistribution):
         return NormalMixture(loc, torch.zeros_like(loc), scale.square(), log_weights)
 
     def _ppf(self, p: Array) -> Any:
-        distribution, probability = self.mixture, torch.tensor(np.reshape(p, (-1, 1)))
+        distribution = self.mixture
+        probability = torch.tensor(np.reshape(p, (-1, 1)))
         return (
             invert_cdf(distribution.cdf, probability, distribution.mean())
             .numpy()
@@ -95,7 +96,8 @@ class NormalMixtures(BaseDistribution):
         return _mean_distance(x - self.means, self.scales) @ self.weights
 
     def _energy_self(self) -> Any:
-        means, squares = np.moveaxis(self.means, -1, 0), np.moveaxis(self.scales**2, -1, 0)
+        means = np.moveaxis(self.means, -1, 0)
+        squares = np.moveaxis(self.scales**2, -1, 0)
         return sum(
             weight
             * _mean_distance(m[..., None] - self.means, np.sqrt(s[..., None] + self.scales**2))

@@ -156,7 +156,8 @@ class Student:
 
     def _check(self) -> None:
         """Predict one row, which fails if arrays don't fit to each other."""
-        a, n = self._arrays, self.n_features_in_
+        a = self._arrays
+        n = self.n_features_in_
         positions = np.concatenate([a["numbers"], a["places"]])
         if sorted(positions.tolist()) != list(range(n)) or len(self._levels) != len(a["places"]):
             raise ValueError("columns that don't add up")
@@ -202,7 +203,8 @@ class Student:
 
     def columns(self, X: Any) -> Array:
         """Columns (N, D): scaled numbers, missing ones marked, and one-hot levels."""
-        a, table = self._arrays, self._table(X)
+        a = self._arrays
+        table = self._table(X)
         n = len(table.columns[0])
         values = np.empty((n, len(a["numbers"])))
         kinds = np.where(a["booleans"], "boolean", "numeric").tolist()
@@ -258,12 +260,14 @@ class Student:
     def encode(self, X: Any) -> Array:
         """Inputs of the network (N, I): columns, far rows within reach, and the networks'."""
         columns = self.columns(X)
-        said, n = self._said(columns), len(self._arrays["numbers"])
+        said = self._said(columns)
+        n = len(self._arrays["numbers"])
         columns[:, :n] /= np.sqrt(1.0 + (columns[:, :n] / 8.0) ** 2)
         return np.hstack([columns, said]).astype(np.float32)
 
     def _outputs(self, inputs: Array) -> Array:
-        a, h = self._arrays, inputs
+        a = self._arrays
+        h = inputs
         for i in (0, 1):
             h = h @ a[f"weight{i}"]
             h += a[f"bias{i}"]
@@ -273,7 +277,8 @@ class Student:
 
     def _normals(self, X: Any) -> tuple[Array, Array, Array]:
         """Arrays of `components`, each (K, n_samples)."""
-        a, inputs = self._arrays, self.encode(X)
+        a = self._arrays
+        inputs = self.encode(X)
         logits, loc, log_scale = np.split(np.ascontiguousarray(self._outputs(inputs).T), 3)
         weights = np.exp(logits - logits.max(axis=0))
         weights /= weights.sum(axis=0)
@@ -327,12 +332,14 @@ class Student:
         self._require(False, "predict_quantiles")
         levels = _levels_of_quantiles(quantiles)
         weights, loc, scale = (part[..., None] for part in self.components(X))
-        low, high = (loc - 40.0 * scale).min(axis=1), (loc + 40.0 * scale).max(axis=1)
+        low = (loc - 40.0 * scale).min(axis=1)
+        high = (loc + 40.0 * scale).max(axis=1)
         low, high = (end + np.zeros(len(levels)) for end in (low, high))
         for _ in range(60):
             middle = 0.5 * (low + high)
             below = (weights * ndtr((middle[:, None] - loc) / scale)).sum(axis=1) < levels
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
+            low = np.where(below, middle, low)
+            high = np.where(below, high, middle)
         return 0.5 * (low + high)
 
     def log_predictive_density(self, X: Any, y: Any) -> Array:
@@ -385,9 +392,12 @@ class Student:
         if self._levels:
             raise ValueError("to_onnx takes tables of numbers: encode words before distilling.")
         self._warn_of_rounding(double)
-        steps, names, a = _STEPS + "Softmax outputs:proba", ["proba"], self._arrays
+        steps = _STEPS + "Softmax outputs:proba"
+        names = ["proba"]
+        a = self._arrays
         if self.classes_ is None:
-            steps, names = _STEPS + _OF_NORMALS, ["weights", "loc", "std"]
+            steps = _STEPS + _OF_NORMALS
+            names = ["weights", "loc", "std"]
         if "units" in a:
             steps = steps.replace(_INPUTS, _OF_NETWORKS).replace(":loc", ":own") + _MOVED
         how: dict[str, dict[str, Any]] = {
@@ -459,7 +469,8 @@ def _read_arrays(file: Any) -> dict[str, Array]:
     """Arrays of a file of NumPy's. Raises ValueError before more than a few sizes are allocated."""
     if hasattr(file, "read"):
         content = file.read()
-        file, size = io.BytesIO(content), len(content)
+        file = io.BytesIO(content)
+        size = len(content)
     else:
         size = os.stat(file).st_size
     arrays = {}

@@ -858,7 +858,7 @@ MUTANTS = [
     *planted(
         "factorization/vi.py",
         "",
-        ("WORTH, _MORE_SWEEPS = 1.0, 60", "WORTH, _MORE_SWEEPS = 0.0, 60"),
+        ("WORTH = 1.0", "WORTH = 0.0"),
     ),
     *planted(
         "factorization/side_features.py",

@@ -134,7 +134,8 @@ class BayesianClassifierMixin(ClassifierMixin):
         -------
         ndarray of shape (n_samples_X, n_classes, n_samples)
         """
-        n, seed = check_count("n_samples", n_samples), draw_seed(random_state)
+        n = check_count("n_samples", n_samples)
+        seed = draw_seed(random_state)
         check_is_fitted(self)
         parts = [draws_part(n, num_samples(X), len(self.classes_))]
         require_memory(parts, _HOST, task="sample_f")

@@ -441,7 +441,8 @@ class TabularInputMixin:
         encoding = self._encoding_of_columns().encoding(table)
         if not encoding.is_open.any():
             return self._with_given(encoding.values, X)
-        known, unknown = np.flatnonzero(~encoding.is_open), np.flatnonzero(encoding.is_open)
+        known = np.flatnonzero(~encoding.is_open)
+        unknown = np.flatnonzero(encoding.is_open)
         rows = indexable(X)[0]
         open_rows = safe_indexing(rows, unknown)
         return OpenRows(

@@ -225,7 +225,8 @@ class PredictiveDistribution:
 
     def _broadcast(self, y: Any) -> tuple[Array, tuple[int, ...]]:
         """Observed targets as a grid (G, N, T), and the axes of ``y`` that the G stand for."""
-        values, shape = observed_targets(y), self.shape
+        values = observed_targets(y)
+        shape = self.shape
         if len(shape) == 2 and shape[1] == 1 and values.shape == shape[:1]:
             values = values[:, None]  # the one column of targets, without its axis
         try:
@@ -305,7 +306,8 @@ class PosteriorPredictive(PredictiveDistribution):
     """The predictive distribution of a regressor of this package; the model runs when asked."""
 
     def __init__(self, model: BayesianRegressorMixin, X: Any) -> None:
-        self._model, self._X = model, X
+        self._model = model
+        self._X = X
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -403,7 +405,8 @@ class LawPredictive(PredictiveDistribution):
     """
 
     def __init__(self, distributions: Sequence[TargetPredictive], *, is_flat: bool = True) -> None:
-        self._laws, self._is_flat = list(distributions), is_flat
+        self._laws = list(distributions)
+        self._is_flat = is_flat
 
     def __repr__(self) -> str:
         n_components = len(self._laws[0].weights)
@@ -412,14 +415,13 @@ class LawPredictive(PredictiveDistribution):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        n_rows, n_targets = (
-            sum(distribution.n_rows for distribution in self._laws),
-            self._laws[0].n_targets,
-        )
+        n_rows = sum(distribution.n_rows for distribution in self._laws)
+        n_targets = self._laws[0].n_targets
         return (n_rows,) if self._is_flat else (n_rows, n_targets)
 
     def _take(self, rows: Array) -> "LawPredictive":
-        blocks, start = [], 0
+        blocks = []
+        start = 0
         edges = np.cumsum([0, *(distribution.n_rows for distribution in self._laws)])
         which = np.searchsorted(edges, rows, side="right") - 1
         ends = [*(1 + np.flatnonzero(np.diff(which))), len(rows)]
@@ -573,8 +575,10 @@ class TransformedPredictive(PredictiveDistribution):
     def __init__(
         self, inner: Any, transformation: TargetTransformation, transformer: Any, *, is_flat: bool
     ) -> None:
-        self._inner, self._map = inner, transformation
-        self._transformer, self._is_flat = transformer, is_flat
+        self._inner = inner
+        self._map = transformation
+        self._transformer = transformer
+        self._is_flat = is_flat
 
     def __repr__(self) -> str:
         inner = self._inner
@@ -726,9 +730,11 @@ def transformed_predictive(
 def invert_cdf_of_grid(cdf: Callable[[Array], Array], levels: Array, middle: Array) -> Array:
     """Find where a cdf of a grid (G, N, T) reaches its levels, to rounding."""
     width = np.ones(levels.shape)
-    lower, upper = middle - width, middle + width
+    lower = middle - width
+    upper = middle + width
     for _ in range(1100):  # doublings that lead beyond all numbers
-        too_high, too_low = cdf(lower) >= levels, cdf(upper) < levels
+        too_high = cdf(lower) >= levels
+        too_low = cdf(upper) < levels
         if not (too_high.any() or too_low.any()):
             break
         width = 2.0 * width
@@ -737,7 +743,8 @@ def invert_cdf_of_grid(cdf: Callable[[Array], Array], levels: Array, middle: Arr
     for _ in range(70):
         between = 0.5 * (lower + upper)
         is_below = cdf(between) < levels
-        lower, upper = np.where(is_below, between, lower), np.where(is_below, upper, between)
+        lower = np.where(is_below, between, lower)
+        upper = np.where(is_below, upper, between)
     return 0.5 * (lower + upper)
 
 
@@ -777,7 +784,8 @@ def _hermite_nodes(root: PredictiveDistribution) -> tuple[Array, Array] | None:
     mixture_weights, loc, scale = root.components()
     if len(mixture_weights) < _MANY_COMPONENTS:
         return None
-    loc, scale = _columns_of(loc), _columns_of(scale)
+    loc = _columns_of(loc)
+    scale = _columns_of(scale)
     nodes, node_weights = np.polynomial.hermite_e.hermegauss(15)
     values = (loc[None] + nodes[:, None, None, None] * scale[None]).reshape(-1, *loc.shape[1:])
     weights = node_weights[:, None] / node_weights.sum() * mixture_weights
@@ -812,7 +820,8 @@ class _Panels:
 
     def nodes(self, kinks: Sequence[Array]) -> tuple[Array, Array, Array]:
         """Nodes, weights and probabilities below them, with panels that end at kinks (N, T) too."""
-        lowest, highest = self.ends[0], self.ends[-1]
+        lowest = self.ends[0]
+        highest = self.ends[-1]
         inside = [np.clip(kink, lowest, highest)[None] for kink in kinks]
         ends = np.sort(np.concatenate([self.ends, *inside]), axis=0)
         half = 0.5 * np.diff(ends, axis=0)
@@ -829,7 +838,8 @@ class _Panels:
     def _density_and_cdf(self, z: Array) -> tuple[Array, Array]:
         if not self._root.has_normal_components:
             return np.exp(self._root._log_prob(z))[..., None], self._root._cdf(z)
-        density, cdf = np.empty(z.shape), np.empty(z.shape)
+        density = np.empty(z.shape)
+        cdf = np.empty(z.shape)
         block = max(1, (1 << 20) // max(1, self._loc.size))
         for start in range(0, len(z), block):
             rows = slice(start, start + block)
@@ -871,7 +881,9 @@ class Quadrature:
         root, maps = distribution._chain()
         if not root.has_normal_components:  # which are evaluated once anyway
             root = root.evaluated()
-        self._distribution, self._root, self._maps = distribution, root, maps
+        self._distribution = distribution
+        self._root = root
+        self._maps = maps
         self._is_joint = len(root.shape) == 2 and root.shape[1] > 1
         n_falling = sum(elementary.falls for elementary in maps)
         self._is_monotone = all(elementary.is_monotone for elementary in maps)
@@ -958,7 +970,8 @@ class ClassPredictive:
     """
 
     def __init__(self, model: Any, X: Any) -> None:
-        self._model, self._X = model, X
+        self._model = model
+        self._X = X
         self.classes = np.asarray(model.classes_)
 
     def __repr__(self) -> str:

@@ -266,7 +266,8 @@ class RowEstimator(BayesianEstimator):
 
     def _flops_a_step(self, data: Training, model: Model) -> float:
         """Floating-point operations of a step, about: what ``device="auto"`` judges by."""
-        optimizer, n = self.optimizer, data.n_rows
+        optimizer = self.optimizer
+        n = data.n_rows
         asked = optimizer.batch_size if isinstance(optimizer, Adam) else "auto"
         n_rows = automatic_batch(n) if isinstance(asked, str) else min(int(asked), n)
         return gradient_flops(

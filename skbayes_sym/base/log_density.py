@@ -131,7 +131,8 @@ class NetworkPosterior:
 
     def split(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """``theta`` (*B, P) and the scales of the noise (*B, O); O = 0 without noise."""
-        theta, params = position[..., : self._n_theta], position[..., self._n_theta :]
+        theta = position[..., : self._n_theta]
+        params = position[..., self._n_theta :]
         scale = self.likelihood.at(params).noise_scale.to(position)
         return theta, scale.expand(*position.shape[:-1], scale.shape[-1])
 
@@ -205,7 +206,8 @@ class NetworkPosterior:
         Those of a group; of a layer, as a unit grows steep where it stands; of a layer against the
         weights that its outputs meet.
         """
-        scales, layout = self.prior.learned, self.network.layout
+        scales = self.prior.learned
+        layout = self.network.layout
         if scales is None:
             return None
         layer = layer_index(layout)

@@ -30,7 +30,10 @@ MAX_FREEDOMS = 30.0
 PRIOR_SCALE = 2.0  # in sample standard deviations of the targets
 # Edges of the cells, as probabilities of a larger noise; narrow ones for the tails.
 _EDGES = (0.0, 0.0005, 0.003, 0.012, 0.04, 0.1, 0.22, 0.42, 0.7, 1.0)
-_LOWEST, _HIGHEST, _N_NODES = 1e-5, 100.0, 350  # of the grid, in sample standard deviations
+# of the grid, in sample standard deviations
+_LOWEST = 1e-5
+_HIGHEST = 100.0
+_N_NODES = 350
 
 
 def level_weights() -> Tensor:
@@ -64,7 +67,8 @@ def with_surprises(log_posterior: Tensor, log_prior: Tensor, total_weight: float
     the next one differs with probability 1 / (W + 1) (Laplace's rule of succession).
     """
     share = 1.0 / (total_weight + 1.0)
-    posterior, prior = log_posterior.log_softmax(0), log_prior.log_softmax(0)
+    posterior = log_posterior.log_softmax(0)
+    prior = log_prior.log_softmax(0)
     return torch.logaddexp(posterior + log(1.0 - share), prior + log(share))
 
 
@@ -78,7 +82,8 @@ def cell_levels(log_std: Tensor, log_posterior: Tensor) -> Tensor:
     log_posterior : Tensor of shape (G, ...)
         Log weights of the nodes, not normalised.
     """
-    log_std, probability = log_std.flip(0), log_posterior.softmax(0).flip(0)
+    log_std = log_std.flip(0)
+    probability = log_posterior.softmax(0).flip(0)
     upper = probability.cumsum(0)
     lower = upper - probability
     variances = (2.0 * log_std).exp()

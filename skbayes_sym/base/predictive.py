@@ -62,7 +62,8 @@ class ForeignTargets(TargetPredictive):
         self, distribution: PredictiveDistribution, location: float = 0.0, scale: float = 1.0
     ) -> None:
         self.distribution = distribution
-        self.location, self.scale = location, scale
+        self.location = location
+        self.scale = scale
 
     def __repr__(self) -> str:
         return repr(self.distribution)
@@ -234,8 +235,11 @@ class OtherPredictive(PredictiveDistribution):
         self, distribution: Any, log_density: str, shape: tuple[int, ...],
         take: Callable[[Any, Array], Any], *, is_discrete: bool = False,
     ) -> None:  # fmt: skip
-        self._law, self._log_density, self._shape = distribution, log_density, shape
-        self._take_rows, self.is_discrete = take, is_discrete
+        self._law = distribution
+        self._log_density = log_density
+        self._shape = shape
+        self._take_rows = take
+        self.is_discrete = is_discrete
 
     def __repr__(self) -> str:
         return f"<{type(self._law).__name__} of another package at {self._shape[0]:,} rows>"
@@ -461,7 +465,8 @@ def _predict_voting(model: Any, X: Any) -> LawPredictive:
 
 
 def _predict_bagging(model: Any, X: Any) -> LawPredictive:
-    rows, pairs = np.asarray(X), zip(model.estimators_, model.estimators_features_, strict=True)
+    rows = np.asarray(X)
+    pairs = zip(model.estimators_, model.estimators_features_, strict=True)
     distributions = [predictive(m, rows[:, columns]) for m, columns in pairs]
     return _pooled(distributions, [1.0] * len(distributions))
 

@@ -119,12 +119,14 @@ class Run:
     def __init__(
         self, task: Mapping[str, Any], attributes: Callable[[Any], Mapping[str, Any]]
     ) -> None:
-        self._task, self._attributes = task, attributes
+        self._task = task
+        self._attributes = attributes
         self.n_jobs: int | None = task["estimator"].n_jobs  # processes that the work is shared by
         self._context: Any = None  # of the task, and of its present block; none without callbacks
         self._block: Any = None
         self._reconstruct: Callable[[], Mapping[str, Any]] | None = None
-        self._phases_before, self._reported = 0.0, 0
+        self._phases_before = 0.0
+        self._reported = 0
         self._n_steps = 0
 
     def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
@@ -162,7 +164,8 @@ class Run:
         """Report a finished block; True if a callback or the deadline ends the fit."""
         self._n_steps += 1
         stop = monotonic() > _deadline.get()
-        block, self._block = self._block, None
+        block = self._block
+        self._block = None
         if block is not None:
             ended = {**self._task, "reconstruction_attributes": self._reconstruct}
             stop = bool(block.call_on_fit_task_end(**ended)) or stop
@@ -186,7 +189,8 @@ class Run:
 
         For fits made of several stages: together they are the hundred blocks that `begin` opens.
         """
-        before, self._phases_before = self._phases_before, self._phases_before + share
+        before = self._phases_before
+        self._phases_before = self._phases_before + share
 
         def on_step(step: int, info: Mapping[str, float]) -> bool:
             done = int(_BLOCKS * (before + share * min(step / max(n_steps, 1), 1.0)) + 1e-9)
@@ -241,11 +245,15 @@ class Stage(Run):
         self.n_jobs = whole.n_jobs
         self._as_whole = as_whole
         self._so_far: Callable[[], Any] | None = None
-        self._n_blocks, self._done, self._told = 1, 0, 0
-        self._phases_before, self._reported = 0.0, 0
+        self._n_blocks = 1
+        self._done = 0
+        self._told = 0
+        self._phases_before = 0.0
+        self._reported = 0
 
     def begin(self, n_blocks: int = _BLOCKS, so_far: Callable[[], Any] | None = None) -> None:
-        self._n_blocks, self._so_far = n_blocks, so_far
+        self._n_blocks = n_blocks
+        self._so_far = so_far
 
     def end_block(self) -> bool:
         self._done += 1

@@ -342,7 +342,8 @@ class BayesianRegressorMixin(RegressorMixin):
         draw: Callable[[Tensor, int, torch.Generator], Tensor], task: str,
     ) -> Array:  # fmt: skip
         """Join draws ``draw(x, n, generator)`` (n, N, T) of blocks of rows, in target units."""
-        X, n = self._check_inputs(X), check_count("n_samples", n)
+        X = self._check_inputs(X)
+        n = check_count("n_samples", n)
         require_memory([draws_part(n, len(X), len(self.y_scale_))], _HOST, task=task)
         values = np.empty((n, len(X), len(self.y_scale_)))
         with prediction():

@@ -177,9 +177,11 @@ def require_rows(X: Any) -> None:
     if len(shape) < 3:
         return
     is_last = len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] > 4
-    image, move = shape[1:], ""
+    image = shape[1:]
+    move = ""
     if is_last:
-        image, move = (shape[3], *shape[1:3]), "np.moveaxis(X, 3, 1)"
+        image = (shape[3], *shape[1:3])
+        move = "np.moveaxis(X, 3, 1)"
     raise ValueError(
         f"X has shape {shape}, but rows of X have one axis. Give {move or 'X'}.reshape(len(X), -1);"
         f" LILAClassifier and LILARegressor take such images with image_shape={image}."
@@ -221,7 +223,8 @@ def column_scaling(
         return Scaling(np.zeros(n_columns), np.ones(n_columns))
     values = values.astype(np.float64, copy=False)
     share = weight / weight.sum()
-    mean, (low, high) = share @ values, column_ends(values) if ends is None else ends
+    mean = share @ values
+    (low, high) = column_ends(values) if ends is None else ends
     constant = low == high
     mean = np.where(constant, values[0], mean)
     # In units of a power of two near the largest, so that no square over- or underflows; exact.

@@ -95,7 +95,8 @@ def _exchanged(
     pulls: tuple[float, float],
 ) -> float:  # fmt: skip
     """Share of ``both`` that the first of two parts takes, where the score's slope changes sign."""
-    less, (up, down) = first - second, pulls
+    less = first - second
+    (up, down) = pulls
 
     def rises(share: float) -> bool:
         slope = float((weight * less / (rest + both * second + share * less)).sum())
@@ -110,7 +111,8 @@ def _exchanged(
         return 0.0
     if not down and rises(both):
         return both
-    low, high = 0.0, both
+    low = 0.0
+    high = both
     for _ in range(60):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if rises(middle) else (low, middle)
@@ -257,10 +259,8 @@ def _widened(
     distribution: NormalMixture, factor: Tensor, variances: Tensor, shares: Tensor
 ) -> NormalMixture:
     """Every draw once for each state, its noise widened by ``factor`` (N, T)."""
-    n, noise = (
-        len(shares),
-        (distribution.noise_variance * factor.square()).expand_as(distribution.loc),
-    )
+    n = len(shares)
+    noise = (distribution.noise_variance * factor.square()).expand_as(distribution.loc)
     log_weights = distribution.log_weights
     if log_weights is None:
         log_weights = noise.new_full((len(distribution.loc),), -log(len(distribution.loc)))
@@ -338,7 +338,8 @@ class _ShapeProblem:
 
     def loss(self, position: Tensor, offset_std: float) -> Tensor:
         """Minus the log density of rows and prior; of an offset alone for one noise."""
-        n, prior = self.n_targets, self.prior
+        n = self.n_targets
+        prior = self.prior
         offset, slope, tails = position.tensor_split([n, 2 * n])
         log_prior = -0.5 * (slope / prior.slope_std).square().sum()
         if self.free_level:
@@ -366,15 +367,19 @@ class _ShapeProblem:
         density and the Hessian H of the loss. The second result is the part due to the first
         offset alone. Parameters at a bound stay there.
         """
-        step, n = 1e-4, self.n_targets
+        step = 1e-4
+        n = self.n_targets
         loss = by_autograd(partial(self.loss, offset_std=offset_std))
-        gradients, hessian = [], []
+        gradients = []
+        hessian = []
         for direction in step * torch.eye(len(position)).to(position):
-            above, below = position + direction, position - direction
+            above = position + direction
+            below = position - direction
             change = self.log_density(above) - self.log_density(below)
             gradients.append(change / (2.0 * step))
             hessian.append((loss(above)[1] - loss(below)[1]) / (2.0 * step))
-        gradient, curvature = torch.stack(gradients, 1), torch.stack(hessian)
+        gradient = torch.stack(gradients, 1)
+        curvature = torch.stack(hessian)
         is_free = torch.ones(len(position), dtype=torch.bool)
         for place, (low, high) in enumerate(self.prior.bounds):
             value = float(position[2 * n + place])
@@ -454,7 +459,9 @@ def judge_noise_shape(
     The other parameters are left out by influence functions, whose sum is the correction of
     Takeuchi's information criterion.
     """
-    total, mean, n = float(weight.sum()), distribution.mean(), y.shape[1]
+    total = float(weight.sum())
+    mean = distribution.mean()
+    n = y.shape[1]
     centre = weight @ mean / total
     spread = (weight @ (mean - centre).square() / total).sqrt()
     if not bool((spread > 0.0).all()):
@@ -506,7 +513,8 @@ def _integrate_level(
     """
     log_std = log_level_grid(problem.spread)[:, 0]
     log_prior = log_level_prior(log_std, problem.spread, problem.total)
-    offsets, weight = log_std - problem.log_typical_noise, share * problem.weight
+    offsets = log_std - problem.log_typical_noise
+    weight = share * problem.weight
     at_nodes = []
     for offset in offsets:
         distribution = _floored(problem.shaped(torch.cat([offset.reshape(1), position[1:]])), floor)
@@ -558,7 +566,8 @@ class PooledPredictor(BasePredictor):
         """Distribution of targets given each of ``n`` joint draws of functions, of chosen parts."""
         weights = torch.tensor([self.weights[name] for name in self.parts], dtype=torch.float64)
         which = torch.multinomial(weights, n, replacement=True, generator=generator)
-        parts, counts = list(self.parts.values()), which.bincount().tolist()
+        parts = list(self.parts.values())
+        counts = which.bincount().tolist()
         distributions: list[Any] = [
             parts[k].drawn(x, m, generator=generator) for k, m in enumerate(counts) if m
         ]
@@ -594,7 +603,8 @@ class PooledDraws:
     """
 
     def __init__(self, distributions: Sequence[Any], order: Tensor) -> None:
-        self._laws, self._order = distributions, order
+        self._laws = distributions
+        self._order = order
 
     @property
     def means(self) -> Tensor:
@@ -727,9 +737,11 @@ def fit_calibration(scores: Tensor, y: Tensor, weight: Tensor) -> Calibration:
     """
     n_classes = scores.shape[1]
     counts = torch.bincount(y, weight, minlength=n_classes).to(scores) + 0.5
-    frequency, rows = counts / counts.sum(), torch.arange(len(y))
+    frequency = counts / counts.sum()
+    rows = torch.arange(len(y))
     # Normal priors of log b and of the logit of the share, and where they may lie.
-    mean, std = scores.new_tensor([0.0, -4.0]), scores.new_tensor([1.0, 2.0])
+    mean = scores.new_tensor([0.0, -4.0])
+    std = scores.new_tensor([1.0, 2.0])
     bounds = [(-3.0, 4.0), (-9.0, 0.0)]
 
     def loss(position: Tensor) -> Tensor:

@@ -195,7 +195,8 @@ def _rising(
     steep : tuple of float
         Values of z where the function's derivative is infinite or 0.
     """
-    (lowest, highest), (left, right) = image, domain
+    (lowest, highest) = image
+    (left, right) = domain
 
     def place(y: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -540,7 +541,8 @@ def _domain_end(raw: Function, n_targets: int, grid: Array, place: int, side: in
     beyond = place + side
     if not 0 <= beyond < len(grid):
         return side * np.inf
-    inside, outside = grid[place], grid[beyond]
+    inside = grid[place]
+    outside = grid[beyond]
     for _ in range(_BISECTIONS):
         middle = 0.5 * (inside + outside)
         if np.isnan(raw(np.full((1, n_targets), middle))).any():

@@ -90,9 +90,13 @@ class Training:
         # Before anything is summed or averaged by weight, which would overflow.
         require_weights(weight[weight > 0], LARGEST[torch.float64])
         present = weight > 0  # a row of zero weight is a row that isn't there
-        X_present, y_present, positive = X_checked, y_checked, weight
+        X_present = X_checked
+        y_present = y_checked
+        positive = weight
         if not present.all():
-            X_present, y_present, positive = X_checked[present], y_checked[present], weight[present]
+            X_present = X_checked[present]
+            y_present = y_checked[present]
+            positive = weight[present]
         origin = np.full(len(weight), -1)
         targets = estimator._encode_targets(y_present)
         rows, origin[present] = canonical_rows(X_present, targets.values, positive)
@@ -102,7 +106,8 @@ class Training:
                 "predictions elsewhere are the prior's. Give more rows.",
                 UserWarning,
             )
-        x_scaling, y_scaling = estimator._scale_inputs(rows), estimator._scale_targets(rows)
+        x_scaling = estimator._scale_inputs(rows)
+        y_scaling = estimator._scale_targets(rows)
         dtype = choose_dtype(X_checked)
         metadata = None if sample_weight is None else {"sample_weight": sample_weight}
         data = cls(

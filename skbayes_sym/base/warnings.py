@@ -68,9 +68,11 @@ def warn_user(message: str, category: type[Warning] = ConvergenceWarning) -> Non
     if collected is not None:
         collected.append(CollectedWarning(category, message))
         return
-    frame, level = sys._getframe(1), 2
+    frame = sys._getframe(1)
+    level = 2
     while frame.f_back and str(frame.f_globals.get("__name__")).split(".")[0] in _NOT_THE_USER:
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level = level + 1
     warnings.warn(message, category, stacklevel=level)
 
 

@@ -89,7 +89,8 @@ class NetworkMixture(NetworkEstimator):
         if self.n_modes == 0:
             why = "n_modes=0 leaves the members, which have a width and a prior of their own"
             refuse(self, ("hidden_layer_sizes", "prior"), why, "n_modes=4")
-        likelihood, n_outputs = self._likelihood(data), self._n_outputs(data)
+        likelihood = self._likelihood(data)
+        n_outputs = self._n_outputs(data)
         widths = self.hidden_layer_sizes
         if isinstance(widths, str):
             widths = self._units(data, n_outputs)
@@ -331,7 +332,8 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
         """Modes of the last fit."""
         if "prior_scale_modes_" not in vars(self):
             return None
-        scale, noise_std = self.prior_scale_modes_, self.noise_std_modes_ / self.y_scale_
+        scale = self.prior_scale_modes_
+        noise_std = self.noise_std_modes_ / self.y_scale_
         state = self.posterior_.loc, -2.0 * np.log(scale), noise_std**-2.0
         prior = ARD() if "relevance_" in vars(self) else LayerScales()
         return InitialModes(self.network_, prior, *map(torch.as_tensor, state))
@@ -340,9 +342,11 @@ class BayesianMLPRegressor(TabularInputMixin, BayesianRegressorMixin, NetworkMix
         if name == "members":
             return self._members_predictor(like)
         if name == "linear":
-            noise_std, levels = self.noise_std_linear_, self._noise_levels_linear_
+            noise_std = self.noise_std_linear_
+            levels = self._noise_levels_linear_
         else:
-            noise_std, levels = self.noise_std_modes_, self._noise_levels_modes_
+            noise_std = self.noise_std_modes_
+            levels = self._noise_levels_modes_
         scaled = None if levels is None else torch.as_tensor(levels / self.y_scale_).to(like)
         noise = self._noise_law(noise_std, like)
         return ModesPredictor(self._linearised(name, like), noise, scaled)
@@ -543,7 +547,8 @@ class BayesianMLPClassifier(TabularInputMixin, BayesianClassifierMixin, NetworkM
         return STEEP if fully_connected(network).hidden_layer_sizes else LayerScales()
 
     def _units(self, data: Training, n_outputs: int) -> int:
-        n_rows, n_inputs = data.n_rows, data.n_features
+        n_rows = data.n_rows
+        n_inputs = data.n_features
         return GaussNewtonDefaults().classification_units(n_rows, n_inputs, n_outputs, self.n_modes)
 
     def _method(self) -> ClassificationPool:

@@ -170,7 +170,8 @@ class PoolFit:
         return self.parts.stop_reason
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        weights, (modes, members, linear) = self.weights._asdict(), self.parts
+        weights = self.weights._asdict()
+        (modes, members, linear) = self.parts
         attributes: dict[str, Any] = {"summary_": self.choice, "leave_one_out_log_density": None}
         if self.leave_one_out is not None:
             of_rows = np.append(self.leave_one_out.cpu().numpy(), np.nan)[data.origin]
@@ -218,13 +219,15 @@ class Pool:
 
     def fit(self, data: Training, model: Model, run: Run) -> PoolFit:
         """Fit one part after another, and weigh them by the rows that each leaves out."""
-        network, effort = fully_connected(model.network), self.effort
+        network = fully_connected(model.network)
+        effort = self.effort
         n_columns = network.n_outputs if data.y_scaling is not None else max(2, network.n_outputs)
         members = effort.members_model(network.n_inputs, n_columns, model.likelihood)
         linear = MLP(network.n_inputs, (), network.n_outputs, IDENTITY)
         line = Model(linear, model.likelihood, LayerScales().bind(linear.layout), Trivial())
         run.begin()
-        parts, blocks = Parts(), 1.0 - effort.linear_blocks
+        parts = Parts()
+        blocks = 1.0 - effort.linear_blocks
 
         def pooled(parts: Parts) -> PoolFit:
             """Networks that count alike, of labels the two kinds; the linear model doesn't."""
@@ -276,7 +279,8 @@ class Pool:
         rows = f"{data.n_rows:,} distinct rows of {data.n_features} features"
         if data.y_scaling is None:
             rows += f", {pooled.members_model.network.n_outputs} classes"
-        (modes, members, linear), told = pooled.parts, []
+        (modes, members, linear) = pooled.parts
+        told = []
         if modes is not None:
             sizes = " x ".join(map(str, modes.network.hidden_layer_sizes)) or "no"
             text = f"{len(modes.modes.theta)} modes of {sizes} tanh units by the evidence"
@@ -330,7 +334,8 @@ class RegressionPool(Pool):
         )  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
-        n, effort = self.n_members, self.effort
+        n = self.n_members
+        effort = self.effort
         if not model.likelihood.n_params:  # under hardly any noise nats per row never settle
             effort = replace(effort, member_tol=None)
         if parts.modes is None:
@@ -339,7 +344,8 @@ class RegressionPool(Pool):
         n = min(n, parts.n_modes)
         if parts.n_members == n or (parts.members and not self._count(parts, data, model)):
             return None
-        modes, is_few = effort.modes, data.n_rows <= effort.modes.few_rows
+        modes = effort.modes
+        is_few = data.n_rows <= effort.modes.few_rows
         most = modes.hardly if is_few else modes.most_noise
         if noise_variance_fraction(parts.modes.modes, data.double_data.y.cpu()) > most:
             return None
@@ -365,13 +371,15 @@ class RegressionPool(Pool):
         return "members" in gaining(baseline, density, rows.weight, least)
 
     def linear(self, data: Training, model: Model, parts: Parts) -> EvidenceLaplace | None:
-        n_numbers, effort = data.n_rows * model.network.n_outputs, self.effort.modes
+        n_numbers = data.n_rows * model.network.n_outputs
+        effort = self.effort.modes
         if work(1, effort.steps, n_numbers, model.network.layout.n_params) > effort.usual_work:
             return None
         return EvidenceLaplace(1, effort.steps, self.effort.mode_tol, effort=effort)
 
     def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
-        parts, equal = pooled.parts, pooled.weights._asdict()
+        parts = pooled.parts
+        equal = pooled.weights._asdict()
         if parts.linear is None:
             return pooled
         distributions, density, rows = _left_out(parts, pooled.members_model, data)
@@ -383,7 +391,8 @@ class RegressionPool(Pool):
         weights = _floored(Weights.of(share, inner), parts, data, copies)
         counting = {kind: share for kind, share in weights._asdict().items() if share}
         distribution = mixture([distributions[kind] for kind in counting], list(counting.values()))
-        noise, without = None, distribution.log_prob(rows.y)
+        noise = None
+        without = distribution.log_prob(rows.y)
         if self.shapes_noise:
             if "modes" in counting:
                 # Left-out rows of members are the more favourable: all of their many units saw
@@ -402,7 +411,9 @@ class RegressionPool(Pool):
         return replace(pooled, weights=weights, noise=noise, leave_one_out=without)
 
     def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
-        reasons, modes, n_sought = [], pooled.parts.modes, 0
+        reasons = []
+        modes = pooled.parts.modes
+        n_sought = 0
         if modes is not None:
             n_sought = self.effort.modes.restarts("auto", data.n_rows, modes.network, self.n_modes)
             if pooled.parts.n_modes < n_sought and not pooled.parts.were_stopped:
@@ -423,10 +434,13 @@ def _left_out(
 
     Where there are members, of more than 4,096 rows that many decide.
     """
-    (modes, members, linear), rows, distributions = parts, data.double_data, {}
+    (modes, members, linear) = parts
+    rows = data.double_data
+    distributions = {}
     if members is not None:
         chosen = chosen_rows(len(rows.x)).to(rows.x.device)
-        theta, leverage = torch.as_tensor(members.theta).to(rows.x), members.leverage
+        theta = torch.as_tensor(members.theta).to(rows.x)
+        leverage = members.leverage
         assert leverage is not None  # of members with effective noise that have ended
         share = float(rows.weight.sum()) / float(rows.weight[chosen].sum())
         rows = Data(*(t[chosen] for t in rows))
@@ -458,7 +472,8 @@ class ClassificationPool(Pool):
     alternative: UnboundPrior | None = None
 
     def modes(self, data: Training, model: Model) -> EvidenceLaplaceClassification | None:
-        network, effort = fully_connected(model.network), self.effort.modes
+        network = fully_connected(model.network)
+        effort = self.effort.modes
         n_modes, tries = effort.affordable_classification(self.n_modes, data.n_rows, network)
         return EvidenceLaplaceClassification(
             n_modes, "auto", "auto", "loo", alternative=self.alternative, tries=tries,
@@ -466,7 +481,8 @@ class ClassificationPool(Pool):
         ) if n_modes else None  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
-        refitting, modes = Refitting("loo", is_optional=True), parts.modes
+        refitting = Refitting("loo", is_optional=True)
+        modes = parts.modes
         if parts.members is not None or (modes is not None and not self.n_members):
             return None
         if modes is not None:
@@ -503,7 +519,8 @@ class ClassificationPool(Pool):
             return pooled
         fits = {"modes": modes, "members": members and members.refitted, "linear": linear}
         density = {kind: fit.leave_one_out for kind, fit in fits.items() if fit is not None}
-        baseline, weight = density.pop("linear", None), data.double_data.weight
+        baseline = density.pop("linear", None)
+        weight = data.double_data.weight
         inner = dict.fromkeys(density, 1.0)
         if len(density) == 2:
             # A few rows leave each near a half.
@@ -518,7 +535,8 @@ class ClassificationPool(Pool):
         return replace(pooled, weights=weights, leave_one_out=torch.stack(judged).logsumexp(0))
 
     def reasons(self, data: Training, pooled: PoolFit) -> list[str]:
-        members, reasons = pooled.parts.members, []
+        members = pooled.parts.members
+        reasons = []
         if pooled.parts.n_modes < self.n_modes:
             reasons.append(f"{self.n_modes} modes would take too long")
         if members is None and self._has_many_columns(data):

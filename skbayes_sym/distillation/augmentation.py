@@ -161,7 +161,8 @@ def rows_to_learn(
         names = column_names(X) or None
         teacher = TeacherColumns(names, kinds, has_gaps, np.zeros(len(columns), dtype=bool))
     is_categorical = np.array([kind == "categorical" for kind in teacher.kinds])
-    numbers, places = np.flatnonzero(~is_categorical), np.flatnonzero(is_categorical)
+    numbers = np.flatnonzero(~is_categorical)
+    places = np.flatnonzero(is_categorical)
     values = np.array(
         [to_float(table.names[j], teacher.kinds[j], columns[j]) for j in numbers]
     ).reshape(-1, len(columns[0]))
@@ -194,8 +195,10 @@ def rows_to_learn(
         near = NearestNeighbors(n_neighbors=n_near).fit(encoded).kneighbors(encoded)[1]
     first = rng.integers(len(kept), size=max(n_rows - len(kept), 0))
     second = kept[near[first, rng.integers(n_near, size=len(first))]]
-    first, before = kept[first], np.concatenate([held, kept])
-    share, noise = rng.uniform(-0.2, 1.2, size=len(first)), 0.2 * rng.random(len(first)) ** 2
+    first = kept[first]
+    before = np.concatenate([held, kept])
+    share = rng.uniform(-0.2, 1.2, size=len(first))
+    noise = 0.2 * rng.random(len(first)) ** 2
     numeric = dict(zip(numbers.tolist(), zip(values, scale, strict=True), strict=True))
     for j, column in enumerate(columns):
         some = np.where(rng.random(len(first)) < share, second, first)
@@ -203,7 +206,8 @@ def rows_to_learn(
         new = column[some]
         if j in numeric:
             value, spread = numeric[j]
-            column, new = value, value[some]
+            column = value
+            new = value[some]
             if len(np.unique(value)) > 10:
                 between = value[first] + share * (value[second] - value[first])
                 between += noise * spread * rng.standard_normal(len(first))

@@ -73,7 +73,9 @@ def distill(model: BaseEstimator, X: Any = None, *, random_state: Any = 0) -> St
     >>> student = distill(BayesianMLPRegressor().fit(X, y), X)  # doctest: +SKIP
     >>> mean, std = student.predict(X, return_std=True)  # doctest: +SKIP
     """
-    inner, seed, size = fitted_model(model).model, draw_seed(random_state), StudentConfig()
+    inner = fitted_model(model).model
+    seed = draw_seed(random_state)
+    size = StudentConfig()
     if not is_classifier(inner) and get_tags(inner).target_tags.positive_only:
         raise ValueError("distill takes no counts: a student's targets are real numbers.")
     X = _normal_rows(model, inner, size.n_rows // 5, seed) if X is None else X

@@ -46,12 +46,15 @@ def regression_lesson(
     Of levels that stay normals would become spikes. ``y`` (N, 17): quantiles at `normal_levels`;
     ``said`` (N,): mean of the teacher's networks, from which locations are counted.
     """
-    generator, levels, line = generator_from(seed), normal_levels(), np.zeros(2)
+    generator = generator_from(seed)
+    levels = normal_levels()
+    line = np.zeros(2)
     if said is not None:
         density = np.exp(-0.5 * levels**2)
         line = np.polyfit(said, y @ density / density.sum(), 1)
         y = y - np.polyval(line, said)[:, None]
-    mean, scale = y.mean(), y.std() or 1.0
+    mean = y.mean()
+    scale = y.std() or 1.0
     scaled, below = (torch.as_tensor(a).float() for a in ((y[n_held:] - mean) / scale, levels[:-1]))
 
     def loss(outputs: Tensor, rows: Tensor) -> Tensor:
@@ -89,7 +92,9 @@ def train(
     steps that Adam does; all else by Adam. Inputs are whitened, which columns that go together
     need; directions that hardly vary stay small.
     """
-    generator, d, n_outputs = generator_from(seed), x.shape[1], len(start)
+    generator = generator_from(seed)
+    d = x.shape[1]
+    n_outputs = len(start)
     h, n_steps, batch = size
     variance, axes = torch.linalg.eigh(x.T.double().cov(correction=0).reshape(d, d))
     whiten = (axes / (variance + 1e-3 * variance[-1].clamp_min(1e-12)).sqrt()).float()
@@ -112,7 +117,8 @@ def train(
 
     for weight in weights.values():
         weight.requires_grad_()
-    middle, speed = weights["weight1"], torch.zeros(h, h, dtype=torch.float32)
+    middle = weights["weight1"]
+    speed = torch.zeros(h, h, dtype=torch.float32)
     adam = torch.optim.Adam([w for w in weights.values() if w is not middle], betas=(0.9, 0.99))
     for step in range(n_steps):
         pace = min(1.0, (step + 1) / 100) * 0.5 * (1.0 + cos(pi * step / n_steps))

@@ -45,11 +45,13 @@ def network_units(
     units = _units(model, some, columns)
     if units is None or len(units.share) > size.most_networks:
         return {}
-    p, values = units.share, units.values(columns)
+    p = units.share
+    values = units.values(columns)
     # From outputs to what sets each apart from their mean, where shares are their variances.
     apart = (np.eye(len(p)) - p[:, None]) * np.sqrt(p)
     said = values @ units.outputs
-    away, least = said @ apart, 1e-6 * said.std()
+    away = said @ apart
+    least = 1e-6 * said.std()
     _, spread, axes = np.linalg.svd(away - away.mean(axis=0), full_matrices=False)
     n = int((spread[: size.n_differences] > max(0.01 * spread[0], least)).sum())
     outputs = units.outputs @ np.hstack([p[:, None], apart @ axes[:n].T])
@@ -58,7 +60,9 @@ def network_units(
         return {}
     outputs = outputs / moved
     kept = (values.std(axis=0)[:, None] * np.abs(outputs)).max(axis=1) > 1e-5
-    entering, outputs, values = units.entering[:, kept], outputs[kept], values[:, kept]
+    entering = units.entering[:, kept]
+    outputs = outputs[kept]
+    values = values[:, kept]
     if entering.size + outputs.size > size.most_numbers:
         return {}
     learned = {
@@ -76,10 +80,14 @@ def _units(model: BaseEstimator, rows: Any, columns: Array) -> _Units | None:
         return None
     checked = inner._check_inputs(prepare(rows))
     if isinstance(checked, OpenRows):  # rows with unknown levels have no inputs of their own
-        columns, checked = columns[checked.known_index], checked.known
+        columns = columns[checked.known_index]
+        checked = checked.known
     blocks = [*inner._input_blocks(checked)]
     by_block = [inner._predictor(block).networks(block) for block in blocks]
-    into, out, kinds, shares = [], [], [], []
+    into = []
+    out = []
+    kinds = []
+    shares = []
     for alike in zip(*by_block, strict=True):
         _, network, theta, weight = alike[0]
         if not (isinstance(network, MLP) and network.n_layers < 3 and network.n_outputs == 1):
@@ -101,5 +109,6 @@ def _units(model: BaseEstimator, rows: Any, columns: Array) -> _Units | None:
         return None
     order = np.argsort(kinds, kind="stable")
     ends = np.searchsorted(np.array(kinds)[order], [1, 2])
-    entering, outputs = np.hstack(into)[:, order], block_diag(*out)[order]
+    entering = np.hstack(into)[:, order]
+    outputs = block_diag(*out)[order]
     return _Units(ends, entering, outputs, np.array(shares) / np.sum(shares))

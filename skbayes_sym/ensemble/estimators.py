@@ -277,7 +277,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     def _nodes(self) -> NoiseNodes | None:
         """Standard deviations of every member's noise, in the units of ``y``, and their weights."""
-        freedoms, levels = self.noise_freedoms_samples_, self._noise_levels_samples_
+        freedoms = self.noise_freedoms_samples_
+        levels = self._noise_levels_samples_
         if levels is not None:  # few rows
             return NoiseNodes(torch.as_tensor(levels), level_weights())
         if freedoms is None:
@@ -295,7 +296,8 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         return np.asarray(logsumexp(by_node, axis=1, b=nodes.weight.numpy()[:, None]))
 
     def _draws_predictor(self, like: Tensor) -> DrawsPredictor:
-        members, nodes = super()._draws_predictor(like), self._nodes()
+        members = super()._draws_predictor(like)
+        nodes = self._nodes()
         if nodes is None:
             return members
         n_members = len(nodes.std)
@@ -469,7 +471,9 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()
 
     def _method(self) -> DeepEnsemble:
-        method, correction, why = super()._method(), self.correction, ""
+        method = super()._method()
+        correction = self.correction
+        why = ""
         if correction is None:
             return method
         if not isinstance(self.network, str):
@@ -486,7 +490,8 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         members = self.refitted_members_
         if members is None:
             return super()._predictor(like)
-        network, scale = fully_connected(self.network_), self.variance_scale_
+        network = fully_connected(self.network_)
+        scale = self.variance_scale_
         return self._cached(
             f"refitted members on {like.device}",
             lambda: RefittedPredictor(network, members.tensors(like.device), scale),

@@ -84,7 +84,8 @@ class Refitting:
         if model.prior.gaussian() is None:
             return False
         n_logits = 1 if model.network.n_outputs == 2 else model.network.n_outputs
-        n, p = data.n_rows * n_logits, model.network.layout.n_params
+        n = data.n_rows * n_logits
+        p = model.network.layout.n_params
         m = min(n, p)
         work = n_members * (n * p * m + 60 * n * m**2 + 10 * m**3)
         n_numbers = data.n_rows * model.network.n_outputs * p
@@ -97,7 +98,8 @@ class Refitting:
 
         ``scale`` (P,), or (M, P) of every member its own: the prior's standard deviations.
         """
-        network, rows = fully_connected(model.network), data.double_data
+        network = fully_connected(model.network)
+        rows = data.double_data
         members: list[RefittedMember] = []
         leave_one_out: list[LeaveOneOut] = []
         weights = torch.as_tensor(theta).to(rows.x)
@@ -216,7 +218,8 @@ class DeepEnsemble:
             members = _members(objective, log_posterior, result)
             if self.has_effective_noise and model.prior.gaussian() is not None:
                 members = corrected(members, data, model)
-            how, ended = self.refitting, result.stopped == "interrupted"
+            how = self.refitting
+            ended = result.stopped == "interrupted"
             if how is not None and not ended and how.is_due(self.n_members, data, model):
                 scales = prior_scales(members, model)
                 refitted = how.refitted(members.theta, scales, data, model, run.n_jobs)
@@ -234,7 +237,8 @@ class DeepEnsemble:
 
     def _position(self, model: Model | NetworkPosterior, seed: int) -> Tensor:
         """Starting points (M, D): random ones, or the members to go on from."""
-        n, network = self.n_members, model.network
+        n = self.n_members
+        network = model.network
         if self.start is None:
             theta = network.init(n, generator=generator_from(seed))
             return torch.cat([theta, model.likelihood.params.expand(n, -1)], 1)
@@ -252,9 +256,12 @@ class DeepEnsemble:
 
     def _objective(self, posterior: NetworkPosterior, data: Training) -> MapObjective:
         """Objective of training; it holds the scales of the prior that are learned."""
-        start_seed, batch_seed = data.seed, spawn_seeds(data.seed, 1)[0]
+        start_seed = data.seed
+        batch_seed = spawn_seeds(data.seed, 1)[0]
         position = self._position(posterior, start_seed).to(data.data.x)
-        size, batches = self._rows_per_step(data), None  # where every step sees all rows
+        # where every step sees all rows
+        size = self._rows_per_step(data)
+        batches = None
         if size < data.n_rows:
             batches = Batches(data.data, size, generator_from(batch_seed, data.device))
 
@@ -284,7 +291,8 @@ def _members(
     log_posterior: Tensor | None = None,
     result: OptimiseResult | None = None,
 ) -> Members:
-    position, n = objective.position, objective.n_theta // len(objective.position)
+    position = objective.position
+    n = objective.n_theta // len(objective.position)
     theta, log_noise = (t.cpu().numpy().copy() for t in (position[:, :n], position[:, n:]))
     scales = objective.prior.hyper.cpu().numpy() if isinstance(objective, ScaledModes) else None
     if log_posterior is None or result is None:
@@ -296,7 +304,8 @@ def _members(
 
 def prior_scales(members: Members, model: Model) -> Tensor:
     """Standard deviations of the weights' prior: (P,), or (M, P) of members that learned them."""
-    scales, log_precision = learned_scales(model.prior), members.log_precision
+    scales = learned_scales(model.prior)
+    log_precision = members.log_precision
     if scales is None or log_precision is None:
         return independent_normals(model.prior).scale
     return replace(scales, hyper=torch.as_tensor(log_precision)).scale
@@ -308,12 +317,15 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
     Noise that isn't learned stays as it is. That of every row is multiplied, by the bias of the
     head that says its logarithm.
     """
-    network, rows = fully_connected(model.network), data.double_data
+    network = fully_connected(model.network)
+    rows = data.double_data
     theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
     scale = prior_scales(members, model).to(theta).expand_as(theta)
-    likelihood, n_targets = model.likelihood, rows.y.shape[1]
+    likelihood = model.likelihood
+    n_targets = rows.y.shape[1]
     if isinstance(likelihood, Heteroscedastic):
-        one, by_head = rows.y.new_ones(n_targets), members.theta.copy()
+        one = rows.y.new_ones(n_targets)
+        by_head = members.theta.copy()
         for i, (t, s) in enumerate(zip(theta, scale, strict=True)):
             row_noise = likelihood.heads(network.forward(t, rows.x))[1].exp()
             factor = effective_noise(network, t, rows, s, one, row_noise=row_noise).std

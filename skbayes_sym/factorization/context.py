@@ -55,7 +55,8 @@ class ContextPosterior(NamedTuple):
 
     def kl(self) -> float:
         """Divergence from the prior, nats."""
-        n, log_dets = len(self.mean), log_det(_root(self.cov))
+        n = len(self.mean)
+        log_dets = log_det(_root(self.cov))
         trace, squares = (self.precision * x for x in (self.cov.trace(), self.mean.square().sum()))
         return float(kl_from_standard(trace, squares, log_dets + n * log(self.precision), n))
 
@@ -67,15 +68,18 @@ class ContextPosterior(NamedTuple):
 
         ``noise``: variance of entries of weight one.
         """
-        context, weight = data.context, data.weight
+        context = data.context
+        weight = data.weight
         assert context is not None
         weighted = context if weight is None else context * weight.unsqueeze(-1)
-        gram, cross = (weighted.mT @ context).double(), (weighted.mT @ off).double()
+        gram = (weighted.mT @ context).double()
+        cross = (weighted.mT @ off).double()
         precision = gram / noise
         precision.diagonal().add_(self.precision)
         cov = torch.cholesky_inverse(_root(precision))
         mean = cov @ (cross + gram @ self.mean) / noise
-        moved, squares = mean - self.mean, float(mean.square().sum() + cov.trace())
+        moved = mean - self.mean
+        squares = float(mean.square().sum() + cov.trace())
         added = (cov * gram).sum() + moved @ (gram @ moved - 2.0 * cross)
         learned = min(len(mean) / max(squares, 1e-300), _MOST_PRECISION)
         return ContextPosterior(mean, cov, learned), float(added)

@@ -107,8 +107,10 @@ def row_entropy(cov: Tensor) -> float:
 def seen_entries(data: Entries, posterior: FactorState, model: FactorModel) -> SeenEntries:
     """Moments of the outputs of all entries, in the order of ``data.by_row``; O(N k^2)."""
     n, (mean, cov), root_k = data.n_rows, posterior[:2], sqrt(model.n_components)
-    packed, value = packed_second_moments(mean[n:], cov[n:]), data.by_row.value
-    centre, variance = torch.empty_like(value), torch.empty_like(value)
+    packed = packed_second_moments(mean[n:], cov[n:])
+    value = data.by_row.value
+    centre = torch.empty_like(value)
+    variance = torch.empty_like(value)
     for begin, end in matrix_blocks(n, mean.shape[1]):
         rows = slice(begin, end)
         second = packed_second_moments(mean[rows], cov[rows]) * packed_multiplicity(mean)
@@ -119,7 +121,8 @@ def seen_entries(data: Entries, posterior: FactorState, model: FactorModel) -> S
         variance[where] = (square - centre[where].square()).clamp(min=0.0)
     if posterior.context is not None and data.by_row.context is not None:
         known, more = posterior.context.moments(data.by_row.context)
-        centre, variance = centre + known, variance + more
+        centre = centre + known
+        variance = variance + more
     return SeenEntries(value, data.by_row.weight, centre + model.shift, variance)
 
 
@@ -128,9 +131,13 @@ def expected_squares(data: Incidence, posterior: FactorState, model: FactorModel
 
     By sums over the entries of each row: no number is kept for an entry.
     """
-    n, (mean, cov), k = data.n_rows, posterior[:2], model.n_components
-    packed, others = packed_second_moments(mean[n:], cov[n:]), mean[n:].contiguous()
-    multiplicity, spread = packed_multiplicity(mean), 0.0
+    n = data.n_rows
+    (mean, cov) = posterior[:2]
+    k = model.n_components
+    packed = packed_second_moments(mean[n:], cov[n:])
+    others = mean[n:].contiguous()
+    multiplicity = packed_multiplicity(mean)
+    spread = 0.0
     if posterior.context is not None and data.context is not None:
         known, variance = posterior.context.moments(data.context)
         spread = float((variance if data.weight is None else variance * data.weight).sum())
@@ -152,8 +159,10 @@ def normal_log_density(squares: float, n: float, variance: float) -> float:
 
 def side_moments(problem: FactorProblem, posterior: FactorState, index: int) -> SideMoments:
     """Sums over the rows of one side, free coordinates, float64."""
-    rows, side = problem.data.sides[index].own, problem.model.network.sides[index]
-    mean, cov = posterior.mean[rows], posterior.cov[rows]
+    rows = problem.data.sides[index].own
+    side = problem.model.network.sides[index]
+    mean = posterior.mean[rows]
+    cov = posterior.cov[rows]
     total = torch.zeros(cov.shape[1:], dtype=torch.float64, device=cov.device)
     for begin, end in matrix_blocks(len(cov), cov.shape[1]):
         total += cov[begin:end].double().sum(0)
@@ -175,14 +184,13 @@ def mean_field_elbo(data: Entries, posterior: FactorState, model: FactorModel) -
         seen = seen_entries(data, posterior, model)
         total = seen.total(expected(posterior.likelihood, seen).value)
     total -= 0.0 if posterior.context is None else posterior.context.kl()
-    row_priors, sides = (
-        problem.distributions(posterior),
-        zip(data.sides, model.network.sides, strict=True),
-    )
+    row_priors = problem.distributions(posterior)
+    sides = zip(data.sides, model.network.sides, strict=True)
     for index, (rows, side) in enumerate(sides):
         moments = side_moments(problem, posterior, index)
         total += problem.priors[index].learned(moments, row_priors[index])[1]
-        mean, cov = posterior.mean[rows.own], posterior.cov[rows.own]
+        mean = posterior.mean[rows.own]
+        cov = posterior.cov[rows.own]
         for begin, end in matrix_blocks(len(cov), cov.shape[1]):
             total += row_entropy(free_part(mean[begin:end], cov[begin:end], side)[1])
     return total
@@ -260,7 +268,8 @@ def rescaled(
 
     A Newton step, shortened until it rises. O(k^3), whatever the number of rows.
     """
-    k, d = noise.n_components, len(sums.first)
+    k = noise.n_components
+    d = len(sums.first)
     best, value = prior.learned(moments, row_prior)
     stay = None, best, value
     # H s / (k s2) = b / (sqrt(k) s2) + c, the rest's slope c at s = 1; offsets stay.
@@ -294,10 +303,13 @@ def update_side(
     sums that tell of their size; None where components can't have scales of their own.
     """
     mean, cov = posterior[:2]
-    k, free = problem.model.n_components, problem.model.network.sides[index]
-    noise, row_prior = Noise(k, posterior.noise_variance), problem.distributions(posterior)[index]
+    k = problem.model.n_components
+    free = problem.model.network.sides[index]
+    noise = Noise(k, posterior.noise_variance)
+    row_prior = problem.distributions(posterior)[index]
     packed = packed_second_moments(mean[side.other], cov[side.other])
-    others, prior_means = mean[side.other].contiguous(), problem.priors[index].means(row_prior)
+    others = mean[side.other].contiguous()
+    prior_means = problem.priors[index].means(row_prior)
     totals = _Totals(k, len(free.free), mean.device)
     for begin, end in matrix_blocks(side.entries.n_rows, mean.shape[1]):
         rows = slice(side.own.start + begin, side.own.start + end)
@@ -361,7 +373,8 @@ class _Totals:
 
         A GPU is waited for twice.
         """
-        k, ones = len(self.sums.gap), torch.ones_like(self.sums.first)
+        k = len(self.sums.gap)
+        ones = torch.ones_like(self.sums.first)
         pooled = ((ratio - 1.0) * torch.cat(self.by_row)).sum().to(self.constant)
         numbers = torch.stack((pooled, self.constant, self.log_det_precision))
         by_pooling, constant, log_det_precision = numbers.tolist()
@@ -377,9 +390,12 @@ def learn_prior(
     ``update``: of `update_side`. Where scales are learned, factors get the size they should have,
     in place: in the first sixteen sweeps with a learned prior, then in every fourth.
     """
-    prior, row_prior = problem.priors[index], problem.distributions(posterior)[index]
-    k, (fit, entropy, sums) = problem.model.n_components, update
-    moments, age = side_moments(problem, posterior, index), sweep - problem.n_held
+    prior = problem.priors[index]
+    row_prior = problem.distributions(posterior)[index]
+    k = problem.model.n_components
+    (fit, entropy, sums) = update
+    moments = side_moments(problem, posterior, index)
+    age = sweep - problem.n_held
     is_due = age >= 0 and (age < 16 or age % 4 == 0)
     if sums is None or not is_due or not problem.model.prior.learns_scales:
         best, value = prior.learned(moments, row_prior)
@@ -389,7 +405,8 @@ def learn_prior(
     if scales is not None:
         fit += sums.fit(scales, k) - sums.fit(torch.ones_like(scales), k)
         entropy += moments.n * float(scales.log().sum())
-        by, rows = torch.ones_like(posterior.mean[0]), problem.data.sides[index].own
+        by = torch.ones_like(posterior.mean[0])
+        rows = problem.data.sides[index].own
         by[:k] = scales[:k]
         posterior.mean[rows] *= by
         posterior.cov[rows] *= by.unsqueeze(-1) * by

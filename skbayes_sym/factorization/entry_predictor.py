@@ -101,13 +101,16 @@ class FactorPredictor(BasePredictor):
 
         Rows and columns are drawn once a draw, so entries that share one are dependent.
         """
-        rng, (i, j) = numpy_generator(generator), x[:, :2].long().T.numpy()
+        rng = numpy_generator(generator)
+        (i, j) = x[:, :2].long().T.numpy()
         if self.draws is not None:
-            n_rows, draws = len(self.rows.mean), self.draws.numpy()
+            n_rows = len(self.rows.mean)
+            draws = self.draws.numpy()
             chosen = rng.integers(len(draws), size=n)
             pairs = ((draws[s, i], draws[s, n_rows + j]) for s in chosen)
         else:
-            u, v = _drawer(self.rows, i), _drawer(self.columns, j)
+            u = _drawer(self.rows, i)
+            v = _drawer(self.columns, j)
             pairs = ((u(rng), v(rng)) for _ in range(n))
         root_k = sqrt(self.network.n_components)
         products = np.array([np.sum(one * other, axis=1) / root_k for one, other in pairs])
@@ -132,7 +135,8 @@ class FactorPredictor(BasePredictor):
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances of the outputs, (E,) each, float64."""
-        (i, j), k = x[:, :2].long().T, self.network.n_components
+        (i, j) = x[:, :2].long().T
+        k = self.network.n_components
         if self.draws is not None:
             mean, variance = draw_moments(self.draws, len(self.rows.mean), i, j, k)
         else:
@@ -157,14 +161,16 @@ class FactorPredictor(BasePredictor):
     @property
     def swapped(self) -> "FactorPredictor":
         """The predictor of the transposed matrix."""
-        k, n_first = self.network.n_components, self.network.row_offsets
+        k = self.network.n_components
+        n_first = self.network.row_offsets
         n_last = self.network.column_offsets
         order = [*range(k), *range(k + n_first, k + n_first + n_last), *range(k, k + n_first)]
         turned = [
             EntryRows(side.mean[:, order], side.cov[:, order][:, :, order])
             for side in (self.columns, self.rows, *(self.unknown or ())[::-1])
         ]
-        draws, n = self.draws, len(self.rows.mean)
+        draws = self.draws
+        n = len(self.rows.mean)
         if draws is not None:
             draws = torch.cat([draws[:, n:], draws[:, :n]], dim=1)[..., order]
         return replace(
@@ -175,7 +181,8 @@ class FactorPredictor(BasePredictor):
 
     def with_rows(self, more: EntryRows) -> "FactorPredictor":
         """The predictor of more rows, after those that are there."""
-        n, draws = len(self.rows.mean), self.draws
+        n = len(self.rows.mean)
+        draws = self.draws
         if draws is not None:  # drawn by themselves: columns are as each draw has them
             rng = np.random.default_rng(0)
             draw = _drawer(more, np.arange(len(more.mean)))
@@ -203,25 +210,27 @@ class FactorPredictor(BasePredictor):
         ``P = Lambda + sum_j E[v v'] / (k s^2)``, ``P m = Lambda m_0 + sum_j r_j E[v] / (sqrt k
         s^2)``. Entries that aren't normal are updated in turn with it, twenty times.
         """
-        packed, side, row_prior = (
-            packed_second_moments(*self.columns),
-            self._side,
-            self.row_priors[0],
-        )
+        packed = packed_second_moments(*self.columns)
+        side = self._side
+        row_prior = self.row_priors[0]
         noise = Noise(self.network.n_components, noise_variance(self.likelihood))
-        prior_cov, parts = row_prior_cov(row_prior), list[EntryRows]()
+        prior_cov = row_prior_cov(row_prior)
+        parts = list[EntryRows]()
         for begin, end in matrix_blocks(data.n_rows, self.columns.mean.shape[1]):
-            block, means = data.block(begin, end), prior_means[begin:end]
+            block = data.block(begin, end)
+            means = prior_means[begin:end]
             rows = EntryRows(*with_pinned(means, prior_cov.repeat(end - begin, 1, 1), side))
             known = self._context_moments(block.asked)[0]
             gaussian = block._replace(value=block.value - known)
-            trust, before = -1, -inf
+            trust = -1
+            before = -inf
             for _ in range(1 if is_normal(self.likelihood) else 20):
                 if not is_normal(self.likelihood):
                     seen = self._seen(block, rows)
                     terms = expected(self.likelihood, seen)
                     bound = seen.total(terms.value)
-                    trust, before = update_trust(trust, bound, before, block), bound
+                    trust = update_trust(trust, bound, before, block)
+                    before = bound
                     value, weight = sites(seen, terms, trust)
                     gaussian = block._replace(value=value - self.shift - known, weight=weight)
                 sums, _ = condition_on_pinned(
@@ -239,10 +248,13 @@ class FactorPredictor(BasePredictor):
         prior_means = self.prior_means(features)
         if is_normal(self.likelihood):
             return float(self.row_log_densities(data, prior_means).sum())
-        rows, row_prior = self.row_posterior(data, prior_means), self.row_priors[0]
+        rows = self.row_posterior(data, prior_means)
+        row_prior = self.row_priors[0]
         mean, cov = free_part(*rows, self._side)
-        off, precision = mean - prior_means, row_prior.precision
-        trace, squares = (cov * precision).sum(), ((off @ precision) * off).sum()
+        off = mean - prior_means
+        precision = row_prior.precision
+        trace = (cov * precision).sum()
+        squares = ((off @ precision) * off).sum()
         log_ratio = log_det(make_cholesky(cov)).sum() + len(mean) * log_det(
             make_cholesky(precision)
         )
@@ -261,7 +273,9 @@ class FactorPredictor(BasePredictor):
 
         exact if V is known. O(k^2) an entry.
         """
-        k, row, columns = self.network.n_components, data.row, self.columns
+        k = self.network.n_components
+        row = data.row
+        columns = self.columns
         prior_cov = row_prior_cov(self.row_priors[0])
         means, covs = with_pinned(prior_means, prior_cov.expand(data.n_rows, -1, -1), self._side)
         known = EntryRows(means, torch.zeros_like(covs))
@@ -317,7 +331,8 @@ class FactorPredictor(BasePredictor):
             EntryRows(*(torch.as_tensor(a).double() for a in side))
             for side in (arrays["rows"], arrays["columns"], *(arrays["unknown"] or ()))
         )
-        draws, context = arrays["draws"], arrays["context"]
+        draws = arrays["draws"]
+        context = arrays["context"]
         first, second = (
             RowPrior(torch.as_tensor(a), torch.as_tensor(b)) for a, b in arrays["laws"]
         )
@@ -336,7 +351,8 @@ def _drawer(side: EntryRows, asked: Array) -> Callable[[np.random.Generator], Ar
     Pinned coordinates have no variance, so roots are by eigenvalues.
     """
     distinct, place = np.unique(asked, return_inverse=True)
-    mean, cov = side.mean.numpy()[distinct], side.cov.numpy()[distinct]
+    mean = side.mean.numpy()[distinct]
+    cov = side.cov.numpy()[distinct]
     values, vectors = np.linalg.eigh(cov)
     root = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
 
@@ -371,7 +387,10 @@ def entry_variances(
     """Variance of ``u_i . v_j / sqrt(k)`` under q, without the noise, (E,)."""
     parts = []
     for a, b in zip(i.split(_BLOCK), j.split(_BLOCK), strict=True):
-        u, v, u_cov, v_cov = rows.mean[a], columns.mean[b], rows.cov[a], columns.cov[b]
+        u = rows.mean[a]
+        v = columns.mean[b]
+        u_cov = rows.cov[a]
+        v_cov = columns.cov[b]
         by_u = (u_cov @ v.unsqueeze(-1)).squeeze(-1) * v
         by_v = (v_cov @ u.unsqueeze(-1)).squeeze(-1) * u
         parts.append((by_u + by_v).sum(-1) + (u_cov * v_cov).sum((-2, -1)))
@@ -382,7 +401,8 @@ def draw_moments(
     draws: Tensor, n: int, i: Tensor, j: Tensor, n_components: int
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``u_i . v_j / sqrt(k)`` over draws (S, n + m, D), (E,) each."""
-    total, squares = draws.new_zeros(len(i)), draws.new_zeros(len(i))
+    total = draws.new_zeros(len(i))
+    squares = draws.new_zeros(len(i))
     for draw in draws:
         value = (draw[i] * draw[n + j]).sum(-1) / sqrt(n_components)
         total += value

@@ -73,7 +73,8 @@ def as_targets(likelihood: Likelihood, value: Tensor) -> Tensor:
 def expected(likelihood: Likelihood, seen: SeenEntries) -> ExpectedLogProb:
     """Bounds of all entries with their slopes, float64: (N,), (N, 1), (N, 1), (N, n_params)."""
     mean, variance = (t.double().unsqueeze(-1) for t in (seen.mean, seen.variance))
-    y, likelihood = as_targets(likelihood, seen.value.double()), likelihood.to(mean)
+    y = as_targets(likelihood, seen.value.double())
+    likelihood = likelihood.to(mean)
     parts = [
         likelihood.bound(*(t[b : b + _BLOCK] for t in (mean, variance, y)))
         for b in range(0, max(len(y), 1), _BLOCK)
@@ -119,11 +120,14 @@ def learned(
         return likelihood, terms
     slopes = terms.d_params
     weighted = slopes if seen.weight is None else slopes * seen.weight.unsqueeze(-1)
-    gradient, curvature = weighted.sum(0), weighted.mT @ slopes
+    gradient = weighted.sum(0)
+    curvature = weighted.mT @ slopes
     curvature.diagonal().add_(1e-9 * curvature.diagonal().max() + 1e-300)
     step = torch.linalg.solve(curvature, gradient).clamp(-1.0, 1.0)
-    before, start = seen.total(terms.value), likelihood.params
-    low, high = torch.full_like(start, -12.0), torch.full_like(start, 12.0)
+    before = seen.total(terms.value)
+    start = likelihood.params
+    low = torch.full_like(start, -12.0)
+    high = torch.full_like(start, 12.0)
     if learns_scale(likelihood):
         low[0], high[0] = (0.5 * log(variance) for variance in noise_range)
     for _ in range(8):

@@ -47,7 +47,8 @@ OFFSETS = {
 _SCALE_RANGE = 1e-6, 1e6
 # Where the noise starts, in units of the spread of the observed entries; and where the prior's
 # scales are learned, since a prior held wide needs more room.
-_INITIAL_NOISE, _INITIAL_NOISE_LEARNED = 0.5, 0.88
+_INITIAL_NOISE = 0.5
+_INITIAL_NOISE_LEARNED = 0.88
 _NOISE_RANGE = 1e-3, 1e2
 _LATENT_NOISE = 0.75  # variance of the noise that turns factors into labels: their unit is free
 
@@ -352,7 +353,8 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             begun = self._stream_begun_ if stream is not None else (0, settings)
             goes_on = n < self._effort.growth * begun[0] and begun[1] == settings
             self._fit(entries, warm_from=stream if goes_on else None)
-            self._stream_, self._stream_begun_ = entries, begun if goes_on else (n, settings)
+            self._stream_ = entries
+            self._stream_begun_ = begun if goes_on else (n, settings)
         return self
 
     def _fit(
@@ -360,7 +362,8 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         warm_from: Listed | None = None,
     ) -> Self:  # fmt: skip
         data = MatrixTraining.open(self, X, row_features, column_features)
-        model, warm = self._model(data), None
+        model = self._model(data)
+        warm = None
         is_the_same = warm_from is not None and (
             len(self.components_) == model.n_components
             and not self.implicit  # whose directions change
@@ -394,8 +397,10 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         prior = self.prior
         if isinstance(prior, str) and not self._solver().learns_prior:
             prior = 1.0
-        likelihood, spread = self._likelihood(data, isinstance(prior, str)), data.spread
-        (low, high), unit = _SCALE_RANGE, "standard deviations of the observed entries"
+        likelihood = self._likelihood(data, isinstance(prior, str))
+        spread = data.spread
+        (low, high) = _SCALE_RANGE
+        unit = "standard deviations of the observed entries"
         noise = self.noise_std if isinstance(self.noise_std, str) else self.noise_std / data.scale
         for name, value in {"prior": prior, "noise_std": noise}.items():
             if not isinstance(value, str) and not low <= value <= high:

@@ -144,11 +144,18 @@ class FactorProblem:
         """Means drawn from the prior, and narrower than it: away from the saddle at 0."""
         if self.warm is not None:
             return self.warm
-        model, like, prior_scale = self.model, self.data.by_row.value, self.model.prior.scale
-        network, n, k, pin = model.network, sum(self.shape), model.n_components, model.network.pin
-        scale, variance = 0.3 * pin, 0.3**2 / 9.0 * pin**2
+        model = self.model
+        like = self.data.by_row.value
+        prior_scale = self.model.prior.scale
+        network = model.network
+        n = sum(self.shape)
+        k = model.n_components
+        pin = model.network.pin
+        scale = 0.3 * pin
+        variance = 0.3**2 / 9.0 * pin**2
         if not isinstance(prior_scale, str):
-            scale, variance = prior_scale, 0.1 * prior_scale**2
+            scale = prior_scale
+            variance = 0.1 * prior_scale**2
         mean = like.new_zeros(n, network.n_coordinates)
         drawn = float64_normal((n, k), generator=self.generator("start"))
         mean[:, :k] = (scale * drawn).to(like)

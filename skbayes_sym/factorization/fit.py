@@ -68,13 +68,16 @@ class FactorFit:
 
     def attributes(self, data: MatrixTraining, model: FactorModel) -> dict[str, Any]:
         """Fitted attributes, as NumPy arrays in the canonical orientation."""
-        state, n, k = self.factors.posterior, data.shape[0], model.n_components
+        state = self.factors.posterior
+        n = data.shape[0]
+        k = model.n_components
         axes = canonical_rotation(state.factors(k), n)
         turn = _full_rotation(axes, model.network.n_coordinates).to(state.mean)
         turned = torch.empty_like(state.cov)
         for begin, end in matrix_blocks(len(turned), len(turn)):
             turned[begin:end] = turn.mT @ state.cov[begin:end] @ turn
-        mean, cov = (state.mean @ turn).cpu(), turned.cpu()
+        mean = (state.mean @ turn).cpu()
+        cov = turned.cpu()
         rows, columns = (EntryRows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
         row_priors = list[RowPrior]()
         for row_prior in state.row_priors or ():
@@ -143,7 +146,8 @@ class Factorization:
 
     def fit(self, data: MatrixTraining, model: FactorModel, run: Run) -> FactorFit:
         # Covariances of n + m rows, and as much twice of the gap or for the bound in float64.
-        n_rows, d = sum(data.shape), model.network.n_coordinates
+        n_rows = sum(data.shape)
+        d = model.network.n_coordinates
         what = f"the covariances of {n_rows:,} rows and columns in {d} components"
         remedy = "Lower n_components, or give X as float32."
         require_memory([Part(what, 3 * n_rows * d**2 * data.dtype.itemsize, remedy)], data.device)
@@ -186,7 +190,9 @@ class Factorization:
 
     def _warn_unless_mixed(self, draws: Tensor, data: MatrixTraining, k: int) -> None:
         """Draws that are too few, or whose fit to the entries still moves, say so."""
-        n_draws, entries, effort = len(draws), data.double_entries.by_row, self.effort
+        n_draws = len(draws)
+        entries = data.double_entries.by_row
+        effort = self.effort
         if n_draws < effort.fewest_draws:
             warn_user(
                 f"not converged: {n_draws} draws of {self.max_iter} sweeps say little about "
@@ -195,7 +201,8 @@ class Factorization:
             return
         n_entries = len(entries.value)
         place = torch.linspace(0, n_entries - 1, min(n_entries, effort.most_entries)).round().long()
-        draws, n = draws.to(entries.value.device), data.shape[0]
+        draws = draws.to(entries.value.device)
+        n = data.shape[0]
         products = (draws[:, entries.row[place]] * draws[:, n + entries.other[place]]).sum(-1)
         off = entries.value[place] - products / k**0.5
         rhat = float(rank_rhat(off.square().mean(-1).reshape(1, -1, 1).cpu())[0])
@@ -217,13 +224,15 @@ def _prior_row(prior: SidePrior, row_prior: RowPrior, side: Free) -> EntryRows:
     """A row of which nothing is known: the prior's, its features those of any row of the fit."""
     means = prior.features.forward.cpu() @ row_prior.coefficients
     spread = (means - means.mean(0)).mT @ (means - means.mean(0)) / len(means)
-    mean, cov = means.mean(0, keepdim=True), (row_prior_cov(row_prior) + spread).unsqueeze(0)
+    mean = means.mean(0, keepdim=True)
+    cov = (row_prior_cov(row_prior) + spread).unsqueeze(0)
     return EntryRows(*with_pinned(mean, cov, side))
 
 
 def stated(predictor: FactorPredictor, scale: float) -> dict[str, Any]:
     """Fitted attributes that tell of rows and columns; ``scale``: of the matrix."""
-    k, sides = predictor.network.n_components, (predictor.rows, predictor.columns)
+    k = predictor.network.n_components
+    sides = (predictor.rows, predictor.columns)
     factors = MatrixPosterior(*(GaussianRows(s.mean.numpy(), s.cov.numpy()) for s in sides))
     factors = factors.factors(k)
     attributes = {

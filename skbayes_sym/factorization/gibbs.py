@@ -38,13 +38,18 @@ def sample_factors(
     Returns draws (S, n + m, D), those of U first, noise variances (S,), the number of sweeps, and
     why they ended.
     """
-    data, model, n = problem.data, problem.model, problem.data.n_rows
-    n_sweeps, generator = problem.max_iter, problem.generator("gibbs")
+    data = problem.data
+    model = problem.model
+    n = problem.data.n_rows
+    n_sweeps = problem.max_iter
+    generator = problem.generator("gibbs")
     state = start._replace(cov=torch.zeros_like(start.cov))
     keep = set(
         torch.linspace(n_warmup, n_sweeps - 1, n_kept, dtype=torch.float64).round().long().tolist()
     )
-    draws, noises, n_made = state.mean.new_empty(n_kept, *state.mean.shape), list[float](), 0
+    draws = state.mean.new_empty(n_kept, *state.mean.shape)
+    noises = list[float]()
+    n_made = 0
     with Loop() as loop:
         for sweep in loop.steps(range(n_sweeps)):
             state = state._replace(mean=state.mean.clone())
@@ -72,23 +77,21 @@ def _draw_side(
     problem: FactorProblem, index: int, state: FactorState, generator: torch.Generator
 ) -> FactorState:
     """Draw the prior of one side and then its rows, given the other; rows in place."""
-    side, free = problem.data.sides[index], problem.model.network.sides[index]
-    values, prior, row_priors = (
-        state.mean,
-        problem.priors[index],
-        list(problem.distributions(state)),
-    )
-    others, size = values[side.other], values.shape[1]
+    side = problem.data.sides[index]
+    free = problem.model.network.sides[index]
+    values = state.mean
+    prior = problem.priors[index]
+    row_priors = list(problem.distributions(state))
+    others = values[side.other]
+    size = values.shape[1]
     none = others.new_zeros(1, 1, 1)
     if prior.is_learned:
         rows = values[side.own][:, positions(free.free, values)]
         moments = prior.moments(rows, rows.new_zeros(rows.shape[1], rows.shape[1]))
         row_priors[index], _ = prior.learned(moments, row_priors[index], generator)
     packed = packed_second_moments(others, none.expand(len(others), size, size))
-    means, noise = (
-        prior.means(row_priors[index]),
-        Noise(problem.model.n_components, state.noise_variance),
-    )
+    means = prior.means(row_priors[index])
+    noise = Noise(problem.model.n_components, state.noise_variance)
     for begin, end in matrix_blocks(side.entries.n_rows, size):
         sums, _ = condition_on_pinned(
             packed_sums(side.entries.block(begin, end), packed, others), free
@@ -118,7 +121,9 @@ def align(problem: FactorProblem, draws: Tensor) -> Tensor:
     leaves their density as it is. Where scales are learned, every draw is moved along that orbit
     until both sides have one second moment: several draws are then of factors of one size.
     """
-    n, k, scale = problem.data.n_rows, problem.model.n_components, problem.model.prior.scale
+    n = problem.data.n_rows
+    k = problem.model.n_components
+    scale = problem.model.prior.scale
     n_rows = draws.shape[1]
     group = Orthogonal(torch.arange(n_rows * k, device=draws.device).view(n_rows, k))
     factors = draws[:, :, :k]
@@ -127,11 +132,14 @@ def align(problem: FactorProblem, draws: Tensor) -> Tensor:
             prior.scatter * torch.eye(k, dtype=torch.float64, device=x.device) + x.mT @ x
             for prior, x in zip(problem.priors, (draw[:n].double(), draw[n:].double()), strict=True)
         )
-        first, second = first / (n + 1.0), second / (n_rows - n + 1.0)
+        first = first / (n + 1.0)
+        second = second / (n_rows - n + 1.0)
         if scale == "ard":  # components can't be turned
-            first, second = first.diagonal().diag(), second.diagonal().diag()
+            first = first.diagonal().diag()
+            second = second.diagonal().diag()
         # A A is the geometric mean of the inverse of the first and the second.
-        root, back = _power(first, 0.5), _power(first, -0.5)
+        root = _power(first, 0.5)
+        back = _power(first, -0.5)
         squared = back @ _power(root @ second @ root, 0.5) @ back
         draw[:n] = (draw[:n].double() @ _power(squared, 0.5)).to(draw)
         draw[n:] = (draw[n:].double() @ _power(squared, -0.5)).to(draw)

@@ -146,7 +146,9 @@ class SidePrior:
         With a generator a draw of the law given the rows, for Gibbs sampling, and 0.
         """
         precision = torch.zeros_like(moments.second)
-        coefficients, total, squares = torch.zeros_like(moments.first), 0.0, 0.0
+        coefficients = torch.zeros_like(moments.first)
+        total = 0.0
+        squares = 0.0
         for block in self.blocks:
             fit = self._regression(block, moments, row_prior.shrinkage)
             best = fit.coefficients
@@ -208,13 +210,15 @@ class SidePrior:
 
     def _precision(self, block: PriorBlock, rest: Tensor, n: int) -> tuple[Tensor, float]:
         """``E[Lambda]`` of a block and the log normaliser that its Wishart leaves."""
-        b, identity = len(rest), torch.eye(len(rest), dtype=rest.dtype, device=rest.device)
+        b = len(rest)
+        identity = torch.eye(len(rest), dtype=rest.dtype, device=rest.device)
         base = -0.5 * n * b * log(2.0 * pi)
         if block.scale is not None:
             value = base - n * b * log(block.scale) - 0.5 * float(rest.trace()) / block.scale**2
             return identity / block.scale**2, value
         factor = self._scatter_factor(rest)
-        inverse, dof = torch.cholesky_inverse(factor), float(b + n)
+        inverse = torch.cholesky_inverse(factor)
+        dof = float(b + n)
         value = _log_wishart(dof, float(log_det(factor)), b)
         return dof * inverse, base + value - _log_wishart(b, b * log(self.scatter), b)
 
@@ -272,7 +276,8 @@ class FactorPrior(NamedTuple):
         """Priors of the rows and of the columns of a matrix of that shape."""
         priors = []
         for n, side, columns in zip(shape, network.sides, self.features, strict=True):
-            k, every = network.n_components, tuple(range(len(side.free)))
+            k = network.n_components
+            every = tuple(range(len(side.free)))
             blocks: tuple[PriorBlock, ...] = tuple(PriorBlock((i,)) for i in every)  # "ard"
             if self.scale == "learn":
                 blocks = (PriorBlock(every),)

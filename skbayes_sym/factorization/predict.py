@@ -136,7 +136,8 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             ``std`` only if asked for.
         """
         data, labels = self._encode_entries(X)
-        rows, k = self._new_rows(data, labels, row_features), len(self.components_)
+        rows = self._new_rows(data, labels, row_features)
+        k = len(self.components_)
         dtype = self.components_.dtype
         mean = rows.mean[:, :k].numpy().astype(dtype, copy=False)
         if not return_std:
@@ -176,7 +177,8 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             In the units of the matrix (of counts and classes, of the latent numbers).
         """
         predictor = self._predictor()
-        n, root_k = len(predictor.rows.mean), np.sqrt(len(self.components_))
+        n = len(predictor.rows.mean)
+        root_k = np.sqrt(len(self.components_))
         if predictor.draws is not None:
             draws = predictor.draws.numpy()
             product = sum(draw[:n] @ draw[n:].T for draw in draws) / len(draws)
@@ -321,18 +323,22 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             raise ValueError(f"by must be 'mean', 'probability_best' or 'thompson', got {by!r}.")
         check_count("n", n)
         check_count("n_draws", n_draws)
-        n_known, labels = len(self.posterior_.rows.mean), self._labels("row")
+        n_known = len(self.posterior_.rows.mean)
+        labels = self._labels("row")
         if rows is None:
-            asked, n_unknown = np.arange(n_known), 0
+            asked = np.arange(n_known)
+            n_unknown = 0
         else:
             asked, n_unknown = places(rows, n_known, "rows", labels)
         predictor = self._predictor()
         predictor = predictor.with_unknown(n_unknown, 0) if n_unknown else predictor
         generator = generator_from(draw_seed(random_state), torch.device("cpu"))
-        m, (i, j) = len(self.posterior_.columns.mean), self._seen_
+        m = len(self.posterior_.columns.mean)
+        (i, j) = self._seen_
         marks = np.ones(len(i), dtype=bool)
         seen = self._cached("seen", lambda: sp.csr_array((marks, (i, j)), shape=(n_known, m)))
-        chosen, values = list[Array](), list[Array]()
+        chosen = list[Array]()
+        values = list[Array]()
         at_once = n_draws if by == "probability_best" else 1
         for block in np.array_split(asked, max(1, len(asked) * m * at_once // (1 << 22))):
             x = torch.cartesian_prod(torch.as_tensor(block), torch.arange(m)).view(-1, 2)
@@ -385,7 +391,8 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         check_is_fitted(self)
         check_count("n", n)
         check_count("n_draws", n_draws)
-        predictor, labels = self._predictor(), self._labels("column")
+        predictor = self._predictor()
+        labels = self._labels("column")
         (place,), n_unknown = places([column], len(predictor.columns.mean), "columns", labels)
         if n_unknown:
             raise ValueError(f"column {column!r} was not there in fit, so nothing is like it.")
@@ -396,7 +403,8 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         loc = predictor.columns.mean[:, free].numpy()
         values, vectors = np.linalg.eigh(predictor.columns.cov[:, free][:, :, free].numpy())
         spread = vectors * np.sqrt(values.clip(min=0.0))[:, None, :]
-        rng, cosines = np.random.default_rng(draw_seed(random_state)), []
+        rng = np.random.default_rng(draw_seed(random_state))
+        cosines = []
         for _ in range(n_draws):
             noise = rng.standard_normal((*loc.shape, 1))
             drawn = (loc + (spread @ noise)[..., 0]) @ root
@@ -452,10 +460,12 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Entries of new rows, or columns, as the model has them, by row, and their labels."""
         check_is_fitted(self)
         if is_listed(X, self.columns):
-            observed, other = listed_entries(X, self.columns), ("column", "row")[side]
+            observed = listed_entries(X, self.columns)
+            other = ("column", "row")[side]
             warn_conflicting_values(observed)
             observed = observed.transposed if side else observed
-            n_other, labels = len(self.posterior_[1 - side].mean), observed.row_labels
+            n_other = len(self.posterior_[1 - side].mean)
+            labels = observed.row_labels
             assert observed.column_labels is not None
             j, n_unknown = places(observed.column_labels, n_other, f"{other}s", self._labels(other))
             if n_unknown:
@@ -464,7 +474,8 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                     UserWarning,
                 )
             observed = observed.part(j[observed.columns] < n_other)
-            columns, shape = j[observed.columns].astype(np.int32), (observed.shape[0], n_other)
+            columns = j[observed.columns].astype(np.int32)
+            shape = (observed.shape[0], n_other)
             observed = observed._replace(columns=columns, shape=shape)
         else:
             observed = observed_entries(self._check_matrix(X, reset=False))
@@ -489,8 +500,11 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def _with_new(self, X: Any, features: Any, side: int) -> Self:
         data, labels = self._encode_entries(X, side)
-        name, n = ("row", "column")[side], len(self.posterior_[side].mean)
-        old, predictor, model = self._labels(name), self._predictor(), copy(self)
+        name = ("row", "column")[side]
+        n = len(self.posterior_[side].mean)
+        old = self._labels(name)
+        predictor = self._predictor()
+        model = copy(self)
         predictor = predictor.swapped if side else predictor
         predictor = predictor.with_rows(self._new_rows(data, labels, features, side))
         model.__dict__.update(stated(predictor.swapped if side else predictor, self.scale_))

@@ -51,7 +51,8 @@ class Observed(NamedTuple):
     @property
     def rated(self) -> sp.csr_array:
         """Ones where there are entries."""
-        ones, shape = np.ones(len(self.values)), self.shape
+        ones = np.ones(len(self.values))
+        shape = self.shape
         rated = sp.coo_array((ones, (self.rows, self.columns)), shape=shape).tocsr()
         rated.data[:] = 1.0  # an entry listed twice
         return rated
@@ -59,7 +60,8 @@ class Observed(NamedTuple):
     @property
     def labelled(self) -> tuple[Array, Array]:
         """The label of each entry's row and column; its position where there are none."""
-        rows, columns = self.row_labels, self.column_labels
+        rows = self.row_labels
+        columns = self.column_labels
         return (
             self.rows if rows is None else rows[self.rows],
             self.columns if columns is None else columns[self.columns],
@@ -115,9 +117,13 @@ def observed_entries(X: Any) -> Observed:
                 "none: give a list (rows, columns, values), or call X.sum_duplicates() first."
             )
         coordinates = table.tocoo()
-        rows, columns, values = coordinates.row, coordinates.col, coordinates.data
+        rows = coordinates.row
+        columns = coordinates.col
+        values = coordinates.data
         is_seen = ~np.isnan(values)
-        rows, columns, values = rows[is_seen], columns[is_seen], values[is_seen]
+        rows = rows[is_seen]
+        columns = columns[is_seen]
+        values = values[is_seen]
     else:
         rows, columns = np.nonzero(~np.isnan(X))
         values = X[rows, columns]
@@ -130,7 +136,9 @@ def with_entries(X: Any, kept: Array) -> Any:
     ``kept``: positions in the order of `observed_entries`.
     """
     rows, columns, values, shape = observed_entries(X)[:4]
-    rows, columns, values = rows[kept], columns[kept], values[kept]
+    rows = rows[kept]
+    columns = columns[kept]
+    values = values[kept]
     if sp.issparse(X):
         return sp.csr_array((values, (rows, columns)), shape=shape)
     emptied = np.full(shape, np.nan, dtype=values.dtype)
@@ -208,7 +216,8 @@ def extend_labels(
     if side == 1:
         turned = extend_labels(observed.transposed, 0, more, name, is_numbered=is_numbered)
         return turned.transposed
-    old, m = observed.row_labels, observed.shape[1]
+    old = observed.row_labels
+    m = observed.shape[1]
     if old is None:
         return observed
     more = labels_like(more, old, f"labels of {name}", "labels of the entries")
@@ -270,13 +279,17 @@ def listed_entries(X: Any, columns: Any = "auto") -> Observed:
 
 def warn_conflicting_values(observed: Observed) -> None:
     """Say that entries are listed again, in the same context, with another value."""
-    values, (rows, places), keys = observed.values, observed.labelled, "[rows, columns]"
+    values = observed.values
+    (rows, places) = observed.labelled
+    keys = "[rows, columns]"
     codes = [observed.rows, observed.columns]
     order = np.arange(len(values))  # already by row and column
     if observed.context is not None:
-        keys, codes = "[rows, columns, *context]", [*codes, *observed.context.T]
+        keys = "[rows, columns, *context]"
+        codes = [*codes, *observed.context.T]
         order = np.lexsort(codes[::-1])
-    first, second = order[:-1], order[1:]
+    first = order[:-1]
+    second = order[1:]
     is_same = np.all([code[first] == code[second] for code in codes], axis=0)
     again = first[is_same & (values[first] != values[second])]
     if again.size:
@@ -291,7 +304,8 @@ def warn_conflicting_values(observed: Observed) -> None:
 def _coded(labels: Array) -> tuple[Array, Array]:
     """Distinct labels in their order, and each one's place among them, int32."""
     if labels.dtype.kind in "iu" and len(labels):
-        low, high = int(labels.min()), int(labels.max())
+        low = int(labels.min())
+        high = int(labels.max())
         if high - low <= 4 * len(labels):  # a table of what is there beats sorting
             is_there = np.zeros(high - low + 1, dtype=bool)
             is_there[labels - low] = True

@@ -147,7 +147,8 @@ class FeatureCode:
             scaling = np.sqrt(np.mean(values**2, axis=0))
             scaling[scaling == 0.0] = 1.0
         if rated is not None and rated.nnz and min(rated.shape) > 1:
-            n_kept, start = min(n_directions, min(rated.shape) - 1), np.ones(min(rated.shape))
+            n_kept = min(n_directions, min(rated.shape) - 1)
+            start = np.ones(min(rated.shape))
             directions = svds(_shares(rated), k=n_kept, v0=start)[2].T
             size = np.sqrt(np.mean((_shares(rated) @ directions) ** 2, axis=0)).max()
             directions = directions / size
@@ -175,7 +176,8 @@ class FeatureCode:
 
     def _given(self, described: Described) -> Array:
         """Features in this code, (n, h); words and gaps by columns of their own."""
-        name, raw = described.name, described.table
+        name = described.name
+        raw = described.table
         if is_frame(raw) and self.names:
             by_name = {str(column): column for column in frame_names(raw)}
             if not set(self.names) <= set(by_name):
@@ -213,7 +215,8 @@ def encode_new_rows(
 
     Raises ValueError if the model has none and some are given, or the other way round.
     """
-    described, name = Described.read(raw, side, columns), ("row_features", "column_features")[side]
+    described = Described.read(raw, side, columns)
+    name = ("row_features", "column_features")[side]
     takes = code is not None and code.scaling is not None
     if described is not None and not takes:
         raise ValueError(f"{name} was not given to fit, so the model has no use for it.")

@@ -128,7 +128,8 @@ class VI(_Settings):
 
     def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
         """Sweeps in the precision of the data; both parts of the bound in float64, by new draws."""
-        family, gap = CovarianceFamily(self.covariance), self.gap
+        family = CovarianceFamily(self.covariance)
+        gap = self.gap
         group = self.group(problem.model, sum(problem.shape))
         if group is not None and gap is None:
             gap = row_gap(
@@ -136,7 +137,8 @@ class VI(_Settings):
             )
         stream = None if gap is None else GapStream(gap, problem.generator("gap"))
         result = _by_sweeps(problem, family, stream, on_sweep)
-        posterior, report = result.posterior.to(torch.float64), Estimate(0.0, 0.0)
+        posterior = result.posterior.to(torch.float64)
+        report = Estimate(0.0, 0.0)
         if gap is not None:
             factors = posterior.factors(problem.model.n_components)
             report = gap.estimate(factors, generator=problem.generator("report"))
@@ -193,7 +195,8 @@ class Gibbs(_Settings):
             n_kept=min(self.n_draws, problem.max_iter - problem.max_iter // 4),
             on_sweep=on_sweep,
         )
-        aligned, start = align(problem, draws), problem.start
+        aligned = align(problem, draws)
+        start = problem.start
         log_noise = 0.5 * noises.double().mean().log().reshape(1)
         likelihood = Gaussian(log_noise, learn=bool(start.likelihood.n_params))
         posterior = FactorState(*_moments(aligned), likelihood, start.row_priors)
@@ -213,7 +216,8 @@ def _by_sweeps(
 def _moments(draws: Tensor) -> tuple[Tensor, Tensor]:
     """Means and covariances of the rows of draws (S, n + m, D)."""
     n_draws, n, size = draws.shape
-    mean, cov = draws.new_empty(n, size), draws.new_empty(n, size, size)
+    mean = draws.new_empty(n, size)
+    cov = draws.new_empty(n, size, size)
     for begin, end in matrix_blocks(n, size):
         rows = draws[:, begin:end].double()
         mean[begin:end] = rows.mean(0)

@@ -38,7 +38,8 @@ class Incidence(NamedTuple):
         """Rows ``first`` to ``last - 1``."""
         if (first, last) == (0, self.n_rows):
             return self
-        begin, end = int(self.start[first]), int(self.start[last])
+        begin = int(self.start[first])
+        end = int(self.start[last])
         start = self.start[first : last + 1] - begin
         weight, context = (
             None if part is None else part[begin:end] for part in (self.weight, self.context)
@@ -95,7 +96,8 @@ class Entries(NamedTuple):
     @property
     def sides(self) -> tuple[Side, Side]:
         """U given V, and V given U."""
-        rows, columns = slice(0, self.n_rows), slice(self.n_rows, None)
+        rows = slice(0, self.n_rows)
+        columns = slice(self.n_rows, None)
         return Side(self.by_row, rows, columns), Side(self.by_column, columns, rows)
 
     @property
@@ -125,10 +127,13 @@ def entries(
 
     ``rows``, ``columns``: N below 2^31; ``values`` (N,); ``weights`` (N,); ``context`` (N, c).
     """
-    rows, columns = rows.int(), columns.int()
+    rows = rows.int()
+    columns = columns.int()
     if bool((rows[1:] < rows[:-1]).any()):
         order = torch.argsort(rows, stable=True)
-        rows, columns, values = rows[order], columns[order], values[order]
+        rows = rows[order]
+        columns = columns[order]
+        values = values[order]
         weights, context = (None if part is None else part[order] for part in (weights, context))
     turn = torch.argsort(columns, stable=True).int()
     turned = None if weights is None else weights[turn]
@@ -170,7 +175,8 @@ def packed_second_moments(mean: Tensor, cov: Tensor) -> Tensor:
     where, _ = _triangle(mean.shape[1], mean.device)
     packed = mean.new_empty(len(mean), len(where))
     for begin, end in matrix_blocks(len(mean), mean.shape[1]):
-        m, s = mean[begin:end], cov[begin:end]
+        m = mean[begin:end]
+        s = cov[begin:end]
         full = torch.addcmul(s, m.unsqueeze(-1), m.unsqueeze(-2)).flatten(1)
         torch.index_select(full, 1, where, out=packed[begin:end])
     return packed
@@ -185,7 +191,8 @@ def packed_multiplicity(mean: Tensor) -> Tensor:
 
 def sums_over_entries(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
     """`packed_sums`, unpacked."""
-    sums, every = packed_sums(data, packed, mean), range(mean.shape[1])
+    sums = packed_sums(data, packed, mean)
+    every = range(mean.shape[1])
     return Sums(sums.matrix(every, every), sums.first)
 
 
@@ -197,7 +204,8 @@ def packed_sums(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
     """
     if len(data.other) == 0:
         return Sums(*(mean.new_zeros(data.n_rows, part.shape[1]) for part in (packed, mean)))
-    where, weight = data.start[:-1].to(data.other), data.weight
+    where = data.start[:-1].to(data.other)
+    weight = data.weight
     second = embedding_bag(data.other, packed, where, mode="sum", per_sample_weights=weight)
     value = data.value if weight is None else data.value * weight
     first = embedding_bag(data.other, mean, where, mode="sum", per_sample_weights=value)
@@ -262,7 +270,8 @@ def condition_on_pinned(sums: Sums, side: Free) -> tuple[Sums, Tensor]:
     second = sums.matrix(side.free, side.free)
     if not side.pinned:
         return Sums(second, sums.first), sums.first.new_zeros(len(sums.first))
-    root_k, first = side.pin**2, sums.first
+    root_k = side.pin**2
+    first = sums.first
     known = side.pin * sums.matrix(side.free, side.pinned).sum(-1) / root_k
     alone = sums.matrix(side.pinned, side.pinned).sum((-2, -1)) / root_k
     constant = alone - 2.0 / side.pin * first[:, positions(side.pinned, first)].sum(-1)
@@ -287,7 +296,9 @@ def with_pinned(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
     """The inverse of `free_part`: all D coordinates, the pinned ones without spread."""
     if not side.pinned:
         return mean, cov
-    n, size = len(mean), len(side.free) + len(side.pinned)
-    full_mean, full_cov = mean.new_full((n, size), side.pin), cov.new_zeros(n, size, size)
+    n = len(mean)
+    size = len(side.free) + len(side.pinned)
+    full_mean = mean.new_full((n, size), side.pin)
+    full_cov = cov.new_zeros(n, size, size)
     put_free(full_mean, full_cov, (mean, cov), side)
     return full_mean, full_cov

@@ -102,7 +102,8 @@ class EntryKFold:
             Sorted positions among the entries: those of a list in its order (so a frame goes
             through `GridSearchCV`), of a matrix the observed ones in row-major order.
         """
-        (rows, columns, _, place), k = _encode_entries(X, self.columns), self.n_splits
+        (rows, columns, _, place) = _encode_entries(X, self.columns)
+        k = self.n_splits
         if len(place) < k:
             raise ValueError(f"n_splits={k} is more than the {len(place)} observed entries.")
         if self.by == "time":

@@ -101,7 +101,8 @@ class MatrixTraining:
                 ("rows", "columns"), strict=True,
             )
         ]  # fmt: skip
-        dtype, k = choose_dtype(checked), estimator._n_factors(min(observed.shape))
+        dtype = choose_dtype(checked)
+        k = estimator._n_factors(min(observed.shape))
         data = cls(
             observed=observed, mean=0.0, scale=1.0, spread=1.0,
             seed=draw_seed(estimator.random_state),
@@ -138,7 +139,8 @@ class MatrixTraining:
         return replace(data, mean=float(known[0])) if len(known) else data
 
     def _standardized(self, standardize: bool | str) -> "MatrixTraining":
-        values, center = self.observed.values, standardize in (True, "center")
+        values = self.observed.values
+        center = standardize in (True, "center")
         mean, scale, spread = scaling(
             values, center, standardize in (True, "scale"), self.observed.weights
         )
@@ -172,7 +174,8 @@ class MatrixTraining:
         """The entries by row in float64, for bounds; the places are shared."""
         if self.dtype == torch.float64:
             return self.entries
-        by_row, values = self.entries.by_row, torch.as_tensor(self.observed.values)
+        by_row = self.entries.by_row
+        values = torch.as_tensor(self.observed.values)
         if by_row.weight is not None:
             weight = torch.as_tensor(self.weights, device=self.device).double()
             by_row = by_row._replace(weight=weight)
@@ -307,7 +310,9 @@ def warm_state(
     all entries; ``labels``: of the rows and columns of ``fitted``; ``ratio``: unit of its entries
     over that of all.
     """
-    order, n_new, observed = list[Tensor](), list[int](), data.observed
+    order = list[Tensor]()
+    n_new = list[int]()
+    observed = data.observed
     for old, new in zip(labels, (observed.row_labels, observed.column_labels), strict=True):
         assert new is not None  # entries that are added to others have labels
         place = np.full(len(new), -1)
@@ -326,7 +331,8 @@ def warm_state(
         RowPrior(row_prior.precision.to(data.device), row_prior.coefficients.to(data.device))
         for row_prior in fitted.row_priors
     )
-    likelihood, scale = fitted.likelihood, fitted.likelihood.noise_scale
+    likelihood = fitted.likelihood
+    scale = fitted.likelihood.noise_scale
     if len(scale):
         likelihood = with_scale(likelihood, float(scale[0]) * ratio)
     return FactorState(mean, cov, likelihood, (first, second))

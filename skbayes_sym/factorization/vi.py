@@ -65,20 +65,27 @@ class GapSchedule:
     """
 
     def __init__(self, stream: GapStream, share: float = 0.3, longest_wait: int = 8) -> None:
-        self._stream, self._share, self._longest_wait = stream, share, longest_wait
+        self._stream = stream
+        self._share = share
+        self._longest_wait = longest_wait
         self._mean: GapGradient | None = None
-        self._looked_at, self._n_looks = 0, 0  # sweep of the last look, and their number
+        # sweep of the last look, and their number
+        self._looked_at = 0
+        self._n_looks = 0
 
     def gradient(self, posterior: RowPosterior, sweep: int) -> GapGradient:
         """Value and slopes at a posterior, or the mean of those at the last few."""
         gap, generator = self._stream
         if self._mean is None or not gap.is_random:
             self._mean = gap.value_and_gradients(posterior, generator=generator)
-            self._looked_at, self._n_looks = sweep, 1
+            self._looked_at = sweep
+            self._n_looks = 1
         elif sweep >= self._looked_at + min(self._n_looks, self._longest_wait):
             new = gap.value_and_gradients(posterior, generator=generator)
-            self._looked_at, self._n_looks = sweep, self._n_looks + 1
-            share, pairs = max(self._share, 1.0 / self._n_looks), zip(self._mean, new, strict=True)
+            self._looked_at = sweep
+            self._n_looks = self._n_looks + 1
+            share = max(self._share, 1.0 / self._n_looks)
+            pairs = zip(self._mean, new, strict=True)
             self._mean = GapGradient(*(torch.lerp(a, b, share) for a, b in pairs))
         return self._mean
 
@@ -92,7 +99,8 @@ class GapSchedule:
 _TURNS = frozenset({6, 12})
 # Tolerances above, in nats, leave the noise of a gap alone; below, once the bound stalls, so many
 # sweeps more let the running mean of looks at it settle.
-WORTH, _MORE_SWEEPS = 1.0, 60
+WORTH = 1.0
+_MORE_SWEEPS = 60
 
 
 def fit_factors(
@@ -109,12 +117,15 @@ def fit_factors(
     """
     state = start._replace(mean=start.mean.clone(), cov=start.cov.clone())
     data = _with_sites(problem, state, 0, learns=False)[1]
-    curve, looks = list[float](), None if gap is None else GapSchedule(gap)
+    curve = list[float]()
+    looks = None if gap is None else GapSchedule(gap)
     first = 0 if problem.warm is not None else max(FIXED_NOISE_SWEEPS, problem.n_held)
     is_turned = covariance.is_elementwise and not covariance.is_isotropic
-    part, last = (1 if problem.tol < WORTH else 2), problem.max_iter
+    part = 1 if problem.tol < WORTH else 2
+    last = problem.max_iter
     is_random = gap is not None and gap.gap.is_random
-    trust, before = 0, -inf
+    trust = 0
+    before = -inf
     with Loop() as loop:
         for sweep in loop.steps(range(problem.max_iter)):
             added = None
@@ -125,7 +136,8 @@ def fit_factors(
             if looks is not None and sweep > 0:
                 added = looks.gradient(state.factors(problem.model.n_components), sweep)
             state, data, elbo = _sweep(problem, covariance, sweep, state, data, added, trust)
-            was, trust = trust, update_trust(trust, elbo, before, problem.data.by_row)
+            was = trust
+            trust = update_trust(trust, elbo, before, problem.data.by_row)
             if trust < was:
                 data = _with_sites(problem, state, trust, learns=False)[1]
             before = elbo
@@ -152,23 +164,23 @@ def _sweep(
 
     Returned are the state, its sites and the mean-field bound.
     """
-    rest, fit = 0.0, 0.0
+    rest = 0.0
+    fit = 0.0
     for index in (0, 1):
         update = update_side(problem, data.sides[index], index, posterior, covariance, added)
         posterior, fit, part = learn_prior(problem, index, posterior, update, number)
         rest += part
-    squares, n = data.by_row.squares + fit, data.by_row.total_weight
+    squares = data.by_row.squares + fit
+    n = data.by_row.total_weight
     if posterior.context is not None:
         rows, columns = posterior.mean.split(problem.shape)
         fitted = products(rows, columns, data.by_row) / problem.model.n_components**0.5
         row_prior, more = posterior.context.regressed(
             data.by_row, data.by_row.value - fitted, posterior.noise_variance
         )
-        posterior, squares, rest = (
-            posterior._replace(context=row_prior),
-            squares + more,
-            rest - row_prior.kl(),
-        )
+        posterior = posterior._replace(context=row_prior)
+        squares = squares + more
+        rest = rest - row_prior.kl()
     learns = number >= problem.n_fixed
     if not is_normal(posterior.likelihood):
         # A step in its parameters costs as much as all else: in every fourth sweep, but at first.
@@ -191,7 +203,8 @@ def _with_sites(
     if is_normal(posterior.likelihood):
         return posterior, less_context(problem.data, posterior.context), 0.0
     seen = seen_entries(problem.data, posterior, problem.model)
-    likelihood, terms = posterior.likelihood, expected(posterior.likelihood, seen)
+    likelihood = posterior.likelihood
+    terms = expected(posterior.likelihood, seen)
     if learns:
         likelihood, terms = learned(likelihood, seen, terms, problem.model.noise_range)
     value, weight = sites(seen, terms, number)
@@ -207,10 +220,14 @@ def _turned_to_axes(posterior: FactorState, problem: FactorProblem) -> FactorSta
     The rows of one side owe their precision to the second moments of the other, so those of V count
     n times and those of U m times.
     """
-    n, k = problem.data.n_rows, problem.model.n_components
-    whole, whole_cov = posterior.mean.clone(), posterior.cov.clone()
-    mean, cov = whole[:, :k], whole_cov[:, :k, :k]
-    u, v = mean[:n].mT @ mean[:n], mean[n:].mT @ mean[n:]
+    n = problem.data.n_rows
+    k = problem.model.n_components
+    whole = posterior.mean.clone()
+    whole_cov = posterior.cov.clone()
+    mean = whole[:, :k]
+    cov = whole_cov[:, :k, :k]
+    u = mean[:n].mT @ mean[:n]
+    v = mean[n:].mT @ mean[n:]
     tiny = torch.finfo(mean.dtype).tiny
     weights = n / v.trace().clamp(min=tiny), (len(mean) - n) / u.trace().clamp(min=tiny)
     _, axes = torch.linalg.eigh(weights[0] * v + weights[1] * u)
@@ -230,7 +247,9 @@ def sweeps_start(problem: FactorProblem) -> FactorState:
     matrix's rank begin at random. O(n m min(n, m)), no more than some sweeps up to 500 rows of the
     shorter side.
     """
-    start, (n, m), model = problem.start, problem.shape, problem.model
+    start = problem.start
+    (n, m) = problem.shape
+    model = problem.model
     k = model.n_components
     is_plain = is_normal(model.likelihood) and model.network.n_coordinates == k
     has_features = any(feature is not None for feature in model.prior.features)

@@ -8,7 +8,8 @@ import numpy as np
 from skbayes_sym.numerics.arguments import shown
 
 # Okabe & Ito (2008): told apart by all eyes.
-BLUE, VERMILLION = "#0072B2", "#D55E00"
+BLUE = "#0072B2"
+VERMILLION = "#D55E00"
 COLOURS = (BLUE, VERMILLION, "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#F0E442")
 MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 GREY = "0.55"
@@ -36,7 +37,8 @@ class Display:
             ) from error
         if ax is None:
             _, ax = pyplot.subplots(figsize=self._size(), layout="constrained")
-        self.ax_, self.figure_ = ax, ax.figure
+        self.ax_ = ax
+        self.figure_ = ax.figure
         self._draw(kwargs)
         return self
 

@@ -140,7 +140,8 @@ class InvarianceDisplay(Display):
         n = len(self.names)
         self.axes_ = [self.ax_] if self.images is None else split_axes(self.ax_, (1.0, 1.3))
         self.image_ = None if self.images is None else self._draw_images(self.axes_[1])
-        bars, rows = self.axes_[0], np.arange(n)
+        bars = self.axes_[0]
+        rows = np.arange(n)
         self.bars_ = bars.barh(rows, self.half_widths, **{"height": 0.6, "color": BLUE, **style})
         self.texts_ = [
             bars.annotate(

@@ -104,7 +104,8 @@ def loss_barrier(
     require(inner, ["_reference_posterior", "samples_"], "loss_barrier", "draws of a network")
     places = [_place(name, pair, inner.samples_) for name, pair in {"a": a, "b": b}.items()]
     with one_thread(), torch.no_grad():
-        posterior, positions = inner._reference_posterior(), inner._positions()
+        posterior = inner._reference_posterior()
+        positions = inner._positions()
         start, end = (positions[place] for place in places)
         n_theta = posterior.network.layout.n_params
         theta, _ = posterior.network.symmetry().align(end[:n_theta], start[:n_theta])

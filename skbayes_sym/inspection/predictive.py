@@ -189,7 +189,8 @@ class PredictiveDisplay(Display):
                     "beside observations; or give the feature to draw them over."
                 )
             levels = _levels((0.9,) if coverages is None else coverages)
-            quantiles, observed = _quantiles(estimator, X, levels, target), observations(y, target)
+            quantiles = _quantiles(estimator, X, levels, target)
+            observed = observations(y, target)
             y_name = "observed" if y_name is None else y_name
             return cls.from_predictions(
                 observed, quantiles, levels.tolist(), y_name=y_name, ax=ax, **kwargs
@@ -252,7 +253,8 @@ class PredictiveDisplay(Display):
         observed, values, fractions = check_arrays(
             cls.__name__, shapes, y_true=y_true, quantiles=quantiles, levels=levels
         ).values()
-        n_levels, is_symmetric = len(fractions), np.allclose(fractions + fractions[::-1], 1.0)
+        n_levels = len(fractions)
+        is_symmetric = np.allclose(fractions + fractions[::-1], 1.0)
         if not is_symmetric or n_levels % 2 == 0 or values.shape[1] != n_levels:
             raise ValueError(
                 "levels must be symmetric about 0.5, which must be one of them, with a column of "
@@ -319,7 +321,8 @@ class PredictiveDisplay(Display):
         shown = np.zeros(len(y), dtype=bool)
         chosen = np.linspace(0, len(y) - 1, min(len(y), _MOST_ROWS)).round().astype(int)
         shown[np.argsort(self.x, kind="stable")[chosen]] = True
-        x, values = self.x[shown], self.values[shown]
+        x = self.x[shown]
+        values = self.values[shown]
         self.bands_ = [
             self.ax_.vlines(
                 x, values[:, a], values[:, b], color=BLUE, lw=1.5, alpha=0.35,
@@ -338,7 +341,8 @@ class PredictiveDisplay(Display):
 
     def _draw_probabilities(self, style: dict[str, Any]) -> None:
         for i, name in enumerate([] if self.classes is None else self.classes):
-            colour, line = COLOURS[i % len(COLOURS)], _LINES[i % len(_LINES)]
+            colour = COLOURS[i % len(COLOURS)]
+            line = _LINES[i % len(_LINES)]
             self.lines_ += self.ax_.plot(
                 self.x, self.values[:, i], color=colour, ls=line, lw=2, label=str(name)
             )
@@ -379,7 +383,8 @@ def _make_grid(grid: Any, values: Array) -> Array:
     """Values of a feature: those given, or so many over the range seen and a little beyond it."""
     if np.ndim(grid):
         return check_arrays("PredictiveDisplay", {"grid": "n"}, grid=grid)["grid"]
-    low, high = np.nanmin(values), np.nanmax(values)
+    low = np.nanmin(values)
+    high = np.nanmax(values)
     if not np.isfinite(0.5 * high - 0.5 * low) or max(abs(low), abs(high)) > 1e300:
         raise ValueError(
             f"the feature reaches from {low:.3g} to {high:.3g}, too far for a grid: rescale it, or "

@@ -310,7 +310,8 @@ def _orbit_draws(model: Any, n: int, seed: int) -> _OrbitDraws:
     generator = generator_from(seed)
     if "samples_" not in vars(model):
         require(model, ["posterior_"], "SymmetryDisplay", "draws or a posterior of the weights")
-        theta, chains = model.posterior_.sample(n, generator=generator).double(), np.zeros(n, int)
+        theta = model.posterior_.sample(n, generator=generator).double()
+        chains = np.zeros(n, int)
     else:
         samples = np.asarray(model.samples_, dtype=float)
         flat = samples.reshape(-1, samples.shape[-1])
@@ -318,7 +319,8 @@ def _orbit_draws(model: Any, n: int, seed: int) -> _OrbitDraws:
         equal = np.full(len(samples), 1.0 / len(samples))
         weights = fitted_attribute(model, "chain_weights_", equal)
         chosen = _evenly(np.repeat(weights / per_chain, per_chain), n)
-        theta, chains = torch.from_numpy(flat[chosen]), chosen // per_chain
+        theta = torch.from_numpy(flat[chosen])
+        chains = chosen // per_chain
         if not model.get_params(deep=False).get("remove_symmetries"):
             moved = remove_symmetries(
                 flat[chosen], hidden_layer_sizes=network.hidden_layer_sizes,

@@ -171,7 +171,8 @@ def remove_symmetries(
         layout = group.layout
     else:
         network = _network(described, n_outputs)
-        group, layout = network.symmetry(), network.layout
+        group = network.symmetry()
+        layout = network.layout
     values = _check_draws(draws, layout)
     flat = torch.from_numpy(values.reshape(-1, values.shape[-1]).astype(np.float64))
     seed = draw_seed(random_state)
@@ -189,7 +190,8 @@ def remove_symmetries(
             "be. Look at margin; raise max_sweeps if labels matter.",
             ConvergenceWarning,
         )
-    shape, labels = values.shape[:-1], list(_unit_labels(moved.elements))
+    shape = values.shape[:-1]
+    labels = list(_unit_labels(moved.elements))
     permutations, signs = ([g[k].numpy().reshape(*shape, *g[k].shape[1:]) for g in labels]
                            for k in range(2))  # fmt: skip
     return Bunch(

@@ -153,7 +153,8 @@ class Laplace:
             if self._updates.keep_best and training.best:
                 best = problem.evaluated(training.best[1])
                 evaluated = max(evaluated, best, key=lambda one: one.terms.value)
-            value, curve = evaluated.terms.value, np.array(training.evidence_curve)
+            value = evaluated.terms.value
+            curve = np.array(training.evidence_curve)
             fitted = replace(
                 problem.found(evaluated, training), log_evidence=value, curve=curve,
                 n_iter=result.n_iter, stop_reason=result.stopped,
@@ -170,7 +171,8 @@ class Laplace:
         return fitted
 
     def _problem(self, data: Training, model: Model) -> Problem:
-        network, invariances = recording(model.network), self.invariances
+        network = recording(model.network)
+        invariances = self.invariances
         transforms = invariances is not None and self.objective.transforms
         augmentation = invariances.bind(data) if invariances and transforms else Identity()
         n_samples = invariances.n_samples if invariances and augmentation.half_width.n_params else 1
@@ -182,10 +184,8 @@ class Laplace:
         precisions = layer_precisions(network, prior.precision)
         if self._starts_narrow(model.likelihood):
             precisions = torch.full_like(precisions, self.effort.heads_start_scale**-2)
-        curvature, batch_size = (
-            check_curvature(self.adam.curvature, averaged),
-            self._rows_per_step(data.n_rows),
-        )
+        curvature = check_curvature(self.adam.curvature, averaged)
+        batch_size = self._rows_per_step(data.n_rows)
         return Problem(
             data, LaplaceEvidence(averaged, data.data, *curvature, batch_size),
             precisions, invariances is not None,
@@ -228,8 +228,10 @@ class Laplace:
     def _training(self, problem: Problem) -> Alternation:
         # Online, the curve is that of weights that still move: its noise isn't to end a fit.
         until_sure = self.invariances is None and self._is_online(problem)
-        data, pace = problem.data, self._pace(problem, until_sure=until_sure)
-        x, network = data.data.x, problem.model.network
+        data = problem.data
+        pace = self._pace(problem, until_sure=until_sure)
+        x = data.data.x
+        network = problem.model.network
         theta = network.init(1, generator=generator_from(problem.seeds.start))[0]
         hyper = problem.start()
         generator = generator_from(problem.seeds.training, data.device)
@@ -256,7 +258,8 @@ class Laplace:
         )
         if not any(rates):
             return None
-        evidence, online = problem.evidence, None
+        evidence = problem.evidence
+        online = None
         learns_more = rates.half_width > 0 or rates.likelihood > 0
         if self._is_online(problem) and (learns_more or self.invariances is None):
             online = OnlineEvidence(evidence, needs_gradient=learns_more)
@@ -286,6 +289,7 @@ class Laplace:
             return float(self.half_width_rate)
         if self.objective.reward is not None:
             return float(self._weights_rate)
-        effort, updates = self.effort, self._updates
+        effort = self.effort
+        updates = self._updates
         n_updates = max(1.0, (1.0 - updates.burn_in) * updates.n)
         return min(effort.fastest, effort.total_travel / n_updates)

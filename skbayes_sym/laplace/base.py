@@ -94,7 +94,8 @@ def layer_prior(prior: GivenPrior, network: RecordingNetwork) -> GaussianPrior:
 
     "learn" starts from `START_SCALE`. Parameters in no weight layer have the first one's.
     """
-    layers, layout = network.weight_layers, network.layout
+    layers = network.weight_layers
+    layout = network.layout
     prior_scale = START_SCALE if isinstance(prior, str) else prior
     per_layer = np.broadcast_to(scale_array(prior_scale, layers=len(layers)), (len(layers),))
     scale = torch.full((layout.n_params,), float(per_layer[0]), dtype=torch.float64)

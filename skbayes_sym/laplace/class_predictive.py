@@ -95,7 +95,8 @@ def _refined(
     problem: CategoricalEvidence, mode: Modes, n_steps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weights, factor and root of one law."""
-    theta, hyper = mode.theta, SearchHyper(mode.hyper, mode.noise_precision)
+    theta = mode.theta
+    hyper = SearchHyper(mode.hyper, mode.noise_precision)
     precision = mode.hyper.exp()[:, problem.prior.group]
     damping = theta.new_full((1,), INITIAL_DAMPING)
     system: System = WeightSystem(mode.factor, torch.zeros_like(mode.n_iter))
@@ -225,7 +226,8 @@ def leave_one_out_losses(
     n_outputs = held_out[0].mean.shape[1]
     if shares is None:
         shares = torch.full((len(held_out),), 1.0 / len(held_out), dtype=torch.float64)
-    rule, losses = points_for_prediction(n_outputs), []
+    rule = points_for_prediction(n_outputs)
+    losses = []
     outliers = 1e-3  # share of rows left out that say nothing
     for scale in scales:
         log_p = torch.stack(
@@ -243,7 +245,9 @@ def _log_likelihood(
     """Log probability of the labels, (N,)."""
     n_outputs = distribution.mean.shape[1]
     root = variance_scale**0.5 * distribution.root if variance_scale else None
-    parts, size = [], rows_within(1 << 22, (n_outputs + 1) * len(rule.weights))  # 32 MB at once
+    # 32 MB at once
+    parts = []
+    size = rows_within(1 << 22, (n_outputs + 1) * len(rule.weights))
     for start in range(0, len(y), size):
         rows = slice(start, start + size)
         terms = ClassTerms(distribution.mean[rows], None if root is None else root[rows], rule)
@@ -261,7 +265,8 @@ class RefittedMember(NamedTuple):
 
     def logits(self, network: MLP, x: Tensor) -> LinearisedOutputs:
         """Logits of any rows (N, n_inputs); O(N K P r)."""
-        means, covariances = [], []
+        means = []
+        covariances = []
         # Blocks whose Jacobians take 32 MB.
         size = rows_within(1 << 22, network.n_outputs * network.layout.n_params)
         for block in x.split(size):
@@ -300,19 +305,23 @@ def refit(
     """
     x, y, weight = data
     before, rows = _logits_and_rows(network, theta, scale, x)
-    flat, (n, n_outputs) = rows.flatten(0, 1), before.shape
+    flat = rows.flatten(0, 1)
+    (n, n_outputs) = before.shape
     # By r whitened weights, standard normal before the data, along orthonormal directions (P, r).
     if len(flat) <= flat.shape[1]:
         squares, basis = torch.linalg.eigh(flat @ flat.mT)
-        basis, squares = basis[:, squares > least], squares[squares > least]
+        basis = basis[:, squares > least]
+        squares = squares[squares > least]
         directions = flat.mT @ (basis / squares.sqrt())
         flat = basis * squares.sqrt()
     else:
         squares, directions = torch.linalg.eigh(flat.mT @ flat)
         directions = directions[:, squares > least]
         flat = flat @ directions
-    offset, design = before - rows @ (theta / scale), flat.view(n, n_outputs, -1)
-    by_row, mean = weight.unsqueeze(1), directions.mT @ (theta / scale)
+    offset = before - rows @ (theta / scale)
+    design = flat.view(n, n_outputs, -1)
+    by_row = weight.unsqueeze(1)
+    mean = directions.mT @ (theta / scale)
     logits = LinearisedOutputs(offset + design @ mean, torch.zeros(()).to(mean))
     terms = ClassTerms(logits.mean).terms(y)
     curvature = terms.curvature * by_row.unsqueeze(2)
@@ -325,7 +334,8 @@ def refit(
         mean = mean - 0.7 * torch.cholesky_solve((slope + mean).unsqueeze(1), factor).squeeze(1)
         half = torch.linalg.solve_triangular(factor, flat.mT, upper=False)
         half = half.view(-1, n, n_outputs).transpose(0, 1)  # (N, r, K)
-        last, logits = logits, LinearisedOutputs(offset + design @ mean, half.mT @ half)
+        last = logits
+        logits = LinearisedOutputs(offset + design @ mean, half.mT @ half)
         terms = ClassTerms(logits.mean, symmetric_root(logits.covariance)).terms(y)
         curvature = torch.lerp(curvature, terms.curvature * by_row.unsqueeze(2), 0.5)
         moved = (logits.mean - last.mean).abs().max()

@@ -135,7 +135,8 @@ class AveragedJacobian:
         if len(self.layers) == 1:
             return [directions]
         import_symbolic_shapes()
-        hidden, preactivations = self.recording.inputs[-1], self.recording.preactivations[-2]
+        hidden = self.recording.inputs[-1]
+        preactivations = self.recording.preactivations[-2]
         slopes = torch.autograd.grad(
             hidden, preactivations, hidden.new_ones(()).expand_as(hidden), retain_graph=True,
             create_graph=self.create_graph,
@@ -492,7 +493,8 @@ def _decompose(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """
     wide = matrix.double() if len(matrix) <= 512 else matrix  # costs little there
     alive = (wide.diagonal() != 0.0).nonzero().squeeze(1)
-    values, vectors = torch.zeros_like(wide[0]), torch.eye(len(wide)).to(wide)
+    values = torch.zeros_like(wide[0])
+    vectors = torch.eye(len(wide)).to(wide)
     living = wide[alive][:, alive]
     try:
         values[alive], vectors[alive[:, None], alive] = torch.linalg.eigh(living)

@@ -148,7 +148,8 @@ class GaussNewtonDefaults:
 
     def affordable_modes(self, most: int, n_rows: int, network: MLP) -> int:
         """Modes that some seconds of one core are enough for; a few may take longer."""
-        each, few = self.mode_cost(n_rows, network), min(self.fewest_modes, most)
+        each = self.mode_cost(n_rows, network)
+        few = min(self.fewest_modes, most)
         if few * each > self.most_work:
             return 0
         return min(most, max(few, int(self.usual_work / each)))
@@ -172,19 +173,22 @@ class GaussNewtonDefaults:
         """Steps with all rows, after a search of `searched_rows`; 0 where these are all."""
         if n_rows <= self.searched_rows:
             return 0
-        n_numbers, n_params = n_rows * network.n_outputs, network.layout.n_params
+        n_numbers = n_rows * network.n_outputs
+        n_params = network.layout.n_params
         few = work(self.fewest_modes, 1, n_numbers, n_params)
         return min(self.last_steps, max(1, int(self.last_work / few)))
 
     def mode_cost(self, n_rows: int, network: MLP) -> float:
-        n_params, steps = network.layout.n_params, self.regression_steps(n_rows, network)
+        n_params = network.layout.n_params
+        steps = self.regression_steps(n_rows, network)
         first = work(1, steps, min(n_rows, self.searched_rows) * network.n_outputs, n_params)
         last = self.final_steps(n_rows, network)
         return first + (work(1, last, n_rows * network.n_outputs, n_params) if last else 0.0)
 
     def wider_network(self, n_rows: int, network: MLP) -> MLP | None:
         """The network that many rows deserve under a scale a column, if there is time for it."""
-        wide, n_numbers = make_network(network, self.wide), n_rows * network.n_outputs
+        wide = make_network(network, self.wide)
+        n_numbers = n_rows * network.n_outputs
         if n_rows <= self.many_rows or network.hidden_layer_sizes != (self.usual_width,):
             return None
         has_rows = n_numbers >= self.rows_a_weight * wide.layout.n_params
@@ -203,7 +207,8 @@ class GaussNewtonDefaults:
 
     def validates(self, network: MLP, n_numbers: int, *, doubtful: bool = False) -> bool:
         """Whether folds of a network, two modes each, are found in time."""
-        n_restarts, n_params = MODES_A_FOLD * self.folds, network.layout.n_params
+        n_restarts = MODES_A_FOLD * self.folds
+        n_params = network.layout.n_params
         needed = work(n_restarts, self.rough_steps, n_numbers, n_params)
         return needed <= (self.doubtful_work if doubtful else self.validation_work)
 

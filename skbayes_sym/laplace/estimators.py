@@ -165,7 +165,8 @@ class ChoosesOptimizer(LaplaceEstimator):
                 "this prior learns its scales by Gauss-Newton steps, but the network is trained by "
                 "Adam. Use prior='learn', a number, or optimizer='gauss-newton'."
             )
-        shown, scale = recording(network), independent_normals(bound).scale
+        shown = recording(network)
+        scale = independent_normals(bound).scale
         slices = network.layout.slices
         first = [float(scale[slices[layer.weight]][0]) for layer in shown.weight_layers]
         if not torch.allclose(layer_prior(first, shown).scale.to(scale), scale):
@@ -185,7 +186,8 @@ class ChoosesOptimizer(LaplaceEstimator):
         return self._gauss_newton() if self.optimizer_ == "gauss-newton" else self._adam()
 
     def _adam(self) -> Laplace:
-        adam, effort = as_adam(self.optimizer, EvidenceAdam), self._adam_effort
+        adam = as_adam(self.optimizer, EvidenceAdam)
+        effort = self._adam_effort
         if (adam.updates or Updates()).objective != "evidence":
             raise ValueError("other objectives than 'evidence' are for the LILA estimators.")
         tol = effort.tol if isinstance(self.tol, str) else self.tol
@@ -390,11 +392,13 @@ class LaplaceRegressor(ChoosesOptimizer, LaplaceRegression):
         return self._effort.regression_units(data.n_rows, data.n_features, n_outputs)
 
     def _takes_long(self, n_rows: int, network: MLP) -> bool:
-        effort, n_params = self._effort, network.layout.n_params
+        effort = self._effort
+        n_params = network.layout.n_params
         if isinstance(self._n_restarts, str) and isinstance(self.max_iter, str):
             return effort.affordable_modes(effort.fewest_modes, n_rows, network) == 0
         n_restarts = effort.restarts(self._n_restarts, n_rows, network)
-        n_steps, n_numbers = self._steps_up_to(effort.steps), n_rows * network.n_outputs
+        n_steps = self._steps_up_to(effort.steps)
+        n_numbers = n_rows * network.n_outputs
         return work(n_restarts, n_steps, n_numbers, n_params) > effort.most_work
 
     def _gauss_newton(self) -> EvidenceLaplace:

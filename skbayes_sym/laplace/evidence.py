@@ -231,7 +231,8 @@ class LaplaceEvidence:
         """Log evidence, and its derivative (L,) in the log prior precisions, in closed form."""
         log_precision = self.model.hyper.unflatten(hyper)["log_precision"].double()
         prior = log_precision.exp()
-        sizes, norms = self.model.sizes.to(prior), self.model.layer_norms(theta)
+        sizes = self.model.sizes.to(prior)
+        norms = self.model.layer_norms(theta)
         log_prior = 0.5 * (sizes * log_precision - prior * norms).sum()
         slope = 0.5 * (sizes - prior * (norms + precision.slopes()))
         log_det = float(precision.log_det())

@@ -147,9 +147,12 @@ class EvidenceProblem:
         self, theta: Tensor, rows: "SearchRows", hyper: SearchHyper
     ) -> tuple[Tensor, System]:
         """Laplace's estimates (R,) at ``theta`` (R, P), of no copies, and precisions A."""
-        prior, log_precision, expansion = self.prior, hyper.log_precision, rows.expansion(hyper)
+        prior = self.prior
+        log_precision = hyper.log_precision
+        expansion = rows.expansion(hyper)
         system = self.system(expansion.curvature, hyper)
-        n, squares = prior.sizes.to(theta), prior.sums(theta.square())
+        n = prior.sizes.to(theta)
+        squares = prior.sums(theta.square())
         log_prior = 0.5 * (n * log_precision - log_precision.exp() * squares).sum(1)
         log_likelihood = self.log_normaliser(hyper) - expansion.value
         return log_likelihood + log_prior - 0.5 * system.log_det, system
@@ -160,7 +163,8 @@ class EvidenceProblem:
         """MacKay's step of the hyperparameters."""
         if not self.prior.is_learned:
             return hyper
-        step, damping = self.prior.evidence_step, self.schedule.damping
+        step = self.prior.evidence_step
+        damping = self.schedule.damping
         return hyper._replace(
             log_precision=step(theta, system.variance, hyper.log_precision, damping)
         )
@@ -183,9 +187,11 @@ class ResidualSums(NamedTuple):
         if self.product.shape[2] < self.product.shape[3]:
             root = beta.sqrt()[:, :, None, None] * self.product
             return Expansion(value, gradient, RowCurvature(root.flatten(1, 2)))
-        product, unit = self.product[:, 0], beta[:, 0]
+        product = self.product[:, 0]
+        unit = beta[:, 0]
         if beta.shape[1] > 1:
-            product, unit = torch.einsum("rt,rtpq->rpq", beta, self.product), torch.ones_like(unit)
+            product = torch.einsum("rt,rtpq->rpq", beta, self.product)
+            unit = torch.ones_like(unit)
         return Expansion(value, gradient, WeightCurvature(product, unit))
 
     def determined(self, hyper: SearchHyper, system: System) -> Tensor:
@@ -222,7 +228,8 @@ class GaussianEvidence(EvidenceProblem):
         return self.prior.is_learned and self.data.y.numel() < self.network.layout.n_params
 
     def begin(self, doubted: Tensor) -> tuple[Self, SearchHyper]:
-        y, n = self.data.y, len(doubted)
+        y = self.data.y
+        n = len(doubted)
         noise = self.noise_precision
         if noise is None:
             spread = y.var(0, correction=0)
@@ -255,11 +262,13 @@ class GaussianEvidence(EvidenceProblem):
 
     def expansion(self, theta: Tensor) -> ResidualSums:
         """The sums of every target; O(R N T P^2 / 4), or O(R N T P) of few rows."""
-        (x, y, _), (n_restarts, p) = self.data, theta.shape
+        (x, y, _) = self.data
+        (n_restarts, p) = theta.shape
         n_targets = y.shape[1]
         squares = theta.new_zeros(n_restarts, n_targets)
         slope = theta.new_zeros(n_restarts, n_targets, p)
-        few, packed = is_row_space_smaller(y.numel(), p), theta.new_zeros(1, 1, 1)
+        few = is_row_space_smaller(y.numel(), p)
+        packed = theta.new_zeros(1, 1, 1)
         is_small = n_restarts * y.numel() * p <= 1 << 19  # J stays in cache
         size = len(x) if few or is_small else rows_per_block(self.network, n_restarts)
         for rows in torch.arange(len(x), device=x.device).split(size):
@@ -379,7 +388,9 @@ class ClassTerms:
 
     def terms(self, y: Tensor) -> Terms:
         """Expectations of value, slope and curvature."""
-        log_p, weights, n_outputs = self.log_probabilities(), self.weights, self.outputs.shape[1]
+        log_p = self.log_probabilities()
+        weights = self.weights
+        n_outputs = self.outputs.shape[1]
         value = -(_chosen(log_p, y) @ weights)
         p = log_p.exp_()[:, -n_outputs:]
         mean = p @ weights
@@ -407,7 +418,8 @@ def linearised_logits(
 
     O(N P^2 / 4) however many classes there are.
     """
-    parts, packed = [], pack(covariance.unsqueeze(0), network.sizes)
+    parts = []
+    packed = pack(covariance.unsqueeze(0), network.sizes)
     for rows in x.split(rows_per_block(network)):
         outputs, jacobian = outputs_and_factors(network, theta.unsqueeze(0), rows)
         parts.append((outputs[0], jacobian.covariance(packed)[0]))
@@ -432,7 +444,8 @@ class CategoricalEvidence(EvidenceProblem):
     root: Tensor | None = None  # (N, K, K)
 
     def begin(self, doubted: Tensor) -> tuple[Self, SearchHyper]:
-        problem, theta = self, self.data.x
+        problem = self
+        theta = self.data.x
         if bool(doubted.any()):
             # Labels that are doubted have this share of their weight in the first steps.
             share = torch.where(doubted, theta.new_tensor(0.03), theta.new_tensor(1.0)).unsqueeze(1)
@@ -456,13 +469,13 @@ class CategoricalEvidence(EvidenceProblem):
 
     def expansion(self, theta: Tensor) -> Expansion:
         """The negative log likelihood to second order; O(R N P^2), or O(R N K P) of few rows."""
-        few, parts = (
-            is_row_space_smaller(len(self.data.x) * self.network.n_outputs, theta.shape[1]),
-            [],
-        )
+        few = is_row_space_smaller(len(self.data.x) * self.network.n_outputs, theta.shape[1])
+        parts = []
         for r, one in enumerate(theta):
-            value, gradient = one.new_zeros(()), one.new_zeros(len(one))
-            packed, roots = one.new_zeros(1, 1), []
+            value = one.new_zeros(())
+            gradient = one.new_zeros(len(one))
+            packed = one.new_zeros(1, 1)
+            roots = []
             for (x, y, weight), root in self._blocks(r):
                 outputs, jacobian = outputs_and_factors(self.network, one.unsqueeze(0), x)
                 terms = ClassTerms(outputs[0], root).terms(y)

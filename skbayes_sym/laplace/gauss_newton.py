@@ -201,9 +201,13 @@ def step(
     energy = expansion.value + 0.5 * (precision * theta.square()).sum(1)
     unit = expansion.curvature.mean_diagonal()
     moved = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
-    start, theta, damping, least = damping, theta.clone(), damping.clone(), 1e-9
+    start = damping
+    theta = theta.clone()
+    damping = damping.clone()
+    least = 1e-9
     ratio = torch.ones_like(damping)
-    tried, curvature = torch.arange(len(theta), device=theta.device), expansion.curvature
+    tried = torch.arange(len(theta), device=theta.device)
+    curvature = expansion.curvature
     for _ in range(8):
         added = (damping[tried] * unit[tried]).unsqueeze(1)
         system = curvature.system(precision[tried] + added)
@@ -211,7 +215,8 @@ def step(
         candidate = theta[tried] - away
         lower = misfit(candidate, tried) + 0.5 * (precision[tried] * candidate.square()).sum(1)
         # What a step at a minimum gains is below the rounding of the energy, which mustn't judge.
-        slope, gain = (gradient[tried] * away).sum(1), energy[tried] - lower
+        slope = (gradient[tried] * away).sum(1)
+        gain = energy[tried] - lower
         is_flat = slope < 4.0 * torch.finfo(theta.dtype).eps * energy[tried].abs()
         better = ((gain > 0.0) | is_flat) & (system.failed == 0)
         promised = 0.5 * (slope + (added * away.square()).sum(1))

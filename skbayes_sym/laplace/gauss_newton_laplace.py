@@ -75,7 +75,8 @@ from skbayes_sym.symmetry.group import invariant_subgroup
 
 # The default priors of labels: on separated classes the evidence is higher under the first by tens
 # of nats, where labels are noisy under the second.
-STEEP, FLAT = LayerScales(8.0, 64.0), LayerScales(8.0, 4.0)
+STEEP = LayerScales(8.0, 64.0)
+FLAT = LayerScales(8.0, 4.0)
 
 Problem = TypeVar("Problem", bound=EvidenceProblem)
 
@@ -108,9 +109,11 @@ class ModesFit:
         return self.search.stop_reason
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
-        modes, prior = self.modes, self.prior
+        modes = self.modes
+        prior = self.prior
         distributions = modes if self.refined is None else self.refined
-        evidence, shares = modes.log_evidence.numpy() + data.log_jacobian, modes.shares.numpy()
+        evidence = modes.log_evidence.numpy() + data.log_jacobian
+        shares = modes.shares.numpy()
         total, side = self.with_copies(evidence)
         best = int(evidence.argmax())
         theta, factor = (
@@ -135,7 +138,8 @@ class ModesFit:
         if self.variance_scale is not None:
             attributes["variance_scale_"] = self.variance_scale
         if data.y_scaling is not None:
-            unit, scaled = data.y_scaling.scale, modes.noise_precision.rsqrt().numpy()
+            unit = data.y_scaling.scale
+            scaled = modes.noise_precision.rsqrt().numpy()
             overall = np.sqrt(np.average(scaled**2, axis=0, weights=shares)) * unit
             attributes["noise_std_modes_"] = scaled * unit
             attributes["noise_std_"] = float(overall[0]) if len(overall) == 1 else overall
@@ -154,7 +158,8 @@ class ModesFit:
         nats, with its standard error, and its side: "exact" if all copies are summed, else "lower".
         Copies count as far as they don't overlap.
         """
-        network, modes = self.network, self.modes
+        network = self.network
+        modes = self.modes
         group = invariant_subgroup(network.symmetry(), self.prior.log_prob, network.layout)
         gap = DrawnGap(group, network.layout.n_params)
         normals = [
@@ -189,7 +194,8 @@ class ModesFit:
         networks = LinearisedModes(self.network, *parts)
         mean, covariance = networks.outputs(x)
         noise = modes.noise_precision.to(x).reciprocal().unsqueeze(1)
-        variance, log_weights = covariance.diagonal(dim1=-2, dim2=-1), networks.weight.log()
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        log_weights = networks.weight.log()
         return NormalMixture(mean, variance, noise, log_weights)
 
     def report(self, data: Training, tol: object, *, warns: bool) -> None:
@@ -206,7 +212,8 @@ class ModesFit:
         )  # fmt: skip
         if warns:
             best = int(values.argmax())
-            curve, stopped = self.search.curves[best].tolist(), self.search.stopped[best]
+            curve = self.search.curves[best].tolist()
+            stopped = self.search.stopped[best]
             warn_moving_mode(curve, stopped, tol, data.total_weight)
 
 
@@ -254,8 +261,15 @@ def choose_width(
     targets (N, T) unexplained; where they are no better, it is asked only if that is quick.
     """
     scores: dict[int, float] = {}
-    (few, some, _), usual, prior = effort.widths, effort.usual_width, priors[0]
-    chosen, of_chosen, best, begun, is_enough, share = few, prior, None, None, False, 1.0
+    (few, some, _) = effort.widths
+    usual = effort.usual_width
+    prior = priors[0]
+    chosen = few
+    of_chosen = prior
+    best = None
+    begun = None
+    is_enough = False
+    share = 1.0
     for width in effort.widths:
         doubtful = width == usual and chosen == few
         this = make_network(network, width)
@@ -275,7 +289,10 @@ def choose_width(
         if best is None or is_better(rows.log_density, best.log_density, weight):
             share = unexplained_variance_fraction(rows.mean, y, weight)
             is_enough = best is not None and share <= effort.most_unexplained
-            chosen, of_chosen, best, begun = width, prior, rows, fit
+            chosen = width
+            of_chosen = prior
+            best = rows
+            begun = fit
     if is_enough:
         return Widths(usual, prior, scores, is_clear=share <= effort.hardly)
     return Widths(chosen, of_chosen, scores, begun=begun)
@@ -304,7 +321,8 @@ class EvidenceLaplace:
     effort: GaussNewtonDefaults = field(default=GaussNewtonDefaults(), kw_only=True)
 
     def fit(self, data: Training, model: Model, run: Run) -> ModesFit:
-        effort, network = self.effort, fully_connected(model.network)
+        effort = self.effort
+        network = fully_connected(model.network)
         searches = _Searches(self, data, run, spawn_seeds(data.seed, 3), [])
         searches.n_restarts(network)  # for which there is memory
         learns_noise = model.likelihood.n_params > 0
@@ -338,7 +356,8 @@ class EvidenceLaplace:
                     lambda *how: searches.validate(_resized(problem, *how)),
                     priors, network, y, weight, effort,
                 )  # fmt: skip
-                fit, begun = widths.ended, widths.begun
+                fit = widths.ended
+                begun = widths.begun
                 chosen = _resized(problem, widths.chosen, widths.prior)
                 if fit is None and widths.chosen < effort.usual_width:
                     fit = searches.search(chosen, begun)
@@ -354,7 +373,8 @@ class EvidenceLaplace:
                     is_due = share <= effort.most_noise
                 if fit is None and is_due:
                     prior = self.wide_prior or ARD()
-                    problem, begun = _resized(problem, wide.hidden_layer_sizes[0], prior), None
+                    problem = _resized(problem, wide.hidden_layer_sizes[0], prior)
+                    begun = None
             is_clear = widths is not None and widths.is_clear
             fit = fit or searches.search(problem, begun, is_clear=is_clear)
             if widths is not None:
@@ -384,18 +404,21 @@ class _Searches(NamedTuple):
 
     def pilot(self, problem: GaussianEvidence) -> ModesFit:
         """Two modes of some of the rows, one begun in each way, by which the noise is judged."""
-        some, theta = subsample_rows(problem, self.method.effort.pilot_rows), self._draw(problem, 2)
-        how, on_step = replace(self._how(problem), max_more=0), self._on_step(problem)
+        some = subsample_rows(problem, self.method.effort.pilot_rows)
+        theta = self._draw(problem, 2)
+        how = replace(self._how(problem), max_more=0)
+        on_step = self._on_step(problem)
         return self._fit(problem, how.search(some, theta, alternating(2, theta), on_step))
 
     def search(
         self, problem: GaussianEvidence, begun: ModesFit | None = None, *, is_clear: bool = False
     ) -> ModesFit:
         """All modes; ``begun``: those that leave out a fold each, to go on from."""
-        n, draw, effort = (
-            self.n_restarts(problem.network), partial(self._draw, problem), self.method.effort
-        )  # fmt: skip
-        how, on_step = self._how(problem, is_clear=is_clear), self._on_step(problem)
+        n = self.n_restarts(problem.network)
+        draw = partial(self._draw, problem)
+        effort = self.method.effort
+        how = self._how(problem, is_clear=is_clear)
+        on_step = self._on_step(problem)
         modes = None if begun is None else begun.search.modes
         last = effort.final_steps(self.data.n_rows, problem.network)
         if last and isinstance(self.method.max_iter, str):
@@ -430,7 +453,8 @@ class _Searches(NamedTuple):
 
     def validate(self, problem: GaussianEvidence) -> tuple[ModesFit, HeldOutFold | None]:
         """Modes that leave out a fold each, and what they say of it (None if they were stopped)."""
-        effort, how = self.method.effort, self._how(problem)
+        effort = self.method.effort
+        how = self._how(problem)
         tol = how.tol
         if tol is not None:
             tol = max(effort.rough_tol, 0.0 if isinstance(tol, str) else tol)
@@ -439,7 +463,8 @@ class _Searches(NamedTuple):
         how = EvidenceSearch(steps, tol, more, is_wary=True, n_jobs=how.n_jobs)
         generator = generator_from(self.seeds[2])
         fold = folds(self.data.n_rows, effort.folds, generator=generator).to(self.data.device)
-        start, on_step = self._draw(problem, MODES_A_FOLD * effort.folds), self._on_step(problem)
+        start = self._draw(problem, MODES_A_FOLD * effort.folds)
+        on_step = self._on_step(problem)
         search, rows = cross_validated(how, problem, start, fold, on_step)
         return self._fit(problem, search), rows
 
@@ -451,7 +476,9 @@ class _Searches(NamedTuple):
         return n
 
     def _how(self, problem: GaussianEvidence, *, is_clear: bool = False) -> EvidenceSearch:
-        max_iter, more, effort = self.method.max_iter, 0, self.method.effort
+        max_iter = self.method.max_iter
+        more = 0
+        effort = self.method.effort
         if isinstance(max_iter, str):
             max_iter = effort.regression_steps(self.data.n_rows, problem.network, is_clear=is_clear)
             more = effort.more * max_iter
@@ -537,7 +564,9 @@ class EvidenceLaplaceClassification:
         it goes on with all. Whichever search it comes from, the best mode is what an interrupt
         leaves.
         """
-        max_iter, effort, n_params = self.max_iter, self.effort, problem.network.layout.n_params
+        max_iter = self.max_iter
+        effort = self.effort
+        n_params = problem.network.layout.n_params
         few = max(effort.fewest_labels_rows, effort.labels_rows_a_weight * n_params)
         some = subsample_rows(problem, few)
         if isinstance(max_iter, str):

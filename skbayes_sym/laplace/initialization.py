@@ -56,7 +56,9 @@ def search_regression(
     """
     if not needs_high_noise_start(problem):
         return how.search(problem, draw(n), on_step=on_step)
-    theta, n_first = draw(2 * n), max(n, 2)  # a single mode is the better of two
+    # a single mode is the better of two
+    theta = draw(2 * n)
+    n_first = max(n, 2)
     doubted = alternating(n_first, theta)
     if begun is not None and len(begun.theta) >= n_first:
         first = how.resumed(problem, mapped(lambda t: t[:n_first], begun), on_step)
@@ -95,7 +97,8 @@ def _kept(score: Tensor, doubted: Tensor, n: int) -> Tensor:
     """Indices of the restarts, at most ``n``, that needn't begin anew."""
     if n == 1:
         return score.argmax().unsqueeze(0)
-    one, other = score[doubted], score[~doubted]
+    one = score[doubted]
+    other = score[~doubted]
     # By less than a nat none is better, where all restarts find one mode.
     if one.max() < other.median() - 1.0:
         return (~doubted).nonzero().flatten()
@@ -142,20 +145,25 @@ def search_classification(
                     break
         return searches
 
-    at_once, start, of_all = min(2, joblib.effective_n_jobs(n_jobs)), starts[0], problem
+    at_once = min(2, joblib.effective_n_jobs(n_jobs))
+    start = starts[0]
+    of_all = problem
     first, *early = searched(*((problem, one, False) for one in starts[:at_once]))
     is_noisy = tries and not first.has_ended and unexplained(problem, first) >= SEPARATED
     if is_noisy:
         other = problem if alternative is None else replace(problem, prior=alternative)
         second = [] if alternative is None else [(other, start, False), (other, start, True)]
         ways = searched((problem, start, True), *second)
-        first, second_best = _best([first, *ways[:1]]), _best(ways[1:]) if ways[1:] else None
+        first = _best([first, *ways[:1]])
+        second_best = _best(ways[1:]) if ways[1:] else None
         if second_best is not None and second_best.modes.score[0] > first.modes.score[0]:
-            problem, first = other, second_best
+            problem = other
+            first = second_best
         first = first.ended_by(ways[-1].stop_reason) if ways[-1].has_ended else first
     beginnings = (False, True) if is_noisy else (False,)
     rest = [(problem, start, doubted) for start in starts[1:] for doubted in beginnings]
-    early, n = early if problem is of_all else [], len(beginnings)
+    early = early if problem is of_all else []
+    n = len(beginnings)
     each = [] if first.has_ended else [*early, *searched(*rest[len(early) :])]
     return problem, joined([first, *(_best(each[i : i + n]) for i in range(0, len(each), n))])
 
@@ -204,11 +212,15 @@ def cross_validated(
     search = how.search(problem, theta, alternating(len(theta), theta), on_step)
     if search.has_ended:
         return search, None
-    modes, (x, y, _) = search.modes, problem.data
-    log_density, mean = y.new_empty(len(y)), torch.empty_like(y)
+    modes = search.modes
+    (x, y, _) = problem.data
+    log_density = y.new_empty(len(y))
+    mean = torch.empty_like(y)
     for k in range(len(theta) // MODES_A_FOLD):
-        rows, of_fold = (fold == k).nonzero().flatten(), held == k
-        theta, factor = modes.theta[of_fold], modes.factor[of_fold]
+        rows = (fold == k).nonzero().flatten()
+        of_fold = held == k
+        theta = modes.theta[of_fold]
+        factor = modes.factor[of_fold]
         equal = theta.new_full((len(theta),), 1.0 / len(theta))
         networks = LinearisedModes(problem.network, theta, factor, equal)
         outputs, covariance = networks.outputs(x[rows])
@@ -225,7 +237,8 @@ def is_better(log_density: Tensor, other: Tensor, weight: Tensor) -> bool:
     The simpler model stands unless that is so (Breiman, Friedman, Olshen & Stone 1984, section
     3.4.3, with one standard error).
     """
-    total, gain = weight.sum(), log_density - other
+    total = weight.sum()
+    gain = log_density - other
     mean = weight @ gain / total
     error = (weight @ (gain - mean).square()).sqrt() / total
     return bool(mean > 0.5 * error)

@@ -148,17 +148,16 @@ class LearnedInvariances:
         """The learned invariances as users read them."""
         distribution = self.augmentation.half_width
         eta, *curve = (torch.as_tensor(one).double() for one in (self.eta, *self.curve))
-        covariance, reach = (
-            distribution.covariance(eta).numpy(),
-            amplitude(distribution, eta).numpy(),
-        )
+        covariance = distribution.covariance(eta).numpy()
+        reach = amplitude(distribution, eta).numpy()
         amplitudes = [amplitude(distribution, one).numpy() for one in curve]
         curves = np.array(amplitudes).reshape(len(amplitudes), len(distribution.names))
         displacement = np.ones(len(distribution.names))
         if isinstance(self.augmentation, Affine):
             displacement = np.array(self.augmentation.displacement)
         moved, directions = _directions(covariance, displacement)
-        scale, meaningful = np.sqrt(np.diag(covariance)), reach >= 0.1
+        scale = np.sqrt(np.diag(covariance))
+        meaningful = reach >= 0.1
         with np.errstate(invalid="ignore", divide="ignore"):
             correlation = covariance / np.outer(scale, scale)
         return {
@@ -208,7 +207,8 @@ class Transformations(NamedTuple):
         k = self.augmentation.half_width.n_noise
         if self.n == 1 or not k:
             return torch.zeros(1, k, dtype=torch.float32)
-        on_host, generator = torch.zeros((), dtype=torch.float32), generator_from(seed)
+        on_host = torch.zeros((), dtype=torch.float32)
+        generator = generator_from(seed)
         return stratified_noise(1, self.n, k, generator=generator, like=on_host)[0]
 
 
@@ -220,7 +220,8 @@ def averaging_is_negligible(
     They do if no log density of 200 training rows, evenly spread, changes by more than .001 nats:
     what training takes for converged. ``seed``: of predictions.
     """
-    model, data = evidence.model, evidence.data
+    model = evidence.model
+    data = evidence.data
     h = model.hyper.unflatten(hyper)
     likelihood = model.likelihood.to(hyper).at(h["likelihood"])
     transformations = Transformations(model.augmentation, h["eta"])

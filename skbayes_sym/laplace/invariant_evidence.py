@@ -91,8 +91,11 @@ class Alternation:
         self, model: AveragedNetwork, objective: MapObjective, hyper: Tensor,
         ascent: HyperAscent | None, pace: Pace,
     ) -> None:  # fmt: skip
-        self._model, self._objective, self._hyper = model, objective, hyper
-        self.ascent, self.pace = ascent, pace
+        self._model = model
+        self._objective = objective
+        self._hyper = hyper
+        self.ascent = ascent
+        self.pace = pace
         self._has_converged = False
         self.evidence_curve: list[float] = []
         self.eta_curve: list[Tensor] = []
@@ -129,7 +132,9 @@ class Alternation:
         return result._replace(stopped="tol") if by_evidence else result
 
     def _update(self, ascent: HyperAscent, factor: float) -> None:
-        before, eta, curve = self.point(), self._eta, self.evidence_curve
+        before = self.point()
+        eta = self._eta
+        curve = self.evidence_curve
         value = ascent.update(self._theta, factor).value
         if factor == 1.0:
             # Lift half-widths to their lower limit: at 0 their gradient vanishes for good. Only
@@ -143,7 +148,8 @@ class Alternation:
         if self.best is None or value > self.best[0]:
             self.best = (value, before)
         # Steps of full size end around a maximum and not in it, and a plateau may be a dip.
-        tol, window = self.pace.tol, self.pace.window
+        tol = self.pace.tol
+        window = self.pace.window
         if tol is not None and factor < 1.0:
             gained = gain(curve, window)
             if self.pace.until_sure:  # of five values the spread says how much of a gain is noise
@@ -219,7 +225,8 @@ class Problem:
     @cached_property
     def reported(self) -> LaplaceEvidence:
         """The evidence as it is reported: no sketch, and many transformations."""
-        evidence, model = self.evidence, self.model
+        evidence = self.evidence
+        model = self.model
         n_samples = max(model.n_samples, EVALUATION_SAMPLES) if model.n_half_widths else 1
         rows = max(1, evidence.batch_size * model.n_samples // n_samples)
         directions = evidence.directions
@@ -231,7 +238,8 @@ class Problem:
     def start(self) -> Tensor:
         """Hyperparameters before training."""
         covered = self.precisions[len(self.precisions) - len(self.model.layers) :]
-        eta, likelihood = self.model.augmentation.half_width.start(), self.model.likelihood
+        eta = self.model.augmentation.half_width.start()
+        likelihood = self.model.likelihood
         return torch.cat([eta, likelihood.params, covered.log()]).to(self.data.data.x)
 
     def evaluated(self, point: Point) -> Evaluated:
@@ -245,7 +253,8 @@ class Problem:
     def found(self, evaluated: Evaluated, training: Alternation) -> "LaplaceFit":
         """The posterior at a point, as arrays."""
         (theta, hyper), _, precision = evaluated
-        model, h = self.model, self.model.hyper.unflatten(hyper)
+        model = self.model
+        h = self.model.hyper.unflatten(hyper)
         positions = parameter_positions(model.layers, model.network.layout)
         learned = None
         if self.reports_invariances:
@@ -270,13 +279,15 @@ class Problem:
         Kronecker   4 sum_l (D_l^2 + G_l^2) b      factors of D_l inputs and G_l outputs, bases,
                                              and both of the step before
         """
-        layout, size = self.model.network.layout, self.data.dtype.itemsize
+        layout = self.model.network.layout
+        size = self.data.dtype.itemsize
         n_covered = int(self.model.sizes.sum())
         shapes = [layout.shapes[layer.weight] for layer in self.model.layers]
         n_numbers = 4 * sum(s[0] ** 2 + prod(s[1:]) ** 2 for s in shapes)
         remedy = "Use narrower layers."
         if curvature == "full":
-            n_numbers, remedy = 3 * n_covered**2, "Use curvature='auto', or a smaller network."
+            n_numbers = 3 * n_covered**2
+            remedy = "Use curvature='auto', or a smaller network."
         parts = [
             self.data.rows_part,
             # Values, gradient, two moments.

@@ -65,7 +65,8 @@ class MapObjective:
     """
 
     def __init__(self, log_density: LogDensity, n_theta: int, position: Tensor) -> None:
-        self._log_density, self._split = log_density, [n_theta, position.shape[1] - n_theta]
+        self._log_density = log_density
+        self._split = [n_theta, position.shape[1] - n_theta]
         self._n = len(position)
         self.params = self._flat(position)
         self.gradient = torch.zeros_like(self.params)
@@ -195,11 +196,13 @@ def _root_rows(
         directions = _directions(likelihood, outputs.detach(), y)
         jacobian = AveragedJacobian(recording, network.weight_layers, 1, outputs, directions)
         return dense_jacobian(jacobian, network.layout).detach()
-    directions, blocks = _directions(likelihood, network.forward(theta, x).detach(), y), []
+    directions = _directions(likelihood, network.forward(theta, x).detach(), y)
+    blocks = []
     theta = theta.requires_grad_()
     import_symbolic_shapes()
     for rows in torch.arange(len(x), device=x.device).split(16):
-        outputs, columns = network.forward(theta, x[rows]), directions[:, rows]
+        outputs = network.forward(theta, x[rows])
+        columns = directions[:, rows]
         n_columns, n, _ = columns.shape
         # One direction a row: the others are 0.
         alone = torch.eye(n).to(columns)[:, :, None] * columns[:, None]
@@ -226,7 +229,8 @@ _LEAST_FREEDOMS = 1.0  # rows that are left to the noise, at least
 
 def update_steps(max_iter: int) -> range:
     """Steps of ``max_iter`` at which scales move: eighteen, the weights alone before."""
-    every, first = max(1, max_iter // 20), max(1, max_iter // 10)
+    every = max(1, max_iter // 20)
+    first = max(1, max_iter // 10)
     return range(-(-first // every) * every, max_iter, every)
 
 
@@ -248,8 +252,12 @@ class ScaledModes(MapObjective):
         log_noise_range: tuple[float, float] | None = None,
     ) -> None:  # fmt: skip
         prior: ScalesByGroup = posterior.prior  # type: ignore[assignment]
-        self._posterior, self._make, self._rows, self._steps = posterior, density, rows, steps
-        self._log_noise_range, self._holds_noise = log_noise_range, False
+        self._posterior = posterior
+        self._make = density
+        self._rows = rows
+        self._steps = steps
+        self._log_noise_range = log_noise_range
+        self._holds_noise = False
         self.prior = replace(prior, hyper=prior.hyper.expand(len(position), -1))
         super().__init__(self._density(), posterior.network.layout.n_params, position)
 
@@ -262,7 +270,8 @@ class ScaledModes(MapObjective):
         return value
 
     def _update(self) -> None:
-        position, n = self.position.double(), self._posterior.network.layout.n_params
+        position = self.position.double()
+        n = self._posterior.network.layout.n_params
         variance, taken = determined_by_each(self._posterior, self.prior, position, self._rows)
         self.prior = learned(self.prior, position[:, :n], variance)
         self._log_density = self._density()
@@ -280,8 +289,10 @@ def determined_by_each(
     posterior: NetworkPosterior, prior: ScalesByGroup, position: Tensor, rows: Data
 ) -> EffectiveParameters:
     """`determined` of every position (M, D), under scales of its own: (M, P) and (M, K)."""
-    network, n = posterior.network, posterior.network.layout.n_params
-    likelihood, scale = posterior.likelihood.to(rows.x), prior.scale.to(rows.x)
+    network = posterior.network
+    n = posterior.network.layout.n_params
+    likelihood = posterior.likelihood.to(rows.x)
+    scale = prior.scale.to(rows.x)
     each = [
         determined(network, likelihood.at(one[n:]), one[:n], rows, prior_scale)
         for one, prior_scale in zip(position, scale, strict=True)
@@ -329,10 +340,13 @@ def effective_noise(
     O(n T P m + 20 m^3) with m the smaller of n T and P, of one target without the 20.
     """
     x, y, weight = data
-    total, floor = float(weight.sum()), torch.finfo(y.dtype).tiny
-    residual, away = y - network.forward(theta, x)[:, : y.shape[1]], y - weight @ y / total
+    total = float(weight.sum())
+    floor = torch.finfo(y.dtype).tiny
+    residual = y - network.forward(theta, x)[:, : y.shape[1]]
+    away = y - weight @ y / total
     if row_noise is not None:
-        residual, away = residual / row_noise, away / row_noise
+        residual = residual / row_noise
+        away = away / row_noise
 
     def sums(square: Tensor, weight: Tensor, precision: Tensor) -> Tensor:
         """Sums (T,) of squares (n, T); by Student's law rows far off count less."""
@@ -340,7 +354,8 @@ def effective_noise(
             square = square * ((df + 1.0) / (df + square * precision))
         return (weight @ square).clamp_min(floor)
 
-    squares, spread = residual.square(), weight @ away.square() / total
+    squares = residual.square()
+    spread = weight @ away.square() / total
     chosen, leverages = compute_leverages(network, theta, data, prior_scale, row_noise)
     precision = total / (weight @ squares).clamp_min(floor)
     for _ in range(20):
@@ -352,7 +367,8 @@ def effective_noise(
     is_all = taken > 0.95 * total
     if bool(is_all.any()):
         rest = (1.0 - leverages(noise_std.to(y).clamp_min(1e-3) ** -2)).clamp_min(1e-9)
-        leave_one_out, weight = (residual[chosen] / rest.T).square(), weight[chosen]
+        leave_one_out = (residual[chosen] / rest.T).square()
+        weight = weight[chosen]
         by_rest = 1.0 / spread
         for _ in range(1 if df is None else 20):
             by_rest = weight.sum() / sums(leave_one_out, weight, by_rest)

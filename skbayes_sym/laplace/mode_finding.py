@@ -55,7 +55,8 @@ def first_alike(problem: EvidenceProblem, theta: Tensor, hyper: SearchHyper) -> 
     near = problem.schedule.near
     if not bool((apart < near).triu(1).any()):
         return alike
-    group, theta = problem.network.symmetry(), theta.cpu()
+    group = problem.network.symmetry()
+    theta = theta.cpu()
     units = (0.5 * hyper.log_precision).exp()[:, problem.prior.group].cpu()
     for r in range(1, len(theta)):
         for s in range(r):
@@ -213,7 +214,8 @@ class _Start(NamedTuple):
         They are divided whatever the number of processes: a batch rounds otherwise than its parts.
         Modes of fewer weights are found by several restarts, which a batch tells early.
         """
-        (n, p), device = self.theta.shape, self.theta.device
+        (n, p) = self.theta.shape
+        device = self.theta.device
         n_rows = self.problem.data.y.shape[0]
         size = 1 if n_rows * p**2 >= 1e8 else 2
         if n <= size or device.type != "cpu" or p < 200 or n_rows < p:
@@ -269,7 +271,8 @@ class EvidenceSearch:
 
     def _joined(self, start: _Start, on_step: OnSearch | None) -> Search:
         """Search from all starts; told to end, give the modes of those that had begun."""
-        parts, ended = start.parts(), list[Search]()
+        parts = start.parts()
+        ended = list[Search]()
         n = len(parts)
         if n == 1:
             return self._steps(start, on_step)
@@ -292,17 +295,21 @@ class EvidenceSearch:
     def _steps(self, start: _Start, on_step: OnSearch | None) -> Search:
         """Make all steps after ``n_before``."""
         problem, at_first, hyper, theta, doubted, n_before = start
-        how, n = problem.schedule, len(theta)
+        how = problem.schedule
+        n = len(theta)
         none = torch.zeros(n, dtype=torch.int64, device=theta.device)
         here = _Place(theta, hyper, *theta.new_full((2, n), nan))
         best = here._replace(score=theta.new_full((n,), -inf))
         state = _State(here, best, none, theta.new_full((n,), INITIAL_DAMPING), none)
         rows = at_first.expansion(theta)
         itself = torch.arange(n)
-        source, looks = itself, [itself]  # whose copy each restart is
+        # whose copy each restart is
+        source = itself
+        looks = [itself]
         curve: list[Tensor] = []  # of scores and log evidences, (2, R) each
         ended = torch.zeros(n, dtype=torch.bool, device=theta.device)
-        moving, alive = list(range(n)), torch.arange(n, device=theta.device)
+        moving = list(range(n))
+        alive = torch.arange(n, device=theta.device)
         loop = Loop()
         with loop:
             for i in loop.steps(range(n_before, self.max_iter + self.max_more)):
@@ -332,7 +339,8 @@ class EvidenceSearch:
                 if i + 1 >= self.max_iter:
                     ended = ended | ~_rises(problem, curve)
                 # A GPU is waited for once.
-                before, (are_over, are_settled) = moving, torch.stack([ended, settled]).tolist()
+                before = moving
+                (are_over, are_settled) = torch.stack([ended, settled]).tolist()
                 moving = [r for r, is_over in enumerate(are_over) if not is_over]
                 loop.stop_if("tol", all(are_settled))
                 if on_step is not None:
@@ -349,14 +357,17 @@ class EvidenceSearch:
         self, problem: EvidenceProblem, curve: Sequence[Tensor], n_without: Tensor
     ) -> Tensor:
         """Which restarts have stopped moving or getting better, bool (R,)."""
-        how, unit, tol = problem.schedule, problem.total_weight, self.tol
+        how = problem.schedule
+        unit = problem.total_weight
+        tol = self.tol
         if tol is None:
             return torch.zeros_like(n_without, dtype=torch.bool)
         settled = n_without >= how.most_without
         if len(curve) < how.fewest:
             return settled
         if isinstance(tol, str):
-            tol, unit = how.tol, unit if how.tol_is_per_row else torch.ones_like(unit)
+            tol = how.tol
+            unit = unit if how.tol_is_per_row else torch.ones_like(unit)
         recent = torch.stack([score for score, _ in curve[-(how.lag + how.times) :]])
         change = (recent[how.lag :] - recent[: -how.lag]).abs()
         return settled | (change < tol * unit).all(0)  # False where nan: of ended restarts
@@ -405,7 +416,8 @@ def _where(which: Tensor, one: Batch, other: Batch) -> Batch:
 
 def _rises(problem: EvidenceProblem, curve: Sequence[Tensor]) -> Tensor:
     """Which restarts are far from having moved where they go, bool (R,)."""
-    steep, over = problem.schedule.steep, problem.schedule.over
+    steep = problem.schedule.steep
+    over = problem.schedule.over
     if len(curve) <= over:
         return problem.total_weight < 0.0
     return curve[-1][0] - curve[-1 - over][0] > over * steep * problem.total_weight
@@ -414,7 +426,8 @@ def _rises(problem: EvidenceProblem, curve: Sequence[Tensor]) -> Tensor:
 def _sources(problem: EvidenceProblem, here: _Place, moving: list[int], source: Tensor) -> Tensor:
     """Which restart each moving one comes near, those first that have ended and are no copies."""
     over = [r for r, s in enumerate(source.tolist()) if r == s and r not in moving]
-    order, look = over + moving, source.clone()
+    order = over + moving
+    look = source.clone()
     which = torch.tensor(order).to(here.theta.device)
     first = first_alike(problem, here.theta[which], here.hyper.of(which))
     look[moving] = torch.tensor([order[k] for k in first[len(over) :]])

@@ -68,7 +68,9 @@ class JointDensity:
         self, model: AveragedNetwork, batches: Batches, hyper: Tensor, *, rest_precision: float,
         reward: float | None = None,
     ) -> None:  # fmt: skip
-        self._model, self._hyper, self._reward = model, hyper, reward
+        self._model = model
+        self._hyper = hyper
+        self._reward = reward
         self._h = model.hyper.unflatten(hyper)
         self._n = model.network.layout.n_params
         self._batches = batches
@@ -91,7 +93,8 @@ class JointDensity:
 
     def watch_with(self, watch: "OnlineEvidence", is_watched: Callable[[int], bool]) -> None:
         """Let ``watch`` record the evaluations for which ``is_watched(number)``."""
-        self._watch, self._is_watched = watch, is_watched
+        self._watch = watch
+        self._is_watched = is_watched
 
     def __call__(self, position: Tensor) -> Tensor:
         return self.evaluate(position).value
@@ -106,7 +109,8 @@ class JointDensity:
         noise = self._model.noise(len(x), x, self._batches.generator)
         with torch.enable_grad():
             eta = leaf[self._n :] if self._reward is not None else self._h["eta"]
-            theta, recorded = leaf[: self._n], None
+            theta = leaf[: self._n]
+            recorded = None
             if watch is not None:
                 recorded = watch.record(theta, self._hyper, batch, noise)
                 averaged = recorded.averaged
@@ -151,13 +155,15 @@ class OnlineEvidence:
     """
 
     def __init__(self, evidence: LaplaceEvidence, *, needs_gradient: bool = True) -> None:
-        self._evidence, self._needs_gradient = evidence, needs_gradient
+        self._evidence = evidence
+        self._needs_gradient = needs_gradient
         self._preconditioners: Factors | None = None
         self._reset()
 
     def _reset(self) -> None:
         self._factors: Factors = []
-        self._log_lik, self._seen = 0.0, 0.0
+        self._log_lik = 0.0
+        self._seen = 0.0
         self._gradient: Tensor | None = None
 
     def record(self, theta: Tensor, hyper: Tensor, batch: Data, noise: Tensor) -> Recorded:
@@ -223,8 +229,11 @@ class HyperAscent:
         self, evidence: LaplaceEvidence, hyper: Tensor, rates: HyperRates, seed: int,
         online: OnlineEvidence | None = None,
     ) -> None:  # fmt: skip
-        self._evidence, self._hyper = evidence, hyper
-        self._seed, self._n_updates, self._online = seed, 0, online
+        self._evidence = evidence
+        self._hyper = hyper
+        self._seed = seed
+        self._n_updates = 0
+        self._online = online
         slices = evidence.model.hyper.slices
         self._precisions = slices["log_precision"]
         self._loss_gradient = torch.zeros_like(hyper)
@@ -251,7 +260,8 @@ class HyperAscent:
             sums, precision, gradient = self._online.collect(self._hyper)
         else:
             sums = self._evidence.one_pass(theta, self._hyper, seed)
-            precision, gradient = self._evidence.precision(sums.factors, self._hyper), None
+            precision = self._evidence.precision(sums.factors, self._hyper)
+            gradient = None
             if self._needs_gradient:
                 gradient = self._evidence.gradient(theta, self._hyper, seed, precision)
         terms, slope = self._evidence.evidence(theta, self._hyper, sums.log_likelihood, precision)

@@ -55,7 +55,8 @@ class LaplacePosterior:
         theta = torch.as_tensor(theta).double()
         here = self.tensors(theta)
         away = (theta - here.loc)[..., here.positions]
-        precision, n = here.precision, len(here.positions)
+        precision = here.precision
+        n = len(here.positions)
         return log_normal_multivariate(precision.quadratic(away), -precision.log_det(), n)
 
 
@@ -185,7 +186,8 @@ class LinearisedModes(NamedTuple):
 
         ``packed``: the weights' covariances as `pack` has them, with which many rows are quicker.
         """
-        means, covariances = [], []
+        means = []
+        covariances = []
         per_mode = len(x) * self.network.n_outputs * self.loc.shape[1]
         size = rows_within(1 << 22, per_mode)
         # By slices, which copy no covariance.
@@ -222,7 +224,8 @@ class LinearisedModes(NamedTuple):
 
         That within the modes, on average, and that between them; O(R O (N P^2 + N^2 P)).
         """
-        within, means = x.new_zeros((), dtype=torch.float64), []
+        within = x.new_zeros((), dtype=torch.float64)
+        means = []
         for theta, factor, weight in zip(self.loc, self.factor, self.weight, strict=True):
             outputs, jacobian = outputs_and_jacobian(self.network, theta.unsqueeze(0), x.double())
             rows = jacobian[0].movedim(1, 0)  # (O, N, P)

@@ -145,7 +145,8 @@ class JointClassPredictor(BasePredictor):
 
     def distribution(self, x: Tensor) -> CategoricalMixture:
         """O(N R P^2) time and 8 N R S C bytes for S points: predict in blocks of rows."""
-        draws, log_weights = [], []
+        draws = []
+        log_weights = []
         for which, share in enumerate(self.shares):
             terms = self.terms(which, x.double())
             draws.append(terms.log_probabilities().movedim(-1, 0))
@@ -156,7 +157,8 @@ class JointClassPredictor(BasePredictor):
         chosen = self.shares.cpu().multinomial(n, replacement=True, generator=generator)
         shape = (n, self.network.layout.n_params)
         noise = torch.randn(shape, generator=generator, dtype=torch.float64).to(x.device)
-        order, distributions = chosen.argsort(stable=True), []
+        order = chosen.argsort(stable=True)
+        distributions = []
         for which in chosen.unique().tolist():
             logits = self.logits(which, x.double(), noise[chosen == which])
             distribution = ClassTerms(logits.flatten(0, 1)).log_probabilities()[..., 0]
@@ -192,7 +194,9 @@ class RefittedPredictor(JointClassPredictor):
     def __init__(
         self, network: MLP, members: Sequence[RefittedMember], variance_scale: float
     ) -> None:
-        self.network, self.members, self.variance_scale = network, members, variance_scale
+        self.network = network
+        self.members = members
+        self.variance_scale = variance_scale
         self.shares = torch.full((len(members),), 1.0 / len(members), dtype=torch.float64)
 
     def terms(self, which: int, x: Tensor) -> ClassTerms:

@@ -41,7 +41,8 @@ class Starts(NamedTuple):
     def distinct(self, group: SymmetryGroup) -> "tuple[Starts, list[int]]":
         """Modes that no element of the group makes one, the best first, and starts in each."""
         order = self.score.argsort(descending=True)
-        kept, visits = [], list[int]()
+        kept = []
+        visits = list[int]()
         while len(order):
             place = self.position[order[0]]
             distance = group.align(self.position[order], place)[0] - place
@@ -71,13 +72,15 @@ def regression_starts(
 
     problem = GaussianEvidence(network, data, prior, noise_precision=noise)
     search = search_regression(EvidenceSearch(100), problem, draw, n)
-    modes, starts = search.modes, _starts(search, prior)
+    modes = search.modes
+    starts = _starts(search, prior)
     if not learns_noise:
         return starts
     log_noise = -0.5 * modes.noise_precision.log()
     # The curvature by the log noise at a mode: twice the number of rows.
     spread = (2.0 * data.weight.sum()).rsqrt().expand_as(log_noise)
-    p, q = starts.metric.shape[1], spread.shape[1]
+    p = starts.metric.shape[1]
+    q = spread.shape[1]
     metric = starts.metric.new_zeros(len(spread), p + q, p + q)
     metric[:, :p, :p], metric[:, p:, p:] = starts.metric, torch.diag_embed(spread)
     position = torch.cat([starts.position, log_noise], 1)

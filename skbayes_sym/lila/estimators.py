@@ -109,7 +109,8 @@ class LILAEstimator(LaplaceEstimator):
         adam = as_adam(self.optimizer, EvidenceAdam)
         if adam.layers != "all":
             raise ValueError("LILA's posterior covers all layers: leave layers='all'.")
-        settings, objective = check_invariances(self.invariances), check_objective(adam)
+        settings = check_invariances(self.invariances)
+        objective = check_objective(adam)
         is_auto = settings is not None and settings.families == "auto"
         if is_auto and objective.transforms and self.image_shape is None:
             warn_no_invariance()

@@ -74,7 +74,8 @@ class LinearEstimator(RowEstimator):
 
     def _prior(self, network: MLP) -> GaussianPrior:
         """Prior of the coefficients; a learned scale is its unit. Intercepts have none."""
-        scale, layout = self._check_prior_scale(network.n_inputs), network.layout
+        scale = self._check_prior_scale(network.n_inputs)
+        layout = network.layout
         scales = np.full(layout.n_params, np.inf)
         rows = scales[layout.slices["W1"]].reshape(layout.shapes["W1"])
         rows[:] = 1.0 if scale is None else scale
@@ -149,7 +150,8 @@ class LinearEstimator(RowEstimator):
     def symmetry_(self) -> Translation:
         """Translations of a row of ``posterior_``'s coefficients that no training row sees."""
         check_is_fitted(self)
-        basis, scale = self.posterior_.basis, self.posterior_.scale
+        basis = self.posterior_.basis
+        scale = self.posterior_.scale
         seen = np.eye(len(scale)) if basis is None else basis / scale[:, None]
         return Translation(torch.as_tensor(seen.T))
 

@@ -80,14 +80,16 @@ class Statistics(NamedTuple):
 
     def log_evidence(self, log_variance: float, log_noise: float) -> float:
         """At a prior variance and a noise standard deviation, nats."""
-        s2, ratio = exp(2.0 * log_noise), exp(2.0 * log_noise - log_variance)
+        s2 = exp(2.0 * log_noise)
+        ratio = exp(2.0 * log_noise - log_variance)
         misfit, _ = self._misfit(ratio)
         volume = float(np.log1p(self.values / ratio).sum())
         return -0.5 * (self.weight * log(2.0 * pi * s2) + misfit / s2 + volume)
 
     def slopes(self, log_variance: float, log_noise: float) -> tuple[float, float]:
         """Derivatives of `log_evidence`."""
-        s2, ratio = exp(2.0 * log_noise), exp(2.0 * log_noise - log_variance)
+        s2 = exp(2.0 * log_noise)
+        ratio = exp(2.0 * log_noise - log_variance)
         misfit, slope = self._misfit(ratio)
         determined = float((self.values / (self.values + ratio)).sum())
         by_ratio = 0.5 * (determined - slope / s2)
@@ -186,7 +188,8 @@ def learn(
     the noise that of `_maximize_log_posterior`.
     """
     log_variance, log_noise = start
-    prior, noise = learning.prior, learning.noise
+    prior = learning.prior
+    noise = learning.noise
     if prior is not None and learns_noise:
         return _learn_noise_and_scale(statistics, prior, noise)
     if prior is not None:
@@ -260,7 +263,8 @@ def _maximize_log_posterior(
 
 def _maximum(places: Floats, best: int, slope: Callable[[float], float]) -> float:
     """The maximum next to the best place of a grid: where the slope changes sign, or an end."""
-    low, high = places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)]
+    low = places[max(best - 1, 0)]
+    high = places[min(best + 1, len(places) - 1)]
     if slope(low) <= 0.0:
         return float(low)
     return float(high) if slope(high) >= 0.0 else root(slope, float(low), float(high))

@@ -116,7 +116,8 @@ def best_constant(data: Training, likelihood: Likelihood) -> Array:
 
     The likelihood's own, or the targets' mean; nothing known of classes.
     """
-    y, weight = data.rows.y, data.rows.weight
+    y = data.rows.y
+    weight = data.rows.weight
     constant = likelihood.constant_outputs(y, weight)
     if constant is not None:
         return constant
@@ -139,10 +140,12 @@ def coefficients(
         to_given = targets.scale[:, None] / x_scale
     if not np.isfinite(to_given).all():
         raise ValueError("y is so large beside X that coefficients exceed all numbers: rescale X.")
-    coef, std = posterior.loc * to_given, np.sqrt(posterior.variance()) * to_given
+    coef = posterior.loc * to_given
+    std = np.sqrt(posterior.variance()) * to_given
     intercept = offset * targets.scale + targets.mean - coef @ x_mean
     # Labels have as many rows of coefficients as outputs, one target one without an axis.
-    is_single, noise = data.y_scaling is not None and data.y_ndim == 1, noise * targets.scale
+    is_single = data.y_scaling is not None and data.y_ndim == 1
+    noise = noise * targets.scale
     learned = np.sqrt(posterior.prior_variance)[()]
     return {
         "posterior_": posterior,

@@ -397,7 +397,8 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     def _attributes(self, data: Training, model: Model, fitted: Fitted) -> dict[str, Any]:
         attributes = super()._attributes(data, model, fitted)
-        scale, state = self.variance_scale, cast(LinearFit, fitted).state
+        scale = self.variance_scale
+        state = cast(LinearFit, fitted).state
         if isinstance(scale, str):
             # Laws of classes of other kinds aren't those that rows are left out by.
             is_known = model.likelihood.kind in ("softmax", "bernoulli") and "elbo_" in attributes
@@ -407,7 +408,8 @@ class BayesianLinearClassifier(BayesianClassifierMixin, LinearEstimator):
 
     def _predictor(self, like: Tensor) -> LinearPredictor:
         def make() -> LinearPredictor:
-            likelihood, n_classes = self._observation, len(self.classes_)
+            likelihood = self._observation
+            n_classes = len(self.classes_)
             is_softmax = likelihood.kind == "softmax"
             rule = likelihood.sites(n_classes, seed=self._predict_seed_) if is_softmax else None
             plain: LinearPredictor = super(BayesianLinearClassifier, self)._predictor(like)

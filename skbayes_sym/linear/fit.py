@@ -81,7 +81,8 @@ class LinearFit:
         attributes["_noise_levels_"] = self.noise_levels
         if self.bounds is None or self.sites is None:
             return attributes
-        offset, present = data.log_jacobian, data.origin >= 0
+        offset = data.log_jacobian
+        present = data.origin >= 0
         sites = []
         for values, missing in zip(self.sites, (np.nan, np.inf), strict=True):
             of_rows = np.full((len(present), *values.shape[1:]), missing)
@@ -110,7 +111,8 @@ def _site_moments(state: SiteState) -> tuple[Array, Array]:
     n_outputs = precision.shape[-1]
     if n_outputs == 1:
         with np.errstate(divide="ignore", invalid="ignore"):
-            variance, location = 1.0 / precision, shift / precision[..., 0]
+            variance = 1.0 / precision
+            location = shift / precision[..., 0]
         # An empty site has an infinite variance; then any location will do.
         location = np.where(np.isfinite(variance[..., 0]), location, state.mean.cpu().numpy())
         return location, variance
@@ -128,7 +130,8 @@ def fit_variance_scale(state: SiteState, data: Data, most_rows: int = 5000) -> f
     are left out, evenly spaced.
     """
     chosen = torch.linspace(0, len(data.x) - 1, min(len(data.x), most_rows)).round().long()
-    y, weight = data.y[chosen], data.weight[chosen]
+    y = data.y[chosen]
+    weight = data.weight[chosen]
     value, gradient, curvature = (t[chosen] for t in state.terms)
     logits = LinearisedOutputs(state.mean[chosen], state.output_covariance[chosen])
     held_out = without_itself(logits, Terms(-value, -gradient, curvature), weight)
@@ -203,15 +206,18 @@ class SiteInference:
         locs, covariances = zip(*(rows.posterior(*scales) for rows, scales in solved), strict=True)
         log_variances, log_noises = np.array([scales for _, scales in solved]).T
         evidence = sum(rows.log_evidence(*scales) for rows, scales in solved)
-        gap, noises = sum(rows.gap(*scales) for rows, scales in solved), np.exp(log_noises)
+        gap = sum(rows.gap(*scales) for rows, scales in solved)
+        noises = np.exp(log_noises)
         assert data.y_scaling is not None
         with np.errstate(over="ignore"):  # of targets above 1e154 it is no number
             variance = np.square(noises * data.y_scaling.scale)
         levels = self._noise_levels(data, solved) if self.learns_noise else None
         # A row says where it is, with the variance of the noise.
-        sites, prior_variance = (data.rows.y, np.ones_like(data.rows.y) * variance), log_variances
+        sites = (data.rows.y, np.ones_like(data.rows.y) * variance)
+        prior_variance = log_variances
         if data.y_ndim == 1:
-            sites, prior_variance = (sites[0][:, 0], sites[1][:, 0]), log_variances[0]
+            sites = (sites[0][:, 0], sites[1][:, 0])
+            prior_variance = log_variances[0]
         return LinearFit(
             design, self.prior_scale, np.array(locs), block_diag(*covariances),
             np.exp(prior_variance), intercepts, noises, sites=sites, elbo_curve=[evidence],
@@ -272,7 +278,8 @@ class SiteInference:
         location = location * targets.scale + targets.mean
         variance = variance * targets.scale**2
         if n_outputs == 1:
-            location, variance = location[:, 0], variance[:, 0, 0]
+            location = location[:, 0]
+            variance = variance[:, 0, 0]
         return self._found(
             design, state, sites=(location, variance), bounds=bounds, elbo_curve=fitted.elbo_curve,
             n_iter=fitted.n_iter, stop_reason=fitted.stopped,

@@ -79,8 +79,10 @@ class ElboAtSites:
     """
 
     def __init__(self, data: LinearData, state: SiteState) -> None:
-        n_outputs, r = data.n_outputs, data.features.shape[1]
-        self._data, self._state = data, state
+        n_outputs = data.n_outputs
+        r = data.features.shape[1]
+        self._data = data
+        self._state = state
         self._values, vectors = torch.linalg.eigh(weighted_precision(data, state.sites))
         vectors = vectors.reshape(n_outputs, r, -1)
         self._basis = torch.einsum("nr,crk->nck", data.features, vectors)
@@ -96,7 +98,9 @@ class ElboAtSites:
         return -log(-lowest) - 0.1 if lowest < 0.0 else inf
 
     def __call__(self, log_variance: Tensor, params: Tensor) -> Tensor:
-        data, state, basis = self._data, self._state, self._basis
+        data = self._data
+        state = self._state
+        basis = self._basis
         # Of the sites' precisions; 1 without params.
         scale = (2.0 * (state.likelihood.params.to(params) - params)).exp().prod()
         variance = 1.0 / (log_variance.neg().exp() + scale * self._values)
@@ -117,14 +121,18 @@ def learn_at_sites(
 
     ``hyper``: the log variance of the prior, then the likelihood's params.
     """
-    elbo, like, n_held = ElboAtSites(data, state), data.features, int(learning.prior is None)
-    held, start = like.new_tensor(hyper[:n_held]), hyper[n_held:]
+    elbo = ElboAtSites(data, state)
+    like = data.features
+    n_held = int(learning.prior is None)
+    held = like.new_tensor(hyper[:n_held])
+    start = hyper[n_held:]
 
     def loss(scales: Tensor) -> Tensor:
         whole = torch.cat([held, scales])
         return -elbo(whole[0], whole[1:])
 
-    ranges, starts = [learning.noise] * (len(hyper) - 1), [start]
+    ranges = [learning.noise] * (len(hyper) - 1)
+    starts = [start]
     if learning.prior is not None:
         low, high = learning.prior
         ranges = [Range(low, min(high, elbo.highest_log_variance)), *ranges]
@@ -157,11 +165,13 @@ def fit_sites(
         )
     rounds = _Rounds(data, hyper, learning, until.tol)
     curve: list[float] = []
-    change, acceleration = inf, AndersonMixing()
+    change = inf
+    acceleration = AndersonMixing()
     with Loop() as loop:
         for _ in loop.steps(range(until.max_iter)):
             moved = update(data, state, acceleration=acceleration)
-            state, change = moved.state, moved.change
+            state = moved.state
+            change = moved.change
             if rounds.learns and change < rounds.close:
                 state = rounds.next(state)
                 acceleration = AndersonMixing()  # another map from here on
@@ -179,7 +189,10 @@ class _Rounds:
     """
 
     def __init__(self, data: LinearData, hyper: Floats, learning: Learning, tol: float) -> None:
-        self._data, self._hyper, self._learning, self._tol = data, hyper, learning, tol
+        self._data = data
+        self._hyper = hyper
+        self._learning = learning
+        self._tol = tol
         self.learns = learning.prior is not None or len(hyper) > 1
         self.settled = not self.learns
         # How still the sites must be for the next round: outputs move by less than so many standard
@@ -189,9 +202,11 @@ class _Rounds:
 
     def next(self, state: SiteState) -> SiteState:
         """The state at better hyperparameters."""
-        current, first = self._hyper, self._last is None
+        current = self._hyper
+        first = self._last is None
         goal = learn_at_sites(self._data, state, current, self._learning, explore=first)
-        plain, stride = goal - current, np.ones_like(current)
+        plain = goal - current
+        stride = np.ones_like(current)
         if self._last is not None:
             before, plain_before = self._last
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -200,7 +215,8 @@ class _Rounds:
         size = float(np.abs(plain).max())
         self.settled, self.close = size < self._tol, min(0.3, max(0.1 * size, self._tol))
         far = current + stride * plain
-        prior, noise = self._learning.prior, self._learning.noise
+        prior = self._learning.prior
+        noise = self._learning.noise
         low, high = np.array([prior or Range(-inf, inf)] + [noise] * (len(goal) - 1)).T
         far = np.where((far < low) | (far > high), goal, far)  # the plain goal where out of range
         self._last = current, plain

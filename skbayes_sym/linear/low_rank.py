@@ -115,7 +115,8 @@ class LowRankGaussian:
         """``n`` draws, (n, C K), float64 on the generator's device; O(n C K r)."""
         n_rows, k = self.loc.shape
 
-        loc, scale = self._tensor(self.loc, generator), self._tensor(self.scale, generator)
+        loc = self._tensor(self.loc, generator)
+        scale = self._tensor(self.scale, generator)
         factor = self._factor().to(generator.device)
         inside = (
             float64_normal((n, len(self.covariance)), generator=generator) @ factor.T
@@ -130,7 +131,8 @@ class LowRankGaussian:
     def log_prob(self, theta: Tensor | npt.ArrayLike) -> Tensor:
         """Log density in nats, (*B, C K) -> (*B,)."""
         theta = torch.as_tensor(theta, dtype=torch.float64)
-        loc, scale = self._tensor(self.loc, theta), self._tensor(self.scale, theta)
+        loc = self._tensor(self.loc, theta)
+        scale = self._tensor(self.scale, theta)
         moved = (theta.unflatten(-1, self.loc.shape) - loc) / scale
         inside = moved if self.basis is None else moved @ self._tensor(self.basis, theta)
         free = (moved * moved).sum(-1) - (inside * inside).sum(-1)

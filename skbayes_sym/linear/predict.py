@@ -31,11 +31,13 @@ class LinearPredictor(BasePredictor):
 
     def distribution(self, x: Tensor) -> Predictive:
         mean, covariance = self.posterior.output_moments(x.double())
-        mean, covariance = mean + self.offset, self.variance_scale * covariance
+        mean = mean + self.offset
+        covariance = self.variance_scale * covariance
         if self.rule is not None:
             return self.likelihood.predictive(self.rule.outputs(mean, covariance).to(x))
         if self.likelihood.kind == "normal":
-            noise, variance = self.likelihood.noise_scale.square(), covariance.diagonal(0, -2, -1)
+            noise = self.likelihood.noise_scale.square()
+            variance = covariance.diagonal(0, -2, -1)
             distribution = NormalMixture(mean[None].to(x), variance[None].to(x), noise)
             return distribution if self.levels is None else at_levels(distribution, self.levels)
         nodes, weights = (t.to(mean) for t in gauss_hermite(N_NODES))

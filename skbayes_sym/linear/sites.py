@@ -92,7 +92,8 @@ class SiteState(NamedTuple):
 def weighted_precision(data: LinearData, sites: Sites) -> Tensor:
     """``sum_n w_n Lambda_n (x) x_n x_n'``, (C r, C r), O(N r^2 C^2)."""
     blocks = data.weight[:, None, None] * sites.precision
-    n_outputs, r = data.n_outputs, data.features.shape[1]
+    n_outputs = data.n_outputs
+    r = data.features.shape[1]
     total = data.features.new_empty(n_outputs, r, n_outputs, r)
     for c in range(n_outputs):
         for d in range(c + 1):
@@ -103,14 +104,16 @@ def weighted_precision(data: LinearData, sites: Sites) -> Tensor:
 
 def full_covariance(data: LinearData, sites: Sites, system: System) -> Spread:
     """The optimal Gaussian: ``q`` above itself; O(N r^2 C^2)."""
-    n_outputs, r = data.n_outputs, data.features.shape[1]
+    n_outputs = data.n_outputs
+    r = data.features.shape[1]
     blocks = system.inverse.reshape(n_outputs, r, n_outputs, r)
     rows = [
         [((data.features @ blocks[c, :, d]) * data.features).sum(-1) for d in range(n_outputs)]
         for c in range(n_outputs)
     ]
     covariance = torch.stack([torch.stack(row, -1) for row in rows], -2)
-    size, v = n_outputs * r, system.prior_variance
+    size = n_outputs * r
+    v = system.prior_variance
     trace = system.inverse.diagonal().sum() / v
     kl = kl_from_standard(trace, v.new_zeros(()), -system.log_det - size * v.log(), size)
     return Spread(covariance, kl)
@@ -128,7 +131,8 @@ def mean_field(inputs: Tensor) -> Family:
         site_precision = data.weight[:, None] * sites.precision.diagonal(dim1=-2, dim2=-1)
         precision = 1.0 / system.prior_variance + site_precision.T @ squares  # (C, K)
         variance = squares @ (1.0 / precision).T
-        log_variance, prior = -precision.log(), system.prior_variance.log()
+        log_variance = -precision.log()
+        prior = system.prior_variance.log()
         kl = kl_elementwise(torch.zeros_like(log_variance), log_variance, prior).sum()
         return Spread(torch.diag_embed(variance), kl)
 
@@ -140,7 +144,8 @@ def solve(
     family: Family = full_covariance,
 ) -> SiteState | None:  # fmt: skip
     """Posterior and ELBO of given sites; None where their product isn't normalisable."""
-    r, n_outputs = data.features.shape[1], data.n_outputs
+    r = data.features.shape[1]
+    n_outputs = data.n_outputs
     precision = weighted_precision(data, sites)
     precision.diagonal().add_(1.0 / prior_variance)
     factor = try_cholesky(precision)
@@ -263,7 +268,8 @@ def converge(
     max_iter: int,
 ) -> Update:  # fmt: skip
     """Updates until one moves no output by ``tol`` standard deviations."""
-    moved, acceleration = Update(state, float("inf")), AndersonMixing()
+    moved = Update(state, float("inf"))
+    acceleration = AndersonMixing()
     for _ in range(max_iter):
         moved = update(data, moved.state, family, acceleration)
         if moved.change < tol:

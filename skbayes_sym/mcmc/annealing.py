@@ -104,7 +104,8 @@ def kick(velocity: Tensor, slope: Tensor, time: Tensor) -> tuple[Tensor, Tensor]
     fall = torch.exp(-reach)  # everything is divided by e^reach, which may be huge
     forward = (1 - fall) * (1 + fall + cosine * (1 - fall)) / size
     turned = ((2 * fall).unsqueeze(1) * velocity).addcmul_(slope, forward.unsqueeze(1))
-    c, r = cosine.double(), reach.double()
+    c = cosine.double()
+    r = reach.double()
     gain = r - log(2.0) + torch.log1p(c + (1 - c) * (-2 * r).exp())
     return _unit(turned), n_free * gain
 
@@ -176,7 +177,8 @@ class EnergyErrorAdaptation(NamedTuple):
 
     def update(self, info: Info, target: float) -> "EnergyErrorAdaptation":
         """Take in a move made with `step_size`; ``target`` is the variance, nats squared."""
-        finite, size = info.accepted, self.step_size.double()
+        finite = info.accepted
+        size = self.step_size.double()
         assert info.energy_error is not None
         error = torch.where(finite, info.energy_error, 0.0)
         ratio = error.square() / target + 1e-8  # so that no error is 0
@@ -264,7 +266,8 @@ class Annealing:
         place = walk(Place(start, identity, torch.full_like(state.value, 3e-4)), falling)
         # The curvature is taken afresh after shares of the steps in its coordinates, and steps are
         # a fifth shorter then.
-        size, begin = torch.full_like(state.value, 0.03), 0
+        size = torch.full_like(state.value, 0.03)
+        begin = 0
         ends = [round(share * self.n_settle) for share in (0.17, 0.43, 1.0)]
         for end in ends if self.n_settle else ():
             position = place.state.position
@@ -272,7 +275,8 @@ class Annealing:
                 place.preconditioner, RunningMoments.empty(position), position=position
             )
             place = walk(Place(place.state, scaling, size), [cold] * (end - begin))
-            size, begin = 0.8 * place.step_size, end
+            size = 0.8 * place.step_size
+            begin = end
         return place
 
 
@@ -319,8 +323,10 @@ def climb(state: State, log_density: LogDensity, n_steps: int, tell: Tell) -> St
     Adam (Kingma & Ba 2015) with its own constants. The learning rate rises over 50 steps to .01 and
     falls to a hundredth of it as a half cosine.
     """
-    position, (mean, square) = state.position, (torch.zeros_like(state.position) for _ in range(2))
-    no_summary, betas = torch.ones_like(state.value, dtype=torch.float64), (0.9, 0.999)
+    position = state.position
+    (mean, square) = (torch.zeros_like(state.position) for _ in range(2))
+    no_summary = torch.ones_like(state.value, dtype=torch.float64)
+    betas = (0.9, 0.999)
     for step in range(1, n_steps + 1):
         mean = mean.lerp(state.gradient, 1 - betas[0])
         square = (betas[1] * square).addcmul(state.gradient, state.gradient, value=1 - betas[1])
@@ -379,9 +385,11 @@ class KroneckerPreconditioner:
     @cached_property
     def _order(self) -> tuple[Tensor, Tensor]:
         """Places of the coordinates in a position, and the other way round, (D,)."""
-        parts, start = [], 0
+        parts = []
+        start = 0
         for root in self._roots:
-            n_out, n_in = root.scale.shape[1], root.scale.shape[2] - 1
+            n_out = root.scale.shape[1]
+            n_in = root.scale.shape[2] - 1
             weight = start + torch.arange(n_out * n_in).view(n_out, n_in)
             bias = start + n_out * n_in + torch.arange(n_out)
             parts.append(torch.cat([weight, bias.unsqueeze(1)], 1).flatten())
@@ -429,9 +437,11 @@ def curvature_at(posterior: NetworkPosterior, position: Tensor) -> tuple[LayerCu
 
 
 def _chain_curvature(posterior: NetworkPosterior, position: Tensor) -> list[LayerCurvature]:
-    network, (x, y, weight) = cast(MLP, posterior.network), posterior.data
+    network = cast(MLP, posterior.network)
+    (x, y, weight) = posterior.data
     n_theta = network.layout.n_params
-    layers, inputs = network.layers(position[:n_theta]), [x]
+    layers = network.layers(position[:n_theta])
+    inputs = [x]
     for w, b in layers[:-1]:
         inputs.append(network.activation.function(torch.addmm(b, inputs[-1], w.mT)))
     outputs = torch.addmm(layers[-1][1], inputs[-1], layers[-1][0].mT)
@@ -455,7 +465,8 @@ def likelihood_scales(log_density: LogDensity, position: Tensor, n_params: int) 
     From the curvature of each alone, by differences of its gradient; at least 1, about what the
     prior of a log scale has.
     """
-    nudged, scales = 1e-2, position.new_ones(len(position), n_params)
+    nudged = 1e-2
+    scales = position.new_ones(len(position), n_params)
     for k in range(n_params):
         nudge = torch.zeros_like(position)
         nudge[:, k - n_params] = nudged
@@ -473,7 +484,8 @@ class KroneckerAdaptation:
 
     def windows(self, n_warmup: int) -> list[Window]:
         """Two that end with a look at the curvature, and half of the moves for step sizes."""
-        first, second = int(0.2 * n_warmup), int(0.3 * n_warmup)
+        first = int(0.2 * n_warmup)
+        second = int(0.3 * n_warmup)
         if first < 10:  # what a step size needs to settle
             return [Window(n_warmup, False)] if n_warmup else []
         last = n_warmup - first - second

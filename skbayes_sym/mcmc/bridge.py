@@ -78,13 +78,15 @@ def fit_gaussian_mixture(
     slices are a start for one bent or skewed cloud, not a search for distant ones. O(n K D^2) a
     step, at most 100 steps.
     """
-    centre, scale = draws.mean(dim=0), draws.std(dim=0, correction=0)
+    centre = draws.mean(dim=0)
+    scale = draws.std(dim=0, correction=0)
     tiny = torch.finfo(draws.dtype).eps * (1.0 + centre.abs())
     z = (draws - centre) / torch.maximum(scale, tiny)
     _, _, axes = torch.linalg.svd(z, full_matrices=False)
     rank = (z @ axes[0]).argsort().argsort()
     slices = torch.nn.functional.one_hot(rank * n_components // len(z), n_components).to(z)
-    mixture, before = _maximise(z, slices), -torch.inf
+    mixture = _maximise(z, slices)
+    before = -torch.inf
     for _ in range(100 if n_components > 1 else 0):
         joint = mixture.log_components(z) + mixture.log_weights
         mean_log_prob = float(torch.logsumexp(joint, dim=-1).mean())
@@ -194,10 +196,12 @@ def bridge_evidence(
     chains = torch.arange(len(draws), device=draws.device) if chains is None else chains
     if integrand.region is not None:
         inside = integrand.region(draws)
-        draws, chains = draws[inside], chains[inside]
+        draws = draws[inside]
+        chains = chains[inside]
     if len(draws) < MIN_DRAWS_PER_DIM * draws.shape[1]:
         return NOT_ESTIMATED._replace(n_draws=len(draws))
-    group, half = integrand.group, _random_half(chains, generator)
+    group = integrand.group
+    half = _random_half(chains, generator)
     make = _symmetrised if can_enumerate(group, max_order=max_order) else _confined
     first, second = (
         _compare(integrand, make(draws[a], group, n_components), draws[~a], chains[~a], generator)
@@ -372,7 +376,8 @@ def _solve(at_proposal: Tensor, at_draws: Tensor, log_s: tuple[float, float]) ->
 
     both = torch.cat([at_proposal, at_draws])
     finite = both[both.isfinite()]
-    low, high = float(finite.min()) - 1.0, float(finite.max()) + 1.0
+    low = float(finite.min()) - 1.0
+    high = float(finite.max()) + 1.0
     while imbalance(low) < 0.0:  # zeros among the proposals put r below every finite l
         low -= 2.0 * (high - low)
     return root(imbalance, low, high)

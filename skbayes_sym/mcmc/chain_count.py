@@ -90,7 +90,8 @@ def n_chains_required(
 @np.errstate(divide="ignore")
 def _exact(pi: Probabilities, allowed: float) -> int:
     """Chains that miss a mode with a probability of at most ``allowed``."""
-    log_missed, enough = np.log1p(-pi), allowed * (1.0 + _ROUNDING)
+    log_missed = np.log1p(-pi)
+    enough = allowed * (1.0 + _ROUNDING)
     last = ceil(log(allowed / len(pi)) / log_missed.max()) if len(pi) > 1 else 1
 
     def first(fails: Callable[[int], float], high: int) -> int:
@@ -101,7 +102,8 @@ def _exact(pi: Probabilities, allowed: float) -> int:
     values, counts = np.unique(pi, return_counts=True)
     if np.prod(counts + 1.0) > _MAX_TERMS:
         return union
-    mass, sign = np.zeros(1), np.ones(1)
+    mass = np.zeros(1)
+    sign = np.ones(1)
     for value, count in zip(values, counts, strict=True):
         chosen = np.arange(count + 1)
         mass = (mass[:, None] + value * chosen).ravel()

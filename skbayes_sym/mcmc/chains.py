@@ -163,7 +163,8 @@ class _BlockMoves:
     def __init__(
         self, sampler: Sampler, block: Block, n_draws: int, on_step: OnStep | None
     ) -> None:
-        self._sampler, self._on_step = sampler, on_step
+        self._sampler = sampler
+        self._on_step = on_step
         self._state, self._step_size, self._preconditioner, random_state = block
         position = block.state.position
         self._generator = torch.Generator(device=position.device)
@@ -203,7 +204,8 @@ class _BlockMoves:
                 )
 
     def _approach_mode(self, approach: Approach) -> None:
-        began, density = self._state.position, self._sampler.log_density
+        began = self._state.position
+        density = self._sampler.log_density
         try:
             place = approach.run(
                 self._state, density, self._sampler.adaptation,
@@ -212,7 +214,8 @@ class _BlockMoves:
         except BaseException:  # stopped on the way, maybe under another density
             self._state = initial_state(self._state.position.to(began), density)
             raise
-        self._state, self._preconditioner = place.state, place.preconditioner
+        self._state = place.state
+        self._preconditioner = place.preconditioner
         self._step_size = place.step_size.to(self._step_size)
 
     def _told(self, state: State, info: Info) -> None:
@@ -223,7 +226,9 @@ class _BlockMoves:
             self._report(_figures(self._state, self._warmup))
 
     def draw(self, n_draws: int, thin: int) -> None:
-        kernel, n_moves, length = self._sampler.kernel, n_draws * thin, {}
+        kernel = self._sampler.kernel
+        n_moves = n_draws * thin
+        length = {}
         median = float(self._step_size.median())  # a GPU is asked once: step sizes stay
         for move in range(n_moves):
             if isinstance(kernel, HMC):
@@ -244,7 +249,8 @@ class _BlockMoves:
         if not self._unread:
             return to_host(asked)
         drawn, *answers = to_host([torch.stack([*self._unread.values()], 1), *asked])
-        which, numbers = [*self._unread], drawn.numpy()
+        which = [*self._unread]
+        numbers = drawn.numpy()
         self._draws[:, which], self._log_density[:, which] = numbers[..., :-1], numbers[..., -1]
         self._unread = {}
         return answers
@@ -271,7 +277,8 @@ class _BlockMoves:
 
     def result(self, stopped: Stopped) -> BlockDraws:
         counts = self._look(*self._warmup, *self._sampling)
-        half, made = len(self._warmup), self._n_draws
+        half = len(self._warmup)
+        made = self._n_draws
         block = Block(
             self._state, self._step_size, self._preconditioner, self._generator.get_state()
         )
@@ -302,7 +309,8 @@ class ChainDraws:
     @property
     def stuck(self) -> npt.NDArray[np.bool_]:
         """(C,): chains whose draws are all the same point: no move was accepted."""
-        made, moved = self.sampling.n_moves > 0, self.sampling.n_accepted > 0
+        made = self.sampling.n_moves > 0
+        moved = self.sampling.n_accepted > 0
         return (made & ~moved).numpy()
 
 
@@ -421,7 +429,8 @@ class _Gathered:
 
     def add(self, index: int, part: BlockDraws) -> None:
         """Append what block ``index`` did next."""
-        chains, made = self._chains[index], part.draws.shape[1]
+        chains = self._chains[index]
+        made = part.draws.shape[1]
         if part.draws.shape == self._shape:
             self._arrays = part.draws, part.log_density
         else:
@@ -459,7 +468,8 @@ def _alternate_blocks(jobs: Sequence[_Job], gathered: _Gathered, on_step: OnStep
     if len(jobs) == 1:
         gathered.add(*jobs[0](on_step))
         return
-    n_draws, turn = jobs[0].n_draws, 10
+    n_draws = jobs[0].n_draws
+    turn = 10
     rounds = [(jobs[0].n_warmup, 0)]
     rounds += [(0, min(turn, n_draws - start)) for start in range(0, n_draws, turn)]
     for n_warmup, n in rounds:
@@ -493,7 +503,8 @@ def retuned(
 ) -> ChainDraws:
     """The same chains, those of blocks with a low acceptance after another warm-up."""
     for _ in range(3):
-        low, ends = chains.sampling.mean_acceptance < least_acceptance, block_ends(chains.blocks)
+        low = chains.sampling.mean_acceptance < least_acceptance
+        ends = block_ends(chains.blocks)
         chosen = [i for i, (a, b) in enumerate(pairwise(ends)) if bool(low[a:b].any())]
         if not chains.complete or not chosen:
             return chains
@@ -507,7 +518,9 @@ def retuned(
             return replace(chains, stopped=again.stopped)
         # Their draws by those they made again; the old ones count as warm-up.
         chain_indices = np.concatenate([np.arange(ends[i], ends[i + 1]) for i in chosen])
-        draws, value, blocks = chains.draws.copy(), chains.log_density.copy(), list(chains.blocks)
+        draws = chains.draws.copy()
+        value = chains.log_density.copy()
+        blocks = list(chains.blocks)
         draws[chain_indices], value[chain_indices] = again.draws, again.log_density
         warmup, sampling = (
             Tally(*(t.clone() for t in x)) for x in (chains.warmup, chains.sampling)

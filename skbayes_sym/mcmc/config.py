@@ -162,7 +162,8 @@ class SamplingConfig:
         """Chains that run together."""
         if self.data.device.type != "cpu":
             return self.n_chains
-        x, shapes = self.data.data.x, self.model.network.layout.shapes.values()
+        x = self.data.data.x
+        shapes = self.model.network.layout.shapes.values()
         widest = max(shape[0] for shape in shapes)  # as (out, in) says, or (out,)
         is_small = len(x) * widest * x.element_size() <= self.effort.small_bytes
         return self.effort.small_block if is_small else self.effort.block

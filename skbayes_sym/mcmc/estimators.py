@@ -74,7 +74,8 @@ class SampledEstimator(WeightedDraws):
         return float(self.n_chains if isinstance(self.n_chains, int) else 64)
 
     def _method(self) -> Sampling:
-        sampler, remove = self.sampler, self.remove_symmetries
+        sampler = self.sampler
+        remove = self.remove_symmetries
         weights = remove if isinstance(remove, ModeWeights) else ModeWeights() if remove else None
         if isinstance(sampler, type):
             raise ValueError(f"sampler must be an object, not a class: {sampler.__name__}().")
@@ -131,7 +132,8 @@ class SampledEstimator(WeightedDraws):
         """The posterior that was sampled, in float64 on the CPU."""
         x, y, weight = (torch.as_tensor(a) for a in self._training_data_)
         targets = y.double() if y.is_floating_point() else y
-        network, likelihood = self.network_, self._observation
+        network = self.network_
+        likelihood = self._observation
         if isinstance(likelihood, Gaussian) and not likelihood.learn:
             likelihood = Gaussian(likelihood.log_noise.flatten(0, -2)[0], learn=False)
         else:  # at any value of its free parameters
@@ -144,7 +146,8 @@ class SampledEstimator(WeightedDraws):
 
     def _positions(self) -> Tensor:
         """All draws as the sampler had them, (C, S, D)."""
-        theta, n_params = torch.as_tensor(self.samples_).double(), self._observation.n_params
+        theta = torch.as_tensor(self.samples_).double()
+        n_params = self._observation.n_params
         if not n_params:
             return theta
         noise = torch.as_tensor(self._likelihood_params_).view(*theta.shape[:-1], n_params)

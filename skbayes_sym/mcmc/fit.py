@@ -96,7 +96,8 @@ class Sampling:
 
     def setting(self, data: Training, model: Model, run: Run) -> SamplingConfig:
         """Decide what is open, by the model and its size."""
-        sampler, effort = self.sampler, self.effort
+        sampler = self.sampler
+        effort = self.effort
         init = self.init_for(model, data.n_rows)
         usual = INITS[init]
         n_chains = usual.n_chains if self.n_chains is None else self.n_chains
@@ -137,11 +138,14 @@ class Sampled:
         """Everything that a fit keeps; before an allocation the draws as they were made."""
         draws = explored.draws if allocation is None else allocation.draws
         theta, noise_std = setting.posterior.split(torch.as_tensor(draws.position))
-        samples, modes, log_evidence = theta.numpy(), list[Mode](), Estimate(nan, nan)
+        samples = theta.numpy()
+        modes = list[Mode]()
+        log_evidence = Estimate(nan, nan)
         diagnostics: dict[str, Any] = {"warnings": []}
         if allocation is not None:
             samples = on_reference_set(setting, theta, draws.value)
-            offset, weighing = setting.data.log_jacobian, allocation.weighing
+            offset = setting.data.log_jacobian
+            weighing = allocation.weighing
             if weighing is not None:
                 modes = list_modes(weighing, len(explored.draws.position), draws.home, offset)
                 if allocation.is_trusted:
@@ -162,7 +166,8 @@ class Sampled:
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
         """Fitted attributes, in the units of the data as given."""
-        position, weights = self.draws.position, self.draws.chain_weights
+        position = self.draws.position
+        weights = self.draws.chain_weights
         n_theta = position.shape[-1] - model.likelihood.n_params
         attributes = {
             "samples_": self.samples,
@@ -196,7 +201,8 @@ def _diagnostics(
 ) -> dict[str, Any]:  # fmt: skip
     """Figures on mixing, and every reason to doubt them."""
     draws, weighing, problems, decided = allocation
-    effort, is_annealed = setting.effort, setting.annealing is not None
+    effort = setting.effort
+    is_annealed = setting.annealing is not None
     figures = diagnose(setting, explored, draws, samples)
     warnings = list[str]()
     if weighing or problems:
@@ -211,7 +217,8 @@ def _diagnostics(
                 "n_warmup, or give X as float64."
             )
         if is_annealed:
-            acceptance, within = figures["acceptance"], figures["function_rhat_within"]
+            acceptance = figures["acceptance"]
+            within = figures["function_rhat_within"]
             warnings += chain_warnings(acceptance, within, effort)
     reason = "; ".join(problems)
     if not allocation.is_trusted and not reason:
@@ -221,8 +228,11 @@ def _diagnostics(
 
 def _require_memory(setting: SamplingConfig) -> None:
     """Draws on the host, as made, as one and as labelled: 8 P + 3 C S P b; what finds them."""
-    data, model, n_chains = setting.data, setting.model, setting.n_chains
-    n_params, size = model.network.layout.n_params, data.dtype.itemsize
+    data = setting.data
+    model = setting.model
+    n_chains = setting.n_chains
+    n_params = model.network.layout.n_params
+    size = data.dtype.itemsize
     copies = 3 if setting.remove_symmetries and model.group.factors else 2
     n_metrics = 2 * n_chains if setting.init == "laplace" else 0
     require_memory(

@@ -90,8 +90,10 @@ def _prior_blocks(setting: SamplingConfig) -> list[Block]:
 
     A chain that starts at a draw of a heavy-tailed scale may be far beyond where the network bends.
     """
-    posterior, n_theta = setting.posterior, setting.model.network.layout.n_params
-    generator, n = generator_from(setting.seeds.start), setting.n_chains
+    posterior = setting.posterior
+    n_theta = setting.model.network.layout.n_params
+    generator = generator_from(setting.seeds.start)
+    n = setting.n_chains
     position = posterior.sample_prior(n, generator=generator)
     scales = setting.model.prior.learned
     if scales is not None:
@@ -112,10 +114,13 @@ def _prior_blocks(setting: SamplingConfig) -> list[Block]:
 def _laplace_blocks(setting: SamplingConfig) -> list[Block]:
     """Modes of the network's posterior; a scale that is learned has its evidence's value there."""
     network, likelihood, prior, _ = setting.model
-    mlp, scales, data = fully_connected(network), scales_by_group(prior), setting.data.double_data
-    n, seed, size, effort = (
-        setting.n_chains, setting.seeds.start, setting.block_size, setting.effort,
-    )  # fmt: skip
+    mlp = fully_connected(network)
+    scales = scales_by_group(prior)
+    data = setting.data.double_data
+    n = setting.n_chains
+    seed = setting.seeds.start
+    size = setting.block_size
+    effort = setting.effort
     if SOFTMAX.is_met(likelihood):
         starts = classification_starts(mlp, data, scales, n=min(n, effort.label_modes), seed=seed)
     else:
@@ -135,7 +140,9 @@ def _laplace_blocks(setting: SamplingConfig) -> list[Block]:
 
 def _n_extra_searches(setting: SamplingConfig) -> int:
     """Searches that cost what the chains do, times what the evidence may cost; 1,024 at most."""
-    effort, n_rows, p = setting.effort, setting.data.n_rows, setting.posterior.n_dims
+    effort = setting.effort
+    n_rows = setting.data.n_rows
+    p = setting.posterior.n_dims
     n_moves = setting.n_warmup + setting.n_draws * setting.thinning
     chains = setting.allowance().per_gradient * effort.mode_gradients * setting.n_chains * n_moves
     return min(
@@ -145,7 +152,8 @@ def _n_extra_searches(setting: SamplingConfig) -> int:
 
 def _ensemble_blocks(setting: SamplingConfig) -> list[Block]:
     """Chains at the starts of an ensemble's members; learned noise at the targets' spread."""
-    posterior, generator = setting.posterior, generator_from(setting.seeds.start)
+    posterior = setting.posterior
+    generator = generator_from(setting.seeds.start)
     theta = setting.model.network.init(setting.n_chains, generator=generator)
     noise = setting.model.likelihood.params.to(theta).expand(len(theta), -1)
     position = torch.cat([theta, noise], 1).to(posterior.data.x)
@@ -251,7 +259,9 @@ class Explored(NamedTuple):
 
 def explore(setting: SamplingConfig) -> Explored:
     """Run the chains; one vote each."""
-    effort, annealing, n_warmup = setting.effort, setting.annealing, setting.n_warmup
+    effort = setting.effort
+    annealing = setting.annealing
+    n_warmup = setting.n_warmup
     explorer = _explorer(setting)
     blocks = continued(setting, explorer.log_density) or INITS[setting.init].blocks(setting)
     n_draws = min(setting.n_draws, effort.explored) if setting.weighs else setting.n_draws
@@ -285,7 +295,8 @@ def _explorer(setting: SamplingConfig) -> Sampler:
 
 def drawn_on(setting: SamplingConfig, explored: Explored) -> Draws:
     """The explored draws, and as many more as were asked for."""
-    draws, blocks = explored.draws, explored.chains.blocks
+    draws = explored.draws
+    blocks = explored.chains.blocks
     n_more = setting.n_draws - draws.position.shape[1]
     if n_more <= 0:
         return draws
@@ -335,7 +346,8 @@ def on_reference_set(setting: SamplingConfig, theta: Tensor, value: Array) -> Ar
 
 def continued(setting: SamplingConfig, density: LogDensity) -> list[Block] | None:
     """Blocks of the previous fit, on this fit's data; None if this one starts anew."""
-    previous, posterior = setting.start, setting.posterior
+    previous = setting.start
+    posterior = setting.posterior
     if not previous:
         return None
     n_dims = previous[0].state.position.shape[1]

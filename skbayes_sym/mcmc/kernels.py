@@ -100,7 +100,8 @@ def rescale(
     is the Jacobian (Liu and Sabatti 2000, Biometrika 87). The directions ``e`` are the density's.
     """
     position, value, _ = state
-    n_chains, device = len(value), generator.device
+    n_chains = len(value)
+    device = generator.device
     for _ in range(4):
         chosen = torch.randint(len(directions), (n_chains,), generator=generator, device=device)
         size = 1.5 * standard_normal((n_chains, 1), generator=generator, like=position)
@@ -194,7 +195,8 @@ class HMC:
         )
         if not isinstance(log_density, VariesInScale):
             return state, info
-        directions, domain = log_density.scale_directions, self.domain
+        directions = log_density.scale_directions
+        domain = self.domain
         if directions is not None:
             state = rescale(state, log_density, directions, generator=generator, domain=domain)
             info = info._replace(n_gradients=info.n_gradients + 2)  # four values are about one
@@ -231,7 +233,8 @@ def leapfrog(
     """
     eps = step_size.unsqueeze(1)
     position = state.position.clone()
-    kick, move = preconditioner.to_gradient, preconditioner.to_position
+    kick = preconditioner.to_gradient
+    move = preconditioner.to_position
     slope = make_gradient(log_density)
     p = momentum.addcmul(eps, kick(state.gradient), value=0.5)
     for _ in range(n_steps - 1):

@@ -101,7 +101,8 @@ def find_modes(
     evidences add up. Taking two for one costs more: a bridge with more components
     (`bridge_evidence`) then gives another evidence. O(C^2 D), and O(n D) a draw of a shorter chain.
     """
-    draws, values = draws.detach().cpu().double(), values.detach().cpu().double()
+    draws = draws.detach().cpu().double()
+    values = values.detach().cpu().double()
     chain = chains.cpu().unique(return_inverse=True)[1]
     long = torch.bincount(chain) >= LONG
     edges = [_alike(draws, values, chain, long)]
@@ -156,7 +157,8 @@ def _alike(draws: Tensor, values: Tensor, chain: Tensor, long: Tensor) -> Tensor
     variance = torch.zeros_like(mean).index_add_(0, chain, square) / (size - 1.0).clamp_min(1.0)
     edges = [torch.zeros(2, 0, dtype=torch.int64)]
     ids = long.nonzero().squeeze(-1)
-    mean, variance = mean[ids], variance[ids]
+    mean = mean[ids]
+    variance = variance[ids]
     for i in range(len(ids) - 1):
         gap = (mean[i + 1 :] - mean[i]).abs()
         spread = (0.5 * (variance[i + 1 :] + variance[i])).sqrt()
@@ -202,7 +204,8 @@ def _gaussian(draws: Tensor, typical: Tensor) -> GaussianMixture:
     n, d = draws.shape
     if n >= 2 * d:
         return fit_gaussian_mixture(draws)
-    mean, variance = draws.mean(dim=0), draws.var(dim=0, correction=0)
+    mean = draws.mean(dim=0)
+    variance = draws.var(dim=0, correction=0)
     floor = torch.finfo(draws.dtype).eps * (1.0 + mean.square())
     variance = torch.maximum((n * variance + 2 * typical) / (n + 2), floor)
     return GaussianMixture(mean.new_zeros(1), mean[None], torch.diag(variance.sqrt())[None])
@@ -217,7 +220,8 @@ def _merge(labels: Tensor, assigned: Tensor, chain: Tensor) -> Tensor:
         n_rows = int(rows.max()) + 1
         return torch.bincount(rows * n + assigned, minlength=n_rows * n).view(n_rows, n).double()
 
-    moved, visits = table(labels), table(chain)
+    moved = table(labels)
+    visits = table(chain)
     crossing = moved > 0.1 * moved.sum(dim=1, keepdim=True).clamp_min(1.0)
     lives = (visits > 0.1 * visits.sum(dim=1, keepdim=True)).double()
     edges = (crossing | ((lives.mT @ lives) > 0)).nonzero().mT
@@ -318,7 +322,9 @@ def _evidence(
     if modes.regions.n_modes > 1:
         assign = modes.regions.assign
         integrand = replace(integrand, region=lambda position: assign(position) == k)
-    (n, n_dims), group, max_order = draws.shape, integrand.group, MAX_ORDER
+    (n, n_dims) = draws.shape
+    group = integrand.group
+    max_order = MAX_ORDER
     if has_exact_domain(group) and len(group.factors) == 1:
         # One layer has a fundamental domain, as accurate as a sum over the group: chosen beyond
         # about a second of multiplications. A draw meets five proposals.

@@ -37,8 +37,11 @@ def diagnose(
     ``draws`` are those that are kept, ``samples`` (C, S, P) their weights on one representative of
     their orbits.
     """
-    before, weights, effort = explored.draws.position, draws.chain_weights, setting.effort
-    warmup, sampling = explored.chains.warmup, explored.chains.sampling
+    before = explored.draws.position
+    weights = draws.chain_weights
+    effort = setting.effort
+    warmup = explored.chains.warmup
+    sampling = explored.chains.sampling
     functions = evaluate_functions(setting, draws.position)
     return {
         "function_rhat": rank_rhat(functions, weights),
@@ -71,11 +74,13 @@ def _typical(statistic: Callable[[Array], Array], functions: Array) -> Array:
 
 def evaluate_functions(setting: SamplingConfig, draws: Array) -> Array:
     """Outputs at some training rows, and the log noise, of draws (C, S, D): (C, S, Q)."""
-    x, network = setting.data.data.x.cpu(), setting.model.network
+    x = setting.data.data.x.cpu()
+    network = setting.model.network
     n_rows = min(len(x), setting.effort.diagnosed_rows)
     rows = np.unique(np.linspace(0, len(x) - 1, n_rows).astype(int))
     position = torch.as_tensor(draws)
-    n_params, x = network.layout.n_params, x[rows].to(position)
+    n_params = network.layout.n_params
+    x = x[rows].to(position)
     forward = network.forward  # one chain at a time: hidden units take more than outputs
     outputs = torch.stack([forward(chain, x).flatten(1) for chain in position[..., :n_params]])
     return np.concatenate([outputs.numpy(), draws[..., n_params:]], axis=-1)
@@ -115,7 +120,8 @@ def decided_weights(weighing: ModeWeighting, effort: SamplingDefaults) -> Tensor
     may_matter = contending(weighing.pool, weighing.modes)
     if int(may_matter.sum()) == 1:
         return may_matter.double()
-    weights, others = weighing.weights.weights, ~may_matter
+    weights = weighing.weights.weights
+    others = ~may_matter
     errors = torch.tensor([e.standard_error for e in weighing.estimates], dtype=torch.float64)
     if not bool((errors.isfinite() | others).all()):
         return None  # one that may matter is unknown
@@ -149,7 +155,8 @@ def chain_warnings(acceptance: Array, rhat_within: Array, effort: SamplingDefaul
         each = ", ".join(f"{i} ({figures[i]:.2f})" for i in np.flatnonzero(chosen))
         return f"of {len(chosen)} chains number {each}"
 
-    warnings, least = [], effort.least_accepted
+    warnings = []
+    least = effort.least_accepted
     slow = acceptance < least  # False for nan
     if slow.any():
         warnings.append(
@@ -190,7 +197,8 @@ def no_evidence(problems: tuple[str, ...], *, decided: bool, shared: bool = Fals
 
 def disagreement(setting: SamplingConfig, kept: Array, members: list[Array]) -> list[str]:
     """Warnings of modes whose own chains tell different functions: there are several in them."""
-    values, warnings = evaluate_functions(setting, kept), []
+    values = evaluate_functions(setting, kept)
+    warnings = []
     for i, chains in enumerate(members):
         worst = np.nanmax(rank_rhat(values[chains]), initial=1.0) if len(chains) > 1 else 1.0
         if worst > setting.effort.most_rhat:
@@ -228,21 +236,21 @@ class Mode(NamedTuple):
 
 def allocate_chains(setting: SamplingConfig, explored: Explored) -> Allocation:
     """Draws weighed by evidence; the explored ones, and why, where that can't be had."""
-    draws, effort = explored.draws, setting.effort
+    draws = explored.draws
+    effort = setting.effort
     if draws.stopped != "max_iter" or not setting.weighs:
         return Allocation(draws)
     problems = tuple(evidence_obstacles(setting.model.group, explored.chains, effort))
     if problems:
         return Allocation(drawn_on(setting, explored), problems=problems)
-    generator, (allowance, rest) = (
-        generator_from(setting.seeds.modes),
-        evidence_budget(setting, explored),
-    )
+    generator = generator_from(setting.seeds.modes)
+    (allowance, rest) = evidence_budget(setting, explored)
     try:
         weighing = _weigh(setting, explored, generator, allowance)
         problems = tuple(evidence_warnings(weighing, setting.posterior.n_dims, effort))
         weights = decided_weights(weighing, effort)
-        shares, decided = weights, weights is not None
+        shares = weights
+        decided = weights is not None
         if weights is None or shares is None:
             may_matter = contending(weighing.pool, weighing.modes)
             weights = torch.where(may_matter, torch.nan, 0.0)
@@ -265,8 +273,11 @@ def _weigh(
     setting: SamplingConfig, explored: Explored, generator: torch.Generator, allowance: Allowance
 ) -> ModeWeighting:
     """Modes and their evidence, with more draws from modes that have too few."""
-    reference, group, effort = setting.reference, setting.model.group, setting.effort
-    n_dims, n_chains = setting.posterior.n_dims, effort.refining_chains
+    reference = setting.reference
+    group = setting.model.group
+    effort = setting.effort
+    n_dims = setting.posterior.n_dims
+    n_chains = effort.refining_chains
     position, value = map(torch.as_tensor, (explored.draws.position, explored.draws.value))
     pool = pool_draws(position, value, group, generator=generator)
     weighing = weigh(reference, pool, group, generator=generator)
@@ -284,7 +295,8 @@ def _weigh(
 
 
 def _mode_sampler(setting: SamplingConfig, n_draws: int, generator: torch.Generator) -> ModeSampler:
-    effort, posterior = setting.effort, setting.posterior
+    effort = setting.effort
+    posterior = setting.posterior
     n_warmup = min(effort.refresh_warmup, max(setting.n_warmup, effort.least_warmup))
     thin = effort.refresh_thin * setting.thinning
     run = ModeRun(n_warmup, n_draws, thin, setting.block_size, setting.n_jobs)
@@ -301,10 +313,12 @@ def _refreshed(
     used = counts.nonzero().flatten().tolist()
     sample = _mode_sampler(setting, setting.n_draws, generator)
     n_moves = sample.plan.n_draws * sample.plan.thin
-    parts, homes = [], []
+    parts = []
+    homes = []
     stopped: Stopped = "max_iter"
     for k, seed in zip(used, spawn_seeds(setting.seeds.refresh, len(used)), strict=True):
-        n, n_blocks = int(counts[k]), -(-int(counts[k]) // setting.block_size)
+        n = int(counts[k])
+        n_blocks = -(-int(counts[k]) // setting.block_size)
         on_step = setting.run.phase(setting.effort.refreshing * n / n_chains, n_blocks * n_moves)
         share = setting.allowance(allowance.part(n / n_chains))
         chains = sample(weighing, k, n, seed=seed, allowance=share, on_step=on_step)
@@ -313,7 +327,8 @@ def _refreshed(
         stopped = chains.stopped
         if not chains.complete:
             break
-    n_draws, home = min(p[0].shape[1] for p in parts), np.concatenate(homes)
+    n_draws = min(p[0].shape[1] for p in parts)
+    home = np.concatenate(homes)
     position, value = (np.concatenate([p[i][:, :n_draws] for p in parts]) for i in (0, 1))
     weight = shares.numpy()[home] / np.bincount(home)[home]
     return Draws(position, value, weight / weight.sum(), stopped, home)
@@ -334,9 +349,11 @@ def list_modes(
     offset: float,  # turns log densities of scaled targets into those of targets as given, nats
 ) -> list[Mode]:
     """The modes, the largest evidence first, and then the highest."""
-    pool, modes = weighing.pool, weighing.modes
+    pool = weighing.pool
+    modes = weighing.modes
     ended = final_modes(weighing, n_explorers).numpy()
-    kept, listed = ended if home is None else home, []
+    kept = ended if home is None else home
+    listed = []
     for k, estimate in enumerate(weighing.estimates):
         here = modes.labels == k
         listed.append(
@@ -359,7 +376,9 @@ def evidence_budget(setting: SamplingConfig, explored: Explored) -> tuple[Allowa
     For the evidence at most ``effort`` times what was asked for: half of what is left of all
     that a fit may cost, or all but new chains' draws if that is more.
     """
-    ledger, cost, chains = setting.allowance(), setting.evidence.effort, explored.chains
+    ledger = setting.allowance()
+    cost = setting.evidence.effort
+    chains = explored.chains
     n_gradients = chains.warmup.n_gradients + chains.sampling.n_gradients
     n_moves = chains.warmup.n_moves + chains.sampling.n_moves
     work = ledger.move_cost(n_gradients, n_moves, setting.block_size)

@@ -20,7 +20,8 @@ from skbayes_sym.numerics.preconditioners import DiagonalPreconditioner, Precond
 from skbayes_sym.symmetry.group import SymmetryGroup
 
 # Step sizes stay within this range, so that a chain that rejects everything remains a number.
-MIN_STEP_SIZE, MAX_STEP_SIZE = 1e-7, 1e4
+MIN_STEP_SIZE = 1e-7
+MAX_STEP_SIZE = 1e4
 
 
 class DualAveraging(NamedTuple):
@@ -77,7 +78,8 @@ def reasonable_step_size(
     size = step_size.clamp(MIN_STEP_SIZE, MAX_STEP_SIZE)
     grows = too_short(size)
     factor = torch.where(grows, 2.0, 0.5).to(size)
-    active, n_gradients = torch.ones_like(grows), 1
+    active = torch.ones_like(grows)
+    n_gradients = 1
     while bool(active.any()):
         size = torch.where(active, size * factor, size)
         inside = (size > MIN_STEP_SIZE) & (size < MAX_STEP_SIZE)
@@ -101,7 +103,8 @@ class RunningMoments(NamedTuple):
 
     def add(self, position: Tensor) -> "RunningMoments":
         """Take in a draw of every chain."""
-        n, x = self.n_draws + 1, position.double()
+        n = self.n_draws + 1
+        x = position.double()
         before = x - self.mean
         mean = self.mean.add(before, alpha=1.0 / n)
         return RunningMoments(n, mean, self.squares.addcmul(before, x - mean))
@@ -173,15 +176,20 @@ def stan_windows(n_warmup: int) -> list[Window]:
     """
     if n_warmup < 40:
         return [Window(n_warmup, False)] if n_warmup else []
-    first, size, last = 75, 25, 50
+    first = 75
+    size = 25
+    last = 50
     if n_warmup < first + size + last:
-        first, last = int(0.15 * n_warmup), max(int(0.1 * n_warmup), 10)
+        first = int(0.15 * n_warmup)
+        last = max(int(0.1 * n_warmup), 10)
         size = n_warmup - first - last
-    slow, n_rest = [], n_warmup - first - last
+    slow = []
+    n_rest = n_warmup - first - last
     while n_rest:  # a window is drawn out where the next, twice as long, wouldn't fit
         n_moves = size if 3 * size <= n_rest else n_rest
         slow.append(Window(n_moves, True))
-        n_rest, size = n_rest - n_moves, 2 * size
+        n_rest = n_rest - n_moves
+        size = 2 * size
     return [Window(first, False), *slow, Window(last, False)]
 
 

@@ -122,7 +122,8 @@ class ModeSampler:
         draws = domain.enter(weighing.pool.draws[weighing.modes.labels == k])[0]
         chosen = torch.randperm(len(draws), generator=self.generator)
         starts = draws[chosen[torch.arange(n_chains) % len(draws)]].to(self.like)
-        plan, allowance = self.plan, allowance or Allowance(0.0)
+        plan = self.plan
+        allowance = allowance or Allowance(0.0)
 
         def run(kernel: HMC, blocks: Sequence[Block], **lengths: int) -> ChainDraws:
             """Run chains, and take what they cost off the allowance."""
@@ -141,14 +142,17 @@ class ModeSampler:
             return run(kernel, blocks, n_warmup=plan.n_warmup, n_draws=0)
 
         warm: ChainDraws | None = None
-        thin, is_confined = plan.thin, True
+        thin = plan.thin
+        is_confined = True
         if len(draws) >= 2 * draws.shape[1]:
             metric = full_preconditioner(draws.to(self.like))
             warm = warmed_up(replace(_WARM_UP, domain=domain), metric)
         if warm is None or (warm.complete and _boundary_loss(warm) > 0.1):
             scale = pooled_preconditioner(draws, self.group).scale.to(self.like)
             warm = warmed_up(_WARM_UP, DiagonalPreconditioner(scale))
-            thin, is_confined = 3 * thin, False  # free chains are less efficient
+            # free chains are less efficient
+            thin = 3 * thin
+            is_confined = False
         if not warm.complete:
             return warm
         thin, kernel = self._spaced(warm, thin, allowance)
@@ -201,7 +205,8 @@ def full_preconditioner(aligned: Tensor) -> DensePreconditioner:
 
 
 def _variance(x: Tensor) -> Tensor:
-    mean_square, least = x.square().mean(dim=0), 1e-12
+    mean_square = x.square().mean(dim=0)
+    least = 1e-12
     floor = least * mean_square.clamp_min(torch.finfo(x.dtype).tiny / least)
     return torch.maximum(x.var(dim=0, correction=0), floor)
 
@@ -265,7 +270,8 @@ def refine(
 
 def _matters(weighing: ModeWeighting, k: int) -> bool:
     """Whether more draws of mode ``k`` can change the weights or the whole evidence."""
-    value, error = weighing.estimates[k].log_evidence, weighing.estimates[k].standard_error
+    value = weighing.estimates[k].log_evidence
+    error = weighing.estimates[k].standard_error
     if error <= 0.3:  # False for nan
         return False
     highest = value + 3.0 * error - weighing.weights.log_evidence

@@ -174,7 +174,8 @@ def compare_models(
     """
     if not isinstance(models, Mapping) or not models:
         raise ValueError(f"models must map names to estimators, at least one; got {models!r}.")
-    names, estimators = [str(name) for name in models], list(models.values())
+    names = [str(name) for name in models]
+    estimators = list(models.values())
     if y is None:
         raise ValueError("compare_models needs y, the targets or labels of the rows, got None.")
     X, y = indexable(X, y)
@@ -203,7 +204,8 @@ def compare_models(
         delayed(_judged)(caller, _full_data_report, model, int(seeds[-1]), task)
         for model, says_more in zip(estimators, chosen, strict=True) if says_more
     ))  # fmt: skip
-    densities, rows = [], []
+    densities = []
+    rows = []
     for name, fits, says_more in zip(names, by_model, chosen, strict=True):
         whole = [next(wholes)] if says_more else []
         _pass_on(name, [*fits, *whole])
@@ -256,7 +258,8 @@ def _row_densities(folds: Sequence[FoldReport], n_rows: int) -> Array:
 
     nan where none did; all nan if the model has no density.
     """
-    total, count = np.zeros(n_rows), np.zeros(n_rows)
+    total = np.zeros(n_rows)
+    count = np.zeros(n_rows)
     for fold in folds:
         if fold.log_density is None:
             return np.full(n_rows, np.nan)
@@ -294,7 +297,9 @@ def _mean_and_error(values: Array) -> tuple[float, float]:
 
 def _row(folds: Sequence[FoldReport], whole: Any, task: Task) -> dict[str, Any]:
     """Error and calibration over all tested rows, what a fit to all rows said, seconds a fold."""
-    error, calibration, seconds = np.nan, np.nan, np.full(2, np.nan)
+    error = np.nan
+    calibration = np.nan
+    seconds = np.full(2, np.nan)
     if folds:
         predicted = np.concatenate([fold.predicted for fold in folds])
         observed = np.asarray(task.y)[np.concatenate([fold.rows for fold in folds])]
@@ -338,7 +343,8 @@ def _judged(
     Warnings of other packages can be recorded only by replacing the filters of the process, so this
     is done in worker processes alone. In the caller's process they are shown as they occur.
     """
-    answer, failure = None, ""
+    answer = None
+    failure = ""
     recorded: list[warnings.WarningMessage] = []
     is_main_thread = threading.current_thread() is threading.main_thread()
     with ExitStack() as stack:
@@ -375,7 +381,8 @@ def _fold_report(model: Any, task: Task, train: Array, test: Array) -> FoldRepor
     model.fit(X_train, y_train)
     fitted = time.perf_counter()
     predicted = np.asarray(model.predict(X_test))
-    seconds, inside = (fitted - start, time.perf_counter() - fitted), innermost(model).model
+    seconds = (fitted - start, time.perf_counter() - fitted)
+    inside = innermost(model).model
     has_evidence = bool({"log_evidence_", "elbo_"} & vars(inside).keys())
     report = FoldReport(test, predicted, seconds, has_evidence or has_posterior_draws(inside))
     if not predicts_distribution(model):
@@ -422,9 +429,11 @@ def leave_one_out(estimator: BaseEstimator, X: Any, y: Any) -> dict[str, float]:
         from arviz_stats.base import array_stats
     except ImportError:
         return {}
-    values, weights = model.log_likelihood_samples(X, y), model.chain_weights_
+    values = model.log_likelihood_samples(X, y)
+    weights = model.chain_weights_
     used = weights > 0
-    values, weights = values[used], weights[used]
+    values = values[used]
+    weights = weights[used]
     # Effective draws a draw for the mean likelihood, averaged over rows; sets the tail's size.
     likelihood = np.exp(values - values.max(axis=(0, 1)))
     efficiency = mean_ess(likelihood, weights) / values[..., 0].size

@@ -151,7 +151,8 @@ class DistributionScorer(BaseScorer):
 
     def __init__(self, name: str, of_rows: Callable[[BaseEstimator, Any, Any], Array]) -> None:
         super().__init__(score_func=_weighed, sign=1, kwargs={})
-        self._name, self._of_rows = name, of_rows
+        self._name = name
+        self._of_rows = of_rows
 
     def _score(
         self, method_caller: Any, estimator: BaseEstimator, X: Any, y_true: Any, **routed: Any

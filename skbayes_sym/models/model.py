@@ -29,8 +29,10 @@ class Batches:
     """
 
     def __init__(self, data: Data, batch_size: int, generator: torch.Generator) -> None:
-        self.data, self.generator = data, generator
-        self._n, self._size = len(data.x), batch_size
+        self.data = data
+        self.generator = generator
+        self._n = len(data.x)
+        self._size = batch_size
         self._weighted = data._replace(weight=data.weight * max(1.0, self._n / batch_size))
         self._next = self._n
         self._order = torch.empty(0)

@@ -224,7 +224,8 @@ class NormalMixture(TargetPredictive):
             z = torch.linalg.solve_triangular(self._root, away, upper=False).squeeze(-1)
             log_scale = self._root.diagonal(dim1=-2, dim2=-1).log()
         else:
-            z, log_scale = (y - self.loc) / self.scales, self.scales.log()
+            z = (y - self.loc) / self.scales
+            log_scale = self.scales.log()
         return -(0.5 * z * z + log_scale + 0.5 * log(2 * pi)).sum(-1)
 
     def cdf(self, y: Tensor) -> Tensor:
@@ -450,7 +451,8 @@ class PooledTargets(TargetPredictive):
         while bool((high - low > 1.0).any()):  # the counts in between, halved
             middle = ((low + high) / 2.0).floor()
             below = self.cdf(location + scale * middle) < probability
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+            low = torch.where(below, middle, low)
+            high = torch.where(below, high, middle)
         return location + scale * high
 
     @property
@@ -572,7 +574,8 @@ class RoundedTargets(TargetPredictive):
             mean = _integral(above, zero, top)
             square = _integral(lambda x: 2.0 * x * above(x), zero, top)
         else:
-            mean, square = torch.zeros_like(top), torch.zeros_like(top)
+            mean = torch.zeros_like(top)
+            square = torch.zeros_like(top)
             for k in range(int(highest) + 2):
                 probability = above(torch.full_like(top, k + 0.5))
                 mean = mean + probability
@@ -653,7 +656,8 @@ def invert_cdf(cdf: Callable[[Tensor], Tensor], probability: Tensor, middle: Ten
     The bracket around ``middle`` doubles until it holds the place, then it is halved.
     """
     width = torch.ones_like(middle)
-    lower, upper = middle - width, middle + width
+    lower = middle - width
+    upper = middle + width
     while bool((cdf(lower) >= probability).any() | (cdf(upper) < probability).any()):
         width = 2.0 * width
         lower = torch.where(cdf(lower) >= probability, middle - width, lower)
@@ -667,7 +671,8 @@ def _bisect(
     for _ in range(60):  # the bracket then ends below float64's resolution
         middle = 0.5 * (lower + upper)
         below = cdf(middle) < probability
-        lower, upper = torch.where(below, middle, lower), torch.where(below, upper, middle)
+        lower = torch.where(below, middle, lower)
+        upper = torch.where(below, upper, middle)
     return 0.5 * (lower + upper)
 
 
@@ -686,7 +691,8 @@ def crps(distribution: TargetPredictive, y: Tensor) -> Tensor:
     """
     if isinstance(distribution, NormalMixture) and len(distribution.loc) <= 200:
         return _normal_mixture_crps(distribution, y)
-    low, high = distribution.quantile(_TAIL), distribution.quantile(1.0 - _TAIL)
+    low = distribution.quantile(_TAIL)
+    high = distribution.quantile(1.0 - _TAIL)
     if distribution.is_discrete:
         # Between two counts the score is linear in y.
         count = y.floor()
@@ -695,14 +701,17 @@ def crps(distribution: TargetPredictive, y: Tensor) -> Tensor:
         if not bool(part.any()):
             return score
         return (1.0 - part) * score + part * _sum_over_counts(distribution, count + 1.0, low, high)
-    low, high = torch.minimum(low, y), torch.maximum(high, y)
+    low = torch.minimum(low, y)
+    high = torch.maximum(high, y)
     below = _integral(lambda x: distribution.cdf(x).square(), low, y)
     return below + _integral(lambda x: (1.0 - distribution.cdf(x)).square(), y, high)
 
 
 def _normal_mixture_crps(distribution: NormalMixture, y: Tensor) -> Tensor:
     """``E|Y - y| - E|Y - Y'| / 2`` (Grimit, Gneiting, Berrocal & Johnson 2006, eq. 5)."""
-    loc, variance, weights = distribution.loc, distribution.scales.square(), distribution._weights
+    loc = distribution.loc
+    variance = distribution.scales.square()
+    weights = distribution._weights
 
     def distance(mean: Tensor, variance: Tensor) -> Tensor:
         """Mean of ``|N(mean, variance)|``, averaged over the normals."""
@@ -724,8 +733,10 @@ def _integral(f: Callable[[Tensor], Tensor], start: Tensor, end: Tensor) -> Tens
     so that no step hides between nodes of which two are the panel's ends.
     """
     ends = start + (end - start) * torch.linspace(0.0, 1.0, 5).to(start).reshape(-1, 1, 1)
-    low, high = ends[:-1], ends[1:]
-    whole, (left_half, right) = _panels(f, low, high), _halves(f, low, high)
+    low = ends[:-1]
+    high = ends[1:]
+    whole = _panels(f, low, high)
+    (left_half, right) = _halves(f, low, high)
     accuracy = max(1e-8, 8.0 * torch.finfo(start.dtype).eps)
     for step in range(100):
         error = (whole - left_half - right).abs()
@@ -735,8 +746,10 @@ def _integral(f: Callable[[Tensor], Tensor], start: Tensor, end: Tensor) -> Tens
         a, b, first, second = (t.gather(0, worst) for t in (low, high, left_half, right))
         middle = 0.5 * (a + b)
         parts = [_halves(f, a, middle), _halves(f, middle, b)]
-        low, high = low.scatter(0, worst, a), high.scatter(0, worst, middle)
-        low, high = torch.cat([low, middle]), torch.cat([high, b])
+        low = low.scatter(0, worst, a)
+        high = high.scatter(0, worst, middle)
+        low = torch.cat([low, middle])
+        high = torch.cat([high, b])
         whole = torch.cat([whole.scatter(0, worst, first), second])
         left_half = torch.cat([left_half.scatter(0, worst, parts[0][0]), parts[1][0]])
         right = torch.cat([right.scatter(0, worst, parts[0][1]), parts[1][1]])

@@ -293,7 +293,8 @@ class ScalesByGroup(Prior):
         .. math:: \\alpha_g = (n_g + 2a) / (E|\\theta_g|^2 + 2 a s_g^2).
         """
         spread = self.sums(mean.square() + variance)
-        n, a = self.sizes.to(spread), self.shape
+        n = self.sizes.to(spread)
+        a = self.shape
         rate = 2.0 * a * self.reference_variance.to(spread)
         return replace(self, hyper=((n + 2.0 * a) / (spread + rate)).log())
 
@@ -351,8 +352,10 @@ class CollapsedScales(Prior):
 
     def kernel(self, like: Tensor) -> "CollapsedKernel":
         """Value and gradient at once, in dtype and on the device of ``like``."""
-        s, a = self.scales, self.scales.shape
-        rate, shape = a * s.reference_variance, a + 0.5 * s.sizes
+        s = self.scales
+        a = self.scales.shape
+        rate = a * s.reference_variance
+        shape = a + 0.5 * s.sizes
         constant = torch.lgamma(shape) - torch.lgamma(rate.new_tensor(a)) + a * rate.log()
         constant = (constant - 0.5 * s.sizes * log(2.0 * pi)).sum()
         member = torch.nn.functional.one_hot(s.group, s.n_groups)
@@ -365,7 +368,8 @@ class CollapsedScales(Prior):
         :math:`a s_g^2 + |\theta_g|^2 / 2`, and its logarithm has mean
         :math:`\psi(\text{shape}) - \log \text{rate}`.
         """
-        s, a = self.scales, self.scales.shape
+        s = self.scales
+        a = self.scales.shape
         rate = a * s.reference_variance.to(theta) + 0.5 * s.sums(theta.square())
         return 0.5 * (rate.log() - torch.digamma(a + 0.5 * s.sizes.to(theta)))
 

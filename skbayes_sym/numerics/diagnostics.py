@@ -75,7 +75,8 @@ def _apply_where_defined(
 
     Chains of weight 0 are left out, as is the middle draw of odd chains.
     """
-    values, kish = np.asarray(draws, dtype=np.float64), 1.0
+    values = np.asarray(draws, dtype=np.float64)
+    kish = 1.0
     if values.ndim != 3:
         raise ValueError(f"draws must have shape (chains, draws, quantities), got {values.shape}.")
     if chain_weights is not None:
@@ -85,14 +86,16 @@ def _apply_where_defined(
                 f"chain_weights must be {len(values)} non-negative numbers, got shape "
                 f"{weights.shape}."
             )
-        values, weights = values[weights > 0], weights[weights > 0]
+        values = values[weights > 0]
+        weights = weights[weights > 0]
         kish = (
             float(weights.sum() ** 2 / (len(weights) * (weights**2).sum())) if len(weights) else 0.0
         )
     values_of = np.full(values.shape[2], np.nan)
     half = values.shape[1] // 2
     if half >= 2 and len(values):  # below neither statistic exists
-        low, high = values.min(axis=(0, 1)), values.max(axis=(0, 1))
+        low = values.min(axis=(0, 1))
+        high = values.max(axis=(0, 1))
         which = np.flatnonzero(np.isfinite(low) & np.isfinite(high) & (low < high))
         size = max(1, (1 << 21) // (values.shape[0] * values.shape[1]))  # some ten copies of 16 MB
         for block in np.split(which, range(size, len(which), size)):
@@ -146,7 +149,8 @@ def _initial_monotone_sum(rho: Floats) -> Floats:
     that alternate in sign are cut less abruptly.
     """
     n_pairs = max((len(rho) - 1) // 2, 1)
-    even, odd = rho[0 : 2 * n_pairs : 2], rho[1 : 2 * n_pairs : 2]
+    even = rho[0 : 2 * n_pairs : 2]
+    odd = rho[1 : 2 * n_pairs : 2]
     pairs = even + odd
     ends = pairs < 0
     ends[-1] = True

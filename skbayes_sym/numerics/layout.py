@@ -36,7 +36,8 @@ class ParamLayout:
     @cached_property
     def slices(self) -> dict[str, slice]:
         """Position of every named parameter in the flat vector."""
-        slices, start = {}, 0
+        slices = {}
+        start = 0
         for name, shape in self.shapes.items():
             slices[name] = slice(start, start + prod(shape))
             start += prod(shape)

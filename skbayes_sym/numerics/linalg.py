@@ -89,7 +89,10 @@ def shrink_to_diagonal(covariance: Tensor, share: float) -> Tensor:
 # gains nothing and can take twice as long. (MKL, float32 and float64; gradients measured on two
 # kinds of CPU, narrow layers on one with AVX-512, where float64 gains a sixth.)
 _LEAST_ROWS = 500  # of a gradient that is turned
-_FEW_OUTPUTS, _TILE, _LEAST_INPUTS = 32, 16, 100  # of a layer that is turned
+# of a layer that is turned
+_FEW_OUTPUTS = 32
+_TILE = 16
+_LEAST_INPUTS = 100
 
 
 def layer_outputs(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
@@ -283,7 +286,8 @@ class _NarrowEvidence(torch.autograd.Function):
         inverse = torch.cholesky_inverse(factor)
         d_design = (share * alpha) @ (alpha.mT @ design) - design @ (share * inverse)
         d_features = scale.unsqueeze(-1) * d_design
-        d_scale, d_y = (d_design * features).sum(-1), -(share * alpha).squeeze(-1)
+        d_scale = (d_design * features).sum(-1)
+        d_y = -(share * alpha).squeeze(-1)
         return _like(d_features, features), _like(d_scale, scale), _like(d_y, y)
 
 

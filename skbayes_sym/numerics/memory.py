@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 
 # Limit, use and statistics of a container, of the second and the first version of control groups.
-_SECOND, _FIRST = "/sys/fs/cgroup", "/sys/fs/cgroup/memory"
+_SECOND = "/sys/fs/cgroup"
+_FIRST = "/sys/fs/cgroup/memory"
 _GROUPS = (
     (f"{_SECOND}/memory.max", f"{_SECOND}/memory.current", f"{_SECOND}/memory.stat"),
     (

@@ -33,7 +33,8 @@ def gain(curve: Sequence[float], window: int) -> Gain:
     """
     if len(curve) < 2 * window:
         return Gain(inf, inf)
-    last, before = curve[-window:], curve[-2 * window : -window]
+    last = curve[-window:]
+    before = curve[-2 * window : -window]
     error = np.hypot(np.std(last), np.std(before)) / window**0.5
     return Gain(float(np.mean(last) - np.mean(before)), float(error))
 
@@ -82,7 +83,10 @@ class AndersonMixing:
 
 Step = TypeVar("Step")
 
-_BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # Kingma & Ba 2014, section 2
+# Kingma & Ba 2014, section 2
+_BETA1 = 0.9
+_BETA2 = 0.999
+_EPS = 1e-8
 
 
 class BufferedLoss(Protocol):
@@ -210,7 +214,9 @@ def minimise(
     """
     adam = FlatAdam(objective.params, objective.gradient, groups)
     curves: list[list[float]] = []
-    n_iter, loop, progress = 0, Loop(), _Progress(max_iter)
+    n_iter = 0
+    loop = Loop()
+    progress = _Progress(max_iter)
     window = max(1, max_iter // (10 * block_size))
     with loop:
         for start in loop.steps(range(0, max_iter, block_size)):
@@ -239,7 +245,9 @@ class _Progress:
     """How far the schedule has come, in [0, 1]; what is left of it can be hastened once."""
 
     def __init__(self, max_iter: int) -> None:
-        self._first, self._last, self._start = 0, max_iter, 0.0
+        self._first = 0
+        self._last = max_iter
+        self._start = 0.0
         self._is_hastened = False
 
     def at(self, step: int) -> float:
@@ -392,7 +400,8 @@ def _has_fused_adam(like: Tensor) -> bool:
 
     Without it the same update runs operation by operation.
     """
-    number, one = (like.new_zeros(1) for _ in range(4)), like.new_ones((), dtype=torch.float32)
+    number = (like.new_zeros(1) for _ in range(4))
+    one = like.new_ones((), dtype=torch.float32)
     try:
         _fused_adam(_Stretches(*([zero] for zero in number)), one, 0.0, _BETA2)
     except (AttributeError, TypeError, RuntimeError, NotImplementedError):

@@ -277,7 +277,9 @@ def _soules_log_increments(d: int, dtype: torch.dtype, device: torch.device) -> 
 def _soules_rows(log_weights: Tensor) -> Tensor:
     """Sum over rows of the log of sum_k delta_k (k-th largest weight): (*B, d, d) -> (*B,)."""
     decreasing = log_weights.sort(dim=-1, descending=True).values
-    d, dtype, device = log_weights.shape[-1], log_weights.dtype, log_weights.device
+    d = log_weights.shape[-1]
+    dtype = log_weights.dtype
+    device = log_weights.device
     return (decreasing + _soules_log_increments(d, dtype, device)).logsumexp(-1).sum(-1)
 
 

@@ -61,7 +61,8 @@ def standard_normal(shape: Sequence[int], *, generator: torch.Generator, like: T
     rounding (relative 6e-8) is far below Monte Carlo error. And on the generator's device: what
     is drawn from a stream of the CPU is the same wherever it is used.
     """
-    size, device = tuple(shape), generator.device
+    size = tuple(shape)
+    device = generator.device
     return torch.randn(size, generator=generator, device=device, dtype=torch.float32).to(like)
 
 
@@ -70,7 +71,8 @@ def normal_like(shape: Sequence[int], *, generator: torch.Generator, like: Tenso
 
     `standard_normal` is cheaper, and rounds; this is for draws that are kept.
     """
-    size, device = tuple(shape), generator.device
+    size = tuple(shape)
+    device = generator.device
     return torch.randn(size, generator=generator, device=device, dtype=like.dtype).to(like)
 
 

@@ -136,7 +136,8 @@ class _Inside(SimpleNamespace):
     """
 
 
-_LOCK, _INSIDE = threading.Lock(), _Inside(n=0, before=1, n_main=0, main_before=1)
+_LOCK = threading.Lock()
+_INSIDE = _Inside(n=0, before=1, n_main=0, main_before=1)
 
 
 @contextmanager

@@ -299,7 +299,8 @@ def _check_trees(trees: Any, content: FileContent) -> None:
     n_nodes = len(trees.column)
     n_trees = len(trees.roots)
     node = np.arange(n_nodes)
-    below, above = trees.below, trees.above
+    below = trees.below
+    above = trees.above
     is_leaf = below == node
     _require(n_nodes and n_trees, "Trees without nodes")
     _check_indices(trees.roots, n_nodes, "Trees.roots outside of the nodes")

@@ -86,7 +86,8 @@ def save(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
             f"{type(estimator).__name__} is no class of this package or of the steps that load "
             "knows: use joblib.dump(model, path)."
         )
-    write, encoder = _safetensors().numpy.save, Encoder()
+    write = _safetensors().numpy.save
+    encoder = Encoder()
     parameters, attributes = (
         {key: encoder.encode(value, key) for key, value in values.items()}
         for values in (estimator.get_params(deep=False), fitted_state(estimator))

@@ -361,7 +361,8 @@ class Decoder:
         return stored.T if e["turned"] else stored
 
     def strings(self, e: Encoded) -> Array:
-        dtype, items = np.dtype(e["dtype"]), [str(s) for s in e["items"]]
+        dtype = np.dtype(e["dtype"])
+        items = [str(s) for s in e["items"]]
         if dtype.kind not in "UO":
             raise ValueError(f"strings of dtype {dtype}")
         shape = tuple(e["shape"])

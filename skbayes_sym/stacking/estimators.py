@@ -176,7 +176,9 @@ class Stack(RowEstimator):
 
     def _task(self, data: Training, X: Any, y: Any) -> StackTask:
         """Distinct rows, encoded and as they were given, and the folds."""
-        labels, scaling, effort = data.labels, data.y_scaling, StackTask.effort
+        labels = data.labels
+        scaling = data.y_scaling
+        effort = StackTask.effort
         present = np.flatnonzero(data.origin >= 0)
         first = np.empty(data.n_rows, dtype=int)
         first[data.origin[present[::-1]]] = present[::-1]
@@ -186,7 +188,8 @@ class Stack(RowEstimator):
         if labels is None:  # the same trees whatever the units of y, and their rounding
             targets = targets.round(decimals=12)
         values = data.rows.y[:, 0] if labels is None else labels[data.rows.y]
-        cv, seed = self.cv, data.seed
+        cv = self.cv
+        seed = data.seed
         if cv is None or isinstance(cv, Integral):
             n_folds = effort.folds if cv is None else int(cv)
             folds = self._folds(values, n_folds, seed)
@@ -212,7 +215,8 @@ class Stack(RowEstimator):
 
     def _folds(self, targets: Array, n_folds: int, seed: int) -> list[tuple[Array, Array]]:
         """Training and left-out rows of shuffled folds, stratified by class where that goes."""
-        n, kind = len(targets), KFold
+        n = len(targets)
+        kind = KFold
         if n < 2:
             return [(np.arange(n), np.arange(n))]
         n_folds = min(n_folds, n)
@@ -226,7 +230,8 @@ class Stack(RowEstimator):
 
     def _original_row_folds(self, X: Any, y: Any, first: Array) -> list[tuple[Array, Array]]:
         """Training and left-out distinct rows, where ``cv`` splits the rows as they were given."""
-        fold, n_tests = np.full(num_samples(X), -1), np.zeros(num_samples(X), dtype=int)
+        fold = np.full(num_samples(X), -1)
+        n_tests = np.zeros(num_samples(X), dtype=int)
         try:
             with filters_lock:
                 splits = list(check_cv(self.cv, y, classifier=is_classifier(self)).split(X, y))

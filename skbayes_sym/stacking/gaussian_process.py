@@ -65,7 +65,8 @@ class TableKernel(NamedTuple):
 
     def matern(self, x: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
         """Scaled distances r and Matern's part, both (N, M)."""
-        one, two = 5.0**0.5 * x / self.length, 5.0**0.5 * other / self.length
+        one = 5.0**0.5 * x / self.length
+        two = 5.0**0.5 * other / self.length
         squares = one.square().sum(1, keepdim=True) + two.square().sum(1) - 2.0 * one @ two.mT
         r = squares.clamp_min(1e-24).sqrt()
         return r, self.amplitude.square() * (1.0 + r + r * r / 3.0) * (-r).exp()
@@ -92,7 +93,8 @@ def log_evidence(position: Tensor, data: Data) -> tuple[Tensor, Tensor]:
     if factor is None:
         return position.new_tensor(-torch.inf), torch.zeros_like(position)
     inverse = torch.cholesky_inverse(factor)
-    solved, n_targets = inverse @ y, y.shape[1]
+    solved = inverse @ y
+    n_targets = y.shape[1]
     value = -0.5 * (y * solved).sum() - n_targets * factor.diagonal().log().sum()
     value = value - 0.5 * y.numel() * log(2.0 * pi)
     pull = 0.5 * (solved @ solved.mT - n_targets * inverse)  # of the value by the covariance
@@ -256,7 +258,9 @@ def fit_process(
     position = fit_scales(centred, effort, scale_std)
     used = order[: effort.most_rows].sort().values
     process = condition(position, Data(*(t[used] for t in data)))
-    distribution, without = process.distribution(data.x), process.leave_one_out()
-    loc, variance = distribution.loc.clone(), distribution.variance.clone()
+    distribution = process.distribution(data.x)
+    without = process.leave_one_out()
+    loc = distribution.loc.clone()
+    variance = distribution.variance.clone()
     loc[:, used], variance[:, used] = without.loc, without.variance
     return process, NormalMixture(loc, variance, distribution.noise_variance)

@@ -187,7 +187,8 @@ class Process:
     """A Gaussian process, of labels by a regression of their one-hot codes."""
 
     def fit(self, task: StackTask) -> Fit:
-        effort, data = GaussianProcessDefaults(), task.data
+        effort = GaussianProcessDefaults()
+        data = task.data
         if task.n_classes:
             one_hot = torch.nn.functional.one_hot(data.y, task.n_classes).to(data.x)
             data = data._replace(y=one_hot)
@@ -205,14 +206,17 @@ class Forest:
     def fit(self, task: StackTask) -> Fit:
         from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
-        (x, y, weight), effort = task.arrays, task.effort
+        (x, y, weight) = task.arrays
+        effort = task.effort
         kind = ExtraTreesClassifier if task.n_classes else ExtraTreesRegressor
         forest = kind(effort.n_trees, bootstrap=True, random_state=task.seed % 2**32)
         with filters_lock:
             forest.fit(x, y, weight)
-        parts, values = [], []
+        parts = []
+        values = []
         for one in forest.estimators_:
-            tree, value = one.tree_, one.tree_.value[:, 0]
+            tree = one.tree_
+            value = one.tree_.value[:, 0]
             parts.append((tree.feature, tree.threshold, tree.children_left, tree.children_right))
             if task.n_classes:  # class frequencies of every node
                 full = np.zeros((len(value), task.n_classes))
@@ -252,7 +256,8 @@ def _joined(
     roots = np.cumsum([0, *(len(v) for v in values)])
     arrays: list[list[Array]] = [[], [], [], []]
     for root, (column, threshold, below, above) in zip(roots[:-1], parts, strict=True):
-        itself, is_leaf = np.arange(len(column)), np.asarray(below) <= 0
+        itself = np.arange(len(column))
+        is_leaf = np.asarray(below) <= 0
         arrays[0].append(np.where(is_leaf, 0, column).astype(np.int64))
         arrays[1].append(np.asarray(threshold, dtype=np.float64))
         for place, child in ((2, below), (3, above)):
@@ -265,7 +270,9 @@ class Boosting:
     """Histogram gradient boosting, of as many rounds as predict left-out rows best."""
 
     def fit(self, task: StackTask) -> Fit:
-        (x, y, weight), n_classes, effort = task.arrays, task.n_classes, task.effort
+        (x, y, weight) = task.arrays
+        n_classes = task.n_classes
+        effort = task.effort
         most = effort.most_rounds
         if n_classes:
             few = effort.trees_of_labels // (n_classes if n_classes > 2 else 1)
@@ -295,7 +302,8 @@ class Boosting:
             loss = (staged[..., 0] - y) ** 2 @ weight
         best = int(loss.argmin())
         model = self._fitted(task, best + 1, slice(None))
-        without, first = torch.as_tensor(staged[best]), model._baseline_prediction
+        without = torch.as_tensor(staged[best])
+        first = model._baseline_prediction
         offset = np.asarray(first, dtype=np.float64).reshape(-1)
         if n_classes == 2:
             offset = np.array([0.0, *offset])
@@ -321,14 +329,18 @@ class Boosting:
         if (weight == weight.round()).all() and weight.sum() <= 2 * len(weight):
             # Quantiles of weighted rows take longer than the trees: repeat the rows instead.
             places = np.repeat(np.arange(len(weight)), weight.astype(int))
-            x, y, weight = x[places], y[places], None
+            x = x[places]
+            y = y[places]
+            weight = None
         with filters_lock:
             return model.fit(x, y, weight)
 
 
 def _boosting_trees(model: Any, n_classes: int) -> Trees:
     """Trees of all rounds; of two classes their values are the second's score."""
-    parts, values, depth = [], [], 1
+    parts = []
+    values = []
+    depth = 1
     for of_round in model._predictors:
         for k, tree in enumerate(of_round):
             nodes = tree.nodes
@@ -351,14 +363,16 @@ class Networks:
 
     def fit(self, task: StackTask) -> Fit:
         model = self._fitted(task, {}, self.last)
-        part, density = EstimatorPredictor(model), model.leave_one_out_log_density
+        part = EstimatorPredictor(model)
+        density = model.leave_one_out_log_density
         if not task.folds:
             return Fit(part, is_final=True)
         if density is None or task.is_counts:
             density = np.full(len(task), np.nan)
             test, refit = self._begun or self._refit(task, self._found(task, model))
             density[test] = refit
-        optimism, n_weights = 0.0, model.network_.layout.n_params
+        optimism = 0.0
+        n_weights = model.network_.layout.n_params
         if n_weights > task.effort.most_weights_a_row * len(task) and np.isfinite(density).all():
             test, refit = self._begun or self._refit(task, self._found(task, model))
             optimism = max(0.0, float(np.average(density[test] - refit)))
@@ -370,7 +384,8 @@ class Networks:
         Many are tried where few score less than ``enough``, but not where rows are few and few
         units are far behind.
         """
-        effort, most = GaussNewtonDefaults(), -np.inf
+        effort = GaussNewtonDefaults()
+        most = -np.inf
         usual = effort.regression_units(len(task), task.rows.x.shape[1], 1)
         for width in (effort.widths[0], usual):
             few: dict[str, Any] = {"hidden_layer_sizes": width, "n_modes": task.effort.n_probes}
@@ -385,7 +400,9 @@ class Networks:
 
     def begin(self, task: StackTask) -> tuple[Array, Array] | None:
         """Refit networks of labels that are going to need it, before they are fitted themselves."""
-        x, n_classes, effort = task.rows.x, task.n_classes, GaussNewtonDefaults()
+        x = task.rows.x
+        n_classes = task.n_classes
+        effort = GaussNewtonDefaults()
         n_modes = BayesianMLPClassifier().n_modes
         size = x.shape[1], n_classes if n_classes > 2 else 1
         network = MLP(
@@ -448,7 +465,9 @@ class UserEstimator:
             if value is None and name.rpartition("__")[2] == "random_state"
         }
         model = clone(self.estimator).set_params(**unset)
-        weight, X, y = task.weight.numpy(), task.rows.as_given, task.targets
+        weight = task.weight.numpy()
+        X = task.rows.as_given
+        y = task.targets
         is_whole = bool((weight == weight.round()).all())
         support = weight_support(model)
         if (weight == 1.0).all():

@@ -208,7 +208,9 @@ class SampledTargets:
     """
 
     def __init__(self, distribution: TargetPredictive, n: int, seed: int) -> None:
-        self._law, self._n, self._seed = distribution, n, seed
+        self._law = distribution
+        self._n = n
+        self._seed = seed
 
     @property
     def means(self) -> Tensor:
@@ -320,7 +322,9 @@ class RoundedDraws:
     """Draws of a `CountsPredictor`: functions of the base, and targets rounded to counts."""
 
     def __init__(self, draws: Any, mean_of_y: float, scale_of_y: float) -> None:
-        self._draws, self._mean, self._scale = draws, mean_of_y, scale_of_y
+        self._draws = draws
+        self._mean = mean_of_y
+        self._scale = scale_of_y
 
     @property
     def means(self) -> Tensor:

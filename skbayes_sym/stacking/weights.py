@@ -84,7 +84,8 @@ def weighed(members: Mapping[str, ScoredMember], task: StackTask) -> StackFit:
     """The stack of these members, with weights by the rows that all of them leave out."""
     density = torch.as_tensor(np.stack([m.log_density for m in members.values()]))
     known = ~density.isnan().any(0)
-    density, weight = density[:, known], task.weight[known]
+    density = density[:, known]
+    weight = task.weight[known]
     score = density @ weight / weight.sum()
     prior = ((score - score.max()) / task.effort.forgiven).nan_to_num(0.0, neginf=-np.inf).exp()
     prior = prior * prior.new_tensor([m.worth for m in members.values()])
@@ -230,7 +231,8 @@ def score_member(member: Member, task: StackTask, by_folds: bool) -> ScoredMembe
     elif isinstance(without, NormalMixture):
         base, density = _shaped(fit, without, task)
     else:
-        base, density = fit.part, without
+        base = fit.part
+        density = without
         if not task.n_classes:
             base = ShapedPredictor(fit.part, None, resolution(task))
     if bool(density.isposinf().any() | density.isnan().all()):
@@ -251,7 +253,9 @@ def _shaped(
     fit: Fit, distribution: NormalMixture, task: StackTask
 ) -> tuple[ShapedPredictor, Tensor]:
     """A part of numbers with noise as its left-out rows ask for."""
-    base, weight, log_unit = distribution, task.weight, 0.0
+    base = distribution
+    weight = task.weight
+    log_unit = 0.0
     if fit.is_point_prediction:
         square = weight @ (task.y - distribution.mean()).square() / weight.sum()
         square = square.clamp_min(LEAST_VARIANCE)
@@ -276,7 +280,8 @@ def _shaped(
 
 def _by_folds(member: Member, task: StackTask, fit: Fit) -> NormalMixture | Tensor:
     """Left-out rows of every fold: a law or scores, or log densities of what is final."""
-    places, answers = [], []
+    places = []
+    answers = []
     for train, test in task.folds:
         rows = task.take(test)
         base = member.fit(task.take(train)).part

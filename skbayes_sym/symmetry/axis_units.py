@@ -120,7 +120,8 @@ class AxisUnits(SignedPermutations):
         flip = any(all(e.flips[k] == (True,) for e in self.entries) for k in signs)
         if any(e.is_pair for e in self.entries) or not (self.permute or flip):
             return ()
-        positions, shape = torch.arange(self.n_params), (prod(self.places), self.n_units, -1)
+        positions = torch.arange(self.n_params)
+        shape = (prod(self.places), self.n_units, -1)
         index = torch.cat([e.of(positions).reshape(shape) for e in self.entries], dim=-1)
         return tuple(Units(table, self.permute, flip) for table in index)
 
@@ -172,7 +173,8 @@ class AxisUnits(SignedPermutations):
     ) -> tuple[Tensor, SignedPermutation]:
         """Assignments to linearised scores from ``theta``, to which ``total`` led."""
         batch = np.broadcast_shapes(theta.shape[:-1], reference.shape[:-1])
-        theta, total = theta.expand(*batch, theta.shape[-1]), self.expand(total, batch)
+        theta = theta.expand(*batch, theta.shape[-1])
+        total = self.expand(total, batch)
         for _ in range(10):
             g = self.best(self.totals(self.scores(theta, reference, self.entries)))
             moved = self.act(g, theta)
@@ -198,7 +200,8 @@ class AxisUnits(SignedPermutations):
             for axis in range(1 + e.is_pair):
                 ours, theirs = (self._rows(e.of(t), e, axis) for t in (reference, theta))
                 if across:
-                    ours, theirs = ours.unsqueeze(-3), theirs.unsqueeze(-4)
+                    ours = ours.unsqueeze(-3)
+                    theirs = theirs.unsqueeze(-4)
                 key = tuple(flips[axis] for flips in e.flips)
                 tables[key] = ours @ theirs.mT + tables.get(key, 0.0)
         return tables
@@ -241,7 +244,8 @@ class AxisUnits(SignedPermutations):
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """Orbits, one for each place of the other axes; a pair's diagonal apart."""
-        orbits, units = torch.arange(n_params), len(self.places)
+        orbits = torch.arange(n_params)
+        units = len(self.places)
         for e in self.entries if self.permute else ():
             values = e.of(orbits)
             if not e.is_pair:
@@ -344,7 +348,8 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
 
     def inverse(self, g: Element) -> Element:
         self.check_element(g)
-        batch, back = self.batch(g), list[SignedPermutation]()
+        batch = self.batch(g)
+        back = list[SignedPermutation]()
         for k, part in enumerate(self.parts):
             back.append(part.inverse(self._carried(k, g[k], back, batch)))
         return tuple(back)
@@ -387,7 +392,9 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
         self, k: int, h: SignedPermutation, outer: Sequence[SignedPermutation], batch: Sequence[int]
     ) -> SignedPermutation:
         """Conjugate g h g^-1 of an element ``h`` of part ``k`` by the parts above."""
-        names, moves, n = self.above[k], self.parts[k].expand(h, batch), len(batch)
+        names = self.above[k]
+        moves = self.parts[k].expand(h, batch)
+        n = len(batch)
         for j in sorted(name for name in names if name >= 0):
             # Axes of part j's permutation in the order of part k's places, others of size 1.
             order = (*self.above[j], j)
@@ -400,7 +407,8 @@ class Wreath(InPlaceActionMixin, SimpleGroup):
 
     def _improved(self, k: int, theta: Tensor, reference: Tensor) -> tuple[Tensor, Element]:
         """Part ``k`` at its best, and the parts directly inside it at theirs."""
-        part, g = self.parts[k], list(self.identity())
+        part = self.parts[k]
+        g = list(self.identity())
         inner = [i for i, names in enumerate(self.above) if names == (k,)]
         if part.places or not inner:
             theta, g[k] = part.align(theta, reference)

@@ -64,9 +64,11 @@ def enumerate_group(
     layers = unit_layers(group)
     tables = [_enumerate_elements(layer) for layer in layers]
     sizes = [len(table.permutation) for table in tables]
-    elements, rank = [], torch.arange(prod(sizes))
+    elements = []
+    rank = torch.arange(prod(sizes))
     for table, size in zip(tables, sizes, strict=True):
-        chosen, rank = rank % size, rank // size
+        chosen = rank % size
+        rank = rank // size
         elements.append(SignedPermutation(table.permutation[chosen], table.sign[chosen]))
     # What an element does to 1, 2, ..., D shows where every entry comes from, and its sign.
     probe = torch.arange(1, n_dims + 1).repeat(prod(sizes), 1)

@@ -286,7 +286,8 @@ class Product(ChecksWeights):
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """The union of the factors' orbits: entries are one where a chain of factors joins them."""
         partitions = [factor.coordinate_orbits(n_params) for factor in self.factors]
-        orbits, before = torch.arange(n_params), None
+        orbits = torch.arange(n_params)
+        before = None
         while before is None or not torch.equal(orbits, before):
             before = orbits
             for joined in partitions:

@@ -72,7 +72,8 @@ class Orthogonal(ChecksWeights, SimpleGroup):
         (Schonemann 1966). One SVD of size k a draw.
         """
         self.check_pair(theta, reference)
-        ours, theirs = gather_units(theta, self.index), gather_units(reference, self.index)
+        ours = gather_units(theta, self.index)
+        theirs = gather_units(reference, self.index)
         left_vectors, _, right_vectors = torch.linalg.svd(theirs.mT @ ours)
         g = left_vectors @ right_vectors
         return self.act(g, theta), g
@@ -96,6 +97,7 @@ class Orthogonal(ChecksWeights, SimpleGroup):
 
     def coordinate_orbits(self, n_params: int) -> Tensor:
         """Orbits, one a row: rotations mix its entries; see `SymmetryGroup`."""
-        orbits, index = torch.arange(n_params), self.index.cpu()
+        orbits = torch.arange(n_params)
+        index = self.index.cpu()
         orbits[index] = index.amin(dim=1, keepdim=True).expand(index.shape)
         return orbits

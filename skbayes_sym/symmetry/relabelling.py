@@ -69,7 +69,8 @@ def improve_labelling(
     longer cycle may gain where no exchange does). Returns ``g``: the identity where nothing is
     gained, ``moved`` bool (n,).
     """
-    match, parts = _Match.to(layer, reference), []
+    match = _Match.to(layer, reference)
+    parts = []
     for rows in theta.split(match.n_rows):
         similarity, odd = match(rows)
         tol = _tolerance(similarity)
@@ -94,13 +95,15 @@ def labelling_margin(theta: Tensor, layer: UnitGroup, reference: DiagonalReferen
 
     ``theta`` (n, P). Returns (n,), inf if there are no other labels. O(n d^3).
     """
-    match, parts = _Match.to(layer, reference), []
+    match = _Match.to(layer, reference)
+    parts = []
     for rows in theta.split(match.n_rows):
         similarity, odd = match(rows)
         margin = torch.full_like(similarity[:, 0, 0], torch.inf)
         best = torch.arange(layer.n_units).repeat(len(rows), 1)
         if layer.permutes:
-            margin, best = runner_up_loss(similarity), best_assignment(similarity)
+            margin = runner_up_loss(similarity)
+            best = best_assignment(similarity)
         if layer.flips:
             flip = 2.0 * odd.diagonal(dim1=-2, dim2=-1).abs().amin(dim=-1)
             margin = torch.minimum(margin, flip)
@@ -169,7 +172,8 @@ class Labelling:
     @classmethod
     def given(cls, theta: Tensor, group: SymmetryGroup) -> "Labelling":
         """Draws labelled as they are given."""
-        layers, shape = unit_layers(group), (len(theta), -1)
+        layers = unit_layers(group)
+        shape = (len(theta), -1)
         elements = (SignedPermutation(*(p.expand(shape) for p in f.identity())) for f in layers)
         return cls(layers, theta, tuple(elements), orbit_mean_square(theta, group))
 
@@ -179,7 +183,8 @@ class Labelling:
 
     def moved(self, i: int, g: SignedPermutation) -> "Labelling":
         """Move each draw's units of layer ``i`` by its ``g``."""
-        layer, elements = self.layers[i], list(self.elements)
+        layer = self.layers[i]
+        elements = list(self.elements)
         elements[i] = layer.compose(g, elements[i])
         return replace(self, theta=layer.act(g, self.theta), elements=tuple(elements))
 
@@ -206,13 +211,15 @@ class Labelling:
 
         ``thorough`` as in `improve_labelling`.
         """
-        labelling, any_moved = self, torch.zeros(len(self.theta), dtype=torch.bool)
+        labelling = self
+        any_moved = torch.zeros(len(self.theta), dtype=torch.bool)
         for i in reversed(range(len(self.layers))):
             g, moved = improve_labelling(
                 labelling.theta, self.layers[i], reference, thorough=thorough
             )
             if bool(moved.any()):
-                labelling, any_moved = labelling.moved(i, g), any_moved | moved
+                labelling = labelling.moved(i, g)
+                any_moved = any_moved | moved
         return labelling, any_moved
 
     def descended(self, reference: DiagonalReference, max_sweeps: int) -> "Labelling":
@@ -301,7 +308,8 @@ def align_to_mean(
     Procrustes analysis, Gower 1975). Entries are compared in units of the root mean square of
     their coordinate orbit. The start with the smallest sum is kept. ``theta`` (n, P), float64.
     """
-    scaled, runs = theta / orbit_mean_square(theta, group).sqrt(), []
+    scaled = theta / orbit_mean_square(theta, group).sqrt()
+    runs = []
     for start in torch.randperm(len(theta), generator=generator)[:n_starts].tolist():
         moved, g = group.align(scaled, scaled[start])
         n_changing = len(theta)
@@ -362,7 +370,9 @@ def canonical_element(theta: Tensor, group: SymmetryGroup) -> tuple[SignedPermut
 
     ``theta`` (n, P).
     """
-    mean, elements, layers = theta.mean(dim=0), [], unit_layers(group)
+    mean = theta.mean(dim=0)
+    elements = []
+    layers = unit_layers(group)
     for layer, mask in zip(layers, entries_shared_with_no_later_layer(layers), strict=True):
         units = mean[layer.index[:, mask]]
         order = torch.arange(layer.n_units)
@@ -392,11 +402,13 @@ def _first_pass(labelling: Labelling, start: int) -> Labelling:
 
 def _settle(theta: Tensor, layer: UnitGroup, reference: DiagonalReference) -> SignedPermutation:
     """Labels of the units of one layer when ``reference`` is only the first guess."""
-    mean_square, total = reference.variance, layer.identity()
+    mean_square = reference.variance
+    total = layer.identity()
     for step in range(50):
         # All draws at first: what follows then depends on their orbits, not on the copies given.
         g, moved = improve_labelling(theta, layer, reference, thorough=step == 0)
-        theta, total = layer.act(g, theta), layer.compose(g, total)
+        theta = layer.act(g, theta)
+        total = layer.compose(g, total)
         if step >= _UNWEIGHTED and not bool(moved.any()):
             break
         reference = estimate_reference(theta, mean_square)
@@ -419,8 +431,10 @@ def _sweep(labelling: Labelling, n_changing: int, n_sweeps: int) -> tuple[Labell
                 anew = labelling.forward(reference)
                 for _ in range(3):
                     anew, _ = anew.improved(reference, thorough=True)
-                ours, theirs = labelling.log_prob(reference), anew.log_prob(reference)
+                ours = labelling.log_prob(reference)
+                theirs = anew.log_prob(reference)
                 better = theirs > ours + 1e-9 * (1.0 + ours.abs())
-                labelling, moved = anew.where(better, labelling), moved | better
+                labelling = anew.where(better, labelling)
+                moved = moved | better
         n_changing = int(moved.sum())
     return labelling, n_changing

@@ -105,7 +105,8 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
         return SignedPermutation(torch.arange(self.n_units).expand(shape), signs)
 
     def sample(self, shape: Sequence[int], *, generator: torch.Generator) -> SignedPermutation:
-        shape, device = (*shape, *self.places), generator.device
+        shape = (*shape, *self.places)
+        device = generator.device
         permutation = torch.arange(self.n_units, device=device).expand(*shape, self.n_units)
         if self.permute:
             permutation = random_permutations(shape, self.n_units, generator=generator)
@@ -117,7 +118,8 @@ class SignedPermutations(InPlaceActionMixin, SimpleGroup):
 
     def generators(self) -> list[tuple[str, SignedPermutation]]:
         """An exchange, a rotation and flips of the first unit (or of each), at every place."""
-        d, named = self.n_units, []
+        d = self.n_units
+        named = []
         orders = {"0 and 1 exchanged": [1, 0, *range(2, d)], "rotated": [d - 1, *range(d - 1)]}
         for place in product(*map(range, self.places)):
             where = f" at place {', '.join(map(str, place))}" if place else ""
@@ -236,7 +238,8 @@ class Units(SignedPermutations):
         return SignedPermutation(permutation, signs.squeeze(-1) if self.flip else none)
 
     def move_(self, g: SignedPermutation, theta: Tensor) -> Tensor:
-        units, batch = gather_units(theta, self.index), theta.shape[:-1]
+        units = gather_units(theta, self.index)
+        batch = theta.shape[:-1]
         if self.permute:
             units = take(units, g.permutation.to(theta.device).expand(*batch, -1), len(batch))
         if self.flip:
@@ -327,6 +330,7 @@ def take(values: Tensor, permutation: Tensor, axis: int) -> Tensor:
     """
     if permutation.ndim == 1:
         return values.index_select(axis, permutation)
-    between, rest = [1] * (axis + 1 - permutation.ndim), [1] * (values.ndim - axis - 1)
+    between = [1] * (axis + 1 - permutation.ndim)
+    rest = [1] * (values.ndim - axis - 1)
     index = permutation.reshape(*permutation.shape[:-1], *between, -1, *rest)
     return values.gather(axis, index.expand(values.shape))

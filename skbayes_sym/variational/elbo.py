@@ -59,13 +59,20 @@ class GatedGap:
     ) -> None:  # fmt: skip
         if gap.side == "upper":
             raise ValueError(f"{gap!r} bounds the gap from above: train on a lower bound.")
-        self.gap, self.certificate = gap, certificate
+        self.gap = gap
+        self.certificate = certificate
         self.n_skipped = 0
-        self._generator, self._takes_several = generator, takes_several
-        self._hold, self._block, self._every, self._max_every = hold, block, every, max_every
+        self._generator = generator
+        self._takes_several = takes_several
+        self._hold = hold
+        self._block = block
+        self._every = every
+        self._max_every = max_every
         self._tol = max(tol, 1e-4 * gap.group.log_order)
         self._held: tuple[Tensor, Tensor] | None = None
-        self._period, self._next_check, self._closed = every, 0, False
+        self._period = every
+        self._next_check = 0
+        self._closed = False
         self._settled: Tensor  # nats, what the certificate said of a saturated gap
 
     def add_gradient(
@@ -80,7 +87,8 @@ class GatedGap:
         if step >= self._next_check and step % self._block == 0:
             self._look(loc, log_variance, step)
         if self._closed:
-            self.n_skipped, self._held = self.n_skipped + 1, None
+            self.n_skipped = self.n_skipped + 1
+            self._held = None
             return self._settled
         if self._held is None or step % self._hold == 0:
             posterior = _Normals(loc.double(), (0.5 * log_variance.double()).exp())
@@ -107,7 +115,8 @@ class GatedGap:
         """Open or close as the certificate says."""
         if self.certificate is None:
             return
-        mean, scale = loc.double(), (0.5 * log_variance.double()).exp()
+        mean = loc.double()
+        scale = (0.5 * log_variance.double()).exp()
         noise = standard_normal((1, mean.shape[-1]), generator=self._generator, like=mean)
         values = self.certificate.values(mean, scale, noise, generator=self._generator)[..., 0]
         self._settled = values.to(loc.dtype)
@@ -205,7 +214,9 @@ class DrawTerm:
         return torch.enable_grad()
 
     def __init__(self, network: Network, n_draws: int, moments: Moments) -> None:
-        self._network, self._n_draws, self._moments = network, n_draws, moments
+        self._network = network
+        self._n_draws = n_draws
+        self._moments = moments
 
     def __call__(
         self, likelihoods: Sequence[Likelihood], batches: Batches, d_params: Tensor
@@ -214,7 +225,8 @@ class DrawTerm:
         loc, variance, d_loc, d_variance = self._moments
         shape = -(-self._n_draws // 2), loc.shape[1]  # pairs
         noise = standard_normal(shape, generator=batches.generator, like=loc)
-        noise, sd = torch.cat([noise, -noise])[: self._n_draws], variance.sqrt()
+        noise = torch.cat([noise, -noise])[: self._n_draws]
+        sd = variance.sqrt()
         theta = torch.addcmul(loc.unsqueeze(1), sd.unsqueeze(1), noise).detach().requires_grad_()
         params = [likelihood.params.detach().requires_grad_() for likelihood in likelihoods]
         outputs = self._network.forward(theta.flatten(0, 1), x).unflatten(0, theta.shape[:2])
@@ -253,9 +265,12 @@ class SymmetrizedElbo:
         self._warm_up = params.new_tensor(warm_up).unsqueeze(1)
         self._last_share = max(warm_up)
         network, likelihood, prior, _ = model
-        n_params, n_rows, n_starts = network.layout.n_params, batches.batch_size, len(warm_up)
+        n_params = network.layout.n_params
+        n_rows = batches.batch_size
+        n_starts = len(warm_up)
         self.params, self.gradient = params, torch.zeros_like(params)
-        self._likelihood, self._gap = likelihood.to(params), gap
+        self._likelihood = likelihood.to(params)
+        self._gap = gap
         self._loc, self._log_variance, self._own_params = unpack(params, n_starts, n_params)
         gradients = unpack(self.gradient, n_starts, n_params)
         self._d_loc, self._d_variance, self._d_own = gradients

@@ -104,7 +104,8 @@ class _SymmetrizedVI(NetworkEstimator):
         n = self.n_predict_samples
 
         def make() -> Predictor:
-            distributions, network = (self.posterior_, self._observation), self.network_
+            distributions = (self.posterior_, self._observation)
+            network = self.network_
             if isinstance(network, MLP):
                 return MeanFieldPredictor.of(
                     network, *distributions, n_draws=n, seed=self._predict_seed_, like=like

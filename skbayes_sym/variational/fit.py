@@ -81,7 +81,8 @@ def laplace_start(model: GaussianNetwork, data: Training, seed: int) -> Tensor:
     which an ascent never leaves: on 50 rows of diabetes it ended 244 nats below one from random
     weights.
     """
-    network, likelihood = fully_connected(model.network), model.likelihood
+    network = fully_connected(model.network)
+    likelihood = model.likelihood
     rows = data.double_data
     p = network.layout.n_params
     systems = Part(
@@ -95,7 +96,8 @@ def laplace_start(model: GaussianNetwork, data: Training, seed: int) -> Tensor:
         starts = classification_starts(network, rows, prior, n=1, seed=seed)
     else:
         starts = regression_starts(network, likelihood, rows, prior, n=1, seed=seed)
-    position, log_variance = starts.position[0].cpu(), 2.0 * starts.spread[0].log().cpu()
+    position = starts.position[0].cpu()
+    log_variance = 2.0 * starts.spread[0].log().cpu()
     noise = position[p:]
     if likelihood.n_params:
         noise = torch.maximum(noise, torch.as_tensor(data.target_spread).log())
@@ -228,7 +230,8 @@ def noise_excess(
     variance of the functions, ``E (y - f)^2``.
     """
     x, y, weight = data.double_data
-    chosen, n_draws = torch.linspace(0, len(x) - 1, min(len(x), 2000)).round().long(), 64
+    chosen = torch.linspace(0, len(x) - 1, min(len(x), 2000)).round().long()
+    n_draws = 64
     draws = posterior.sample(n_draws, generator=generator_from(seed)).to(x)
     functions = model.network.forward(draws, x[chosen])
     # The mean of S draws scatters by a share 1 / S of the functions' variance, which isn't error.
@@ -288,7 +291,8 @@ class MeanFieldVI:
         run.end(best.fit)
         elbos = ", ".join(f"{data.log_jacobian + ascent.bounds.elbo:.6g}" for ascent in ascents)
         log_info("ELBO from %s: %s", ", ".join(inits), elbos)
-        bound, gap = data.log_jacobian + best.bounds.mean_field.value, best.bounds.gap.value
+        bound = data.log_jacobian + best.bounds.mean_field.value
+        gap = best.bounds.gap.value
         words = "ELBO %.6g (mean-field %.6g, symmetry gap %.4g), stopped: %s after %d steps"
         stopped = best.fit.stop_reason, best.fit.n_iter
         log_info(words, bound + gap, bound, gap, *stopped)
@@ -299,7 +303,8 @@ class MeanFieldVI:
 
     def _starts(self, model: GaussianNetwork, *, is_long: bool) -> tuple[list[str], int]:
         """Names in `INITS` of the starts to try, and the steps of each."""
-        max_iter, n = self.steps.max_iter, self.n_starts
+        max_iter = self.steps.max_iter
+        n = self.n_starts
         if self.start is not None:
             return ["random"], max_iter
         kinds = initialization_names(self.init, model)
@@ -315,7 +320,8 @@ class MeanFieldVI:
         self, data: Training, model: GaussianNetwork, seeds: _Seeds, run: Run
     ) -> tuple[list[str], list[_Ascent]]:
         """Train all starts, and close with their bounds; their names come with them."""
-        auto, symmetry_gap = automatic_batch(data.n_rows), SymmetryGap(self.gap, model.group)
+        auto = automatic_batch(data.n_rows)
+        symmetry_gap = SymmetryGap(self.gap, model.group)
         batch_size = rows_per_step(self.steps.batch_size, data.n_rows, auto)
         is_long = batch_size < data.n_rows
         inits, max_iter = self._starts(model, is_long=is_long)
@@ -383,7 +389,8 @@ class MeanFieldVI:
         of the noise's variance are scatter; 1.05 to 1.25 is usual, and 1.5 on thirty rows, which a
         good fit follows closely.
         """
-        model, result = best.model, best.result
+        model = best.model
+        result = best.result
         # A gain too noisy to call the fit unconverged doesn't call it converged: its noise may
         # still be on the way down.
         gain = last_tenth_gain([-loss for loss in result.loss_curve])
@@ -393,7 +400,8 @@ class MeanFieldVI:
         if not (is_settled and learns_noise):
             return
         params = result.params.double()
-        posterior, n = _posterior(params, model), model.network.layout.n_params
+        posterior = _posterior(params, model)
+        n = model.network.layout.n_params
         with torch.no_grad():
             excess = noise_excess(data, model, posterior, params[2 * n :], seed).cpu().numpy()
         share = model.likelihood.at(params[2 * n :]).noise_scale.cpu().numpy() / data.target_spread
@@ -440,7 +448,8 @@ def _warn_small_scales(data: Training, best: _Ascent) -> None:
     One scale serves all outgoing weights, and those of a flat function are all small: its KL falls
     with the scale, by some ten nats on thirty rows, while that of a fitted function stays.
     """
-    likelihood, prior = best.model.likelihood, best.fit.prior
+    likelihood = best.model.likelihood
+    prior = best.fit.prior
     if prior is None or not (likelihood.n_params and likelihood.kind == "normal"):
         return
     learned = likelihood.at(torch.as_tensor(best.fit.likelihood_params).double())
@@ -473,7 +482,8 @@ def _bounds(
     data: Training, model: GaussianNetwork, symmetry_gap: SymmetryGap, seeds: _Seeds, params: Tensor
 ) -> Bounds:
     """The reported bounds, in float64 and with fresh draws."""
-    n, final = model.network.layout.n_params, params.double()
+    n = model.network.layout.n_params
+    final = params.double()
     posterior = _posterior(final, model)
     arguments = model.likelihood.at(final[2 * n :]), posterior, data.data
     generator = generator_from(seeds.likelihood_bound, data.device)

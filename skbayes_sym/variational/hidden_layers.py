@@ -88,9 +88,11 @@ class MeanFieldHidden:
     ) -> tuple[list[Tensor], Tensor]:
         """Weights (S, D_l + 1, H_l) of every layer; numbers that average to their KL, (S,)."""
         values = self.layout.unflatten(params)
-        weights, kl = [], params.new_zeros(())
+        weights = []
+        kl = params.new_zeros(())
         for layer, prior_scale in enumerate(self.prior_scale, start=1):
-            loc, log_variance = values[f"loc{layer}"], values[f"log_variance{layer}"]
+            loc = values[f"loc{layer}"]
+            log_variance = values[f"log_variance{layer}"]
             noise = normal_like((n, *loc.shape), generator=generator, like=params)
             weights.append(torch.addcmul(loc, (0.5 * log_variance).exp(), noise))
             prior_log_variance = 2.0 * per_input(prior_scale, loc).log()
@@ -111,7 +113,8 @@ def draw_layer(
     O(r^3 + r M H) a draw with r = min(M, D).
     """
     n, m, d = inducing.shape
-    gain, root = log_gain.exp(), (0.5 * log_precision).exp()
+    gain = log_gain.exp()
+    root = (0.5 * log_precision).exp()
     scaled = inducing * as_tensor(prior_scale, inducing)
     design = root.unsqueeze(-1) * scaled  # A, (S, M, D)
     target = root.unsqueeze(-1) * values  # (M, H)
@@ -126,14 +129,16 @@ def draw_layer(
         seen = gain.sqrt() * (design.mT @ target)
         wrong = seen - gain.sqrt() * (kernel @ prior) - design.mT @ error
         solved = resolvent(kernel, gain, torch.stack([wrong, seen], dim=-2))
-        moved, trace = gain.sqrt() * solved.solution, solved.trace
+        moved = gain.sqrt() * solved.solution
+        trace = solved.trace
     else:
         seen = (gain.sqrt() * target).expand(n, -1, -1)
         wrong = seen - gain.sqrt() * (design @ prior) - error
         both = torch.stack([wrong, seen], dim=-2)  # (S, M, 2, H)
         solved = resolvent(design @ design.mT, gain, both)
         back = (design.mT @ solved.solution.flatten(-2)).unflatten(-1, both.shape[-2:])
-        moved, trace = gain.sqrt() * back, solved.trace + (d - m)
+        moved = gain.sqrt() * back
+        trace = solved.trace + (d - m)
     shift, mean = moved.unbind(-2)
     kl = kl_from_standard(trace, mean.square().sum(-2), -solved.log_det, d).sum(-1)
     return per_input(prior_scale, inducing) * (prior + shift), kl
@@ -177,7 +182,8 @@ class InducingHidden:
     ) -> tuple[list[Tensor], Tensor]:
         values = self.layout.unflatten(params)
         u = with_ones(values["inputs"]).expand(n, -1, -1)
-        weights, kl = [], params.new_zeros(n)
+        weights = []
+        kl = params.new_zeros(n)
         for layer, scale in enumerate(self.prior_scale, start=1):
             weight, own_kl = draw_layer(
                 u, values[f"values{layer}"], values[f"log_gain{layer}"],

@@ -118,7 +118,8 @@ class Setting(NamedTuple):
 
     def start(self, likelihood: Likelihood, *, at_prior: bool) -> Tensor:
         """Starting point: concentrated, or as wide as the prior."""
-        posterior, rows = self.posterior, self.rows
+        posterior = self.posterior
+        rows = self.rows
         generator = generator_from(self.seeds.start)
         hidden = posterior.hidden.start(rows, at_prior=at_prior, generator=generator)
         log_noise = likelihood.noise_scale.log().to(rows.x)
@@ -231,7 +232,8 @@ class LayerwiseVI:
 
         Under the scales at which a prior that learns them starts.
         """
-        network, hidden_posterior = prior.network, self.hidden_posterior
+        network = prior.network
+        hidden_posterior = self.hidden_posterior
         *scales, last_scale = prior.layer_scales(prior.start)
         hidden: HiddenPosterior = MeanFieldHidden(network, tuple(scales))
         if hidden_posterior != "mean_field":
@@ -242,7 +244,9 @@ class LayerwiseVI:
     def _groups(self, setting: Setting, model: Model, data: Training) -> list[ParamGroup]:
         """Groups, one a named parameter: variances have further to travel than the others."""
         # A tenth of the rate loses some 100 nats on small data.
-        rate, posterior, wide = self.steps.rate(3e-2), setting.posterior, (-40.0, 40.0)
+        rate = self.steps.rate(3e-2)
+        posterior = setting.posterior
+        wide = (-40.0, 40.0)
         groups = []
         for name, where in posterior.hidden.layout.slices.items():
             is_variance = name.startswith("log_variance")
@@ -441,7 +445,8 @@ class LayerwiseVIRegressor(BayesianRegressorMixin, NetworkEstimator):
 
         def make() -> LayerwisePredictor:
             # Drawn on the CPU whatever the device, so that predictions agree across them.
-            generator, likelihood = generator_from(self._predict_seed_), self._observation.to(like)
+            generator = generator_from(self._predict_seed_)
+            likelihood = self._observation.to(like)
             return self.posterior_.predictor(n, likelihood, generator=generator)
 
         return self._cached(f"{n} draws on {like.device}", make)

@@ -128,7 +128,8 @@ class LastLayer:
 
     def conditional(self) -> "Conditional":
         """Normal posteriors of the layer's weights."""
-        scale, ridge = self.prior_scale, self.ridge
+        scale = self.prior_scale
+        ridge = self.ridge
         mean = per_input(scale, ridge.y) * ridge.mean.mT
         return Conditional(mean, ridge.root, as_tensor(scale, ridge.y), ridge.is_wide)
 
@@ -222,8 +223,12 @@ class LayerwiseElbo:
         n_draws: int, warm_up: int, generator: torch.Generator,
     ) -> None:  # fmt: skip
         self.params, self.gradient = params, torch.zeros_like(params)
-        self._posterior, self._prior, self._data = posterior, prior, data
-        self._n_draws, self._warm_up, self._generator = n_draws, warm_up, generator
+        self._posterior = posterior
+        self._prior = prior
+        self._data = data
+        self._n_draws = n_draws
+        self._warm_up = warm_up
+        self._generator = generator
 
     def __call__(self, step: int) -> Tensor:
         share = min(1.0, step / self._warm_up) if self._warm_up else 1.0
@@ -279,7 +284,8 @@ class LayerwisePosterior:
 
         Drawn on the generator's device, so that predictions agree across devices.
         """
-        (weights, _, last_layer), to = self._given(n, generator), likelihood.noise_scale.device
+        (weights, _, last_layer) = self._given(n, generator)
+        to = likelihood.noise_scale.device
         mean, root, prior_scale, complement = last_layer.conditional()
         last = Conditional(mean.to(to), root.to(to), prior_scale.to(to), complement)
         return LayerwisePredictor(self, [w.to(to) for w in weights], last, likelihood)
@@ -309,7 +315,8 @@ class LayerwisePredictor(BasePredictor):
 
     def _blocks(self, x: Tensor) -> Iterator[tuple[Conditional, Tensor]]:
         """The last layer and its inputs (block, N, H + 1), block of draws by block of draws."""
-        n, network = len(self.last.mean), self.posterior.parts.network
+        n = len(self.last.mean)
+        network = self.posterior.parts.network
         size = rows_within(1 << 21, len(x) * self.last.mean.shape[1])  # of features: 16 MB
         for start in range(0, n, size):
             block = slice(start, start + size)

@@ -36,7 +36,8 @@ def expected_log_likelihood(
     totals = like.new_zeros(n_draws)
     for start in range(0, len(data.x), rows):
         x, y, weight = (t[start : start + rows] for t in data)
-        x, weight = x.double(), weight.double()
+        x = x.double()
+        weight = weight.double()
         y = y.double() if y.is_floating_point() else y
         noise = [
             standard_normal((n_draws, len(x), width), generator=generator, like=like)
@@ -57,9 +58,12 @@ def drawn_log_likelihood(
 ) -> Estimate:  # fmt: skip
     """`expected_log_likelihood` of any network, by draws of its weights; unbiased, in float64."""
     theta = posterior.sample(n_draws, generator=generator).double()
-    x, y, weight = data.x.double(), data.y, data.weight.double()
+    x = data.x.double()
+    y = data.y
+    weight = data.weight.double()
     y = y.double() if y.is_floating_point() else y
-    likelihood, total = likelihood.to(x), theta.new_zeros(n_draws)
+    likelihood = likelihood.to(x)
+    total = theta.new_zeros(n_draws)
     for rows in torch.arange(len(x), device=x.device).split(256):
         outputs = network.forward(theta, x[rows])
         total += likelihood.log_prob(outputs, y[rows]) @ weight[rows]

@@ -404,7 +404,9 @@ class Invariances:
     n_predict_augmentations: int | str = "auto"
 
     def __post_init__(self) -> None:
-        n, n_predict, rate = self.n_augmentations, self.n_predict_augmentations, self.learning_rate
+        n = self.n_augmentations
+        n_predict = self.n_predict_augmentations
+        rate = self.learning_rate
         check_count("n_augmentations", n)
         if not (isinstance(n_predict, str) and n_predict == "auto"):
             check_count("n_predict_augmentations ('auto' or a number)", n_predict)

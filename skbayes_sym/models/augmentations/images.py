@@ -188,7 +188,8 @@ def _exponential(m: Tensor) -> tuple[Tensor, Tensor]:
     s, w = (constant(values, m.dtype, m.device) for values in _rule())
     growth = (half_trace.unsqueeze(-1) * s).exp()
     cosh, sinhc = _hyperbolic(q.unsqueeze(-1) * s**2)
-    on_eye, on_traceless = growth * cosh, growth * sinhc * s
+    on_eye = growth * cosh
+    on_traceless = growth * sinhc * s
 
     def combine(a: Tensor, b: Tensor) -> Tensor:
         return a[..., None, None] * eye + b[..., None, None] * traceless
@@ -326,7 +327,9 @@ class PixelNoise(_PixelTransformation):
 
     @property
     def half_width(self) -> NoiseHalfWidth:
-        n_pixels, limit = prod(self.image_shape or (1,)), 1.0  # largest pixels
+        # largest pixels
+        n_pixels = prod(self.image_shape or (1,))
+        limit = 1.0
         return NoiseHalfWidth(("noise",), (limit / _UNIT,), (_UNIT,), n_variables=n_pixels)
 
     def transform(self, x: Tensor, eta: Tensor, noise: Tensor) -> Tensor:

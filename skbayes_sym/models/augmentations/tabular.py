@@ -51,7 +51,8 @@ class Rotation2D:
         angle = (noise @ self.half_width.mixing(eta).T).squeeze(-1)
         centre = constant(self.centre, x.dtype, x.device)
         u, v = (x[:, positions(self.columns, x)] - centre).unsqueeze(1).unbind(-1)
-        cos, sin = angle.cos(), angle.sin()
+        cos = angle.cos()
+        sin = angle.sin()
         turned = torch.stack([cos * u - sin * v, sin * u + cos * v], -1) + centre
         return _with_columns(x, self.columns, turned)
 

@@ -83,7 +83,8 @@ class SoftmaxSites(SiteLikelihood):
 
     def _blocks(self, mean: Tensor, covariance: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Outputs (n, C, S) at the points and the contrasts' factor, in rows that fit the cache."""
-        points, contrasts = self.points.to(mean), _contrasts(mean)
+        points = self.points.to(mean)
+        contrasts = _contrasts(mean)
         covariance = contrasts @ covariance @ contrasts.T
         # The factor is finite where nothing is random, too.
         tiny = 1e-12 * covariance.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_min(1e-300)
@@ -107,7 +108,8 @@ def _softmax_slopes(
     """
     normaliser = outputs.logsumexp(1)
     p = outputs.sub_(normaliser.unsqueeze(1)).exp_()
-    average, contrasts = p.mean(-1), _contrasts(p)
+    average = p.mean(-1)
+    contrasts = _contrasts(p)
     # E[l' z'] with l' = chosen - p; the points' own mean is 0.
     slope = contrasts @ (p @ points).div_(-len(points))
     inner = (factor.mT @ slope.tril()).tril()

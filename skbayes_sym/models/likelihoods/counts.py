@@ -211,7 +211,8 @@ def _log_rising(y: Tensor, size: Tensor) -> Tensor:
 
     That is :math:`\sum_{k < y} \log(1 + k / r)`; of large r by Stirling's series.
     """
-    small, large = size.clamp_max(_STIRLING_FROM), size.clamp_min(_STIRLING_FROM)
+    small = size.clamp_max(_STIRLING_FROM)
+    large = size.clamp_min(_STIRLING_FROM)
     direct = torch.lgamma(y + small) - torch.lgamma(small) - y * small.log()
     ratio = torch.log1p(y / large)
     series = y * (ratio - 1.0) + (large - 0.5) * ratio + _tail(y + large) - _tail(large)

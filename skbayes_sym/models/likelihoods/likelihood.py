@@ -142,7 +142,10 @@ def by_autograd(
         t.requires_grad for t in (mean, variance, likelihood.params)
     )
     with torch.inference_mode(False), torch.enable_grad():
-        mean, variance, y, noise = leaf(mean), leaf(variance), kept(y), kept(noise)
+        mean = leaf(mean)
+        variance = leaf(variance)
+        y = kept(y)
+        noise = kept(noise)
         leaves = [mean, variance]
         if likelihood.n_params:
             rows = likelihood.params.expand(len(mean), -1)  # a copy of their own per row
@@ -254,7 +257,8 @@ class ScalarSites(SiteLikelihood):
 
     def _blocks(self, mean: Tensor, covariance: Tensor, y: Tensor) -> Iterator[ExpectedLogProb]:
         """Expectations in rows that fit the cache with all nodes of a quadrature."""
-        likelihood, variance = self.likelihood.to(mean), covariance[..., 0]
+        likelihood = self.likelihood.to(mean)
+        variance = covariance[..., 0]
         n_rows = CACHE_NUMBERS // N_NODES
         for start in range(0, len(mean), n_rows):
             rows = slice(start, start + n_rows)
@@ -405,7 +409,8 @@ class Likelihood:
         wanted = outputs.requires_grad or self.params.requires_grad
         graph = bool(torch.is_grad_enabled() and wanted)  # somebody differentiates what is made
         with torch.inference_mode(False), torch.enable_grad():
-            outputs, y = leaf(outputs), kept(y)
+            outputs = leaf(outputs)
+            y = kept(y)
             total = self.log_prob(outputs, y).sum()
             slope = torch.autograd.grad(total, outputs, create_graph=True)[0]
             rows = [torch.zeros_like(outputs)] * outputs.shape[1]

@@ -295,8 +295,10 @@ class HeteroscedasticTerm:
     def gradient(self, outputs: Tensor, params: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
         """O(C T N), in place: four passes over the outputs."""
         n_targets = len(self.y)
-        mean, log_std = outputs[:, :n_targets], outputs[:, n_targets:]
-        first, second = out[:, :n_targets], out[:, n_targets:]
+        mean = outputs[:, :n_targets]
+        log_std = outputs[:, n_targets:]
+        first = out[:, :n_targets]
+        second = out[:, n_targets:]
         log_std.mul_(self.spread).add_(self.log_std)
         slope = self.weight * self.spread
         if self.least:
@@ -307,7 +309,8 @@ class HeteroscedasticTerm:
         weighted = torch.mul(log_std, -2.0, out=first).exp_()
         weighted.mul_(residual)  # (y - m) / s^2
         torch.mul(weighted, residual, out=second)  # the square of z
-        terms, weight = torch.add(second, log_std, alpha=2.0), self.weight
+        terms = torch.add(second, log_std, alpha=2.0)
+        weight = self.weight
         value = terms.sum((1, 2)) * weight if len(weight) == 1 else terms.sum(1) @ weight
         value.mul_(-0.5)
         value.sub_((0.5 * log(2 * pi) * self.total_weight * n_targets).to(value))
@@ -378,7 +381,8 @@ class NaturalHeteroscedastic(TargetLikelihood):
         """
         (m1, m2), (v1, v2) = (t.chunk(2, -1) for t in (mean, variance))
         inverse = (0.5 * v2 - m2).exp()
-        noise_part, mean_part = y * y * (0.5 * v2 + m2).exp(), (m1 * m1 + v1) * inverse
+        noise_part = y * y * (0.5 * v2 + m2).exp()
+        mean_part = (m1 * m1 + v1) * inverse
         value = y * m1 - 0.5 * (noise_part + mean_part) + 0.5 * m2 - 0.5 * log(2 * pi)
         d_second = 0.5 * (1.0 + mean_part - noise_part)
         d_mean = torch.cat([y - m1 * inverse, d_second], -1)
@@ -469,11 +473,13 @@ class StudentT(TargetLikelihood):
     def at(self, params: Tensor) -> "StudentT":
         likelihood = self
         if self._learns_df:
-            likelihood, params = replace(self, log_tail=params[..., -1:]), params[..., :-1]
+            likelihood = replace(self, log_tail=params[..., -1:])
+            params = params[..., :-1]
         return replace(likelihood, log_noise=params) if self.learn else likelihood
 
     def distribution(self, outputs: Tensor) -> Distribution:
-        scale, df = self.noise_scale.to(outputs), self.degrees_of_freedom.to(outputs)
+        scale = self.noise_scale.to(outputs)
+        df = self.degrees_of_freedom.to(outputs)
         return torch.distributions.StudentT(df, outputs, scale, validate_args=False)
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -489,7 +495,8 @@ class StudentT(TargetLikelihood):
     ) -> ExpectedLogProb:
         if mean.shape[-1] > 1 or self._learns_df:
             return super().expected_log_prob(mean, variance, y, noise)
-        df, precision = self._df, (-2.0 * self.log_noise).exp()
+        df = self._df
+        precision = (-2.0 * self.log_noise).exp()
 
         def weight(f: Tensor) -> Tensor:  # of the row in a weighted least-squares fit
             return (df + 1) * precision / (df + (y - f) ** 2 * precision)
@@ -501,7 +508,8 @@ class StudentT(TargetLikelihood):
 
     def bound(self, mean: Tensor, variance: Tensor, y: Tensor) -> ExpectedLogProb:
         """Density at ``sqrt((y - m)^2 + v)``: t is a mixture of normals over precisions."""
-        df, precision = torch.as_tensor(self._df).to(mean), (-2.0 * self.log_noise).exp()
+        df = torch.as_tensor(self._df).to(mean)
+        precision = (-2.0 * self.log_noise).exp()
         squares = (y - mean).square() + variance
         z = squares * precision / df
         weight = (df + 1) / (df * (1.0 + z)) * precision

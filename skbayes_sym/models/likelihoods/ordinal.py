@@ -121,7 +121,8 @@ class Ordinal(ClassLikelihood):
         between: Callable[[Tensor, Tensor], "_Interval"],
     ) -> ExpectedLogProb:  # fmt: skip
         weights = gauss_hermite(n)[1].to(mean)
-        edges, s = self._edges(mean), self.noise_std
+        edges = self._edges(mean)
+        s = self.noise_std
         intervals = list[_Interval]()
 
         def value_and_slope(f: Tensor) -> tuple[Tensor, Tensor]:

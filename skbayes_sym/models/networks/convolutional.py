@@ -30,7 +30,8 @@ def cnn(image_shape: tuple[int, int, int], n_outputs: int) -> ModuleNetwork:
             layers += [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU()]
             if min(height, width) >= 2:
                 layers.append(nn.AvgPool2d(2))
-                height, width = height // 2, width // 2
+                height = height // 2
+                width = width // 2
             channels = out
         layers += [nn.Flatten(), nn.Linear(channels * height * width, 256), nn.ReLU()]
         module = nn.Sequential(*layers, nn.Linear(256, n_outputs))
@@ -71,7 +72,8 @@ def wide_resnet(
     widths = [16 * widening, 32 * widening, 64 * widening]
     with torch.device("meta"):
         stem = nn.Conv2d(image_shape[0], 16, 3, padding=1, bias=False)
-        blocks, n_in = [], 16
+        blocks = []
+        n_in = 16
         for stage, width in enumerate(widths):
             for i in range(n_blocks):
                 blocks.append(_WideBlock(n_in, width, 2 if stage and not i else 1))
@@ -122,7 +124,8 @@ class _PlainBlock(_Branch):
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__(n_in, n_out, stride)
-        self.stride, self.extra = stride, n_out - n_in
+        self.stride = stride
+        self.extra = n_out - n_in
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.biases[1](self.conv1(self.biases[0](x))))

@@ -189,13 +189,15 @@ class MLPChainLikelihood:
         if n_chains not in scratch.passes:
             with torch.inference_mode(False):  # tensors made in that mode can't be reused outside
                 if n_chains > scratch.n_chains:
-                    x, widths = self._problem.x, self._problem.sizes[1:]
+                    x = self._problem.x
+                    widths = self._problem.sizes[1:]
                     units, gradients = (  # of all layers, outputs last
                         [x.new_empty(n_chains, width, x.shape[1]) for width in widths]
                         for _ in range(2)
                     )
                     scratch.passes.clear()
-                    scratch.units, scratch.gradients = units, gradients
+                    scratch.units = units
+                    scratch.gradients = gradients
                     scratch.n_chains = n_chains  # last: an interrupt may come before
                 units, gradients = (
                     [t[:n_chains] for t in arrays] for arrays in (scratch.units, scratch.gradients)
@@ -223,7 +225,8 @@ class _Problem(NamedTuple):
             unit = _Unit(network.activation)  # no factors
         term = likelihood.to(x).given(y, weight, network.n_outputs)
         x_ones = torch.cat([x.T, x.new_ones(1, len(x))]).contiguous()
-        x_scaled, x_slope = x_ones * unit.inner, x_ones * unit.slope
+        x_scaled = x_ones * unit.inner
+        x_slope = x_ones * unit.slope
         return cls(network.sizes, likelihood.n_params, unit, term, x_scaled, x_slope)
 
 
@@ -248,8 +251,11 @@ class _Passes:
     """Passes of a fixed number of chains, all arrays and views made once."""
 
     def __init__(self, problem: _Problem, units: list[Tensor], gradients: list[Tensor]) -> None:
-        self._problem, self._outputs, self._d_outputs = problem, units[-1], gradients[-1]
-        n_chains, shapes = len(units[0]), list(pairwise(problem.sizes))
+        self._problem = problem
+        self._outputs = units[-1]
+        self._d_outputs = gradients[-1]
+        n_chains = len(units[0])
+        shapes = list(pairwise(problem.sizes))
         lengths = [n for n_in, n_out in shapes for n in (n_in * n_out, n_out)]
         self._position = units[0].new_empty(n_chains, sum(lengths) + problem.n_params)
         *pieces, self._params = self._position.split([*lengths, problem.n_params], 1)
@@ -315,7 +321,9 @@ class _Passes:
         """Carry the gradient by the outputs back to all weights and biases."""
         unit = self._problem.unit
         for layer in reversed(self._layers):
-            g, weight, below = layer.d_above, layer.weight_turned, layer.d_below
+            g = layer.d_above
+            weight = layer.weight_turned
+            below = layer.d_below
             torch.sum(g, 2, keepdim=True, out=layer.d_bias)
             torch.baddbmm(
                 layer.d_bias, g, layer.below_turned, beta=unit.offset, alpha=unit.outer,
@@ -428,7 +436,9 @@ class MLP:
 
     def record(self, theta: Tensor, x: Tensor) -> Recording:
         """Forward pass of ``x`` (M, n_inputs) at one ``theta`` (P,), with its intermediates."""
-        h, inputs, preactivations = x, [], []
+        h = x
+        inputs = []
+        preactivations = []
         layers = self.layers(theta)
         for i, (weight, bias) in enumerate(layers, start=1):
             inputs.append(h)
@@ -452,7 +462,8 @@ class MLP:
                 f"sign flips are no symmetry of {self.activation.name!r} units: they need an odd "
                 "activation (tanh, identity). Use symmetry='permutation' or 'auto'."
             )
-        where, groups = self.layout.positions, []
+        where = self.layout.positions
+        groups = []
         for i in range(1, self.n_layers):
             bias = where(f"b{i}").unsqueeze(1)
             entries = torch.cat([where(f"W{i}"), bias, where(f"W{i + 1}").T], dim=1)

@@ -87,7 +87,8 @@ class ElboLikelihood:
         mean, var = self._forward(views, x, noise)
         shares_moments = self._n_draws > 1 and not self._hidden
         if shares_moments:  # without hidden units the draws differ in the outputs' noise alone
-            mean, var = mean.repeat(1, self._n_draws, 1), var.repeat(1, self._n_draws, 1)
+            mean = mean.repeat(1, self._n_draws, 1)
+            var = var.repeat(1, self._n_draws, 1)
         if self._n_draws > 1:
             y = y.repeat(self._n_draws, *(1,) * (y.ndim - 1))
             weight = (weight / self._n_draws).repeat(self._n_draws)
@@ -95,7 +96,8 @@ class ElboLikelihood:
             self._negated, self._minus = weight, weight.neg().unsqueeze(1)
             self._twice_minus = 2.0 * self._minus
         values = mean.new_empty(len(mean))
-        d_mean, d_variance = torch.empty_like(mean), torch.empty_like(var)
+        d_mean = torch.empty_like(mean)
+        d_variance = torch.empty_like(var)
         for likelihood, m, v, value, d_m, d_v, d_own in zip(
             likelihoods, mean, var, values, d_mean, d_variance, d_params, strict=True
         ):
@@ -118,7 +120,8 @@ class ElboLikelihood:
         if x is not self._squared:
             self._squared = x
             torch.mul(x, x, out=self._x2)
-        h, h2 = self._for_all(x), self._for_all(self._x2)
+        h = self._for_all(x)
+        h2 = self._for_all(self._x2)
         pairs = list(zip(views.loc, views.variance, strict=True))
         for (loc, variance), units, eps in zip(pairs[:-1], self._hidden, noise, strict=False):
             layer_outputs(h, *loc, out=units.mean)
@@ -155,7 +158,8 @@ class ElboLikelihood:
             dm = below.dm.addcmul_(below.h, product)
             self._network.activation.backward_(dm, below.h)
             dv = torch.mul(dm, noise[layer - 1], out=below.dv)
-            dm, dv = below.by_moment(dm), below.by_moment(dv)
+            dm = below.by_moment(dm)
+            dv = below.by_moment(dv)
             dv.div_(below.sd)
 
 
@@ -180,7 +184,8 @@ class _Units(NamedTuple):
             self.h.addcmul_(self.sd, noise)
         else:
             by_draw = -1, self.sd.shape[1]
-            eps, z = noise.unflatten(0, by_draw), self.h.unflatten(1, by_draw)
+            eps = noise.unflatten(0, by_draw)
+            z = self.h.unflatten(1, by_draw)
             torch.addcmul(self.mean.unsqueeze(1), self.sd.unsqueeze(1), eps, out=z)
 
     def by_moment(self, gradient: Tensor) -> Tensor:
@@ -238,7 +243,8 @@ def _hidden_units(
     network: MLP, loc: Layers, variance: Layers, x: Tensor, noise: Sequence[Tensor]
 ) -> Iterator[tuple[slice, Tensor]]:
     """Units of the last hidden layer, (block, N, width), block of draws by block of draws."""
-    mean, sd = _affine(x, *loc[0]), _affine(x * x, *variance[0]).sqrt_()
+    mean = _affine(x, *loc[0])
+    sd = _affine(x * x, *variance[0]).sqrt_()
     # Hidden units of a block of draws: 1 to 2 MB, a core's L2 cache.
     size = rows_within(1 << 18, len(x) * max(network.hidden_layer_sizes))
     for start in range(0, len(noise[0]), size):
@@ -277,7 +283,9 @@ def outputs_and_factors(
     One forward pass and one backward pass an output.
     """
     weights = network.layers(theta)
-    inputs, bends, h = [], [], x.T.unsqueeze(0)
+    inputs = []
+    bends = []
+    h = x.T.unsqueeze(0)
     for i, (weight, bias) in enumerate(weights, start=1):
         inputs.append(torch.cat([h, h.new_ones(len(h), 1, len(x))], 1))
         h = torch.baddbmm(bias.unsqueeze(2), weight, h.expand(len(theta), -1, -1))
@@ -465,7 +473,8 @@ def _form(entries: Tensor, a: Tensor, b: Tensor, alike: bool) -> Tensor:
     n, n_rows = a.shape[1:]
     if not alike or n_rows <= 16:
         return (entries * _products(a, b, alike)).sum(1)
-    sums, begin = torch.zeros_like(b), 0
+    sums = torch.zeros_like(b)
+    begin = 0
     for i in range(n):  # one pass, which keeps no product
         end = begin + n - i
         sums[:, i:].addcmul_(entries[:, begin:end], a[:, i : i + 1])
@@ -522,11 +531,14 @@ class FactoredJacobian(NamedTuple):
 
         ``weight`` (R or 1, N, K, K): symmetric Lambda. Sums of blocks of rows add up.
         """
-        parts, is_one = [], weight.shape[-1] == 1
+        parts = []
+        is_one = weight.shape[-1] == 1
         by_row = [] if is_one else [layer.by_row for layer in self.layers]
         weighted = [weight @ slopes for slopes in by_row]
         for i, k in combinations_with_replacement(range(len(self.layers)), 2):
-            earlier, later, alike = self.layers[i], self.layers[k], i == k
+            earlier = self.layers[i]
+            later = self.layers[k]
+            alike = i == k
             inputs = _products(earlier.inputs, later.inputs, alike)
             if is_one:
                 slopes = weight[..., 0].mT * later.slopes[:, 0]
@@ -553,9 +565,13 @@ class FactoredJacobian(NamedTuple):
         is_one = self.layers[0].slopes.shape[1] == 1
         by_row = [] if is_one else [layer.by_row for layer in self.layers]
         for i, k in combinations_with_replacement(range(len(self.layers)), 2):
-            (a, d), (b, e), alike = self.layers[i], self.layers[k], i == k
-            n, m = d.shape[2], e.shape[2]
-            n_units, n_inputs = _count(n, m, alike), _count(a.shape[1], b.shape[1], alike)
+            (a, d) = self.layers[i]
+            (b, e) = self.layers[k]
+            alike = i == k
+            n = d.shape[2]
+            m = e.shape[2]
+            n_units = _count(n, m, alike)
+            n_inputs = _count(a.shape[1], b.shape[1], alike)
             here, packed = packed.tensor_split([n_units * n_inputs], 1)
             if is_one and alike and n == 1:  # a form in the inputs alone
                 half = half + ((_halves(here, a.shape[1]) @ a) * a).sum(1) * d[:, 0, 0].square()

@@ -92,7 +92,8 @@ class AutogradChainLikelihood:
 
     def _value(self, position: Tensor) -> Tensor:
         n_theta = self.network.layout.n_params
-        theta, params = position[:, :n_theta], position[:, n_theta:]
+        theta = position[:, :n_theta]
+        params = position[:, n_theta:]
         outputs = self.network.forward(theta, self.x)
         likelihood = self.likelihood.at(params.unsqueeze(1))
         return likelihood.log_prob(outputs, self.y) @ self.weight

@@ -84,8 +84,10 @@ def pair_curvature(s: Tensor, expansion: HaarExpansion) -> tuple[Tensor, Tensor]
     diagonal.
     """
     s = s.double()
-    f, h = expansion.gradient, expansion.hessian
-    gap, total = s.unsqueeze(-1) - s.unsqueeze(-2), s.unsqueeze(-1) + s.unsqueeze(-2)
+    f = expansion.gradient
+    h = expansion.hessian
+    gap = s.unsqueeze(-1) - s.unsqueeze(-2)
+    total = s.unsqueeze(-1) + s.unsqueeze(-2)
     curvature = h.diagonal(dim1=-2, dim2=-1)
     # f(.., s_i, .., s_j, ..) with s_i = s_j is symmetric in the two: the limit is h_ii - h_ij.
     limit = 0.5 * (curvature.unsqueeze(-1) + curvature.unsqueeze(-2))
@@ -116,7 +118,8 @@ def _log_mean(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _order_2(s: Tensor) -> Tensor:
-    total, gap = s[..., 0] + s[..., 1], s[..., 0] - s[..., 1]
+    total = s[..., 0] + s[..., 1]
+    gap = s[..., 0] - s[..., 1]
     return _log_mean(_log_i0(total), _log_i0(gap))
 
 
@@ -133,9 +136,13 @@ def _rotations_3(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """
     # The double-exponential rule: 101 nodes reach 1e-8 nats from s = 0 to 1e6.
     t = torch.linspace(-3.0, 3.0, 101, dtype=a.dtype, device=a.device)
-    a, b, c = a.unsqueeze(-1), b.unsqueeze(-1), c.unsqueeze(-1)
+    a = a.unsqueeze(-1)
+    b = b.unsqueeze(-1)
+    c = c.unsqueeze(-1)
     bent = pi * t.sinh() - (b + c).detach().log1p()  # nodes where exp(-(b + c) v) is of order 1
-    v, rest = 2.0 * torch.sigmoid(bent), 2.0 * torch.sigmoid(-bent)  # rest = 2 - v, no cancelling
+    # rest = 2 - v, no cancelling
+    v = 2.0 * torch.sigmoid(bent)
+    rest = 2.0 * torch.sigmoid(-bent)
     log_weight = (0.25 * (t[1] - t[0]) * pi * t.cosh() * v * rest).log()
     bessel = _log_i0(0.5 * (a - b) * v) + _log_i0(0.5 * (a + b) * rest)
     return (bessel + c * (1.0 - v) + log_weight).logsumexp(-1)
@@ -168,13 +175,15 @@ def _radius(s: Tensor, x: Tensor) -> Tensor:
 def _slope(s: Tensor, x: Tensor) -> Tensor:
     """dF/dx at fixed s, (*B, 1); zero where ``P - 2 + sqrt Q = 0``, P = sum 1/r, Q = sum 1/r^2."""
     inverse = _radius(s, x).reciprocal()
-    p, q = inverse.sum(-1, keepdim=True), (inverse * inverse).sum(-1, keepdim=True)
+    p = inverse.sum(-1, keepdim=True)
+    q = (inverse * inverse).sum(-1, keepdim=True)
     return 0.5 * p - 0.125 * (p * p - q) - 0.5
 
 
 def _slope_falls(inverse: Tensor) -> Tensor:
     """``-2 d^2F/dx d(s_i^2)`` from ``1 / r``, (*B, k); their sum is ``-2 d^2F/dx^2``."""
-    p, cube = inverse.sum(-1, keepdim=True), inverse**3
+    p = inverse.sum(-1, keepdim=True)
+    cube = inverse**3
     return (0.5 - 0.25 * p) * cube + 0.25 * cube * inverse
 
 
@@ -187,8 +196,10 @@ def _stationary(s: Tensor) -> Tensor:
     bounds from below is the root if all s were as large as the largest, or if only the smallest
     counted.
     """
-    k, squares = s.shape[-1], s * s
-    largest, smallest = squares.amax(-1, keepdim=True), squares.amin(-1, keepdim=True)
+    k = s.shape[-1]
+    squares = s * s
+    largest = squares.amax(-1, keepdim=True)
+    smallest = squares.amin(-1, keepdim=True)
     lower = torch.maximum((0.5 * (k + sqrt(k))) ** 2 - largest, 1.0 - smallest).clamp(min=0.0)
     x = lower
     for _ in range(8):
@@ -197,7 +208,8 @@ def _stationary(s: Tensor) -> Tensor:
         root = second.sum(-1, keepdim=True).sqrt()
         total = first.sum(-1, keepdim=True) + root
         fall = (first * second).sum(-1, keepdim=True) + second.square().sum(-1, keepdim=True) / root
-        before, x = x, torch.maximum(x + (0.25 * total.square() - 1.0) * total / fall, lower)
+        before = x
+        x = torch.maximum(x + (0.25 * total.square() - 1.0) * total / fall, lower)
         if bool((x - before <= 1e-8 * x).all()):
             break
     return x
@@ -217,13 +229,15 @@ def _exact_expansion(s: Tensor) -> HaarExpansion:
 
 def _saddle_expansion(s: Tensor) -> HaarExpansion:
     x = _stationary(s)
-    k, r = s.shape[-1], _radius(s, x)
+    k = s.shape[-1]
+    r = _radius(s, x)
     inverse = r.reciprocal()
     cosine = s * inverse  # dr_i/ds_i
     pair = r.unsqueeze(-1) + r.unsqueeze(-2)
     off = 1.0 - torch.eye(k, dtype=s.dtype, device=s.device)
     half = 0.5 * off / pair
-    share, between = 1.0 - half.sum(-1), half / pair
+    share = 1.0 - half.sum(-1)
+    between = half / pair
     hessian = cosine.unsqueeze(-1) * cosine.unsqueeze(-2) * between
     # x follows s: minus the outer product of d^2F/ds dx, over d^2F/dx^2.
     falls = _slope_falls(inverse)

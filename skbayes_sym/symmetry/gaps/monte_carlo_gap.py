@@ -220,8 +220,10 @@ class _Step(NamedTuple):
 
     def marginal(self, theta: Tensor, *, flips: bool) -> Tensor:
         """Log marginal density of every unit's entries in the place, summed over signs; (*B, d)."""
-        candidates, mean = theta[..., self.candidates] @ self.root.mT, self.mean @ self.root.mT
-        square, product = candidates.square().sum(-1) + mean @ mean, candidates @ mean
+        candidates = theta[..., self.candidates] @ self.root.mT
+        mean = self.mean @ self.root.mT
+        square = candidates.square().sum(-1) + mean @ mean
+        product = candidates @ mean
         if flips:
             product = torch.logaddexp(product, -product)
         return product - 0.5 * square
@@ -266,7 +268,8 @@ class _Tree(NamedTuple):
             steps.append([])
             for place in order:
                 start = end - table.shape[1]
-                own, earlier = root[start:end, start:end], root[start:end, end:]
+                own = root[start:end, start:end]
+                earlier = root[start:end, end:]
                 entries = table[place]
                 block = torch.linalg.cholesky(covariance[entries.unsqueeze(1), entries])
                 eye = torch.eye(len(entries), dtype=block.dtype)
@@ -411,7 +414,8 @@ class _Particles(NamedTuple):
         theta = self.theta if self.theta.shape[1] == 1 else _take(self.theta, parent)
         entries = step.candidates[unit]  # (S, K, p)
         moved = theta.expand(*unit.shape, -1).gather(-1, entries) * sign.unsqueeze(-1)
-        permutation, signs = _take(self.permutation, parent), _take(self.sign, parent)
+        permutation = _take(self.permutation, parent)
+        signs = _take(self.sign, parent)
         permutation[..., step.place] = unit
         signs[..., step.place] = sign.to(torch.int8)
         return _Particles(

@@ -157,7 +157,8 @@ def learn_mixing(inner: Tensor, gap_of: Callable[[Tensor], Tensor] = langevin_ga
     of all rotations by default. Returns (k, 2k).
     """
     k = inner.shape[-1]
-    one, none = torch.eye(k).to(inner), torch.zeros(k, k).to(inner)
+    one = torch.eye(k).to(inner)
+    none = torch.zeros(k, k).to(inner)
     identity = torch.cat([one, none], 1)
     basis = torch.stack([identity, torch.cat([none, one], 1)])  # matrices that W is combined from
     if k <= FREE_MIXING_UP_TO:
@@ -236,7 +237,8 @@ class IsotropicRotationGap:
         self, posterior: RowPosterior, *, generator: torch.Generator
     ) -> GapGradient:
         """Value and derivatives from six pairs of draws."""
-        distance, variance = self._distance(posterior), mean_variances(posterior)
+        distance = self._distance(posterior)
+        variance = mean_variances(posterior)
         inner = distance.draws(self._noise(posterior, _MOST_PAIRS, generator))
         return isotropic_gradient(posterior.mean, variance, distance, inner)
 
@@ -270,7 +272,8 @@ class AnchoredRotationGap:
         O(n_rows k^2) a draw.
         """
         few = max(16, min(256, (1 << 24) // posterior.mean.numel()))
-        n_pairs, k = (1 + (n_draws or few)) // 2, posterior.mean.shape[1]
+        n_pairs = (1 + (n_draws or few)) // 2
+        k = posterior.mean.shape[1]
         # Anchors are learned from as many draws as are averaged if the mixing is free, else a few.
         n_learned = n_pairs if k <= FREE_MIXING_UP_TO else max(1, n_pairs // 8)
         centre = posterior.mean.new_zeros(2 * k, k)

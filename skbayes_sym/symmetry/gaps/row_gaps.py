@@ -37,7 +37,8 @@ from skbayes_sym.symmetry.orthogonal import Orthogonal
 from skbayes_sym.symmetry.units import Units
 
 # The trapezoidal rule on a normal weight: the error of both functions is below 1e-12.
-_NODES, _END = 321, 10.0
+_NODES = 321
+_END = 10.0
 
 
 @dataclass(frozen=True, eq=False)

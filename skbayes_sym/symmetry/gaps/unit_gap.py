@@ -117,7 +117,8 @@ class InfoNCE:
         _require_permutations(self)
 
     def __call__(self, log_weights: Tensor, *, generator: torch.Generator) -> Tensor:
-        n, (*batch, d, _) = self.n_permutations, log_weights.shape
+        n = self.n_permutations
+        (*batch, d, _) = log_weights.shape
         identity = torch.arange(d, device=log_weights.device).expand(1, *batch, d)
         others = random_permutations((n - 1, *batch), d, generator=generator)
         terms = _assignment_weight(log_weights, torch.cat([identity, others]))
@@ -190,7 +191,8 @@ def unit_log_ratios(layer: UnitTable, loc: Tensor, scale: Tensor, noise: Tensor)
     Six matrix products, O(d^2 p), with the gradient written out: at these sizes most of the
     time of autograd's version goes into the temporaries between them.
     """
-    shape, flat = layer.index.shape, layer.index.flatten()
+    shape = layer.index.shape
+    flat = layer.index.flatten()
     vectors = (t.reshape(-1, t.shape[-1]) for t in (loc, scale, noise))
     units = (t.index_select(1, flat).unflatten(1, shape) for t in vectors)
     ratios: Tensor = _UnitLogRatios.apply(*units, layer.flips)  # type: ignore[no-untyped-call]
@@ -208,7 +210,8 @@ class _UnitLogRatios(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mu: Tensor, scale: Tensor, noise: Tensor, flips: bool) -> Tensor:
-        precision, log_scale = scale**-2, scale.log().sum(-1)
+        precision = scale**-2
+        log_scale = scale.log().sum(-1)
         if not flips:
             # Differences of O(1) numbers cancel less than of large ones.
             mu = mu - mu.mean(1, keepdim=True)
@@ -236,9 +239,11 @@ class _UnitLogRatios(torch.autograd.Function):
         sent = weights.sum((1, 3)).unsqueeze(-1)
         weights = weights.flatten(1, 2)
         signed = weights if odd is None else weights * odd.tanh()
-        by_mean, by_square = torch.bmm(signed, natural_mean), torch.bmm(weights, precision)
+        by_mean = torch.bmm(signed, natural_mean)
+        by_square = torch.bmm(weights, precision)
         d_w = torch.addcmul(by_mean, w, by_square, value=-1.0)
-        first, second = torch.bmm(signed.mT, w), torch.bmm(weights.mT, w * w)
+        first = torch.bmm(signed.mT, w)
+        second = torch.bmm(weights.mT, w * w)
         shift = torch.addcmul(first, received, mu, value=-1.0)
         # sum_i P[i, j] (w_i - mu_j)^2, the squares multiplied out
         spread = second.addcmul_(mu, first.add_(shift), value=-1.0)

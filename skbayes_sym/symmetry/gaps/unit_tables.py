@@ -43,7 +43,8 @@ class UnitTable:
     @classmethod
     def of(cls, units: UnitGroup) -> "UnitTable":
         """Table of plain units: one sign, which negates all, or none."""
-        index, p = units.index, units.index.shape[1]
+        index = units.index
+        p = units.index.shape[1]
         negated = torch.ones(int(units.flips), p, dtype=torch.bool)
         return cls(index, negated, negated[:0], units.permutes, index.flatten())
 
@@ -118,17 +119,23 @@ class UnitTable:
         Inside: of each unit of outer unit ``h`` in each place of outer unit ``k``, (S, D, D, d, d).
         ``sign`` (p,): of the entries, under the outer unit's signs.
         """
-        mu, sd, eps = loc[self.index], scale[self.index], noise[..., self.index]
+        mu = loc[self.index]
+        sd = scale[self.index]
+        eps = noise[..., self.index]
         stays = torch.eye(self.n_units, dtype=torch.bool, device=loc.device)
-        log_sd, w = sd.log().sum(-1), mu + sd * eps
+        log_sd = sd.log().sum(-1)
+        w = mu + sd * eps
         minus_log_q = 0.5 * eps.square().sum(-1) + log_sd
         precision = sd**-2
-        natural, constant = mu * precision, 0.5 * (mu * mu * precision).sum(-1) + log_sd
+        natural = mu * precision
+        constant = 0.5 * (mu * mu * precision).sum(-1) + log_sd
         if self.index.ndim > 2:  # every outer unit with every other
             stays = stays & torch.eye(len(mu), dtype=torch.bool, device=loc.device)[..., None, None]
-            w, minus_log_q = w.unsqueeze(-3), minus_log_q.unsqueeze(-2)
+            w = w.unsqueeze(-3)
+            minus_log_q = minus_log_q.unsqueeze(-2)
         even = -0.5 * ((w * w) @ precision.mT) - constant.unsqueeze(-2) + minus_log_q.unsqueeze(-1)
-        plain, scores = w @ natural.mT, []
+        plain = w @ natural.mT
+        scores = []
         for choice in product((1.0, -1.0), repeat=len(self.negated)):
             signs = sign * _signs(self.negated, choice, sign)
             odd = (w * signs) @ natural.mT
@@ -177,7 +184,8 @@ def _tables(factor: SymmetryGroup) -> Iterator[UnitTable]:
     if isinstance(factor, AxisUnits):
         yield from _nested_tables(factor, factor.entries)
     elif isinstance(factor, Wreath):
-        parts, above = factor.parts, factor.above
+        parts = factor.parts
+        above = factor.above
         if above[0] or any(names != (0,) for names in above[1:]):
             inner = {*range(len(parts))} - {name for names in above for name in names}
             for k in sorted(inner):  # the subgroup of the innermost units
@@ -200,7 +208,8 @@ def _tables(factor: SymmetryGroup) -> Iterator[UnitTable]:
 
 def _nested_tables(units: AxisUnits, entries: Sequence[UnitEntries]) -> Iterator[UnitTable]:
     """A table for each place that has units of its own."""
-    table, n_places = _table(units, entries), prod(units.places)
+    table = _table(units, entries)
+    n_places = prod(units.places)
     for index, moved in zip(
         table.index.reshape(n_places, *table.index.shape[-2:]),
         table.moved.reshape(n_places, -1), strict=True,
@@ -220,7 +229,8 @@ def _table(
         e.offset + sum((n - 1) * s for n, s in zip(e.sizes, e.strides, strict=True))
         for e in units.entries
     )
-    positions, shape = torch.arange(n_params), (*units.places, units.n_units)
+    positions = torch.arange(n_params)
+    shape = (*units.places, units.n_units)
     index = [e.of(positions).reshape(*shape, -1) for e in plain]
     moved = [e.of(positions).reshape(*units.places, -1) for e in units.entries]
 

@@ -18,7 +18,8 @@ from fractions import Fraction
 from math import prod
 from typing import NamedTuple
 
-SIGN, SCALE = 0, 1
+SIGN = 0
+SCALE = 1
 KINDS = (SIGN, SCALE)
 
 Exponents = dict[str, Fraction]  # of variables; those not named are 0
@@ -141,7 +142,8 @@ class Atoms:
         return [self.resolve(axis) for axis in label]
 
     def _current(self, names: set[int]) -> set[int]:
-        current, todo = set(), list(names)
+        current = set()
+        todo = list(names)
         while todo:
             atom = self.find(todo.pop())
             parts = self.parts[atom]
@@ -208,7 +210,8 @@ class Atoms:
 
     def unify(self, first: int, second: int) -> None:
         """Make two atoms one."""
-        first, second = self.find(first), self.find(second)
+        first = self.find(first)
+        second = self.find(second)
         if first == second:
             return
         if self.parts[first] is not None or self.parts[second] is not None:
@@ -216,7 +219,8 @@ class Atoms:
             return
         if self.family[second]:
             first, second = second, first
-        ours, theirs = self.family[first], self.family[second]
+        ours = self.family[first]
+        theirs = self.family[second]
         if ours and theirs:
             if self.find(ours.of) != self.find(theirs.of):
                 self._collapse(second)
@@ -237,7 +241,8 @@ class Atoms:
         """Give two axes one structure and return them; both are frozen if there is none."""
         try:
             while True:
-                first, second = self.resolve(first), self.resolve(second)
+                first = self.resolve(first)
+                second = self.resolve(second)
                 if axis_atoms(first) == axis_atoms(second):
                     return first, second
                 self._approach(first, second)
@@ -247,7 +252,8 @@ class Atoms:
     def _approach(self, first: Axis, second: Axis) -> None:
         """Refine or unify where two axes first differ."""
         for s, t in zip(first, second, strict=False):
-            n, m = self.length([s]), self.length([t])
+            n = self.length([s])
+            m = self.length([t])
             if n != m:
                 return self.cut(s if n > m else t, min(n, m))
             for o, p in zip(s, t, strict=False):
@@ -260,7 +266,8 @@ class Atoms:
 
     def cut(self, segment: Segment, n: int) -> None:
         """Make two segments of one, the first of ``n`` places."""
-        slowest, rest = segment[0].atom, self.length([segment[1:]])
+        slowest = segment[0].atom
+        rest = self.length([segment[1:]])
         if n % rest:
             raise ConflictError
         self.substitute(slowest, [[n // rest], [self.size[slowest] - n // rest]])
@@ -281,7 +288,8 @@ class Atoms:
             self.pin(atom)
             self._collapse(atom)
             raise ConflictError
-        segments, names = [], self._depends[atom]
+        segments = []
+        names = self._depends[atom]
         for row in sizes:
             above: list[int] = []
             for n in row:

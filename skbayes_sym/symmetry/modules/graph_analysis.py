@@ -45,7 +45,8 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.Graph:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     module = without_dropout(module)
-    params, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    params = dict(module.named_parameters())
+    buffers = dict(module.named_buffers())
 
     def call(params: Any, buffers: Any, args: Any) -> Any:
         return torch.func.functional_call(module, (params, buffers), args)
@@ -121,7 +122,8 @@ def _plain_kernels() -> Iterator[None]:
     """Attention, encoders and recurrent layers by their definitions, not by fused kernels."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    fast, onednn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
+    fast = torch.backends.mha.get_fastpath_enabled()
+    onednn = torch._C._get_mkldnn_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     torch._C._set_mkldnn_enabled(False)  # `mkldnn.flags` sets more, and warns of GPUs
     try:
@@ -143,7 +145,10 @@ def _python_recurrence(module: nn.Module) -> AbstractContextManager[Any]:
     return enable_python_dispatcher() if is_recurrent else nullcontext()
 
 
-SAME, SUM, TRIVIAL = "same", "sum", "trivial"  # how characters of several tensors meet
+# how characters of several tensors meet
+SAME = "same"
+SUM = "sum"
+TRIVIAL = "trivial"
 
 # Exponents that multiply the sign and the scale; None: they must be trivial.
 Powers = tuple[int | None, Fraction | int | None]
@@ -174,7 +179,9 @@ class Reader:
     """
 
     def __init__(self, graph: fx.Graph, moving: Sequence[int], rules: dict[str, Rule]) -> None:
-        self.atoms, self.graph, self.rules = Atoms(), graph, rules
+        self.atoms = Atoms()
+        self.graph = graph
+        self.rules = rules
         self.refused: set[str] = set()
         self.operations: dict[int, dict[str, None]] = {}  # that each atom takes part in, in order
         self._labels: dict[Any, Any] = {}  # of inputs and constants; kept over passes
@@ -204,7 +211,8 @@ class Reader:
         return False
 
     def _pass(self) -> None:
-        self.atoms.equations, self.operations = ([], []), {}
+        self.atoms.equations = ([], [])
+        self.operations = {}
         labels: dict[fx.Node, Any] = {}
         for node in self._needed:
             inputs = [labels[n] for n in node.all_input_nodes]
@@ -225,7 +233,8 @@ class Reader:
 
     def _apply(self, node: fx.Node, inputs: list[Label], args: Any, kwargs: Any) -> Any:
         """Labels of what an operation returns."""
-        name, value = operation(node), node.meta["val"]
+        name = operation(node)
+        value = node.meta["val"]
         self.atoms.operation = name
         if not node.all_input_nodes or name in ("full_like", "zeros_like", "ones_like"):
             is_constant = name.startswith(("full", "zeros", "ones"))
@@ -317,7 +326,8 @@ class Reader:
         ``modes``: how their signs and scales meet: they must be the same, they are added (a
         product, each to one of ``powers``), or they must be trivial.
         """
-        powers, result = powers or [1] * len(labels), list[Axis]()
+        powers = powers or [1] * len(labels)
+        result = list[Axis]()
         for k in range(1, n_axes + 1):
             axes = self._unified([label[-k] if len(label) >= k else ONE for label in labels])
             whole = next((axis for axis in axes if axis != ONE), ONE)
@@ -387,11 +397,14 @@ class Reader:
         """The label of a view: axes are merged to products, and divided into factors."""
         atoms = self.atoms
         axes = [axis for axis, n in zip(label, old, strict=True) if n != 1]
-        sizes, goals = [n for n in old if n != 1], [n for n in new if n != 1]
+        sizes = [n for n in old if n != 1]
+        goals = [n for n in new if n != 1]
         result: list[Axis] = []
         while axes or goals:
-            merged, goal = [axes.pop(0)], [goals.pop(0)]
-            n, m = sizes.pop(0), goal[0]
+            merged = [axes.pop(0)]
+            goal = [goals.pop(0)]
+            n = sizes.pop(0)
+            m = goal[0]
             while n != m:
                 if n < m:
                     n *= sizes.pop(0)
@@ -413,14 +426,17 @@ class Reader:
         try:
             if len(whole) > 1:
                 raise ConflictError
-            segment, axes = whole[0], list[Axis]()
+            segment = whole[0]
+            axes = list[Axis]()
             for n in sizes:
-                row, have = list[Occurrence](), 1
+                row = list[Occurrence]()
+                have = 1
                 while have < n:
                     first, *segment = atoms.resolve([segment])[0]
                     size = atoms.size[first.atom]
                     if n % (have * size) == 0:
-                        row, have = [*row, first], have * size
+                        row = [*row, first]
+                        have = have * size
                         continue
                     if n % have:
                         raise ConflictError
@@ -460,7 +476,8 @@ def _raised(characters: tuple[Exponents, Exponents], powers: Powers) -> tuple[Ex
 
 def _needed(graph: fx.Graph) -> list[fx.Node]:
     """The nodes on which the output depends, in order."""
-    needed, todo = set[fx.Node](), [node for node in graph.nodes if node.op == "output"]
+    needed = set[fx.Node]()
+    todo = [node for node in graph.nodes if node.op == "output"]
     while todo:
         node = todo.pop()
         if node not in needed:

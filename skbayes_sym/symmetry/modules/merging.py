@@ -141,7 +141,8 @@ def _check_alike(modules: Any) -> None:
                 f"modules[0] and modules[{i}] differ."
             )
         for name in integers:
-            ours, theirs = _tensors(modules[0])[name], _tensors(module)[name]
+            ours = _tensors(modules[0])[name]
+            theirs = _tensors(module)[name]
             if ours.ndim and not torch.equal(ours, theirs.to(ours)):
                 raise ValueError(
                     f"{name}, a buffer of integers or bools, differs between modules[0] and "

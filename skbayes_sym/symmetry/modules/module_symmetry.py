@@ -66,7 +66,8 @@ def largest_change(
     0 where the module can't tell: it fails in float64, is random or not finite.
     """
     generator = torch.Generator().manual_seed(0)
-    function, worst = module_function(module, layout, inputs), 0.0
+    function = module_function(module, layout, inputs)
+    worst = 0.0
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     parts = [tensors[name].detach().flatten().cpu() for name in layout.shapes]
     theta = torch.cat([part.double() for part in parts])
@@ -183,7 +184,8 @@ class ModuleSymmetry(InPlaceActionMixin, Product):
         return nearest, _where(nearer, self.compose(h, start), g)
 
     def _alternate_blocks(self, theta: Tensor, reference: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
-        waiting, moved = dict(enumerate(self._entries)), list(self.identity())
+        waiting = dict(enumerate(self._entries))
+        moved = list(self.identity())
         while waiting:
             n_waiting = torch.stack(list(waiting.values())).sum(dim=0)
             alone = {i: entries & (n_waiting == 1) for i, entries in waiting.items()}
@@ -196,7 +198,8 @@ class ModuleSymmetry(InPlaceActionMixin, Product):
     @cached_property
     def _entries(self) -> list[Tensor]:
         """Entries that each factor moves, bool (P,) each: found by a few random elements."""
-        places, generator = torch.arange(1.0, self.layout.n_params + 1), torch.Generator()
+        places = torch.arange(1.0, self.layout.n_params + 1)
+        generator = torch.Generator()
         generator.manual_seed(0)
         return [
             torch.stack([
@@ -342,7 +345,8 @@ def check_module(
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"{name} must be a torch.nn.Module, got {type(module).__name__}.")
-    kind, parameters = type(module).__name__, dict(module.named_parameters())
+    kind = type(module).__name__
+    parameters = dict(module.named_parameters())
     for key, tensor in (parameters | dict(module.named_buffers())).items():
         if nn.parameter.is_lazy(tensor):
             raise ValueError(
@@ -418,7 +422,9 @@ class _Assembly:
     """Makes a group of what the reader knows."""
 
     def __init__(self, reader: Reader, layout: ParamLayout, moving: Sequence[str]) -> None:
-        self.atoms, self.reader, self.layout = reader.atoms, reader, layout
+        self.atoms = reader.atoms
+        self.reader = reader
+        self.layout = layout
         self.labels = dict(zip(moving, reader.parameters, strict=True))
         self.pieces = list(self._pieces())
         self.leaves = sorted({axis.atom for piece in self.pieces for axis in piece.axes})
@@ -463,7 +469,8 @@ class _Assembly:
             if name not in self.labels:  # integers, which never move
                 offset += prod(shape)
                 continue
-            j, label = numbers[name], self.labels[name]
+            j = numbers[name]
+            label = self.labels[name]
             axes = [
                 _Dimension(axis[0][0].atom, f"{j}.{k}", shape[k], prod(shape[k + 1 :]))
                 for k, axis in enumerate(label)
@@ -475,8 +482,10 @@ class _Assembly:
         """Pieces whose axes are leaves: concatenations and families apart, products as axes."""
         atoms = self.atoms
         for k, axis in enumerate(piece.axes):
-            atom, step = atoms.find(axis.atom), 0
-            segments, family = atoms.parts[atom], atoms.family[atom]
+            atom = atoms.find(axis.atom)
+            step = 0
+            segments = atoms.parts[atom]
+            family = atoms.family[atom]
             for i, segment in enumerate(segments or ()):
                 sizes = [atoms.size[x] for x in segment]
                 name = axis.variable + (f"/{i}" if segments and len(segments) > 1 else "")
@@ -510,7 +519,8 @@ class _Assembly:
 
         Products of others, of inner units first, are left out.
         """
-        equations, constant = self.atoms.equations_by_leaf(kind), _Span()
+        equations = self.atoms.equations_by_leaf(kind)
+        constant = _Span()
         kept: dict[int, list[Exponents]] = {a: [] for a in self.leaves}
         for atom in sorted(self.leaves, key=lambda a: -len(self.above[a])):
             beside = _Span()
@@ -545,9 +555,11 @@ class _Assembly:
 
     def _units(self, atom: int, signs: Sequence[Collection[str]]) -> AxisUnits | None:
         """The units of an atom; None where they lie on three axes of a parameter."""
-        outer, entries = sorted(self.above[atom]), []
+        outer = sorted(self.above[atom])
+        entries = []
         for piece in (p for p in self.pieces if p.atom_axes(atom)):
-            units, places = piece.atom_axes(atom), [piece.atom_axes(x) for x in outer]
+            units = piece.atom_axes(atom)
+            places = [piece.atom_axes(x) for x in outer]
             if len(units) > 2 or any(len(place) != 1 for place in places):
                 return None
             order = [*(place[0] for place in places), *units]

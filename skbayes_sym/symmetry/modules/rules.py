@@ -135,7 +135,8 @@ def _batch_product(r: Reader, node: fx.Node, a: Label, b: Label) -> Any:
 @_rule("convolution")
 def _convolution(r: Reader, node: fx.Node, x: Label, w: Label, b: Label | None, *more: Any) -> Any:
     """A product over channels, by group; kernels and space stay in place."""
-    is_transposed, groups = more[3], more[5]
+    is_transposed = more[3]
+    groups = more[5]
     if is_transposed and groups > 1:
         return None
     r.pin(x, range(2, len(x)))
@@ -145,8 +146,10 @@ def _convolution(r: Reader, node: fx.Node, x: Label, w: Label, b: Label | None, 
         r.contract(x[1], columns, [], [x[0], rows])
         axis = rows
     else:
-        length, resolve = r.atoms.length, r.atoms.resolve
-        n, m = length(resolve(x[1])), length(resolve(rows))
+        length = r.atoms.length
+        resolve = r.atoms.resolve
+        n = length(resolve(x[1]))
+        m = length(resolve(rows))
         group, inner = r.reshaped([x[1]], [n], [groups, n // groups])
         same_group, out = r.reshaped([rows], [m], [groups, m // groups])
         (group,) = r.pointwise(1, [[group], [same_group]], (SUM, SUM))
@@ -210,10 +213,12 @@ RULES["max_pool2d_with_indices"] = lambda r, node, x, *rest: (
 @_rule("constant_pad_nd")
 def _pad(r: Reader, node: fx.Node, x: Label, pad: list[int], value: float = 0.0) -> Any:
     """A concatenation with constants, of zeros for any sign; space stays in place."""
-    sizes, result = output_shape(node), list(x)
+    sizes = output_shape(node)
+    result = list(x)
     for i in range(len(pad) // 2):
         k = len(x) - 1 - i
-        before, behind = pad[2 * i], pad[2 * i + 1]
+        before = pad[2 * i]
+        behind = pad[2 * i + 1]
         if before == behind == 0:
             continue
         segments = r.atoms.resolve(x[k])
@@ -241,7 +246,8 @@ def _view(r: Reader, node: fx.Node, x: Label, *rest: Any) -> Any:
 @_rule("as_strided")
 def _as_strided(r: Reader, node: fx.Node, x: Label, *rest: Any) -> Any:
     before: Any = node.args[0]
-    old, new = before.meta["val"], node.meta["val"]
+    old = before.meta["val"]
+    new = node.meta["val"]
     same = old.is_contiguous() and new.is_contiguous() and old.numel() == new.numel()
     return _view(r, node, x) if same and new.storage_offset() == old.storage_offset() else None
 
@@ -252,7 +258,8 @@ RULES["permute"] = lambda r, node, x, dims: [x[d] for d in dims]
 @_rule("expand")
 def _expand(r: Reader, node: fx.Node, x: Label, *rest: Any, **more: Any) -> Any:
     """New places hold copies: they may be permuted."""
-    old, new = output_shape(node.args[0]), output_shape(node)
+    old = output_shape(node.args[0])
+    new = output_shape(node)
     fresh = r.kept(("expand", node), node.meta["val"], pinned=False)
     lead = len(new) - len(old)
     is_kept = (k >= lead and old[k - lead] == n for k, n in enumerate(new))
@@ -294,7 +301,8 @@ def _concatenate(r: Reader, node: fx.Node, labels: list[Label], dim: int = 0) ->
 @_rule("select")
 def _select(r: Reader, node: fx.Node, x: Label, dim: int, i: int) -> Any:
     """Keep one place of an axis: what it may choose the permutation of is a family."""
-    atoms, dim = r.atoms, dim % len(x)
+    atoms = r.atoms
+    dim = dim % len(x)
     axis = atoms.resolve(x[dim])
     rest = [atoms.resolve(other) for j, other in enumerate(x) if j != dim]
     if len(axis) > 1 and _place_alone(r, axis, i % atoms.length(axis)):
@@ -333,7 +341,8 @@ def _slice(
     r: Reader, node: fx.Node, x: Label, dim: int = 0, start: Any = 0, end: Any = None, step: int = 1
 ) -> Any:
     """Some segments of an axis, which is cut where the slice begins and ends."""
-    atoms, dim = r.atoms, dim % len(x)
+    atoms = r.atoms
+    dim = dim % len(x)
     n = max(atoms.length(atoms.resolve(x[dim])), 1)
     start, end, _ = slice(start, end).indices(n)
     if (start, end, step) == (0, n, 1):
@@ -382,7 +391,9 @@ def _put_slice(
     r: Reader, node: fx.Node, x: Label, y: Label, dim: int = 0, start: Any = 0, end: Any = None
 ) -> Any:
     """A concatenation: what stands before, the new part, what stands behind."""
-    n, m, start = output_shape(node)[dim], output_shape(node.args[1])[dim], start or 0
+    n = output_shape(node)[dim]
+    m = output_shape(node.args[1])[dim]
+    start = start or 0
     before = [_slice(r, node, x, dim, 0, start)] if start else []
     behind = [_slice(r, node, x, dim, start + m, n)] if start + m < n else []
     return _concatenate(r, node, [*before, y, *behind], dim)
