@@ -168,7 +168,7 @@ def test_a_quantile_is_of_a_regressor(estimator):
         lambda distribution: acquisition.batch(distribution, 2),
     ],
 )
-@pytest.mark.parametrize("law", [sk.BayesianLinearRegressor(), X, None, 3.0, "x"])
+@pytest.mark.parametrize("distribution", [sk.BayesianLinearRegressor(), X, None, 3.0, "x"])
 def test_acquisition_takes_predictive_distributions(ask, distribution):
     with pytest.raises(ValueError, match="law must be a predictive distribution"):
         ask(distribution)

@@ -105,7 +105,7 @@ def test_graphs_are_kept_where_asked_for(requires_grad):
     assert found.d_mean.requires_grad == requires_grad
 
 
-@pytest.mark.parametrize("law", [Bernoulli(), StudentT()])
+@pytest.mark.parametrize("distribution", [Bernoulli(), StudentT()])
 def test_an_output_without_variance_is_a_number(distribution):
     """Where a quadrature's derivative by the variance would be 0 / 0; there it is ``l'' / 2``."""
     mean = torch.tensor([[0.3], [-1.0]], dtype=torch.float64)

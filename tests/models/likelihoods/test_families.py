@@ -33,7 +33,7 @@ LAWS = {
         COUNTS - 3.0,
     ),
 }
-every_law = pytest.mark.parametrize(("likelihood", "law", "y"), LAWS.values(), ids=LAWS)
+every_law = pytest.mark.parametrize(("likelihood", "distribution", "y"), LAWS.values(), ids=LAWS)
 
 
 @every_law
