@@ -30,7 +30,7 @@ from skbayes_sym.base.stacking_weights import (
     stacking_weights,
 )
 from skbayes_sym.base.training import Training
-from skbayes_sym.ensemble.fit import DeepEnsemble, Members, Refitting
+from skbayes_sym.ensemble.fit import DeepEnsemble, EnsembleFit, MemberRefitter
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults, work
 from skbayes_sym.laplace.gauss_newton_laplace import EvidenceLaplace, EvidenceLaplaceClassification
 from skbayes_sym.laplace.initialization import noise_variance_fraction
@@ -90,11 +90,11 @@ class PoolDefaults:
         network = MLP(n_inputs, (self.member_width,), n_outputs, RELU)
         return Model(network, likelihood, Normal(1.0).bind(network.layout), Trivial())
 
-    def ensemble(self, n_members: int, refitting: Refitting | None = None) -> DeepEnsemble:
+    def ensemble(self, n_members: int, refitter: MemberRefitter | None = None) -> DeepEnsemble:
         """How members are trained; those of numbers have effective noise."""
         return DeepEnsemble(
             n_members, self.noise_prior_scale, self.member_rate, self.member_steps,
-            self.member_tol, has_effective_noise=refitting is None, refitting=refitting,
+            self.member_tol, has_effective_noise=refitter is None, refitter=refitter,
         )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ class Parts(NamedTuple):
     """Fits of the parts that a pool has (so far)."""
 
     modes: Any = None
-    members: Members | None = None
+    members: EnsembleFit | None = None
     linear: Any = None
 
     @property
@@ -289,8 +289,8 @@ class Pool:
             told.append(f"{text}, {pooled.weights.modes:.0%}")
         if members is not None:
             text = "ensemble members with effective noise"
-            if members.refitted is not None:
-                scale = members.refitted.variance_scale
+            if members.refit is not None:
+                scale = members.refit.variance_scale
                 text = f"refitted ensemble members (variance scale {scale:g})"
             elif data.y_scaling is None:
                 text = "ensemble members as trained"
@@ -481,12 +481,12 @@ class ClassificationPool(Pool):
         ) if n_modes else None  # fmt: skip
 
     def members(self, data: Training, model: Model, parts: Parts) -> DeepEnsemble | None:
-        refitting = Refitting("loo", is_optional=True)
+        refitter = MemberRefitter("loo", is_optional=True)
         modes = parts.modes
         if parts.members is not None or (modes is not None and not self.n_members):
             return None
         if modes is not None:
-            is_due = refitting.is_due(self.n_members, data, model)
+            is_due = refitter.is_affordable(self.n_members, data, model)
             if not is_due and modes.leave_one_out is not None:
                 # Labels of left-out rows may be predicted too well for classes to overlap.
                 weight = data.double_data.weight / data.double_data.weight.sum()
@@ -496,7 +496,7 @@ class ClassificationPool(Pool):
                 is_due = bool(-(weight @ modes.leave_one_out) <= most)
             if self._has_many_columns(data) or not is_due:
                 return None
-        return self.effort.ensemble(max(1, self.n_members), refitting)
+        return self.effort.ensemble(max(1, self.n_members), refitter)
 
     def _has_many_columns(self, data: Training) -> bool:
         return data.n_rows < self.effort.least_rows_a_column * data.n_features
@@ -515,9 +515,9 @@ class ClassificationPool(Pool):
 
     def weighed(self, pooled: PoolFit, data: Training) -> PoolFit:
         modes, members, linear = pooled.parts
-        if members is not None and members.refitted is None:  # which leave no rows out
+        if members is not None and members.refit is None:  # which leave no rows out
             return pooled
-        fits = {"modes": modes, "members": members and members.refitted, "linear": linear}
+        fits = {"modes": modes, "members": members and members.refit, "linear": linear}
         density = {kind: fit.leave_one_out for kind, fit in fits.items() if fit is not None}
         baseline = density.pop("linear", None)
         weight = data.double_data.weight
@@ -543,6 +543,6 @@ class ClassificationPool(Pool):
             reasons.append("so many columns are no task for an ensemble's members")
         elif members is None:
             reasons.append("refitting members of an ensemble would take too long")
-        elif members.refitted is None:
+        elif members.refit is None:
             reasons.append("refitting members would take too long")
         return reasons

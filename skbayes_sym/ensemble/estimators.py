@@ -24,7 +24,7 @@ from skbayes_sym.base.requirements import refuse
 from skbayes_sym.base.rows import STANDARDIZE, Array
 from skbayes_sym.base.scikit_learn import Interval, StrOptions
 from skbayes_sym.base.weighted_draws import DrawsClassifier, DrawsRegressor, WeightedDraws
-from skbayes_sym.ensemble.fit import DeepEnsemble, Members, Refitting
+from skbayes_sym.ensemble.fit import DeepEnsemble, EnsembleFit, MemberRefitter
 from skbayes_sym.laplace.class_predictive import RefittedMembers
 from skbayes_sym.laplace.map import NoiseNodes, noise_nodes
 from skbayes_sym.laplace.predict import RefittedPredictor
@@ -69,7 +69,7 @@ class _DeepEnsemble(WeightedDraws):
 
     draws_the_posterior: ClassVar[bool] = False
     prior_scale_samples_: ClassVar[Array | None] = None  # none learned
-    noise_freedoms_samples_: ClassVar[Array | None] = None
+    noise_dof_samples_: ClassVar[Array | None] = None
     _noise_levels_samples_: ClassVar[Array | None] = None
     refitted_members_: ClassVar[RefittedMembers | None] = None
 
@@ -97,11 +97,11 @@ class _DeepEnsemble(WeightedDraws):
             start=self._previous() if self._goes_on else None,
         )
 
-    def _previous(self) -> Members:
+    def _previous(self) -> EnsembleFit:
         """The members of the fit before, with the prior's log precisions that they learned."""
         scales = self.prior_scale_samples_
         log_precision = None if scales is None else -2.0 * np.log(scales)
-        return Members(self.samples_, np.zeros((len(self.samples_), 0)), log_precision)
+        return EnsembleFit(self.samples_, np.zeros((len(self.samples_), 0)), log_precision)
 
 
 @dataclass(eq=False, repr=False)
@@ -178,7 +178,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
         Standard deviation of each member's noise (or its scale), in the units of ``y``; only where
         the likelihood has noise.
-    noise_freedoms_samples_ : ndarray of shape (n_members, n_targets)
+    noise_dof_samples_ : ndarray of shape (n_members, n_targets)
         Degrees of freedom that each member's weights leave to the noise: predictions follow
         Student's t with as many, four at least. None without effective noise.
     prior_scale_ : ndarray of shape (n_groups,)
@@ -277,13 +277,13 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     def _nodes(self) -> NoiseNodes | None:
         """Standard deviations of every member's noise, in the units of ``y``, and their weights."""
-        freedoms = self.noise_freedoms_samples_
+        noise_dof = self.noise_dof_samples_
         levels = self._noise_levels_samples_
         if levels is not None:  # few rows
             return NoiseNodes(torch.as_tensor(levels), level_weights())
-        if freedoms is None:
+        if noise_dof is None:
             return None
-        nodes = noise_nodes(freedoms)
+        nodes = noise_nodes(noise_dof)
         noise_std = torch.as_tensor(self.noise_std_samples_).unsqueeze(1)
         return nodes._replace(std=noise_std * nodes.std)
 
@@ -308,7 +308,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
             n_states=len(nodes.weight),
         )  # fmt: skip
 
-    def _previous(self) -> Members:
+    def _previous(self) -> EnsembleFit:
         log_noise = self._likelihood_params_
         if self._has_default_noise:
             noise_std = vars(self).get("noise_std_samples_", np.ones((len(self.samples_), 0)))
@@ -484,7 +484,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
             refuse(self, ("correction",), why, "correction=None")
             return method
         scale = "loo" if isinstance(correction, str) else correction
-        return replace(method, refitting=Refitting(scale, is_optional=correction == "auto"))
+        return replace(method, refitter=MemberRefitter(scale, is_optional=correction == "auto"))
 
     def _predictor(self, like: Tensor) -> Predictor:
         members = self.refitted_members_

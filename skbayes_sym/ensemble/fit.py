@@ -54,7 +54,7 @@ from skbayes_sym.numerics.random import generator_from, spawn_seeds
 from skbayes_sym.numerics.runtime import run_parallel
 
 
-class Refitted(NamedTuple):
+class RefitResult(NamedTuple):
     """Members that predictions are made of."""
 
     members: RefittedMembers
@@ -63,7 +63,7 @@ class Refitted(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Refitting:
+class MemberRefitter:
     """Gaussian variational inference of each member's linearised network.
 
     ``variance_scale``: factor on the variance of the logits; "loo" chooses it by approximate
@@ -75,10 +75,10 @@ class Refitting:
     is_optional: bool
     # Under a fixed prior the laws may be far too narrow as well as too wide.
     variance_scales: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
-    most_work: float = 3e11  # multiplications for all members: some fifteen seconds of one core
-    most_numbers: float = 4e7  # of a member's Jacobian: 320 MB
+    max_work: float = 3e11  # multiplications for all members: some fifteen seconds of one core
+    max_jacobian_size: float = 4e7  # of a member's Jacobian: 320 MB
 
-    def is_due(self, n_members: int, data: Training, model: Model) -> bool:
+    def is_affordable(self, n_members: int, data: Training, model: Model) -> bool:
         if not self.is_optional:
             return True
         if model.prior.gaussian() is None:
@@ -89,11 +89,11 @@ class Refitting:
         m = min(n, p)
         work = n_members * (n * p * m + 60 * n * m**2 + 10 * m**3)
         n_numbers = data.n_rows * model.network.n_outputs * p
-        return work <= self.most_work and n_numbers <= self.most_numbers
+        return work <= self.max_work and n_numbers <= self.max_jacobian_size
 
-    def refitted(
+    def refit_members(
         self, theta: Array, scale: Tensor, data: Training, model: Model, n_jobs: int | None = None
-    ) -> Refitted:
+    ) -> RefitResult:
         """All members, ``theta`` (M, P), and the factor on the variance they have in common.
 
         ``scale`` (P,), or (M, P) of every member its own: the prior's standard deviations.
@@ -110,14 +110,14 @@ class Refitting:
             leave_one_out.append(without_itself(logits, terms, rows.weight))
         together = RefittedMembers.of(members)
         if not isinstance(self.variance_scale, str):
-            return Refitted(together, float(self.variance_scale))
+            return RefitResult(together, float(self.variance_scale))
         losses = leave_one_out_losses(leave_one_out, rows.y, self.variance_scales)
         scaled = widest_within_error(losses, rows.weight, self.variance_scales)
-        return Refitted(together, scaled.chosen, -scaled.of_rows)
+        return RefitResult(together, scaled.chosen, -scaled.of_rows)
 
 
 @dataclass(frozen=True, eq=False)
-class Members:
+class EnsembleFit:
     """Result of an ensemble's training (so far)."""
 
     theta: Array  # (M, P)
@@ -127,8 +127,8 @@ class Members:
     loss_curve: Array | None = None
     n_iter: int = 0
     stop_reason: Stopped = "max_iter"
-    refitted: Refitted | None = None  # of classes
-    freedoms: Array | None = None  # (M, T), rows left to the noise where it is effective
+    refit: RefitResult | None = None  # of classes
+    noise_dof: Array | None = None  # (M, T), rows left to the noise where it is effective
     leverage: Tensor | None = None  # (M, T, n), what rows weigh then, of `chosen_rows`
     noise_levels: Array | None = None  # (M, K, T), in the units of ``y``, where rows are few
 
@@ -146,16 +146,16 @@ class Members:
         noise_scale = self.noise_scale(model)
         if data.y_scaling is not None and noise_scale.shape[-1]:
             attributes["noise_std_samples_"] = noise_scale.numpy() * data.y_scaling.scale
-        if self.freedoms is not None:
-            attributes["noise_freedoms_samples_"] = self.freedoms
+        if self.noise_dof is not None:
+            attributes["noise_dof_samples_"] = self.noise_dof
             attributes["_noise_levels_samples_"] = self.noise_levels
         if self.log_posterior is not None:
             attributes["log_posterior_samples_"] = self.log_posterior + data.log_jacobian
         if self.loss_curve is not None:
             attributes["log_posterior_curve_"] = data.log_jacobian - self.loss_curve
-        if self.refitted is not None:
-            attributes["refitted_members_"] = self.refitted.members
-            attributes["variance_scale_"] = self.refitted.variance_scale
+        if self.refit is not None:
+            attributes["refitted_members_"] = self.refit.members
+            attributes["variance_scale_"] = self.refit.variance_scale
         return attributes
 
 
@@ -166,7 +166,7 @@ class DeepEnsemble:
     ``noise_prior_scale``: scale of the half-normal prior of the noise's standard deviation, scaled
     target units; ``has_effective_noise``: whether each member's noise is corrected for the freedoms
     its weights have taken; ``learns_noise``: whether the evidence sets the noise in training, too,
-    where it sets the prior's scales; ``refitting``: how the members' linearised
+    where it sets the prior's scales; ``refitter``: how the members' linearised
     networks are refitted.
     """
 
@@ -180,10 +180,10 @@ class DeepEnsemble:
     batch_size: int | str = "auto"
     has_effective_noise: bool = False
     learns_noise: bool = False
-    start: Members | None = None  # where to go on from, in the scaled units of this fit
-    refitting: Refitting | None = None
+    start: EnsembleFit | None = None  # where to go on from, in the scaled units of this fit
+    refitter: MemberRefitter | None = None
 
-    def fit(self, data: Training, model: Model, run: Run) -> Members:
+    def fit(self, data: Training, model: Model, run: Run) -> EnsembleFit:
         if learned_scales(model.prior) is not None:
             n_params = model.network.layout.n_params
             curvature = Part(
@@ -218,13 +218,13 @@ class DeepEnsemble:
             members = _members(objective, log_posterior, result)
             if self.has_effective_noise and model.prior.gaussian() is not None:
                 members = corrected(members, data, model)
-            how = self.refitting
+            how = self.refitter
             ended = result.stopped == "interrupted"
-            if how is not None and not ended and how.is_due(self.n_members, data, model):
+            if how is not None and not ended and how.is_affordable(self.n_members, data, model):
                 scales = prior_scales(members, model)
-                refitted = how.refitted(members.theta, scales, data, model, run.n_jobs)
+                refitted = how.refit_members(members.theta, scales, data, model, run.n_jobs)
                 log_info("members refitted as linearised networks, variance scale %g", refitted[1])
-                members = replace(members, refitted=refitted)
+                members = replace(members, refit=refitted)
             run.end(members)
         values = log_posterior + data.log_jacobian
         log_info(
@@ -290,19 +290,19 @@ def _members(
     objective: MapObjective,
     log_posterior: Tensor | None = None,
     result: OptimiseResult | None = None,
-) -> Members:
+) -> EnsembleFit:
     position = objective.position
     n = objective.n_theta // len(objective.position)
     theta, log_noise = (t.cpu().numpy().copy() for t in (position[:, :n], position[:, n:]))
     scales = objective.prior.hyper.cpu().numpy() if isinstance(objective, ScaledModes) else None
     if log_posterior is None or result is None:
-        return Members(theta, log_noise, scales)
+        return EnsembleFit(theta, log_noise, scales)
     values = log_posterior.double().cpu().numpy()
     curve = np.array(result.loss_curve)
-    return Members(theta, log_noise, scales, values, curve, result.n_iter, result.stopped)
+    return EnsembleFit(theta, log_noise, scales, values, curve, result.n_iter, result.stopped)
 
 
-def prior_scales(members: Members, model: Model) -> Tensor:
+def prior_scales(members: EnsembleFit, model: Model) -> Tensor:
     """Standard deviations of the weights' prior: (P,), or (M, P) of members that learned them."""
     scales = learned_scales(model.prior)
     log_precision = members.log_precision
@@ -311,8 +311,8 @@ def prior_scales(members: Members, model: Model) -> Tensor:
     return replace(scales, hyper=torch.as_tensor(log_precision)).scale
 
 
-def corrected(members: Members, data: Training, model: Model) -> Members:
-    """The members with what rows weigh, and noise that counts the freedoms of the weights.
+def corrected(members: EnsembleFit, data: Training, model: Model) -> EnsembleFit:
+    """The members with what rows weigh, and noise that counts the noise_dof of the weights.
 
     Noise that isn't learned stays as it is. That of every row is multiplied, by the bias of the
     head that says its logarithm.
@@ -353,12 +353,12 @@ def corrected(members: Members, data: Training, model: Model) -> Members:
         return replace(members, log_noise=log_noise)
     # Residuals of members that fit nearly all rows are uninformative. Their effective noise comes
     # from leave-one-out residuals, so it replaces the residual sum of squares.
-    freedoms = data.total_weight - taken
-    squares = freedoms * std.square()
+    noise_dof = data.total_weight - taken
+    squares = noise_dof * std.square()
     return replace(
         members,
         log_noise=std.log().numpy(),
-        freedoms=freedoms.numpy(),
+        noise_dof=noise_dof.numpy(),
         leverage=leverage,
-        noise_levels=data.noise_levels(squares, freedoms),
+        noise_levels=data.noise_levels(squares, noise_dof),
     )

@@ -25,7 +25,7 @@ from skbayes_sym import (
 from skbayes_sym.bayesian_mlp import estimators as estimator
 from skbayes_sym.bayesian_mlp import fit as pool_module
 from skbayes_sym.bayesian_mlp.fit import Weights
-from skbayes_sym.ensemble.fit import Refitting
+from skbayes_sym.ensemble.fit import MemberRefitter
 from skbayes_sym.laplace.defaults import GaussNewtonDefaults
 from skbayes_sym.models import Gaussian
 
@@ -348,7 +348,7 @@ def test_labels_that_follow_a_line_are_the_linear_models():
 
 @pytest.mark.long
 def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypatch):
-    monkeypatch.setattr(pool_module, "Refitting", partial(Refitting, most_work=1.0))
+    monkeypatch.setattr(pool_module, "MemberRefitter", partial(MemberRefitter, max_work=1.0))
     clf = BayesianMLPClassifier((4,), n_modes=1, n_members=2, random_state=0)
     found = clf.fit(*noisy_line(100, 0))
     assert not hasattr(found, "samples_")
@@ -361,7 +361,7 @@ def test_members_that_can_t_be_refitted_stay_out_where_classes_overlap(monkeypat
 @pytest.mark.long
 def test_what_would_take_long_is_left_out(monkeypatch):
     monkeypatch.setattr(GaussNewtonDefaults, "affordable_classification", lambda *_: (0, False))
-    monkeypatch.setattr(pool_module, "Refitting", partial(Refitting, most_work=1.0))
+    monkeypatch.setattr(pool_module, "MemberRefitter", partial(MemberRefitter, max_work=1.0))
     found = clone(CLF).fit(PETALS, KIND)
     assert not hasattr(found, "posterior_")
     assert found.refitted_members_ is None

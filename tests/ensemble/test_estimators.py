@@ -187,7 +187,7 @@ def test_refits_are_shared_by_the_processes_that_joblib_is_told_of(monkeypatch):
 
 def test_what_would_take_long_stays_as_trained(monkeypatch):
     X, y = overlapping(60)
-    monkeypatch.setattr(ensembles, "Refitting", partial(method.Refitting, most_work=1.0))
+    monkeypatch.setattr(ensembles, "MemberRefitter", partial(method.MemberRefitter, max_work=1.0))
     assert not hasattr(clone(CLF).fit(X, y), "variance_scale_")
     assert hasattr(clone(CLF).set_params(correction="gaussian").fit(X, y), "variance_scale_")
 
@@ -263,7 +263,7 @@ def test_a_linear_member_ends_where_the_exact_evidence_is_highest():
     np.testing.assert_allclose(reg.prior_scale_, alpha**-0.5, rtol=1e-4)
     np.testing.assert_allclose(reg.samples_, np.tile(theta, (3, 1)), atol=1e-4)
     np.testing.assert_allclose(reg.noise_std_samples_, beta**-0.5 * y.std(), rtol=1e-4)
-    np.testing.assert_allclose(reg.noise_freedoms_samples_, len(t) - gamma.sum(), rtol=1e-4)
+    np.testing.assert_allclose(reg.noise_dof_samples_, len(t) - gamma.sum(), rtol=1e-4)
     assert reg.prior_groups_.tolist() == ["W1", "b1"]
     assert not hasattr(reg, "relevance_")
 
@@ -328,7 +328,7 @@ def test_modules_learn_noise_and_scales_too():
     module = DeepEnsembleRegressor(
         network=net, prior="learn", n_members=3, max_iter=400, tol=None, random_state=0
     ).fit(X, y)
-    assert module.noise_freedoms_samples_ is None
+    assert module.noise_dof_samples_ is None
     np.testing.assert_allclose(module.noise_std_samples_, mlp.noise_std_samples_, rtol=0.3)
     fixed = scaled(prior="learn", noise_std=0.1).fit(X, y)
     assert np.all(fixed.noise_std_samples_ == pytest.approx(0.1))
