@@ -185,7 +185,10 @@ class Student:
             raise TypeError("Sparse data was passed for X: give X.toarray().")
         table = read_table(X)
         if table is None:
-            array = np.asarray(X)
+            try:
+                array = np.asarray(X)
+            except RuntimeError as error:  # a tensor that requires gradients, for example
+                raise TypeError(f"X can't be converted to an array: {error}") from error
             if array.ndim != 2:
                 raise ValueError(
                     f"Expected 2D array, got an array of shape {array.shape} instead: X needs "

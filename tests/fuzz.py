@@ -1008,9 +1008,13 @@ def numbers(found: Any, name: str = "result", depth: int = 0) -> Iterator[tuple[
 
 
 def _is_in_words(error: BaseException) -> bool:
-    """Raised on purpose, by this package or by scikit-learn's checks of what it was given."""
-    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    """Raised on purpose: by this package, by scikit-learn's checks, or by a user's estimator."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    names = [str(frame.f_globals.get("__name__", "")) for frame, _ in frames]
+    if any(name.startswith("sklearn.linear_model") for name in names):
+        return True
+    frame, line = frames[-1]
+    module = names[-1].partition(".")[0]
     stated = getline(frame.f_code.co_filename, line).strip().startswith("raise")
     # A missing argument is Python's own word, and a good one.
     is_signature = isinstance(error, TypeError) and "argument" in str(error)

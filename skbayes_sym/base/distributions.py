@@ -262,11 +262,11 @@ def observed_targets(y: Any) -> Array:
     refuse_masked("y", y)
     try:
         raw = np.asarray(y)
+        if raw.dtype.kind in "cM":
+            raise ValueError(f"got dtype {raw.dtype}")
         values = raw.astype(float)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"y must hold numbers: {error}.") from error
-    if raw.dtype.kind in "cM":
-        raise ValueError(f"y must hold real numbers, got dtype {raw.dtype}.")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"y must hold real numbers: {error}.") from error
     missing = np.isnan(values)
     if missing.any():
         place = tuple(int(i) for i in np.argwhere(missing)[0])

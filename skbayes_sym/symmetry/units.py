@@ -332,5 +332,5 @@ def take(values: Tensor, permutation: Tensor, axis: int) -> Tensor:
         return values.index_select(axis, permutation)
     between = [1] * (axis + 1 - permutation.ndim)
     rest = [1] * (values.ndim - axis - 1)
-    index = permutation.reshape(*permutation.shape[:-1], *between, -1, *rest)
+    index = permutation.reshape(*permutation.shape[:-1], *between, permutation.shape[-1], *rest)
     return values.gather(axis, index.expand(values.shape))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from fits import COUNTS, LABELS, NUMBERS, TWO_NUMBERS, X
 from scipy import stats
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -115,6 +116,10 @@ def test_targets_are_broadcast_by_numpy_s_rules(name):
         distribution.cdf(np.zeros(n + 1))
     with pytest.raises(ValueError, match="contains NaN"):
         distribution.log_prob(np.where(grid == 4.0, np.nan, grid))
+    with pytest.raises(ValueError, match="y must hold real numbers: got dtype complex128"):
+        distribution.cdf(1.0 + 2.0j)
+    with pytest.raises(ValueError, match="y must hold real numbers: .*requires grad"):
+        distribution.cdf(torch.ones(n, requires_grad=True))
     np.testing.assert_array_equal(distribution.cdf(np.inf), 1.0)
     np.testing.assert_array_equal(distribution.cdf(-np.inf), 0.0)
     np.testing.assert_array_equal(distribution.log_prob(np.inf), -np.inf)

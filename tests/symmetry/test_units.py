@@ -43,6 +43,14 @@ def test_acting_by_hand():
     assert moved.tolist() == [30, 31, -10, -11, 20, 21, -40, -41, 5]
 
 
+def test_an_empty_batch():
+    theta = torch.zeros(0, 9)
+    group = Units(INDEX, flip=True)
+    aligned, g = group.align(theta, torch.zeros(9))
+    assert aligned.shape == (0, 9)
+    assert group.act(g, theta).shape == (0, 9)
+
+
 def test_where_takes_elements_one_by_one():
     group = Units(INDEX, flip=True)
     g, h = (group.sample((6,), generator=torch.Generator().manual_seed(i)) for i in range(2))

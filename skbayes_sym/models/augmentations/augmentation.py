@@ -329,6 +329,13 @@ class ModuleAugmentation:
 
     module: Any
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, torch.nn.Module):
+            raise TypeError(
+                f"module must be a torch.nn.Module with a parameter `eta`, got {self.module!r}: "
+                "write the transformation as the module's forward(x, eps)."
+            )
+
     @cached_property
     def _eta(self) -> Tensor:
         eta = dict(self.module.named_parameters()).get("eta")

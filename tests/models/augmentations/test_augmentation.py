@@ -178,6 +178,8 @@ def test_modules_that_cant_be_learned():
         ModuleAugmentation(nn.Linear(2, 2)).bind((1.0, 1.0))
     with pytest.raises(ValueError, match="must be finite"):
         ModuleAugmentation(Wobble((float("nan"), 1.0))).bind((1.0, 1.0))
+    with pytest.raises(TypeError, match=r"module must be a torch.nn.Module .* got <function"):
+        ModuleAugmentation(lambda x, eps: x)
     squeezing = Wobble()
     squeezing.forward = lambda x, eps: x[:, :1]
     with pytest.raises(ValueError, match=r"shape it got, \(6, 2\), got \(6, 1\)"):
