@@ -252,7 +252,7 @@ def test_questions_that_have_no_answer_are_refused(numbers):
             student.log_predictive_density(X[:1], y[:5])
         with pytest.raises(ValueError, match="infinity"):
             student.predict(np.full((1, 3), np.inf))
-        with pytest.raises(TypeError, match="X can't be converted to an array: .*requires grad"):
+        with pytest.raises(TypeError, match=r"X can't be converted to an array: .*requires grad"):
             student.predict(torch.ones(1, 3, requires_grad=True))
 
 

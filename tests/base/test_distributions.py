@@ -118,7 +118,7 @@ def test_targets_are_broadcast_by_numpy_s_rules(name):
         distribution.log_prob(np.where(grid == 4.0, np.nan, grid))
     with pytest.raises(ValueError, match="y must hold real numbers: got dtype complex128"):
         distribution.cdf(1.0 + 2.0j)
-    with pytest.raises(ValueError, match="y must hold real numbers: .*requires grad"):
+    with pytest.raises(ValueError, match=r"y must hold real numbers: .*requires grad"):
         distribution.cdf(torch.ones(n, requires_grad=True))
     np.testing.assert_array_equal(distribution.cdf(np.inf), 1.0)
     np.testing.assert_array_equal(distribution.cdf(-np.inf), 0.0)
