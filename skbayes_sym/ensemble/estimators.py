@@ -1,4 +1,4 @@
-"""Deep ensembles: modes of the posterior from random starts, as scikit-learn estimators."""
+"""Scikit-learn estimators of deep ensembles: posterior modes from random starts."""
 
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
@@ -49,7 +49,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 
 @dataclass(eq=False, repr=False)
 class _DeepEnsemble(WeightedDraws):
-    """Members that count alike, of numbers or of labels."""
+    """Base of both estimators: equally weighted members."""
 
     hidden_layer_sizes: Any = (50,)
     activation: str = "relu"
@@ -68,37 +68,40 @@ class _DeepEnsemble(WeightedDraws):
     verbose: Any = 0
 
     draws_the_posterior: ClassVar[bool] = False
-    prior_scale_samples_: ClassVar[Array | None] = None  # none learned
+    prior_scale_samples_: ClassVar[Array | None] = None  # unless scales are learned
     noise_dof_samples_: ClassVar[Array | None] = None
     _noise_levels_samples_: ClassVar[Array | None] = None
     refitted_members_: ClassVar[RefittedMembers | None] = None
 
     @property
     def chain_weights_(self) -> Array:  # type: ignore[override]
-        """Weights of the members, which count alike."""
+        """Weights of the members, all equal."""
         return np.full(len(self.samples_), 1.0 / len(self.samples_))
 
     def _draw_weights(self) -> None:
+        """Return None: the members are equally weighted."""
         return None
 
-    def _networks_at_once(self, n_weights: int) -> float:
-        """The members."""
+    def _networks_at_once(self, _n_weights: int) -> float:
+        """Number of members, which all take every step."""
         return float(self.n_members)
 
     def _method(self) -> DeepEnsemble:
+        """Constructor parameters as a training method."""
         adam = as_adam(self.optimizer, Adam)
+        learning_rate = 0.03 if isinstance(adam.learning_rate, str) else adam.learning_rate
         return DeepEnsemble(
             self.n_members,
             self._noise_prior_scale,
-            0.03 if isinstance(adam.learning_rate, str) else adam.learning_rate,
+            learning_rate,
             self.max_iter,
             self.tol,
             adam.batch_size,
-            start=self._previous() if self._goes_on else None,
+            start=self._previous_fit() if self._goes_on else None,
         )
 
-    def _previous(self) -> EnsembleFit:
-        """The members of the fit before, with the prior's log precisions that they learned."""
+    def _previous_fit(self) -> EnsembleFit:
+        """Members of the previous fit, with the log precisions of the prior if learned."""
         scales = self.prior_scale_samples_
         log_precision = None if scales is None else -2.0 * np.log(scales)
         return EnsembleFit(self.samples_, np.zeros((len(self.samples_), 0)), log_precision)
@@ -113,8 +116,9 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     .. math:: \frac{1}{2 \sigma^2} \sum_i (f_\theta(x_i) - y_i)^2 + n \log \sigma
               + \frac{\theta^\top \theta}{2 s^2} + \frac{\sigma^2}{2 s_\sigma^2}
 
-    (eq. 27 of Wiese et al., with their half-normal prior of :math:`\sigma` kept); the ensemble
-    predicts by the equal mixture of its members' normals. A baseline for the samplers.
+    (eq. 27 of Wiese et al., including their half-normal prior of :math:`\sigma`). The predictive
+    distribution is the equally weighted mixture of the members' normal distributions. The ensemble
+    is a baseline for the MCMC samplers.
 
     Parameters
     ----------
@@ -123,7 +127,7 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
         Activation of the hidden layers.
     n_members : int, default=10
-        Networks trained, each from a random start of its own.
+        Number of networks, each trained from a different random start.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. A torch
         module of Linear and Conv2d layers and elementwise activations defines the architecture. The
@@ -134,11 +138,11 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         "student_t" has heavy tails, and "poisson" and "negative_binomial" are for counts. These
         names stand for the objects in `skbayes_sym.models` with their default parameters.
     prior : "learn", float, sequence of float or Prior, default=1.0
-        Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number, one per layer or one per parameter; or an object. "learn" is
-        ``LayerScales()``: one scale per layer's weights and one per layer's biases, every
-        member's own, by the evidence. ``ARD()`` learns one per column of ``X`` besides:
-        `relevance_`.
+        Prior of the weights and biases, in standardised units. A number is the standard deviation
+        of independent normals. A sequence has one number per layer or per parameter. "learn" is
+        ``LayerScales()``: each member learns one scale for each layer's weights and one for each
+        layer's biases by maximising the evidence. ``ARD()`` also learns one per column of ``X``,
+        see `relevance_`.
     max_iter : int, default=2000
         Maximum number of optimiser steps.
     standardize : bool or {"X", "y"}, default=True
@@ -146,8 +150,9 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         standardise only one of them. Predictions and densities are in the units of ``y`` in any
         case.
     optimizer : "adam" or Adam, default="adam"
-        Step size ("auto" is 0.03) and rows per step ("auto": all of up to 2000 distinct rows, 500
-        beyond, at 0.3 times the step size).
+        Step size and rows per step. The step size "auto" is 0.03. The batch size "auto" takes all
+        of up to 2000 distinct rows. Larger data sets are trained on 500 rows per step, with 0.3
+        times the step size.
     tol : float or None, default=0.001
         Training stops when the members' mean log posterior gains less than this many nats per row
         from one tenth of ``max_iter`` to the next. None never stops.
@@ -162,11 +167,12 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     verbose : int, default=0
         0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     noise_std : "effective", "learn", HalfNormal, float or sequence of float, default="effective"
-        Standard deviation of the observation noise in the units of ``y``; one number or one per
-        target. "learn" estimates it, each member from its own residuals, under a half-normal prior
-        of scale 1, in scaled target units; `HalfNormal` has another. "effective" corrects this, of
-        "student_t" and "heteroscedastic" too, for the degrees of freedom that a member's weights
-        use up; for "mlp", and for any network whose prior scales are learned.
+        Standard deviation of the observation noise in the units of ``y``, one number or one per
+        target. "learn" estimates it for each member from its residuals, under a half-normal prior
+        of scale 1 in scaled target units; `HalfNormal` sets another scale. "effective" also
+        corrects the estimate for the degrees of freedom that a member's weights use up. The
+        correction applies to ``network="mlp"`` and to any network whose prior scales are learned,
+        and to the likelihoods "auto", "student_t" and "heteroscedastic".
 
     Attributes
     ----------
@@ -174,24 +180,25 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
         Weights of the members, acting on standardised data. The flat order is layer by layer, W
         (out x in, row-major), then b.
     chain_weights_ : ndarray of shape (n_members,)
-        What each member counts for: all alike.
+        Weights of the members, all equal.
     noise_std_samples_ : ndarray of shape (n_members, n_targets)
-        Standard deviation of each member's noise (or its scale), in the units of ``y``; only where
+        Standard deviation (or scale) of each member's noise, in the units of ``y``. Exists only if
         the likelihood has noise.
     noise_dof_samples_ : ndarray of shape (n_members, n_targets)
-        Degrees of freedom that each member's weights leave to the noise: predictions follow
-        Student's t with as many, four at least. None without effective noise.
+        Degrees of freedom that each member's weights leave to the noise. Predictions follow
+        Student's t distributions with as many degrees of freedom, but at least four. None without
+        effective noise.
     prior_scale_ : ndarray of shape (n_groups,)
         Geometric mean of `prior_scale_samples_` over the members.
     prior_scale_samples_ : ndarray of shape (n_members, n_groups)
-        Prior standard deviations of every member, where scales are learned.
+        Prior standard deviations of every member, if scales are learned.
     relevance_ : ndarray of shape (n_members, n_features)
-        Prior scale of the weights of each column of ``X``; only under ``ARD()``.
+        Prior scale of the weights of each column of ``X``. Exists only with ``ARD()``.
     log_posterior_samples_ : ndarray of shape (n_members,)
-        Log joint density of targets (as given), weights and noise (as scaled) of every member,
-        nats.
+        Log joint density of targets, weights and noise for every member, in nats. Targets are in
+        their original units, weights and noise in scaled units.
     log_posterior_curve_ : ndarray
-        Its mean over the members in training, averaged over blocks of steps.
+        Mean log posterior of the members during training, averaged over blocks of steps.
     likelihood_ : Likelihood
         The likelihood with its fitted parameters, in standardised units. If the parameters were
         sampled, their first axis is that of the draws. Doesn't exist for ``likelihood="auto"``.
@@ -220,19 +227,19 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
 
     See Also
     --------
-    DeepEnsembleClassifier : The same for class labels.
-    SymmetrizedVIRegressor : A posterior instead of its modes.
+    DeepEnsembleClassifier : Deep ensemble for classification.
+    SymmetrizedVIRegressor : Approximates the posterior instead of finding its modes.
 
     Notes
     -----
-    All members are trained as one batch, O(n_members * n_samples * P) per step. They are modes
-    found from random starts and count alike, however much of the posterior they stand for. With
-    more weights than rows a mode may fit them exactly: its noise is kept above 1e-3 standard
-    deviations of the targets.
+    All members are trained as one batch. A step costs O(n_members * n_samples * P). The members are
+    equally weighted, whatever posterior mass their modes have. With more weights than rows a mode
+    can fit the targets exactly. The noise is therefore kept above 1e-3 standard deviations of the
+    targets.
 
-    Learned scales move eighteen times in ``max_iter`` steps, to the maximum of Laplace's evidence
-    under their Gamma hyperprior (MacKay 1992, eq. 21 and 22); in between they stay. That takes O(N
-    K P m + m^3) a member, m the smaller of N K and P for K outputs.
+    Learned scales are updated eighteen times in ``max_iter`` steps, to the maximum of Laplace's
+    evidence under their Gamma hyperprior (MacKay 1992, eq. 21 and 22). An update costs
+    O(N K P m + m^3) per member, where K is the number of outputs and m the smaller of N K and P.
 
     References
     ----------
@@ -266,54 +273,75 @@ class DeepEnsembleRegressor(DrawsRegressor, _DeepEnsemble):
     }
 
     def _method(self) -> DeepEnsemble:
-        wanted = isinstance(self.noise_std, str) and self.noise_std == "effective"
-        learns = wanted and self._has_default_noise
-        chosen = self._chosen_likelihood
-        is_other = isinstance(chosen, Heteroscedastic) or (
-            isinstance(chosen, StudentT) and chosen.learn
-        )
-        corrects = wanted and (learns or is_other) and isinstance(self.network, str)
-        return replace(super()._method(), has_effective_noise=corrects, learns_noise=learns)
+        """Training method, with effective noise for the likelihoods that allow it."""
+        method = super()._method()
+        if not isinstance(self.noise_std, str) or self.noise_std != "effective":
+            return method
+        likelihood = self._chosen_likelihood
+        learns_noise = self._has_default_noise
+        is_student = isinstance(likelihood, StudentT) and likelihood.learn
+        has_noise = learns_noise or is_student or isinstance(likelihood, Heteroscedastic)
+        corrects_noise = has_noise and isinstance(self.network, str)
+        return replace(method, has_effective_noise=corrects_noise, learns_noise=learns_noise)
 
-    def _nodes(self) -> NoiseNodes | None:
-        """Standard deviations of every member's noise, in the units of ``y``, and their weights."""
-        noise_dof = self.noise_dof_samples_
+    def _noise_quadrature(self) -> NoiseNodes | None:
+        """Quadrature of each member's distribution of the noise, in the units of ``y``."""
         levels = self._noise_levels_samples_
-        if levels is not None:  # few rows
+        if levels is not None:  # in small samples the spread of the targets informs the noise, too
             return NoiseNodes(torch.as_tensor(levels), level_weights())
-        if noise_dof is None:
+        if self.noise_dof_samples_ is None:
             return None
-        nodes = noise_nodes(noise_dof)
+        nodes = noise_nodes(self.noise_dof_samples_)
         noise_std = torch.as_tensor(self.noise_std_samples_).unsqueeze(1)
         return nodes._replace(std=noise_std * nodes.std)
 
     def log_likelihood_samples(self, X: Any, y: Any) -> Array:
+        """Log density of observed targets given every member, as PSIS-LOO needs it.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets.
+
+        Returns
+        -------
+        ndarray of shape (n_members, n_samples)
+            Log densities in nats, in the units of ``y``, joint over the targets of a row. The
+            distribution of a member's noise is integrated out.
+        """
         values = super().log_likelihood_samples(X, y)
-        nodes = self._nodes()
+        nodes = self._noise_quadrature()
         if nodes is None:
             return values
         by_node = values.reshape(len(self.samples_), len(nodes.weight), -1)
         return np.asarray(logsumexp(by_node, axis=1, b=nodes.weight.numpy()[:, None]))
 
     def _draws_predictor(self, like: Tensor) -> DrawsPredictor:
+        """Predictor with one draw for each member and node of its noise."""
         members = super()._draws_predictor(like)
-        nodes = self._nodes()
+        nodes = self._noise_quadrature()
         if nodes is None:
             return members
         n_members = len(nodes.std)
         log_noise = (nodes.std / torch.as_tensor(self.y_scale_)).log().flatten(0, 1).unsqueeze(1)
         weights = (nodes.weight / n_members).repeat(n_members)
         return DrawsPredictor(
-            self.network_, members.theta, Gaussian(log_noise.to(like)), weights.log().to(like),
+            self.network_,
+            members.theta,
+            Gaussian(log_noise.to(like)),
+            weights.log().to(like),
             n_states=len(nodes.weight),
-        )  # fmt: skip
+        )
 
-    def _previous(self) -> EnsembleFit:
+    def _previous_fit(self) -> EnsembleFit:
+        """Members of the previous fit, with their noise in the scaled units of this fit."""
         log_noise = self._likelihood_params_
         if self._has_default_noise:
-            noise_std = vars(self).get("noise_std_samples_", np.ones((len(self.samples_), 0)))
+            noise_std = getattr(self, "noise_std_samples_", np.ones((len(self.samples_), 0)))
             log_noise = np.log(noise_std / self.y_scale_)
-        return replace(super()._previous(), log_noise=log_noise)
+        return replace(super()._previous_fit(), log_noise=log_noise)
 
 
 @dataclass(eq=False, repr=False)
@@ -323,11 +351,11 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     Each member minimises the negative log posterior of its weights
 
     .. math:: -\sum_i \log \operatorname{softmax}(f_\theta(x_i))_{y_i}
-              + \frac{\theta^\top \theta}{2 s^2};
+              + \frac{\theta^\top \theta}{2 s^2} .
 
-    which is far too sure of itself where classes overlap. So each member's linearised network is
-    then refitted by Gaussian variational inference under the same prior, and the ensemble predicts
-    by the mean of the members' probabilities, averaged over the logits' normal laws.
+    Such modes are far too confident where classes overlap. Each member's linearised network is
+    therefore refitted by Gaussian variational inference under the same prior. The ensemble predicts
+    the mean of the members' probabilities, averaged over the normal distributions of the logits.
 
     Parameters
     ----------
@@ -336,7 +364,7 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     activation : {"relu", "tanh", "sigmoid", "softplus", "identity"}, default="relu"
         Activation of the hidden layers.
     n_members : int, default=10
-        Networks trained, each from a random start of its own.
+        Number of networks, each trained from a different random start.
     network : "mlp", torch.nn.Module or Network, default="mlp"
         "mlp" is a multilayer perceptron with ``hidden_layer_sizes`` and ``activation``. A torch
         module of Linear and Conv2d layers and elementwise activations defines the architecture. The
@@ -346,19 +374,19 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
         softmax of one output per class. "bernoulli" is the logistic function of a single output,
         for two classes.
     prior : "learn", float, sequence of float or Prior, default=1.0
-        Prior of the weights and biases, in standardised units: the standard deviation of normals,
-        one number, one per layer or one per parameter; or an object. "learn" is
-        ``LayerScales()``: one scale per layer's weights and one per layer's biases, every
-        member's own, by the evidence. ``ARD()`` learns one per column of ``X`` besides:
-        `relevance_`.
-        Of labels these objects are ``LayerScales(8.0, 64.0)`` and ``ARD(8.0, 64.0)``.
+        Prior of the weights and biases, in standardised units. A number is the standard deviation
+        of independent normals. A sequence has one number per layer or per parameter. "learn" is
+        ``LayerScales(8.0, 64.0)``: each member learns one scale for each layer's weights and one
+        for each layer's biases by maximising the evidence. ``ARD(8.0, 64.0)`` also learns one per
+        column of ``X``, see `relevance_`.
     max_iter : int, default=2000
         Maximum number of optimiser steps.
     standardize : bool, default=True
         Whether to standardise the columns of ``X`` before the fit.
     optimizer : "adam" or Adam, default="adam"
-        Step size ("auto" is 0.03) and rows per step ("auto": all of up to 2000 distinct rows, 500
-        beyond, at 0.3 times the step size).
+        Step size and rows per step. The step size "auto" is 0.03. The batch size "auto" takes all
+        of up to 2000 distinct rows. Larger data sets are trained on 500 rows per step, with 0.3
+        times the step size.
     tol : float or None, default=0.001
         Training stops when the members' mean log posterior gains less than this many nats per row
         from one tenth of ``max_iter`` to the next. None never stops.
@@ -373,35 +401,37 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     verbose : int, default=0
         0 logs nothing above level DEBUG, 1 logs a summary to stderr, 2 also logs progress.
     correction : {"auto", "gaussian"}, float or None, default="auto"
-        Whether members are refitted: "gaussian" for all of a "mlp" with the softmax of
-        ``likelihood="auto"`` and a normal prior; "auto" where that is so and takes some seconds (up
-        to 700 rows times classes, with ten members of many weights); None leaves them as trained.
-        A number is "gaussian" with that factor on the variance of the logits, which leave-one-out
-        densities choose otherwise: 0 predicts with the refitted means alone.
+        Whether members are refitted, which needs ``network="mlp"``, ``likelihood="auto"`` and a
+        normal prior. "gaussian" always refits. "auto" refits if this takes at most some seconds (up
+        to 700 rows times classes for ten members with many weights). None leaves the members as
+        trained. Predictions multiply the variance of the logits by a factor that leave-one-out
+        densities choose. A number is "gaussian" with this factor; 0 predicts with the refitted
+        means only.
 
     Attributes
     ----------
     refitted_members_ : RefittedMembers
-        Normal laws of the weights of the linearised members: ``.theta``, ``.loc`` (n_members, P),
-        covariance ``diag(scale)^2 - root root'``; None where they are as trained.
+        Normal distributions of the weights of the linearised members, with expansion point
+        ``.theta`` and mean ``.loc``, (n_members, P), and covariance ``diag(scale)^2 - root root'``.
+        None if the members are as trained.
     variance_scale_ : float
-        Factor by which predictions multiply the variance of the logits.
+        Factor on the variance of the logits in predictions.
     samples_ : ndarray of shape (n_members, P)
         Weights of the members, acting on standardised data. The flat order is layer by layer, W
         (out x in, row-major), then b.
     chain_weights_ : ndarray of shape (n_members,)
-        What each member counts for: all alike.
+        Weights of the members, all equal.
     prior_scale_ : ndarray of shape (n_groups,)
         Geometric mean of `prior_scale_samples_` over the members.
     prior_scale_samples_ : ndarray of shape (n_members, n_groups)
-        Prior standard deviations of every member, where scales are learned.
+        Prior standard deviations of every member, if scales are learned.
     relevance_ : ndarray of shape (n_members, n_features)
-        Prior scale of the weights of each column of ``X``; only under ``ARD()``.
+        Prior scale of the weights of each column of ``X``. Exists only with ``ARD()``.
     log_posterior_samples_ : ndarray of shape (n_members,)
-        Log joint density of targets (as given), weights and noise (as scaled) of every member,
-        nats.
+        Log joint density of targets, weights and noise for every member, in nats. Targets are in
+        their original units, weights and noise in scaled units.
     log_posterior_curve_ : ndarray
-        Its mean over the members in training, averaged over blocks of steps.
+        Mean log posterior of the members during training, averaged over blocks of steps.
     feature_importances_ : ndarray of shape (n_features,)
         Mean of `relevance_` over modes, scaled to a sum of 1.
     prior_groups_ : ndarray of shape (n_groups,)
@@ -427,22 +457,22 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
 
     See Also
     --------
-    DeepEnsembleRegressor : The same for numbers.
-    SymmetrizedVIClassifier : A posterior instead of its modes.
+    DeepEnsembleRegressor : Deep ensemble for regression.
+    SymmetrizedVIClassifier : Approximates the posterior instead of finding its modes.
 
     Notes
     -----
-    Members are trained and learn scales as in `DeepEnsembleRegressor`, which names the papers. The
-    refit takes O(N K P m + 30 N K m^2) a member, where m is the smaller of N K and P, and K the
-    number of logits: 1 for two classes. `predict_uncertainty` counts the refitted logits' variance
-    as epistemic; `log_likelihood_samples` is that of the weights as trained.
+    Members are trained and learn scales as in `DeepEnsembleRegressor`, which cites the papers. The
+    refit costs O(N K P m + 30 N K m^2) per member, where K is the number of logits (1 for two
+    classes) and m the smaller of N K and P. In `predict_uncertainty` the variance of the refitted
+    logits is epistemic. `log_likelihood_samples` evaluates the weights as trained.
 
     References
     ----------
     Khan, Immer, Abedi & Korzepa (2019). Approximate inference turns deep networks into Gaussian
     processes.
 
-    Opper & Archambeau (2009). The variational Gaussian approximation revisited, for the refit.
+    Opper & Archambeau (2009). The variational Gaussian approximation revisited (for the refit).
 
     Examples
     --------
@@ -467,26 +497,35 @@ class DeepEnsembleClassifier(DrawsClassifier, _DeepEnsemble):
     }
 
     def _learned_scales(self, network: Network) -> UnboundPrior:
-        """Weaker hyperpriors don't hold the scales of separable classes; without units they do."""
+        """Return the prior of "learn".
+
+        Networks with hidden units need a stronger hyperprior, because the scales of separable
+        classes would otherwise grow without limit.
+        """
         return LayerScales(8.0, 64.0) if network.symmetry().factors else LayerScales()
 
     def _method(self) -> DeepEnsemble:
+        """Training method, with a refit of the members if the model allows it."""
         method = super()._method()
         correction = self.correction
-        why = ""
         if correction is None:
             return method
+
+        # An explicit correction that doesn't apply is an error; the default is skipped.
+        reason = ""
         if not isinstance(self.network, str):
-            why = "only members of network='mlp' are refitted"
+            reason = "only members of network='mlp' are refitted"
         elif self._chosen_likelihood is not self._named_likelihoods["auto"]:
-            why = "only members with the softmax of likelihood='auto' are refitted"
-        if why:
-            refuse(self, ("correction",), why, "correction=None")
+            reason = "only members with the softmax of likelihood='auto' are refitted"
+        if reason:
+            refuse(self, ("correction",), reason, "correction=None")
             return method
+
         scale = "loo" if isinstance(correction, str) else correction
         return replace(method, refitter=MemberRefitter(scale, is_optional=correction == "auto"))
 
     def _predictor(self, like: Tensor) -> Predictor:
+        """Predictor of the refitted members, or of the members as trained."""
         members = self.refitted_members_
         if members is None:
             return super()._predictor(like)

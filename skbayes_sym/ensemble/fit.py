@@ -1,4 +1,9 @@
-"""Deep ensembles as a method: one posterior, many starting points, one loop."""
+"""Train deep ensembles: all members follow one posterior in one batched loop.
+
+Training stops at a mode per member. What a mode alone gets wrong is corrected afterwards: the noise
+of regressors by the degrees of freedom that the weights use up, and the overconfident probabilities
+of classifiers by Gaussian variational inference of the linearised networks.
+"""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,82 +60,149 @@ from skbayes_sym.numerics.runtime import run_parallel
 
 
 class RefitResult(NamedTuple):
-    """Members that predictions are made of."""
+    """Refitted members and the leave-one-out densities of their mixture.
+
+    Attributes
+    ----------
+    members : RefittedMembers
+        Normal distributions of the weights of all linearised members.
+    variance_scale : float
+        Factor on the variance of the logits in predictions.
+    leave_one_out : Tensor of shape (N,), optional
+        Approximate leave-one-out log predictive densities of the rows, nats. None if the variance
+        scale was given by the user.
+    """
 
     members: RefittedMembers
     variance_scale: float
-    leave_one_out: Tensor | None = None  # (N,), log p of every row left out, nats; by "loo"
+    leave_one_out: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class MemberRefitter:
     """Gaussian variational inference of each member's linearised network.
 
-    ``variance_scale``: factor on the variance of the logits; "loo" chooses it by approximate
-    leave-one-out. ``is_optional``: whether to leave members as they are where the refit would take
-    long, or the prior isn't normal.
+    Parameters
+    ----------
+    variance_scale : float or "loo"
+        Factor on the variance of the logits. "loo" chooses it among ``variance_scales`` by
+        approximate leave-one-out.
+    is_optional : bool
+        Whether to skip the refit where it would be slow or the prior isn't normal.
+    variance_scales : tuple of float
+        Candidates for "loo".
+    max_work : float
+        Largest number of multiplications, for all members, of an optional refit.
+    max_jacobian_size : float
+        Largest number of entries of a member's Jacobian of an optional refit.
     """
 
     variance_scale: str | float
     is_optional: bool
-    # Under a fixed prior the laws may be far too narrow as well as too wide.
+    # Under a fixed prior the posteriors can be far too narrow as well as too wide.
     variance_scales: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
-    max_work: float = 3e11  # multiplications for all members: some fifteen seconds of one core
-    max_jacobian_size: float = 4e7  # of a member's Jacobian: 320 MB
+    max_work: float = 3e11  # about fifteen seconds of one core
+    max_jacobian_size: float = 4e7  # 320 MB
 
     def is_affordable(self, n_members: int, data: Training, model: Model) -> bool:
+        """Whether the members are refitted: always, unless the refit is optional and too slow."""
         if not self.is_optional:
             return True
         if model.prior.gaussian() is None:
             return False
-        n_logits = 1 if model.network.n_outputs == 2 else model.network.n_outputs
+        n_outputs = model.network.n_outputs
+        n_logits = 1 if n_outputs == 2 else n_outputs
         n = data.n_rows * n_logits
         p = model.network.layout.n_params
         m = min(n, p)
         work = n_members * (n * p * m + 60 * n * m**2 + 10 * m**3)
-        n_numbers = data.n_rows * model.network.n_outputs * p
-        return work <= self.max_work and n_numbers <= self.max_jacobian_size
+        jacobian_size = data.n_rows * n_outputs * p
+        return work <= self.max_work and jacobian_size <= self.max_jacobian_size
 
     def refit_members(
         self, theta: Array, scale: Tensor, data: Training, model: Model, n_jobs: int | None = None
     ) -> RefitResult:
-        """All members, ``theta`` (M, P), and the factor on the variance they have in common.
+        """Refit all members and choose the factor on the variance that they share.
 
-        ``scale`` (P,), or (M, P) of every member its own: the prior's standard deviations.
+        Parameters
+        ----------
+        theta : ndarray of shape (M, P)
+            Weights of the trained members.
+        scale : Tensor of shape (P,) or (M, P)
+            Standard deviations of the weights' prior, common to all members or for each member.
+        data : Training
+            Training data.
+        model : Model
+            Network, likelihood and prior of a member.
+        n_jobs : int, optional
+            Number of parallel processes.
+
+        Returns
+        -------
+        RefitResult
+            Refitted members, variance scale and leave-one-out densities.
         """
         network = fully_connected(model.network)
         rows = data.double_data
         members: list[RefittedMember] = []
         leave_one_out: list[LeaveOneOut] = []
         weights = torch.as_tensor(theta).to(rows.x)
-        each = zip(weights, scale.to(weights).expand_as(weights), strict=True)
-        jobs = [partial(refit, network, theta_m, prior, rows) for theta_m, prior in each]
+        pairs = zip(weights, scale.to(weights).expand_as(weights), strict=True)
+        jobs = [partial(refit, network, theta_m, scale_m, rows) for theta_m, scale_m in pairs]
         for member, logits, terms in run_parallel(jobs, n_jobs):
             members.append(member)
             leave_one_out.append(without_itself(logits, terms, rows.weight))
-        together = RefittedMembers.of(members)
+        refitted = RefittedMembers.of(members)
+
         if not isinstance(self.variance_scale, str):
-            return RefitResult(together, float(self.variance_scale))
+            return RefitResult(refitted, float(self.variance_scale))
+        # Ties within the standard error go to the widest predictions.
         losses = leave_one_out_losses(leave_one_out, rows.y, self.variance_scales)
-        scaled = widest_within_error(losses, rows.weight, self.variance_scales)
-        return RefitResult(together, scaled.chosen, -scaled.of_rows)
+        best = widest_within_error(losses, rows.weight, self.variance_scales)
+        return RefitResult(refitted, best.chosen, -best.of_rows)
 
 
 @dataclass(frozen=True, eq=False)
 class EnsembleFit:
-    """Result of an ensemble's training (so far)."""
+    """Trained members of an ensemble, final or in the middle of training.
 
-    theta: Array  # (M, P)
-    log_noise: Array  # (M, n_params of the likelihood), scaled units
-    log_precision: Array | None = None  # (M, G), of the prior's groups where they are learned
-    log_posterior: Array | None = None  # (M,), nats; once training has ended
+    Attributes
+    ----------
+    theta : ndarray of shape (M, P)
+        Weights of the members.
+    log_noise : ndarray of shape (M, n_params)
+        Parameters of each member's likelihood, in scaled units.
+    log_precision : ndarray of shape (M, G), optional
+        Log precisions of the prior's groups, if they are learned.
+    log_posterior : ndarray of shape (M,), optional
+        Log joint densities in nats. None before training has ended.
+    loss_curve : ndarray, optional
+        Mean loss of the members per block of steps. None before training has ended.
+    n_iter : int
+        Number of steps.
+    stop_reason : str
+        Reason why training stopped.
+    refit : RefitResult, optional
+        Refitted members of a classifier.
+    noise_dof : ndarray of shape (M, T), optional
+        Degrees of freedom that the weights leave to the noise, if it is effective noise.
+    leverage : Tensor of shape (M, T, n), optional
+        Leverages of the rows of `chosen_rows` at the effective noise.
+    noise_levels : ndarray of shape (M, K, T), optional
+        Quadrature nodes of each member's noise in the units of ``y``. None for large samples.
+    """
+
+    theta: Array
+    log_noise: Array
+    log_precision: Array | None = None
+    log_posterior: Array | None = None
     loss_curve: Array | None = None
     n_iter: int = 0
     stop_reason: Stopped = "max_iter"
-    refit: RefitResult | None = None  # of classes
-    noise_dof: Array | None = None  # (M, T), rows left to the noise where it is effective
-    leverage: Tensor | None = None  # (M, T, n), what rows weigh then, of `chosen_rows`
-    noise_levels: Array | None = None  # (M, K, T), in the units of ``y``, where rows are few
+    refit: RefitResult | None = None
+    noise_dof: Array | None = None
+    leverage: Tensor | None = None
+    noise_levels: Array | None = None
 
     def noise_scale(self, model: Model) -> Tensor:
         """Standard deviations of every member's noise (M, T), scaled units."""
@@ -138,6 +210,7 @@ class EnsembleFit:
         return likelihood.noise_scale.expand(len(self.theta), -1)
 
     def attributes(self, data: Training, model: Model) -> dict[str, Any]:
+        """Fitted attributes of the estimator by name."""
         attributes: dict[str, Any] = {"samples_": self.theta, "_likelihood_params_": self.log_noise}
         if self.log_precision is not None:
             prior: ScalesByGroup = model.prior  # type: ignore[assignment]
@@ -163,11 +236,29 @@ class EnsembleFit:
 class DeepEnsemble:
     """Posterior modes from random starts (Wiese et al. 2023, appendix E.3).
 
-    ``noise_prior_scale``: scale of the half-normal prior of the noise's standard deviation, scaled
-    target units; ``has_effective_noise``: whether each member's noise is corrected for the freedoms
-    its weights have taken; ``learns_noise``: whether the evidence sets the noise in training, too,
-    where it sets the prior's scales; ``refitter``: how the members' linearised
-    networks are refitted.
+    Parameters
+    ----------
+    n_members : int
+        Number of members.
+    noise_prior_scale : float
+        Scale of the half-normal prior of the noise's standard deviation, in scaled target units.
+    learning_rate : float
+        Step size of Adam with all rows per step; minibatches use 0.3 times as much.
+    max_iter : int
+        Maximum number of steps.
+    tol : float or None
+        Training stops when the mean log posterior gains less than this many nats per unit of sample
+        weight. None never stops early.
+    batch_size : int or "auto"
+        Rows per step.
+    has_effective_noise : bool
+        Whether to correct each member's noise for the degrees of freedom that its weights use up.
+    learns_noise : bool
+        Whether the evidence also sets the noise in training, where it sets the prior's scales.
+    start : EnsembleFit, optional
+        Members to continue from, in the scaled units of this fit.
+    refitter : MemberRefitter, optional
+        How the linearised networks of the members are refitted. None leaves them as trained.
     """
 
     needs: ClassVar[Requirements] = Requirements(ANY_LIKELIHOOD, ANY_NETWORK, ANY_PRIOR)
@@ -176,67 +267,105 @@ class DeepEnsemble:
     noise_prior_scale: float
     learning_rate: float
     max_iter: int
-    tol: float | None  # nats per unit of sample weight; None never stops early
+    tol: float | None
     batch_size: int | str = "auto"
     has_effective_noise: bool = False
     learns_noise: bool = False
-    start: EnsembleFit | None = None  # where to go on from, in the scaled units of this fit
+    start: EnsembleFit | None = None
     refitter: MemberRefitter | None = None
 
     def fit(self, data: Training, model: Model, run: Run) -> EnsembleFit:
+        """Train all members, then correct their noise or refit them."""
         if learned_scales(model.prior) is not None:
-            n_params = model.network.layout.n_params
-            curvature = Part(
-                f"the curvature of a member of {n_params:,} weights",
-                8 * curvature_size(data.n_rows, model.network.n_outputs, n_params),  # bytes
-                "Lower hidden_layer_sizes, or give prior a number.",
-            )
-            require_memory([curvature], data.device)
+            self._require_curvature_memory(data, model)
         posterior = NetworkPosterior(
             model.network, model.likelihood, model.prior, data.data,  # type: ignore[arg-type]
             self.noise_prior_scale,
         )  # fmt: skip
+
         with torch.no_grad():
+            # All members take their steps together, as one batched optimisation problem.
             objective = self._objective(posterior, data)
-            run.begin(n_blocks(self.max_iter), lambda: _members(objective))
+            run.begin(n_blocks(self.max_iter), lambda: _read_members(objective))
             tol = None if self.tol is None else self.tol * data.total_weight
-            # Larger steps' noise keeps members that see some of the rows from a mode.
-            is_whole = self._rows_per_step(data) >= data.n_rows
-            rate = self.learning_rate if is_whole else 0.3 * self.learning_rate
+            # The noise of larger minibatch steps keeps members away from a mode.
+            has_all_rows = self._rows_per_step(data) >= data.n_rows
+            rate = self.learning_rate if has_all_rows else 0.3 * self.learning_rate
+            noise_range = data.param_range(model.likelihood)
+            groups = [
+                ParamGroup(slice(0, objective.n_theta), rate),
+                ParamGroup(slice(objective.n_theta, None), rate, *noise_range),
+            ]
             result = run.minimise(
                 objective,
-                [
-                    ParamGroup(slice(0, objective.n_theta), rate),
-                    ParamGroup(
-                        slice(objective.n_theta, None), rate, *data.param_range(model.likelihood)
-                    ),
-                ],
+                groups,
                 Schedule(self.max_iter, tol),
                 report=lambda loss: ("mean log posterior", data.log_jacobian - loss),
             )
             log_posterior = objective.log_posterior(objective.position)
-            members = _members(objective, log_posterior, result)
+            members = _read_members(objective, log_posterior, result)
+
+            # Modes underestimate the noise. Both corrections need independent normal weights.
             if self.has_effective_noise and model.prior.gaussian() is not None:
-                members = corrected(members, data, model)
-            how = self.refitter
-            ended = result.stopped == "interrupted"
-            if how is not None and not ended and how.is_affordable(self.n_members, data, model):
-                scales = prior_scales(members, model)
-                refitted = how.refit_members(members.theta, scales, data, model, run.n_jobs)
-                log_info("members refitted as linearised networks, variance scale %g", refitted[1])
-                members = replace(members, refit=refitted)
+                members = correct_noise(members, data, model)
+            members = self._refit(members, data, model, run)
             run.end(members)
+
         values = log_posterior + data.log_jacobian
         log_info(
             "log posterior of the members from %.6g to %.6g, stopped: %s after %d steps",
-            values.min(), values.max(), result.stopped, result.n_iter,
-        )  # fmt: skip
-        what = "the members' mean log posterior"
-        warn_unless_converged(result, self.tol, data.total_weight, what)
+            values.min(),
+            values.max(),
+            result.stopped,
+            result.n_iter,
+        )
+        quantity = "the members' mean log posterior"
+        warn_unless_converged(result, self.tol, data.total_weight, quantity)
         return members
 
-    def _position(self, model: Model | NetworkPosterior, seed: int) -> Tensor:
-        """Starting points (M, D): random ones, or the members to go on from."""
+    def _refit(self, members: EnsembleFit, data: Training, model: Model, run: Run) -> EnsembleFit:
+        """Refit the linearised members, unless training was interrupted or the refit is too slow.
+
+        Parameters
+        ----------
+        members : EnsembleFit
+            Members as trained.
+        data : Training
+            Training data.
+        model : Model
+            Network, likelihood and prior of a member.
+        run : Run
+            Run of the fit, which knows the number of jobs.
+
+        Returns
+        -------
+        EnsembleFit
+            Members with their refit, or as trained.
+        """
+        refitter = self.refitter
+        if refitter is None or members.stop_reason == "interrupted":
+            return members
+        if not refitter.is_affordable(self.n_members, data, model):
+            return members
+        scale = compute_prior_scales(members, model)
+        result = refitter.refit_members(members.theta, scale, data, model, run.n_jobs)
+        scale_text = "members refitted as linearised networks, variance scale %g"
+        log_info(scale_text, result.variance_scale)
+        return replace(members, refit=result)
+
+    def _require_curvature_memory(self, data: Training, model: Model) -> None:
+        """Refuse a fit whose curvature doesn't fit into memory."""
+        n_params = model.network.layout.n_params
+        n_bytes = 8 * curvature_size(data.n_rows, model.network.n_outputs, n_params)
+        curvature = Part(
+            f"the curvature of a member of {n_params:,} weights",
+            n_bytes,
+            "Lower hidden_layer_sizes, or give prior a number.",
+        )
+        require_memory([curvature], data.device)
+
+    def _starting_position(self, model: Model | NetworkPosterior, seed: int) -> Tensor:
+        """Starting points (M, D): random weights, or the members of the previous fit."""
         n = self.n_members
         network = model.network
         if self.start is None:
@@ -252,58 +381,70 @@ class DeepEnsemble:
         if self.start.log_noise.shape[1] < n_params:
             raise ValueError("warm_start=True, but the previous fit learned no noise.")
         parts = (self.start.theta, self.start.log_noise[:, :n_params])
-        return torch.cat([torch.as_tensor(p, dtype=torch.float64) for p in parts], 1)
+        return torch.cat([torch.as_tensor(part, dtype=torch.float64) for part in parts], 1)
 
     def _objective(self, posterior: NetworkPosterior, data: Training) -> MapObjective:
-        """Objective of training; it holds the scales of the prior that are learned."""
+        """Objective of training, which also updates the scales of a prior that learns them."""
         start_seed = data.seed
         batch_seed = spawn_seeds(data.seed, 1)[0]
-        position = self._position(posterior, start_seed).to(data.data.x)
-        # where every step sees all rows
-        size = self._rows_per_step(data)
+        position = self._starting_position(posterior, start_seed).to(data.data.x)
+        batch_size = self._rows_per_step(data)
         batches = None
-        if size < data.n_rows:
-            batches = Batches(data.data, size, generator_from(batch_seed, data.device))
+        if batch_size < data.n_rows:
+            batches = Batches(data.data, batch_size, generator_from(batch_seed, data.device))
 
-        def density(posterior: NetworkPosterior) -> LogDensity:
+        def make_density(posterior: NetworkPosterior) -> LogDensity:
             return posterior if batches is None else MinibatchDensity(posterior, batches)
 
         scales = learned_scales(posterior.prior)
         if scales is None:
             n_params = posterior.network.layout.n_params
-            return MapObjective(density(posterior), n_params, position)
+            return MapObjective(make_density(posterior), n_params, position)
         CURVED_LIKELIHOOD.require(posterior.likelihood, "likelihood")
-        before = None if self.start is None else self.start.log_precision
-        if before is not None and before.shape == (self.n_members, scales.n_groups):
-            scales = replace(scales, hyper=torch.as_tensor(before))
+
+        # A warm start also continues from the scales that the previous fit learned.
+        previous = None if self.start is None else self.start.log_precision
+        if previous is not None and previous.shape == (self.n_members, scales.n_groups):
+            scales = replace(scales, hyper=torch.as_tensor(previous))
         start = replace(posterior, prior=scales)
         steps = update_steps(self.max_iter)
         noise_range = data.log_noise_range if self.learns_noise else None
-        return ScaledModes(start, density, position, data.double_data, steps, noise_range)
+        return ScaledModes(start, make_density, position, data.double_data, steps, noise_range)
 
     def _rows_per_step(self, data: Training) -> int:
+        """Number of rows in each step of the optimiser."""
         auto = data.n_rows if data.n_rows <= 2000 else 500
         return rows_per_step(self.batch_size, data.n_rows, auto)
 
 
-def _members(
+def _read_members(
     objective: MapObjective,
     log_posterior: Tensor | None = None,
     result: OptimiseResult | None = None,
 ) -> EnsembleFit:
+    """Read the members from the optimiser's vector, in the middle of training or at its end."""
     position = objective.position
-    n = objective.n_theta // len(objective.position)
-    theta, log_noise = (t.cpu().numpy().copy() for t in (position[:, :n], position[:, n:]))
-    scales = objective.prior.hyper.cpu().numpy() if isinstance(objective, ScaledModes) else None
+    n_params = objective.n_theta // len(position)
+    theta = position[:, :n_params].cpu().numpy().copy()
+    log_noise = position[:, n_params:].cpu().numpy().copy()
+    log_precision = None
+    if isinstance(objective, ScaledModes):
+        log_precision = objective.prior.hyper.cpu().numpy()
     if log_posterior is None or result is None:
-        return EnsembleFit(theta, log_noise, scales)
-    values = log_posterior.double().cpu().numpy()
-    curve = np.array(result.loss_curve)
-    return EnsembleFit(theta, log_noise, scales, values, curve, result.n_iter, result.stopped)
+        return EnsembleFit(theta, log_noise, log_precision)
+    return EnsembleFit(
+        theta,
+        log_noise,
+        log_precision,
+        log_posterior.double().cpu().numpy(),
+        np.array(result.loss_curve),
+        result.n_iter,
+        result.stopped,
+    )
 
 
-def prior_scales(members: EnsembleFit, model: Model) -> Tensor:
-    """Standard deviations of the weights' prior: (P,), or (M, P) of members that learned them."""
+def compute_prior_scales(members: EnsembleFit, model: Model) -> Tensor:
+    """Standard deviations of the weights' prior: (P,), or (M, P) if members learned their own."""
     scales = learned_scales(model.prior)
     log_precision = members.log_precision
     if scales is None or log_precision is None:
@@ -311,49 +452,69 @@ def prior_scales(members: EnsembleFit, model: Model) -> Tensor:
     return replace(scales, hyper=torch.as_tensor(log_precision)).scale
 
 
-def corrected(members: EnsembleFit, data: Training, model: Model) -> EnsembleFit:
-    """The members with what rows weigh, and noise that counts the noise_dof of the weights.
+def correct_noise(members: EnsembleFit, data: Training, model: Model) -> EnsembleFit:
+    """Correct the learned noise for the degrees of freedom that the weights use up.
 
-    Noise that isn't learned stays as it is. That of every row is multiplied, by the bias of the
-    head that says its logarithm.
+    Fixed noise stays as it is; only the leverages of the rows are added. Noise that depends on the
+    input is multiplied by one factor, through the bias of the output that predicts its logarithm.
+
+    Parameters
+    ----------
+    members : EnsembleFit
+        Members as trained.
+    data : Training
+        Training data.
+    model : Model
+        Network, likelihood and prior of a member. The prior is normal.
+
+    Returns
+    -------
+    EnsembleFit
+        Members with effective noise and, except for heteroscedastic and Student's noise, leverages.
     """
     network = fully_connected(model.network)
     rows = data.double_data
     theta = torch.as_tensor(members.theta).to(data.device, torch.float64)
-    scale = prior_scales(members, model).to(theta).expand_as(theta)
+    scale = compute_prior_scales(members, model).to(theta).expand_as(theta)
     likelihood = model.likelihood
     n_targets = rows.y.shape[1]
+
     if isinstance(likelihood, Heteroscedastic):
-        one = rows.y.new_ones(n_targets)
-        by_head = members.theta.copy()
-        for i, (t, s) in enumerate(zip(theta, scale, strict=True)):
-            row_noise = likelihood.heads(network.forward(t, rows.x))[1].exp()
-            factor = effective_noise(network, t, rows, s, one, row_noise=row_noise).std
-            by_head[i, -n_targets:] += (factor.log() / likelihood.spread).cpu().numpy()
-        return replace(members, theta=by_head)
+        unit_noise = rows.y.new_ones(n_targets)
+        corrected = members.theta.copy()
+        for i, (theta_m, scale_m) in enumerate(zip(theta, scale, strict=True)):
+            row_noise = likelihood.heads(network.forward(theta_m, rows.x))[1].exp()
+            noise = effective_noise(
+                network, theta_m, rows, scale_m, unit_noise, row_noise=row_noise
+            )
+            corrected[i, -n_targets:] += (noise.std.log() / likelihood.spread).cpu().numpy()
+        return replace(members, theta=corrected)
+
     noise_std = members.noise_scale(model).to(theta)
     if not likelihood.n_params:
-        at_noise = [
-            compute_leverages(network, t, rows, s)[1](noise**-2).cpu()
-            for t, s, noise in zip(theta, scale, noise_std, strict=True)
-        ]
-        return replace(members, leverage=torch.stack(at_noise))
+        leverages = []
+        for theta_m, scale_m, std in zip(theta, scale, noise_std, strict=True):
+            leverage_at = compute_leverages(network, theta_m, rows, scale_m)[1]
+            leverages.append(leverage_at(std**-2).cpu())
+        return replace(members, leverage=torch.stack(leverages))
+
     df: list[float | None] = [None] * len(theta)
-    if is_student := isinstance(likelihood, StudentT):
+    if isinstance(likelihood, StudentT):
         learned = likelihood.at(torch.as_tensor(members.log_noise).double())
         df = learned.degrees_of_freedom.flatten().expand(len(theta)).tolist()
-    each = [
-        effective_noise(network, t, rows, s, noise, df=tails)
-        for t, s, noise, tails in zip(theta, scale, noise_std, df, strict=True)
+    noises = [
+        effective_noise(network, theta_m, rows, scale_m, std, df=df_m)
+        for theta_m, scale_m, std, df_m in zip(theta, scale, noise_std, df, strict=True)
     ]
-    std, taken, leverage = (torch.stack(t).cpu() for t in zip(*each, strict=True))
-    if is_student:
+    std, n_effective, leverage = (torch.stack(part).cpu() for part in zip(*noises, strict=True))
+    if isinstance(likelihood, StudentT):
         log_noise = members.log_noise.copy()
         log_noise[:, :n_targets] = std.log().numpy()
         return replace(members, log_noise=log_noise)
+
     # Residuals of members that fit nearly all rows are uninformative. Their effective noise comes
     # from leave-one-out residuals, so it replaces the residual sum of squares.
-    noise_dof = data.total_weight - taken
+    noise_dof = data.total_weight - n_effective
     squares = noise_dof * std.square()
     return replace(
         members,
