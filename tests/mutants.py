@@ -858,7 +858,7 @@ MUTANTS = [
     *planted(
         "factorization/vi.py",
         "",
-        ("WORTH = 1.0", "WORTH = 0.0"),
+        ("NEGLIGIBLE_GAIN = 1.0", "NEGLIGIBLE_GAIN = 0.0"),
     ),
     *planted(
         "factorization/side_features.py",

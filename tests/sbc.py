@@ -25,7 +25,7 @@ from sklearn.exceptions import ConvergenceWarning
 import skbayes_sym as sk
 from skbayes_sym.factorization.factor_model import FactorProblem
 from skbayes_sym.factorization.gibbs import sample_factors
-from skbayes_sym.factorization.sparse_entries import entries
+from skbayes_sym.factorization.sparse_entries import group_entries
 from skbayes_sym.models import MLP, TANH
 from skbayes_sym.models.priors import LayerScales
 
@@ -79,7 +79,7 @@ def gibbs(learns: str, seed: int) -> Ranks:
     seen = torch.as_tensor(rng.random((n, m)) < 0.7)
     seen[:, 0], seen[0, :], seen[1, 1] = True, True, False
     rows, columns = seen.nonzero(as_tuple=True)
-    data = entries(rows, columns, X[rows, columns], (n, m))
+    data = group_entries(rows, columns, X[rows, columns], (n, m))
     model = model_of(
         k, "learn" if learns == "prior" else 1.0, sigma**2,
         (1e-6, 1e6) if learns == "noise" else None, scatter=_SCATTER,

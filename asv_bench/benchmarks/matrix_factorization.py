@@ -15,8 +15,8 @@ from skbayes_sym.factorization.coordinate_ascent import CovarianceFamily
 from skbayes_sym.factorization.factor_model import FactorModel, FactorProblem
 from skbayes_sym.factorization.hyperpriors import FactorPrior
 from skbayes_sym.factorization.solvers import VI
-from skbayes_sym.factorization.sparse_entries import Coordinates, entries
-from skbayes_sym.factorization.vi import GapStream, fit_factors
+from skbayes_sym.factorization.sparse_entries import Coordinates, group_entries
+from skbayes_sym.factorization.vi import SeededGap, fit_factors
 from skbayes_sym.models import Gaussian
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
 from skbayes_sym.symmetry.orthogonal import Orthogonal
@@ -127,7 +127,7 @@ class SymmetrizedSweep(SingleThread):
         n, m, n_observed, k = SHAPES[shape]
         table = ratings(n, m, n_observed, k).tocoo()
         rows, columns = (torch.as_tensor(a.astype(np.int64)) for a in (table.row, table.col))
-        data = entries(rows, columns, torch.as_tensor(table.data), (n, m))
+        data = group_entries(rows, columns, torch.as_tensor(table.data), (n, m))
         self.n_sweeps = SMALL_SWEEPS if n_observed < 10_000 else 2 * SWEEPS
         self.problem = FactorProblem(
             data, data,
@@ -138,7 +138,7 @@ class SymmetrizedSweep(SingleThread):
         self.family = CovarianceFamily(covariance)
         group = Orthogonal(torch.arange((n + m) * k).view(n + m, k))
         gap = row_gap(group, is_isotropic=self.family.is_isotropic)
-        self.gap = GapStream(gap, torch.Generator().manual_seed(0))
+        self.gap = SeededGap(gap, torch.Generator().manual_seed(0))
 
     def seconds(self, gap: Any) -> float:
         """CPU seconds of the sweeps."""

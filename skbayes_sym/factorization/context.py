@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skbayes_sym.factorization.sparse_entries import Entries, Incidence
+from skbayes_sym.factorization.sparse_entries import CSREntries, Entries
 from skbayes_sym.numerics.gaussian import kl_from_standard
 from skbayes_sym.numerics.linalg import cholesky, log_det
 
@@ -61,7 +61,7 @@ class ContextPosterior(NamedTuple):
         return float(kl_from_standard(trace, squares, log_dets + n * log(self.precision), n))
 
     def regressed(
-        self, data: Incidence, off: Tensor, noise: float
+        self, data: CSREntries, off: Tensor, noise: float
     ) -> tuple["ContextPosterior", float]:
         """The best law given what factors and the mean of this one leave over, ``off`` (N,), and
         what it adds to the expected weighted squares of ``off``; O(N c^2).
@@ -85,7 +85,7 @@ class ContextPosterior(NamedTuple):
         return ContextPosterior(mean, cov, learned), float(added)
 
 
-def less_context(data: Entries, row_prior: ContextPosterior | None) -> Entries:
+def subtract_context(data: Entries, row_prior: ContextPosterior | None) -> Entries:
     """Entries less the mean effects of their context."""
     by_row = data.by_row
     if row_prior is None or by_row.context is None:

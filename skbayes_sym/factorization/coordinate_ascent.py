@@ -7,21 +7,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.factorization.entry_sites import SeenEntries, expected, is_normal
+from skbayes_sym.factorization.entry_sites import EntryMoments, expected, is_normal
 from skbayes_sym.factorization.factor_model import FactorModel, FactorProblem, FactorState
-from skbayes_sym.factorization.hyperpriors import RowPrior, SideMoments, SidePrior
+from skbayes_sym.factorization.hyperpriors import Hyperprior, RowPrior, RowStatistics
 from skbayes_sym.factorization.sparse_entries import (
+    CSREntries,
     Entries,
-    Incidence,
-    Side,
-    Sums,
-    condition_on_pinned,
-    free_part,
-    packed_multiplicity,
-    packed_second_moments,
-    packed_sums,
-    products,
-    put_free,
+    FactorEntries,
+    NormalEquations,
+    assign_free,
+    compute_packed_equations,
+    compute_products,
+    eliminate_fixed,
+    pack_second_moments,
+    select_free,
+    triangle_multiplicity,
 )
 from skbayes_sym.numerics.gaussian import LOG_2PI
 from skbayes_sym.numerics.linalg import cholesky, log_det, matrix_blocks
@@ -104,29 +104,31 @@ def row_entropy(cov: Tensor) -> float:
     return 0.5 * (log_dets + cov.shape[0] * cov.shape[1] * (1.0 + LOG_2PI))
 
 
-def seen_entries(data: Entries, posterior: FactorState, model: FactorModel) -> SeenEntries:
+def compute_entry_moments(
+    data: Entries, posterior: FactorState, model: FactorModel
+) -> EntryMoments:
     """Moments of the outputs of all entries, in the order of ``data.by_row``; O(N k^2)."""
     n, (mean, cov), root_k = data.n_rows, posterior[:2], sqrt(model.n_components)
-    packed = packed_second_moments(mean[n:], cov[n:])
+    packed = pack_second_moments(mean[n:], cov[n:])
     value = data.by_row.value
     centre = torch.empty_like(value)
     variance = torch.empty_like(value)
     for begin, end in matrix_blocks(n, mean.shape[1]):
         rows = slice(begin, end)
-        second = packed_second_moments(mean[rows], cov[rows]) * packed_multiplicity(mean)
+        second = pack_second_moments(mean[rows], cov[rows]) * triangle_multiplicity(mean)
         block = data.by_row.block(begin, end)
         where = slice(int(data.by_row.start[begin]), int(data.by_row.start[end]))
-        centre[where] = products(mean[rows], mean[n:], block) / root_k
-        square = products(second, packed, block) / root_k**2
+        centre[where] = compute_products(mean[rows], mean[n:], block) / root_k
+        square = compute_products(second, packed, block) / root_k**2
         variance[where] = (square - centre[where].square()).clamp(min=0.0)
     if posterior.context is not None and data.by_row.context is not None:
         known, more = posterior.context.moments(data.by_row.context)
         centre = centre + known
         variance = variance + more
-    return SeenEntries(value, data.by_row.weight, centre + model.shift, variance)
+    return EntryMoments(value, data.by_row.weight, centre + model.shift, variance)
 
 
-def expected_squares(data: Incidence, posterior: FactorState, model: FactorModel) -> float:
+def expected_squared_error(data: CSREntries, posterior: FactorState, model: FactorModel) -> float:
     """Weighted sum of ``E_q (r - c . w - u . v / sqrt(k))^2``; ``data`` are entries by row.
 
     By sums over the entries of each row: no number is kept for an entry.
@@ -134,9 +136,9 @@ def expected_squares(data: Incidence, posterior: FactorState, model: FactorModel
     n = data.n_rows
     (mean, cov) = posterior[:2]
     k = model.n_components
-    packed = packed_second_moments(mean[n:], cov[n:])
+    packed = pack_second_moments(mean[n:], cov[n:])
     others = mean[n:].contiguous()
-    multiplicity = packed_multiplicity(mean)
+    multiplicity = triangle_multiplicity(mean)
     spread = 0.0
     if posterior.context is not None and data.context is not None:
         known, variance = posterior.context.moments(data.context)
@@ -145,19 +147,21 @@ def expected_squares(data: Incidence, posterior: FactorState, model: FactorModel
     total = data.squares + spread
     for begin, end in matrix_blocks(n, mean.shape[1]):
         rows = slice(begin, end)
-        sums = packed_sums(data.block(begin, end), packed, others)
-        second = packed_second_moments(mean[rows], cov[rows])
+        sums = compute_packed_equations(data.block(begin, end), packed, others)
+        second = pack_second_moments(mean[rows], cov[rows])
         total += float((second * sums.second @ multiplicity).sum()) / k
         total -= 2.0 * float((mean[rows] * sums.first).sum()) / sqrt(k)
     return max(total, 0.0)
 
 
-def normal_log_density(squares: float, n: float, variance: float) -> float:
+def gaussian_log_likelihood(squares: float, n: float, variance: float) -> float:
     """Log density of n entries whose squared errors have this sum, nats."""
     return -0.5 * (n * log(2.0 * pi * variance) + squares / variance)
 
 
-def side_moments(problem: FactorProblem, posterior: FactorState, index: int) -> SideMoments:
+def compute_row_statistics(
+    problem: FactorProblem, posterior: FactorState, index: int
+) -> RowStatistics:
     """Sums over the rows of one side, free coordinates, float64."""
     rows = problem.data.sides[index].own
     side = problem.model.network.sides[index]
@@ -178,21 +182,21 @@ def mean_field_elbo(data: Entries, posterior: FactorState, model: FactorModel) -
     """
     problem = FactorProblem(data, data, model)
     if is_normal(posterior.likelihood):
-        squares = expected_squares(data.by_row, posterior, model)
-        total = normal_log_density(squares, data.by_row.total_weight, posterior.noise_variance)
+        squares = expected_squared_error(data.by_row, posterior, model)
+        total = gaussian_log_likelihood(squares, data.by_row.total_weight, posterior.noise_variance)
     else:
-        seen = seen_entries(data, posterior, model)
+        seen = compute_entry_moments(data, posterior, model)
         total = seen.total(expected(posterior.likelihood, seen).value)
     total -= 0.0 if posterior.context is None else posterior.context.kl()
     row_priors = problem.distributions(posterior)
     sides = zip(data.sides, model.network.sides, strict=True)
     for index, (rows, side) in enumerate(sides):
-        moments = side_moments(problem, posterior, index)
+        moments = compute_row_statistics(problem, posterior, index)
         total += problem.priors[index].learned(moments, row_priors[index])[1]
         mean = posterior.mean[rows.own]
         cov = posterior.cov[rows.own]
         for begin, end in matrix_blocks(len(cov), cov.shape[1]):
-            total += row_entropy(free_part(mean[begin:end], cov[begin:end], side)[1])
+            total += row_entropy(select_free(mean[begin:end], cov[begin:end], side)[1])
     return total
 
 
@@ -203,8 +207,8 @@ class Noise(NamedTuple):
     variance: float
 
 
-def row_conditionals(
-    sums: Sums, row_prior: RowPrior, means: Tensor, noise: Noise,
+def compute_row_conditionals(
+    sums: NormalEquations, row_prior: RowPrior, means: Tensor, noise: Noise,
     added: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The best Gaussians ``N(P^-1 t, P^-1)`` of the free coordinates of rows given the others.
@@ -236,7 +240,7 @@ def row_conditionals(
     return factor, precision, target
 
 
-class ScaleSums(NamedTuple):
+class ScaleStatistics(NamedTuple):
     """Sums over entries that tell of the size of a side's rows, float64."""
 
     second: Tensor  # (d, d), H
@@ -250,8 +254,12 @@ class ScaleSums(NamedTuple):
         return float(by_second / n_components - 2.0 * by_first / n_components**0.5)
 
 
-def rescaled(
-    sums: ScaleSums, moments: SideMoments, prior: SidePrior, row_prior: RowPrior, noise: Noise
+def optimise_scales(
+    sums: ScaleStatistics,
+    moments: RowStatistics,
+    prior: Hyperprior,
+    row_prior: RowPrior,
+    noise: Noise,
 ) -> tuple[Tensor | None, RowPrior, float]:
     r"""Sizes (d,) for a side's coordinates (1 for offsets; None: all stay), the best law of rows
     multiplied by them, and its part of the bound.
@@ -293,10 +301,10 @@ def rescaled(
     return stay
 
 
-def update_side(
-    problem: FactorProblem, side: Side, index: int, posterior: FactorState,
+def update_factor(
+    problem: FactorProblem, side: FactorEntries, index: int, posterior: FactorState,
     family: CovarianceFamily, added: GapGradient | None,
-) -> tuple[float, float, ScaleSums | None]:  # fmt: skip
+) -> tuple[float, float, ScaleStatistics | None]:  # fmt: skip
     """Update one side in place.
 
     Returns what its rows add to the expected squared error beyond ``sum r^2``, their entropy, and
@@ -307,26 +315,26 @@ def update_side(
     free = problem.model.network.sides[index]
     noise = Noise(k, posterior.noise_variance)
     row_prior = problem.distributions(posterior)[index]
-    packed = packed_second_moments(mean[side.other], cov[side.other])
+    packed = pack_second_moments(mean[side.other], cov[side.other])
     others = mean[side.other].contiguous()
     prior_means = problem.priors[index].means(row_prior)
     totals = _Totals(k, len(free.free), mean.device)
     for begin, end in matrix_blocks(side.entries.n_rows, mean.shape[1]):
         rows = slice(side.own.start + begin, side.own.start + end)
         block = side.entries.block(begin, end)
-        sums, constant = condition_on_pinned(packed_sums(block, packed, others), free)
+        sums, constant = eliminate_fixed(compute_packed_equations(block, packed, others), free)
         terms = None
         if added is not None:
             stiffness = added.added_precision[rows]
             # As m' Q: Q is symmetric, and m' on the left takes a third of the time.
             pull = (mean[rows, :k].unsqueeze(-2) @ stiffness).squeeze(-2).add_(added.d_mean[rows])
             terms = (stiffness, pull)
-        factor, precision, target = row_conditionals(
+        factor, precision, target = compute_row_conditionals(
             sums, row_prior, prior_means[begin:end], noise, terms
         )
         best = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
         projected = family.project_free(precision, factor, k)
-        put_free(mean[rows], cov[rows], (best, projected), free)
+        assign_free(mean[rows], cov[rows], (best, projected), free)
         totals.log_det_precision += log_det(factor).sum()
         if added is not None and terms is not None and problem.model.prior.learns_scales:
             totals.add_slope(added.d_mean[rows], terms[0], best, projected)
@@ -348,7 +356,7 @@ class _Totals:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
-        self.sums = ScaleSums(zeros(n_free, n_free), zeros(n_free), zeros(n_components))
+        self.sums = ScaleStatistics(zeros(n_free, n_free), zeros(n_free), zeros(n_components))
         self.constant, self.log_det_precision = zeros(), zeros()
         self.by_row = list[Tensor]()  # the factors' covariances' part of the squares
 
@@ -358,7 +366,7 @@ class _Totals:
         self.sums.gap.add_((d_mean * mean[:, :k]).sum(0))
         self.sums.gap.sub_((added * cov[:, :k, :k]).sum((0, 2)))
 
-    def add(self, sums: Sums, constant: Tensor, mean: Tensor, cov: Tensor) -> None:
+    def add(self, sums: NormalEquations, constant: Tensor, mean: Tensor, cov: Tensor) -> None:
         """Add what rows say of the squared errors; overwrites ``cov``."""
         (second, first), k = sums, len(self.sums.gap)
         self.constant += constant.sum()
@@ -381,27 +389,27 @@ class _Totals:
         return self.sums.fit(ones, k) + constant + by_pooling / k, log_det_precision
 
 
-def learn_prior(
+def update_row_prior(
     problem: FactorProblem, index: int, posterior: FactorState,
-    update: tuple[float, float, ScaleSums | None], sweep: int,
+    update: tuple[float, float, ScaleStatistics | None], sweep: int,
 ) -> tuple[FactorState, float, float]:  # fmt: skip
     """The best prior of one side, the fit, and the side's part of the bound; held, it stays.
 
-    ``update``: of `update_side`. Where scales are learned, factors get the size they should have,
+    ``update``: of `update_factor`. Where scales are learned, factors get the size they should have,
     in place: in the first sixteen sweeps with a learned prior, then in every fourth.
     """
     prior = problem.priors[index]
     row_prior = problem.distributions(posterior)[index]
     k = problem.model.n_components
     (fit, entropy, sums) = update
-    moments = side_moments(problem, posterior, index)
+    moments = compute_row_statistics(problem, posterior, index)
     age = sweep - problem.n_held
     is_due = age >= 0 and (age < 16 or age % 4 == 0)
     if sums is None or not is_due or not problem.model.prior.learns_scales:
         best, value = prior.learned(moments, row_prior)
-        return with_law(problem, posterior, index, best, age), fit, value + entropy
+        return replace_row_prior(problem, posterior, index, best, age), fit, value + entropy
     noise = Noise(k, posterior.noise_variance)
-    scales, best, value = rescaled(sums, moments, prior, row_prior, noise)
+    scales, best, value = optimise_scales(sums, moments, prior, row_prior, noise)
     if scales is not None:
         fit += sums.fit(scales, k) - sums.fit(torch.ones_like(scales), k)
         entropy += moments.n * float(scales.log().sum())
@@ -410,10 +418,10 @@ def learn_prior(
         by[:k] = scales[:k]
         posterior.mean[rows] *= by
         posterior.cov[rows] *= by.unsqueeze(-1) * by
-    return with_law(problem, posterior, index, best, age), fit, value + entropy
+    return replace_row_prior(problem, posterior, index, best, age), fit, value + entropy
 
 
-def with_law(
+def replace_row_prior(
     problem: FactorProblem, posterior: FactorState, index: int, row_prior: RowPrior, age: int = 0
 ) -> FactorState:
     """Set the prior of one side, if it isn't held any more."""

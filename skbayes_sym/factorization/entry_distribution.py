@@ -13,7 +13,7 @@ from torch import Tensor
 from skbayes_sym.base.device import one_thread
 from skbayes_sym.base.distributions import Components, PredictiveDistribution
 from skbayes_sym.base.rows import Array
-from skbayes_sym.factorization.entry_predictor import LAW_BLOCK, FactorPredictor
+from skbayes_sym.factorization.entry_predictor import DISTRIBUTION_BLOCK, FactorPredictor
 from skbayes_sym.factorization.entry_sites import is_normal
 from skbayes_sym.models.predictive_mixtures import (
     CategoricalMixture,
@@ -124,9 +124,9 @@ class EntryPredictive(PredictiveDistribution):
         return moved
 
     def _each(self, ask: Callable[..., Tensor], *arrays: Array) -> Array:
-        """Answers of the law of blocks of entries, joined: (E, ...); arrays lead with entries."""
+        """Evaluate a function of the distribution block by block, (E, ...)."""
         targets = [torch.tensor(np.array(a, dtype=float)) for a in arrays]
-        blocks = zip(*(t.split(LAW_BLOCK) for t in (self.x, *targets)), strict=True)
+        blocks = zip(*(t.split(DISTRIBUTION_BLOCK) for t in (self.x, *targets)), strict=True)
         with one_thread(), torch.no_grad():
             parts = [ask(self._in_units(self.predictor.distribution(x)), *y) for x, *y in blocks]
         return torch.cat(parts).numpy() if parts else np.zeros(0)

@@ -12,27 +12,27 @@ from torch import Tensor
 
 from skbayes_sym.base.predictor import BasePredictor
 from skbayes_sym.factorization.context import ContextPosterior
-from skbayes_sym.factorization.coordinate_ascent import Noise, row_conditionals
+from skbayes_sym.factorization.coordinate_ascent import Noise, compute_row_conditionals
 from skbayes_sym.factorization.entry_sites import (
-    SeenEntries,
+    EntryMoments,
     expected,
     is_class_likelihood,
     is_normal,
     noise_variance,
     sites,
-    update_trust,
+    update_trust_radius,
 )
 from skbayes_sym.factorization.hyperpriors import RowPrior
 from skbayes_sym.factorization.sparse_entries import (
     Coordinates,
-    Free,
-    Incidence,
-    condition_on_pinned,
-    free_part,
-    packed_second_moments,
-    packed_sums,
-    sums_over_entries,
-    with_pinned,
+    CoordinateSplit,
+    CSREntries,
+    append_fixed,
+    compute_normal_equations,
+    compute_packed_equations,
+    eliminate_fixed,
+    pack_second_moments,
+    select_free,
 )
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.models.predictive_mixtures import NormalMixture, Predictive
@@ -42,10 +42,10 @@ from skbayes_sym.numerics.random import numpy_generator
 
 Array = npt.NDArray[Any]
 _BLOCK = 1 << 14  # entries whose (k, k) matrices are worked on at once
-LAW_BLOCK = 1 << 11  # entries whose laws are: with all nodes and classes they stay in the cache
+DISTRIBUTION_BLOCK = 1 << 11  # entries at once: with all nodes and classes they fit in the cache
 
 
-class EntryRows(NamedTuple):
+class FactorMoments(NamedTuple):
     """Gaussian rows of one side in all coordinates, float64."""
 
     mean: Tensor  # (n, D)
@@ -59,14 +59,14 @@ class FactorPredictor(BasePredictor):
     With context they are (E, 2 + c), and without it entries are in the average one.
     """
 
-    rows: EntryRows
-    columns: EntryRows
+    rows: FactorMoments
+    columns: FactorMoments
     network: Coordinates
     row_priors: tuple[RowPrior, RowPrior]  # priors of rows and of columns
     likelihood: Likelihood
     shift: float = 0.0  # output where factors and offsets are zero
     draws: Tensor | None = None  # (S, n + m, D); of Gibbs sampling, in place of the Gaussians
-    unknown: tuple[EntryRows, EntryRows] | None = None  # a row and a column nothing is known of
+    unknown: tuple[FactorMoments, FactorMoments] | None = None  # without entries
     context: ContextPosterior | None = None
 
     def distribution(self, x: Tensor) -> Predictive:
@@ -130,7 +130,7 @@ class FactorPredictor(BasePredictor):
                 self.likelihood.log_prob(outputs, values) + log_weights[:, None], dim=0
             )
 
-        pairs = zip(x.split(LAW_BLOCK), y.split(LAW_BLOCK), strict=True)
+        pairs = zip(x.split(DISTRIBUTION_BLOCK), y.split(DISTRIBUTION_BLOCK), strict=True)
         return torch.cat([density(*pair) for pair in pairs])
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,14 +159,14 @@ class FactorPredictor(BasePredictor):
         return constant + features.to(coefficients) @ coefficients[n_constants:]
 
     @property
-    def swapped(self) -> "FactorPredictor":
+    def transposed(self) -> "FactorPredictor":
         """The predictor of the transposed matrix."""
         k = self.network.n_components
         n_first = self.network.row_offsets
         n_last = self.network.column_offsets
         order = [*range(k), *range(k + n_first, k + n_first + n_last), *range(k, k + n_first)]
         turned = [
-            EntryRows(side.mean[:, order], side.cov[:, order][:, :, order])
+            FactorMoments(side.mean[:, order], side.cov[:, order][:, :, order])
             for side in (self.columns, self.rows, *(self.unknown or ())[::-1])
         ]
         draws = self.draws
@@ -179,7 +179,7 @@ class FactorPredictor(BasePredictor):
             unknown=(turned[2], turned[3]) if self.unknown else None,
         )  # fmt: skip
 
-    def with_rows(self, more: EntryRows) -> "FactorPredictor":
+    def append_rows(self, more: FactorMoments) -> "FactorPredictor":
         """The predictor of more rows, after those that are there."""
         n = len(self.rows.mean)
         draws = self.draws
@@ -189,37 +189,37 @@ class FactorPredictor(BasePredictor):
             new = [torch.as_tensor(draw(rng)).to(draws) for _ in draws]
             draws = torch.cat([draws[:, :n], torch.stack(new), draws[:, n:]], dim=1)
         pairs = zip(self.rows, more, strict=True)
-        return replace(self, rows=EntryRows(*(torch.cat(pair) for pair in pairs)), draws=draws)
+        return replace(self, rows=FactorMoments(*(torch.cat(pair) for pair in pairs)), draws=draws)
 
-    def with_unknown(self, n_rows: int, n_columns: int) -> "FactorPredictor":
+    def append_unseen(self, n_rows: int, n_columns: int) -> "FactorPredictor":
         """The predictor of so many more rows and columns, of which nothing is known."""
         predictor = self
         for n in (n_rows, n_columns):
             if n:
                 assert predictor.unknown is not None
                 one = predictor.unknown[0]
-                more = EntryRows(*(part.expand(n, *part.shape[1:]) for part in one))
-                predictor = predictor.with_rows(more)
-            predictor = predictor.swapped
+                more = FactorMoments(*(part.expand(n, *part.shape[1:]) for part in one))
+                predictor = predictor.append_rows(more)
+            predictor = predictor.transposed
         return predictor
 
-    def row_posterior(self, data: Incidence, prior_means: Tensor) -> EntryRows:
+    def row_posterior(self, data: CSREntries, prior_means: Tensor) -> FactorMoments:
         """Posterior of every row given q(V); a row without entries is at its prior.
 
         One mean-field update over the row's observed entries, its offset and factors jointly,
         ``P = Lambda + sum_j E[v v'] / (k s^2)``, ``P m = Lambda m_0 + sum_j r_j E[v] / (sqrt k
         s^2)``. Entries that aren't normal are updated in turn with it, twenty times.
         """
-        packed = packed_second_moments(*self.columns)
+        packed = pack_second_moments(*self.columns)
         side = self._side
         row_prior = self.row_priors[0]
         noise = Noise(self.network.n_components, noise_variance(self.likelihood))
         prior_cov = row_prior_cov(row_prior)
-        parts = list[EntryRows]()
+        parts = list[FactorMoments]()
         for begin, end in matrix_blocks(data.n_rows, self.columns.mean.shape[1]):
             block = data.block(begin, end)
             means = prior_means[begin:end]
-            rows = EntryRows(*with_pinned(means, prior_cov.repeat(end - begin, 1, 1), side))
+            rows = FactorMoments(*append_fixed(means, prior_cov.repeat(end - begin, 1, 1), side))
             known = self._context_moments(block.asked)[0]
             gaussian = block._replace(value=block.value - known)
             trust = -1
@@ -229,20 +229,20 @@ class FactorPredictor(BasePredictor):
                     seen = self._seen(block, rows)
                     terms = expected(self.likelihood, seen)
                     bound = seen.total(terms.value)
-                    trust = update_trust(trust, bound, before, block)
+                    trust = update_trust_radius(trust, bound, before, block)
                     before = bound
                     value, weight = sites(seen, terms, trust)
                     gaussian = block._replace(value=value - self.shift - known, weight=weight)
-                sums, _ = condition_on_pinned(
-                    packed_sums(gaussian, packed, self.columns.mean), side
+                sums, _ = eliminate_fixed(
+                    compute_packed_equations(gaussian, packed, self.columns.mean), side
                 )
-                factor, _, target = row_conditionals(sums, row_prior, means, noise)
+                factor, _, target = compute_row_conditionals(sums, row_prior, means, noise)
                 best = torch.cholesky_solve(target.unsqueeze(-1), factor).squeeze(-1)
-                rows = EntryRows(*with_pinned(best, torch.cholesky_inverse(factor), side))
+                rows = FactorMoments(*append_fixed(best, torch.cholesky_inverse(factor), side))
             parts.append(rows)
-        return EntryRows(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        return FactorMoments(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
-    def row_log_density(self, data: Incidence, features: Tensor) -> float:
+    def row_log_density(self, data: CSREntries, features: Tensor) -> float:
         """Log density of the entries of new rows, the rows integrated out, nats; of others but
         normal ones a lower bound on it."""
         prior_means = self.prior_means(features)
@@ -250,7 +250,7 @@ class FactorPredictor(BasePredictor):
             return float(self.row_log_densities(data, prior_means).sum())
         rows = self.row_posterior(data, prior_means)
         row_prior = self.row_priors[0]
-        mean, cov = free_part(*rows, self._side)
+        mean, cov = select_free(*rows, self._side)
         off = mean - prior_means
         precision = row_prior.precision
         trace = (cov * precision).sum()
@@ -262,7 +262,7 @@ class FactorPredictor(BasePredictor):
         seen = self._seen(data, rows)
         return seen.total(expected(self.likelihood, seen).value) - float(kl)
 
-    def row_log_densities(self, data: Incidence, prior_means: Tensor) -> Tensor:
+    def row_log_densities(self, data: CSREntries, prior_means: Tensor) -> Tensor:
         r"""Log density of the normal entries of each row, the row integrated out, (n_rows,) nats.
 
         A normal with the mean and the covariance that the entries have under the row's prior
@@ -277,8 +277,8 @@ class FactorPredictor(BasePredictor):
         row = data.row
         columns = self.columns
         prior_cov = row_prior_cov(self.row_priors[0])
-        means, covs = with_pinned(prior_means, prior_cov.expand(data.n_rows, -1, -1), self._side)
-        known = EntryRows(means, torch.zeros_like(covs))
+        means, covs = append_fixed(prior_means, prior_cov.expand(data.n_rows, -1, -1), self._side)
+        known = FactorMoments(means, torch.zeros_like(covs))
         variance = noise_variance(self.likelihood) + (
             (columns.cov * covs[:1]).sum((-2, -1))[data.other] / k
             + entry_variances(known, columns, row, data.other, k)
@@ -289,23 +289,23 @@ class FactorPredictor(BasePredictor):
         # In coordinates where the row is standard normal; the entries' variances are weights.
         turned = columns.mean[:, list(self._side.free)] @ make_cholesky(prior_cov) / sqrt(k)
         none = turned.new_zeros(1, 1, 1).expand(len(turned), *prior_cov.shape)
-        packed = packed_second_moments(turned, none)
+        packed = pack_second_moments(turned, none)
         white = data._replace(value=off, weight=variance.reciprocal())
         parts = []
         for begin, end in matrix_blocks(data.n_rows, turned.shape[1]):
-            second, first = sums_over_entries(white.block(begin, end), packed, turned)
+            second, first = compute_normal_equations(white.block(begin, end), packed, turned)
             root = make_cholesky(add_to_diagonal(second, 1.0))
             explained = torch.linalg.solve_triangular(root, first.unsqueeze(-1), upper=False)
             parts.append(log_det(root) - explained.square().sum((-2, -1)))
         return -0.5 * (total + torch.cat(parts))
 
     @property
-    def _side(self) -> Free:
+    def _side(self) -> CoordinateSplit:
         return self.network.sides[0]
 
-    def _seen(self, data: Incidence, rows: EntryRows) -> SeenEntries:
+    def _seen(self, data: CSREntries, rows: FactorMoments) -> EntryMoments:
         moments = replace(self, rows=rows, draws=None).moments(data.asked)
-        return SeenEntries(data.value, data.weight, *moments)
+        return EntryMoments(data.value, data.weight, *moments)
 
     def arrays(self) -> dict[str, Any]:
         """Fitted state as NumPy arrays and plain numbers, without the likelihood's kind."""
@@ -328,7 +328,7 @@ class FactorPredictor(BasePredictor):
     def from_arrays(cls, arrays: Mapping[str, Any], likelihood: Likelihood) -> "FactorPredictor":
         """The inverse of `arrays`, with the likelihood at any parameters."""
         rows, columns, *unknown = (
-            EntryRows(*(torch.as_tensor(a).double() for a in side))
+            FactorMoments(*(torch.as_tensor(a).double() for a in side))
             for side in (arrays["rows"], arrays["columns"], *(arrays["unknown"] or ()))
         )
         draws = arrays["draws"]
@@ -345,7 +345,7 @@ class FactorPredictor(BasePredictor):
         )  # fmt: skip
 
 
-def _drawer(side: EntryRows, asked: Array) -> Callable[[np.random.Generator], Array]:
+def _drawer(side: FactorMoments, asked: Array) -> Callable[[np.random.Generator], Array]:
     """Draws of the row of every entry, (E, D); rows that entries are asked of are drawn once.
 
     Pinned coordinates have no variance, so roots are by eigenvalues.
@@ -382,7 +382,7 @@ def entry_means(u: Tensor, v: Tensor, i: Tensor, j: Tensor, n_components: int) -
 
 
 def entry_variances(
-    rows: EntryRows, columns: EntryRows, i: Tensor, j: Tensor, n_components: int
+    rows: FactorMoments, columns: FactorMoments, i: Tensor, j: Tensor, n_components: int
 ) -> Tensor:
     """Variance of ``u_i . v_j / sqrt(k)`` under q, without the noise, (E,)."""
     parts = []

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skbayes_sym.factorization.sparse_entries import Incidence
+from skbayes_sym.factorization.sparse_entries import CSREntries
 from skbayes_sym.models.likelihoods.likelihood import ClassLikelihood, ExpectedLogProb, Likelihood
 
 _BLOCK = 1 << 13  # entries: with a few nodes of a quadrature they stay in the cache
 
 
-class SeenEntries(NamedTuple):
+class EntryMoments(NamedTuple):
     """Entries, and the moments of their outputs under q; (N,) each."""
 
     value: Tensor
@@ -42,7 +42,7 @@ def noise_variance(likelihood: Likelihood) -> float:
     return float(likelihood.noise_scale.double()[0]) ** 2 if is_normal(likelihood) else 1.0
 
 
-def learns_scale(likelihood: Likelihood) -> bool:
+def has_learned_scale(likelihood: Likelihood) -> bool:
     """Whether the first free parameter is the log scale of additive noise."""
     if not likelihood.n_params or not likelihood.scales_targets:
         return False
@@ -50,9 +50,9 @@ def learns_scale(likelihood: Likelihood) -> bool:
     return len(moved) > 0 and not torch.equal(moved, likelihood.noise_scale)
 
 
-def with_scale(likelihood: Likelihood, scale: float, *, learn: bool = True) -> Likelihood:
+def set_noise_scale(likelihood: Likelihood, scale: float, *, learn: bool = True) -> Likelihood:
     """The likelihood with this scale of the noise, if it learns one; held unless ``learn``."""
-    if not learns_scale(likelihood):
+    if not has_learned_scale(likelihood):
         return likelihood
     params = likelihood.params.double().clone()
     params[0] = log(max(scale, 1e-300))
@@ -65,15 +65,15 @@ def is_class_likelihood(likelihood: Likelihood) -> bool:
     return isinstance(likelihood, ClassLikelihood)
 
 
-def as_targets(likelihood: Likelihood, value: Tensor) -> Tensor:
+def format_targets(likelihood: Likelihood, value: Tensor) -> Tensor:
     """Values (N,) as the likelihood takes them: classes (N,) int64, or numbers (N, 1)."""
     return value.long() if is_class_likelihood(likelihood) else value.unsqueeze(-1)
 
 
-def expected(likelihood: Likelihood, seen: SeenEntries) -> ExpectedLogProb:
+def expected(likelihood: Likelihood, seen: EntryMoments) -> ExpectedLogProb:
     """Bounds of all entries with their slopes, float64: (N,), (N, 1), (N, 1), (N, n_params)."""
     mean, variance = (t.double().unsqueeze(-1) for t in (seen.mean, seen.variance))
-    y = as_targets(likelihood, seen.value.double())
+    y = format_targets(likelihood, seen.value.double())
     likelihood = likelihood.to(mean)
     parts = [
         likelihood.bound(*(t[b : b + _BLOCK] for t in (mean, variance, y)))
@@ -82,7 +82,7 @@ def expected(likelihood: Likelihood, seen: SeenEntries) -> ExpectedLogProb:
     return ExpectedLogProb(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def sites(seen: SeenEntries, terms: ExpectedLogProb, trust: int) -> tuple[Tensor, Tensor]:
+def sites(seen: EntryMoments, terms: ExpectedLogProb, trust: int) -> tuple[Tensor, Tensor]:
     """Values and weights of Gaussian entries of variance one with these slopes, (N,) each.
 
     Entries farther off than ``3 * 2**trust`` weigh more instead: there a rate is another one.
@@ -96,7 +96,7 @@ def sites(seen: SeenEntries, terms: ExpectedLogProb, trust: int) -> tuple[Tensor
     return seen.mean + gradient / precision, weight
 
 
-def update_trust(trust: int, bound: float, before: float, entries: Incidence) -> int:
+def update_trust_radius(trust: int, bound: float, before: float, entries: CSREntries) -> int:
     """How far the next sites are trusted: twice as far, or an eighth where the bound has fallen.
 
     By a tenth of a nat an entry: sites of straight flanks, as Laplace's density has, have no
@@ -107,7 +107,7 @@ def update_trust(trust: int, bound: float, before: float, entries: Incidence) ->
 
 def learned(
     likelihood: Likelihood,
-    seen: SeenEntries,
+    seen: EntryMoments,
     terms: ExpectedLogProb,
     noise_range: tuple[float, float],
 ) -> tuple[Likelihood, ExpectedLogProb]:
@@ -128,7 +128,7 @@ def learned(
     start = likelihood.params
     low = torch.full_like(start, -12.0)
     high = torch.full_like(start, 12.0)
-    if learns_scale(likelihood):
+    if has_learned_scale(likelihood):
         low[0], high[0] = (0.5 * log(variance) for variance in noise_range)
     for _ in range(8):
         moved = likelihood.at((start + step.to(start)).clamp(low, high))

@@ -12,20 +12,20 @@ from skbayes_sym.base.requirements import refuse, require_members
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.scikit_learn import HasMethods, Interval, StrOptions, fit_context
 from skbayes_sym.base.warnings import warn_user
-from skbayes_sym.factorization.entry_sites import is_normal, with_scale
-from skbayes_sym.factorization.factor_model import FactorModel, rows_group
+from skbayes_sym.factorization.entry_sites import is_normal, set_noise_scale
+from skbayes_sym.factorization.factor_model import FactorModel, resolve_symmetry
 from skbayes_sym.factorization.fit import Factorization, FactorizationDefaults
 from skbayes_sym.factorization.hyperpriors import FactorPrior
 from skbayes_sym.factorization.predict import EntryPredictionMixin
-from skbayes_sym.factorization.ratings import is_listed
+from skbayes_sym.factorization.ratings import is_entry_list
 from skbayes_sym.factorization.solvers import MAP, VI, Gibbs, Solver
 from skbayes_sym.factorization.sparse_entries import Coordinates
 from skbayes_sym.factorization.training import (
-    Listed,
-    MatrixTraining,
-    joined,
-    observe,
-    warm_state,
+    LabelledEntries,
+    MatrixTrainingData,
+    extend_state,
+    merge_entries,
+    read_entries,
 )
 from skbayes_sym.models.likelihoods import OF_CLASSES, OF_NUMBERS
 from skbayes_sym.models.likelihoods.likelihood import Likelihood, TargetLikelihood
@@ -338,30 +338,30 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         """
         self._validate_params()
         refuse(self, ["context"], "a stream keeps no context of entries", "fit")
-        stream: Listed | None = vars(self).get("_stream_")
+        stream: LabelledEntries | None = vars(self).get("_stream_")
         if self.__sklearn_is_fitted__() and stream is None:
             warn_user("fit keeps no entries to add to: partial_fit begins anew.", UserWarning)
-        if stream is not None and not is_listed(X, self.columns):
+        if stream is not None and not is_entry_list(X, self.columns):
             self._check_matrix(X, reset=False)
         with self._fitting():
-            entries = joined(stream, observe(self, X)[0])
+            entries = merge_entries(stream, read_entries(self, X)[0])
             # These may change without beginning anew.
             stay = {"tol", "max_iter", "device", "random_state", "verbose"}
             parameters = self.get_params(deep=False).items()
             settings = repr({name: value for name, value in parameters if name not in stay})
             n = int(np.sum(~np.isnan(entries[2])))
-            begun = self._stream_begun_ if stream is not None else (0, settings)
+            begun = self._stream_start_ if stream is not None else (0, settings)
             goes_on = n < self._effort.growth * begun[0] and begun[1] == settings
             self._fit(entries, warm_from=stream if goes_on else None)
             self._stream_ = entries
-            self._stream_begun_ = begun if goes_on else (n, settings)
+            self._stream_start_ = begun if goes_on else (n, settings)
         return self
 
     def _fit(
         self, X: Any, row_features: Any = None, column_features: Any = None,
-        warm_from: Listed | None = None,
+        warm_from: LabelledEntries | None = None,
     ) -> Self:  # fmt: skip
-        data = MatrixTraining.open(self, X, row_features, column_features)
+        data = MatrixTrainingData.open(self, X, row_features, column_features)
         model = self._model(data)
         warm = None
         is_the_same = warm_from is not None and (
@@ -372,7 +372,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         unit = self.scale_ / data.scale if is_the_same else 0.0
         if warm_from is not None and 1e-100 < unit < 1e100:
             labels = (np.unique(warm_from[0]), np.unique(warm_from[1]))
-            warm = warm_state(self._predictor(), data, labels, unit)
+            warm = extend_state(self._predictor(), data, labels, unit)
         method = Factorization(self._solver(), self.max_iter, self.tol, warm)
         run = Run(data.task, lambda fitted: fitted.attributes(data, model))
         with self._keeping(run):
@@ -384,7 +384,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         k = self.n_components
         return min(self._effort.components, smaller) if isinstance(k, str) else int(k)
 
-    def _model(self, data: MatrixTraining) -> FactorModel:
+    def _model(self, data: MatrixTrainingData) -> FactorModel:
         """State what is believed, in scaled units."""
         smaller = min(data.shape)
         k = self._n_factors(smaller)
@@ -444,7 +444,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             )
         return likelihood  # type: ignore[no-any-return]
 
-    def _likelihood(self, data: MatrixTraining, learns_prior: bool) -> Likelihood:
+    def _likelihood(self, data: MatrixTrainingData, learns_prior: bool) -> Likelihood:
         """At the parameters where learning starts, in scaled units."""
         likelihood = self._entry_likelihood()
         if self.likelihood == "ordinal" and data.classes is not None:
@@ -461,11 +461,11 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         if data.classes is not None and len(data.classes):
             likelihood.n_outputs(len(data.classes))  # may refuse them
         if not isinstance(self.noise_std, str):
-            return with_scale(likelihood, self.noise_std / data.scale, learn=False)
+            return set_noise_scale(likelihood, self.noise_std / data.scale, learn=False)
         start = (_INITIAL_NOISE_LEARNED if learns_prior else _INITIAL_NOISE) * data.spread
         # With nothing to learn from normal noise stays where it starts.
         learns = len(data.observed.values) > 0 or not is_normal(likelihood)
-        return with_scale(likelihood, start, learn=learns)
+        return set_noise_scale(likelihood, start, learn=learns)
 
     def _entries_likelihood(self) -> Likelihood:
         if self._given_likelihood == "ordinal":
@@ -474,7 +474,7 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
             )
         likelihood = self._entry_likelihood()
         if likelihood.n_params and not len(self._predictor_["params"]):  # its scale was given
-            return with_scale(likelihood, self.noise_std_ / self.scale_, learn=False)
+            return set_noise_scale(likelihood, self.noise_std_ / self.scale_, learn=False)
         return likelihood
 
     def _solver(self) -> Solver:
@@ -500,9 +500,9 @@ class SymVIMatrixFactorization(EntryPredictionMixin):
         n_rows = sum(len(side.mean) for side in self.posterior_)
         solver = self._solver()
         symmetry = solver.symmetry if isinstance(solver, VI) else None
-        return rows_group(symmetry or "auto", self.prior, n_rows, len(self.components_))
+        return resolve_symmetry(symmetry or "auto", self.prior, n_rows, len(self.components_))
 
     @property
     def axes_(self) -> Array:
         """Axes (k, k) along which covariances were fitted and components flip and change places."""
-        return self._orientation_
+        return self._rotation_

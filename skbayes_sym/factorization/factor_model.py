@@ -10,7 +10,7 @@ from torch import Tensor
 
 from skbayes_sym.factorization.context import ContextPosterior
 from skbayes_sym.factorization.entry_sites import noise_variance
-from skbayes_sym.factorization.hyperpriors import FactorPrior, RowPrior, SidePrior
+from skbayes_sym.factorization.hyperpriors import FactorPrior, Hyperprior, RowPrior
 from skbayes_sym.factorization.sparse_entries import Coordinates, Entries
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.optimise import Stopped
@@ -22,7 +22,7 @@ from skbayes_sym.symmetry.units import UnitGroup, Units
 
 FIXED_NOISE_SWEEPS = 5  # before the noise is learned, where the prior isn't
 NAMES = "auto", "orthogonal", "signed_permutation", "sign_flip"
-MOST_PERMUTED = 14  # components whose signed permutations are summed exactly
+MAX_PERMUTED_COMPONENTS = 14  # components whose signed permutations are summed exactly
 
 
 class FactorModel(NamedTuple):
@@ -47,7 +47,7 @@ class FactorModel(NamedTuple):
     @property
     def group(self) -> SymmetryGroup:
         """All rotations of the rows of U and V, or what the prior has of them."""
-        return rows_group("auto", self.prior.scale, sum(self.shape), self.n_components)
+        return resolve_symmetry("auto", self.prior.scale, sum(self.shape), self.n_components)
 
 
 class FactorState(NamedTuple):
@@ -135,7 +135,7 @@ class FactorProblem:
         return 0 if is_known else FIXED_NOISE_SWEEPS
 
     @cached_property
-    def priors(self) -> tuple[SidePrior, SidePrior]:
+    def priors(self) -> tuple[Hyperprior, Hyperprior]:
         """Priors of the rows and of the columns."""
         return self.model.prior.sides(self.shape, self.model.network, self.data.by_row.value)
 
@@ -186,7 +186,7 @@ class FactorBounds(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Factors:
+class SolverResult:
     """Result of a solver, or of its sweeps until now.
 
     ``curve``: what the sweeps raise, after each of them; empty where they raise nothing.
@@ -200,7 +200,7 @@ class Factors:
     draws: Tensor | None = None  # (S, n + m, D); aligned draws
 
 
-def rows_group(
+def resolve_symmetry(
     symmetry: str | SymmetryGroup, prior: str | float, n_rows: int, n_components: int
 ) -> SymmetryGroup:
     """The group of that name, acting on rows of U and V one after the other; a group is itself.
@@ -210,7 +210,7 @@ def rows_group(
     """
     index = torch.arange(n_rows * n_components).view(n_rows, n_components)
     if symmetry == "auto":
-        finite = "signed_permutation" if n_components <= MOST_PERMUTED else "sign_flip"
+        finite = "signed_permutation" if n_components <= MAX_PERMUTED_COMPONENTS else "sign_flip"
         symmetry = finite if prior == "ard" else "orthogonal"
     if symmetry == "orthogonal":
         if prior == "ard":

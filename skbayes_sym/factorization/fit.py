@@ -14,18 +14,18 @@ from skbayes_sym.base.posteriors import GaussianRows, MatrixPosterior
 from skbayes_sym.base.progress import Run
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.context import ContextPosterior
-from skbayes_sym.factorization.entry_predictor import EntryRows, FactorPredictor, row_prior_cov
+from skbayes_sym.factorization.entry_predictor import FactorMoments, FactorPredictor, row_prior_cov
 from skbayes_sym.factorization.factor_model import (
     FactorModel,
     FactorProblem,
-    Factors,
     FactorState,
+    SolverResult,
 )
-from skbayes_sym.factorization.hyperpriors import RowPrior, SidePrior
+from skbayes_sym.factorization.hyperpriors import Hyperprior, RowPrior
 from skbayes_sym.factorization.ratings import warn_empty_rows
 from skbayes_sym.factorization.solvers import Solver
-from skbayes_sym.factorization.sparse_entries import Free, with_pinned
-from skbayes_sym.factorization.training import MatrixTraining
+from skbayes_sym.factorization.sparse_entries import CoordinateSplit, append_fixed
+from skbayes_sym.factorization.training import MatrixTrainingData
 from skbayes_sym.models.likelihoods.ordinal import Ordinal
 from skbayes_sym.numerics.diagnostics import rank_rhat
 from skbayes_sym.numerics.linalg import matrix_blocks
@@ -64,9 +64,9 @@ class FactorizationDefaults:
 class FactorFit:
     """A solver's result, in the units of the matrix as given."""
 
-    factors: Factors
+    factors: SolverResult
 
-    def attributes(self, data: MatrixTraining, model: FactorModel) -> dict[str, Any]:
+    def attributes(self, data: MatrixTrainingData, model: FactorModel) -> dict[str, Any]:
         """Fitted attributes, as NumPy arrays in the canonical orientation."""
         state = self.factors.posterior
         n = data.shape[0]
@@ -78,7 +78,7 @@ class FactorFit:
             turned[begin:end] = turn.mT @ state.cov[begin:end] @ turn
         mean = (state.mean @ turn).cpu()
         cov = turned.cpu()
-        rows, columns = (EntryRows(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
+        rows, columns = (FactorMoments(mean[s], cov[s]) for s in (slice(n), slice(n, None)))
         row_priors = list[RowPrior]()
         for row_prior in state.row_priors or ():
             whole = _full_rotation(axes, len(row_prior.precision)).to(row_prior.precision)
@@ -109,12 +109,12 @@ class FactorFit:
         ]
         attributes = {
             **data.attributes(),
-            **stated(predictor, data.scale),
+            **factor_attributes(predictor, data.scale),
             "prior_scale_": torch.stack(scales).numpy(),
             "n_iter_": self.factors.n_iter,
             "stop_reason_": self.factors.stopped,
-            "_orientation_": axes.cpu().numpy(),
-            "_seen_": (data.observed.rows, data.observed.columns),
+            "_rotation_": axes.cpu().numpy(),
+            "_observed_index_": (data.observed.rows, data.observed.columns),
         }
         likelihood = state.likelihood
         if isinstance(likelihood, Ordinal):
@@ -144,7 +144,7 @@ class Factorization:
     warm: FactorState | None = None  # where sweeps go on from
     effort: FactorizationDefaults = FactorizationDefaults()
 
-    def fit(self, data: MatrixTraining, model: FactorModel, run: Run) -> FactorFit:
+    def fit(self, data: MatrixTrainingData, model: FactorModel, run: Run) -> FactorFit:
         # Covariances of n + m rows, and as much twice of the gap or for the bound in float64.
         n_rows = sum(data.shape)
         d = model.network.n_coordinates
@@ -165,7 +165,7 @@ class Factorization:
                 logger.debug("ELBO %.6g", elbo + data.log_jacobian)
             return run.end_block()
 
-        run.begin(self.max_iter, lambda: FactorFit(Factors(latest[0])))
+        run.begin(self.max_iter, lambda: FactorFit(SolverResult(latest[0])))
         with torch.no_grad():
             factors = self.solver.solve(problem, on_sweep)
         run.end(FactorFit(factors))
@@ -188,7 +188,7 @@ class Factorization:
                 self._warn_unless_mixed(factors.draws, data, model.n_components)
         return FactorFit(factors)
 
-    def _warn_unless_mixed(self, draws: Tensor, data: MatrixTraining, k: int) -> None:
+    def _warn_unless_mixed(self, draws: Tensor, data: MatrixTrainingData, k: int) -> None:
         """Draws that are too few, or whose fit to the entries still moves, say so."""
         n_draws = len(draws)
         entries = data.double_entries.by_row
@@ -220,16 +220,16 @@ def _full_rotation(turn: Tensor, n_coordinates: int) -> Tensor:
     return whole
 
 
-def _prior_row(prior: SidePrior, row_prior: RowPrior, side: Free) -> EntryRows:
+def _prior_row(prior: Hyperprior, row_prior: RowPrior, side: CoordinateSplit) -> FactorMoments:
     """A row of which nothing is known: the prior's, its features those of any row of the fit."""
     means = prior.features.forward.cpu() @ row_prior.coefficients
     spread = (means - means.mean(0)).mT @ (means - means.mean(0)) / len(means)
     mean = means.mean(0, keepdim=True)
     cov = (row_prior_cov(row_prior) + spread).unsqueeze(0)
-    return EntryRows(*with_pinned(mean, cov, side))
+    return FactorMoments(*append_fixed(mean, cov, side))
 
 
-def stated(predictor: FactorPredictor, scale: float) -> dict[str, Any]:
+def factor_attributes(predictor: FactorPredictor, scale: float) -> dict[str, Any]:
     """Fitted attributes that tell of rows and columns; ``scale``: of the matrix."""
     k = predictor.network.n_components
     sides = (predictor.rows, predictor.columns)

@@ -58,7 +58,7 @@ def frame_names(X: Any) -> list[Any]:
     return list(X.column_names if hasattr(X, "column_names") else X.columns)
 
 
-def list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> list[Any] | None:
+def find_list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> list[Any] | None:
     """Find the columns of a frame that hold rows, columns, values and maybe weights.
 
     Parameters
@@ -86,7 +86,7 @@ def list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> list[
     names = frame_names(X)
     if not isinstance(columns, str):
         return _named_columns(names, columns, valued=valued).names
-    found = {role: well_known(names, role) for role in ("row", "column", "value")}
+    found = {role: match_role(names, role) for role in ("row", "column", "value")}
     if found["row"] and found["column"] and (found["value"] or not valued):
         roles = ("row", "column", "value") if valued else ("row", "column")
         return [_only(found[role], role) for role in roles]
@@ -94,7 +94,7 @@ def list_columns(X: Any, columns: Any = "auto", *, valued: bool = True) -> list[
     return None
 
 
-def well_known(names: Sequence[Any], role: str) -> list[Any]:
+def match_role(names: Sequence[Any], role: str) -> list[Any]:
     """Columns with a well-known name of that role."""
     pattern = re.compile(f"({_STEMS[role]}){_END}", re.IGNORECASE)
     return [name for name in names if pattern.fullmatch(str(name))]
@@ -105,7 +105,7 @@ def looks_like_id(name: Any) -> bool:
     return bool(_ID.fullmatch(str(name)))
 
 
-def named_role(columns: Any, role: str) -> Any:
+def get_role_column(columns: Any, role: str) -> Any:
     """The column that ``columns`` names for a role, or None."""
     if isinstance(columns, Mapping):
         return columns.get(role)
@@ -136,7 +136,7 @@ def _named_columns(names: list[Any], columns: Any, *, valued: bool) -> ListColum
     """Columns by the names that were given; those that a dict leaves out by well-known names."""
     check_columns(columns)
     roles = ("row", "column", "value", "weight") if valued else ("row", "column")
-    chosen = {role: named_role(columns, role) for role in ROLES}
+    chosen = {role: get_role_column(columns, role) for role in ROLES}
     missing = [chosen[role] for role in roles if chosen[role] not in (None, *names)]
     if missing:
         written = dict(columns) if isinstance(columns, Mapping) else tuple(columns)
@@ -144,7 +144,7 @@ def _named_columns(names: list[Any], columns: Any, *, valued: bool) -> ListColum
     others = [name for name in names if name not in chosen.values()]
     for role in roles[:3]:
         if chosen[role] is None:
-            chosen[role] = _only(well_known(others, role), role, names)
+            chosen[role] = _only(match_role(others, role), role, names)
     return ListColumns(**{role: chosen[role] for role in roles})
 
 
@@ -240,7 +240,7 @@ def _suggested(
     left = [
         name for name in names
         if name not in chosen.values() and not _INDEX.fullmatch(str(name))
-        and name not in well_known(names, "time")
+        and name not in match_role(names, "time")
     ]  # fmt: skip
 
     def repeats(name: Any) -> bool:
@@ -259,13 +259,13 @@ def _suggested(
     return first, second, third
 
 
-def context_columns(X: Any, context: Any, columns: Any) -> Any:
+def select_context_columns(X: Any, context: Any, columns: Any) -> Any:
     """Columns of a frame that are the context of its entries, by name.
 
     Raises ValueError if X isn't a frame that has them besides rows, columns and values.
     """
     names = [context] if isinstance(context, str) else list(context)
-    taken = list_columns(X, columns)
+    taken = find_list_columns(X, columns)
     others = [] if taken is None else [name for name in frame_names(X) if name not in taken]
     missing = [name for name in names if name not in others]
     if missing:
@@ -274,7 +274,7 @@ def context_columns(X: Any, context: Any, columns: Any) -> Any:
     return X[names] if not hasattr(X, "column_names") else X.select(names)
 
 
-def entry_times(X: Any, columns: Any = "auto") -> Array:
+def read_entry_times(X: Any, columns: Any = "auto") -> Array:
     """Times of the entries of a frame, as numbers that can be ordered, (N,).
 
     Parameters
@@ -292,10 +292,12 @@ def entry_times(X: Any, columns: Any = "auto") -> Array:
     if not is_frame(X):
         raise ValueError("X has no column of times: give a frame that has one.")
     names = frame_names(X)
-    name = named_role(columns, "time")
+    name = get_role_column(columns, "time")
     if name is None:
-        taken = [] if isinstance(columns, str) else [named_role(columns, role) for role in ROLES]
-        found = [one for one in well_known(names, "time") if one not in taken]
+        taken = (
+            [] if isinstance(columns, str) else [get_role_column(columns, role) for role in ROLES]
+        )
+        found = [one for one in match_role(names, "time") if one not in taken]
         if not found:
             raise ValueError(
                 "X has no column of times that is called time, timestamp or date: name it by "
@@ -304,10 +306,10 @@ def entry_times(X: Any, columns: Any = "auto") -> Array:
         name = _only(found, "time")
     elif name not in names:
         raise ValueError(f"columns names {name!r} as time, X has {names}.")
-    return ordered_times(X[name], name)
+    return parse_times(X[name], name)
 
 
-def ordered_times(raw: Any, name: Any = "time") -> Array:
+def parse_times(raw: Any, name: Any = "time") -> Array:
     """Dates, numbers or words that state one of them, as numbers in their order, (N,).
 
     Words are read as numbers, in ISO format, or in the only common format that fits all of them.

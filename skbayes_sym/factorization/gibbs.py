@@ -9,14 +9,14 @@ from math import log
 import torch
 from torch import Tensor
 
-from skbayes_sym.factorization.coordinate_ascent import Noise, row_conditionals
+from skbayes_sym.factorization.coordinate_ascent import Noise, compute_row_conditionals
 from skbayes_sym.factorization.factor_model import FactorProblem, FactorState, OnSweep
 from skbayes_sym.factorization.sparse_entries import (
-    Incidence,
-    condition_on_pinned,
-    packed_second_moments,
-    packed_sums,
-    products,
+    CSREntries,
+    compute_packed_equations,
+    compute_products,
+    eliminate_fixed,
+    pack_second_moments,
 )
 from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.optimise import Loop, Stopped
@@ -56,7 +56,7 @@ def sample_factors(
             for index in (0, 1):
                 state = _draw_side(problem, index, state, generator)
             if state.likelihood.n_params:
-                fitted = products(state.mean[:n], state.mean[n:], data.by_row)
+                fitted = compute_products(state.mean[:n], state.mean[n:], data.by_row)
                 residual = data.by_row.value - fitted / model.n_components**0.5
                 off = data.by_row._replace(value=residual)
                 log_noise = 0.5 * log(_draw_noise(off, model.noise_range, generator))
@@ -89,14 +89,16 @@ def _draw_side(
         rows = values[side.own][:, positions(free.free, values)]
         moments = prior.moments(rows, rows.new_zeros(rows.shape[1], rows.shape[1]))
         row_priors[index], _ = prior.learned(moments, row_priors[index], generator)
-    packed = packed_second_moments(others, none.expand(len(others), size, size))
+    packed = pack_second_moments(others, none.expand(len(others), size, size))
     means = prior.means(row_priors[index])
     noise = Noise(problem.model.n_components, state.noise_variance)
     for begin, end in matrix_blocks(side.entries.n_rows, size):
-        sums, _ = condition_on_pinned(
-            packed_sums(side.entries.block(begin, end), packed, others), free
+        sums, _ = eliminate_fixed(
+            compute_packed_equations(side.entries.block(begin, end), packed, others), free
         )
-        factor, _, target = row_conditionals(sums, row_priors[index], means[begin:end], noise)
+        factor, _, target = compute_row_conditionals(
+            sums, row_priors[index], means[begin:end], noise
+        )
         normal = normal_like(target.shape, generator=generator, like=target)
         # With P = L L': mean L'^-1 (L^-1 target), noise L'^-1 z.
         half = torch.linalg.solve_triangular(factor, target.unsqueeze(-1), upper=False)
@@ -107,14 +109,14 @@ def _draw_side(
 
 
 def _draw_noise(
-    off: Incidence, noise_range: tuple[float, float], generator: torch.Generator
+    off: CSREntries, noise_range: tuple[float, float], generator: torch.Generator
 ) -> float:
     """Inverse gamma with shape N / 2 and half the squares as scale, kept within its range."""
     gamma = float(numpy_generator(generator).standard_gamma(max(0.5 * off.total_weight, 0.5)))
     return min(max(0.5 * off.squares / gamma, noise_range[0]), noise_range[1])
 
 
-def align(problem: FactorProblem, draws: Tensor) -> Tensor:
+def align_draws(problem: FactorProblem, draws: Tensor) -> Tensor:
     r"""Factors of draws (S, n + m, D), in place: equally large on both sides, turned to the last.
 
     Entries tell of :math:`u_i^\top v_j` alone, so :math:`u_i \to A u_i, v_j \to A^{-\top} v_j`

@@ -72,17 +72,17 @@ class PriorBlock(NamedTuple):
     scale: float | None = None
 
 
-class SideMoments(NamedTuple):
+class RowStatistics(NamedTuple):
     """Sums over the rows of a side, float64."""
 
     n: int
     first: Tensor  # (g, d), sum of g_i E[theta_i]'
     second: Tensor  # (d, d), sum of E[theta_i theta_i']
 
-    def scaled(self, scales: Tensor) -> "SideMoments":
+    def scaled(self, scales: Tensor) -> "RowStatistics":
         """Sums over rows with coordinates multiplied by these (d,)."""
         second = scales.unsqueeze(-1) * self.second * scales
-        return SideMoments(self.n, self.first * scales, second)
+        return RowStatistics(self.n, self.first * scales, second)
 
 
 class RowPrior(NamedTuple):
@@ -103,7 +103,7 @@ class _Regression(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SidePrior:
+class Hyperprior:
     """The prior of one side."""
 
     blocks: tuple[PriorBlock, ...]  # every free coordinate in one of them
@@ -120,11 +120,11 @@ class SidePrior:
         """Whether anything of it is."""
         return self.features.n_penalised > 0 or any(block.scale is None for block in self.blocks)
 
-    def moments(self, mean: Tensor, cov: Tensor) -> SideMoments:
+    def moments(self, mean: Tensor, cov: Tensor) -> RowStatistics:
         """Sums over rows with these means (n, d) and this sum (d, d) of covariances."""
         mean = mean.double()
         second = mean.mT @ mean + cov.double()
-        return SideMoments(len(mean), self.features.backward @ mean, second)
+        return RowStatistics(len(mean), self.features.backward @ mean, second)
 
     def held(self, variance: float) -> RowPrior:
         """The law that sweeps begin with: mean zero; what is to be learned has this variance."""
@@ -139,7 +139,7 @@ class SidePrior:
         return self.features.forward @ row_prior.coefficients
 
     def learned(
-        self, moments: SideMoments, row_prior: RowPrior, generator: torch.Generator | None = None
+        self, moments: RowStatistics, row_prior: RowPrior, generator: torch.Generator | None = None
     ) -> tuple[RowPrior, float]:
         """The best law of these rows, and its part of the bound in nats.
 
@@ -188,7 +188,9 @@ class SidePrior:
         """Which features a block is regressed on: a given scale means a given mean of zero."""
         return self.features.is_penalised | (block.scale is None)
 
-    def _regression(self, block: PriorBlock, moments: SideMoments, shrinkage: float) -> _Regression:
+    def _regression(
+        self, block: PriorBlock, moments: RowStatistics, shrinkage: float
+    ) -> _Regression:
         uses = self._has_mean(block).double()
         where = positions(block.coordinates, moments.second)
         is_penalised = self.features.is_penalised
@@ -272,7 +274,7 @@ class FactorPrior(NamedTuple):
 
     def sides(
         self, shape: tuple[int, int], network: Coordinates, like: Tensor
-    ) -> tuple[SidePrior, SidePrior]:
+    ) -> tuple[Hyperprior, Hyperprior]:
         """Priors of the rows and of the columns of a matrix of that shape."""
         priors = []
         for n, side, columns in zip(shape, network.sides, self.features, strict=True):
@@ -286,7 +288,7 @@ class FactorPrior(NamedTuple):
                 blocks = parts if len(every) > k else parts[:1]
             is_centred = all(block.scale is not None for block in blocks)
             features = Features.of(n, is_centred=is_centred, like=like, columns=columns)
-            priors.append(SidePrior(blocks, features, self.scatter * side.pin**2))
+            priors.append(Hyperprior(blocks, features, self.scatter * side.pin**2))
         return priors[0], priors[1]
 
 

@@ -58,7 +58,7 @@ def check_labels(raw: Any, name: Hashable) -> Array:
     return labels
 
 
-def labels_like(
+def convert_labels(
     labels: Array, known: Array, name: Hashable, known_name: str = "labels in fit"
 ) -> Array:
     """Convert labels to the kind of other labels.

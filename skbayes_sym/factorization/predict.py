@@ -19,27 +19,27 @@ from skbayes_sym.base.rows import ENCODE, Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array, safe_indexing, validate_data
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.entry_distribution import EntryPredictive
-from skbayes_sym.factorization.entry_predictor import EntryRows, FactorPredictor, row_prior_cov
-from skbayes_sym.factorization.entry_sites import as_targets
-from skbayes_sym.factorization.fit import stated
-from skbayes_sym.factorization.frames import list_columns
-from skbayes_sym.factorization.labels import check_labels, labels_like
+from skbayes_sym.factorization.entry_predictor import FactorMoments, FactorPredictor, row_prior_cov
+from skbayes_sym.factorization.entry_sites import format_targets
+from skbayes_sym.factorization.fit import factor_attributes
+from skbayes_sym.factorization.frames import find_list_columns
+from skbayes_sym.factorization.labels import check_labels, convert_labels
 from skbayes_sym.factorization.ratings import (
-    frame_labels,
-    is_listed,
-    listed_entries,
-    observed_entries,
+    extract_entries,
+    find_frame_labels,
+    is_entry_list,
+    mask_to_nan,
+    parse_entry_list,
     warn_conflicting_values,
-    without_mask,
 )
-from skbayes_sym.factorization.side_features import Described, FeatureCode, encode_new_rows
-from skbayes_sym.factorization.sparse_entries import Incidence
+from skbayes_sym.factorization.side_features import FeatureEncoder, SideFeatures, encode_new_rows
+from skbayes_sym.factorization.sparse_entries import CSREntries
 from skbayes_sym.models.likelihoods.likelihood import Likelihood
 from skbayes_sym.numerics.arguments import check_arrays, check_count, draw_seed, is_frame, shown
 from skbayes_sym.numerics.random import generator_from
 
 
-class Recommended(NamedTuple):
+class Recommendations(NamedTuple):
     """Recommended columns of each row, the best first.
 
     A row that has fewer than n columns left has a shorter list, which is padded at its end. Every
@@ -63,7 +63,7 @@ class Recommended(NamedTuple):
         return np.count_nonzero(~np.isnan(self.values), axis=1)
 
 
-class Similar(NamedTuple):
+class SimilarColumns(NamedTuple):
     """Columns like one, the most alike first."""
 
     columns: Array  # (n,), labels or positions
@@ -84,12 +84,12 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     column_offsets_: Array
     columns: Any
     noise_std_: float
-    _orientation_: Array
-    _stream_begun_: tuple[int, str]  # entries when sweeps last began anew, and the settings then
+    _rotation_: Array
+    _stream_start_: tuple[int, str]  # entries when sweeps last began anew, and the settings then
     _predictor_: dict[str, Any]
-    _was_list_: bool
-    _seen_: tuple[Array, ...]  # rows and columns of the entries
-    _feature_codes_: tuple[FeatureCode | None, FeatureCode | None, FeatureCode | None]
+    _is_list_: bool
+    _observed_index_: tuple[Array, ...]  # rows and columns of the entries
+    _encoders_: tuple[FeatureEncoder | None, FeatureEncoder | None, FeatureEncoder | None]
 
     def _entries_likelihood(self) -> Likelihood:
         """The likelihood of the entries, at any parameters."""
@@ -116,7 +116,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def _check_matrix(self, X: Any, *, reset: bool) -> Any:
         settings = {"accept_sparse": ("csr", "csc", "coo"), "ensure_all_finite": "allow-nan"}
         with numeric_conversion("X", ENCODE, X):
-            return validate_data(self, without_mask(X), reset=reset, dtype=FLOATS, **settings)
+            return validate_data(self, mask_to_nan(X), reset=reset, dtype=FLOATS, **settings)
 
     def transform(self, X: Any, return_std: bool = False, *, row_features: Any = None) -> Any:
         """Posterior means of the row factors given the posterior of V; rows may be new.
@@ -187,7 +187,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return product / root_k * self.scale_ + self.mean_
 
     # Of a matrix it would have to be of its rows.
-    @available_if(lambda self: "stop_reason_" in vars(self) and self._was_list_)
+    @available_if(lambda self: "stop_reason_" in vars(self) and self._is_list_)
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict entries, where `fit` was given a list of them, as `predict_entries` does.
 
@@ -271,16 +271,16 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             a lower bound. 0 if nothing is observed.
         """
         check_is_fitted(self)
-        if is_listed(X, self.columns):
-            listed = listed_entries(X, self.columns)
+        if is_entry_list(X, self.columns):
+            listed = parse_entry_list(X, self.columns)
             context = self._encode_context(X, listed.place)
-            row_prior = self._law(*self._asked(*listed.labelled, context))
+            row_prior = self._law(*self._asked(*listed.entry_labels, context))
             of_entries = row_prior.log_prob(listed.values)
             is_empty = len(of_entries) == 0
             return 0.0 if is_empty else float(np.average(of_entries, weights=listed.weights))
         data, labels = self._encode_entries(X)
         with one_thread(), torch.no_grad():
-            code = self._feature_codes_[0]
+            code = self._encoders_[0]
             features = encode_new_rows(
                 row_features, code, labels, self._rated(data), 0, self.columns
             )
@@ -291,7 +291,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def recommend(
         self, rows: Any = None, n: int = 10, *, exclude_seen: bool = True, by: str = "mean",
         n_draws: int = 200, random_state: Any = None,
-    ) -> Recommended:  # fmt: skip
+    ) -> Recommendations:  # fmt: skip
         """Recommend the best columns for rows.
 
         Parameters
@@ -312,7 +312,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
         Returns
         -------
-        Recommended
+        Recommendations
             ``columns`` and ``values``, of shape (n_rows, n) each, where n is at most the number of
             columns. Lists that are shorter end in -1 (positions and numbers), "" (words) or NaT
             (dates) with the value NaN. ``lengths`` are the numbers of columns without the padding.
@@ -331,10 +331,10 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         else:
             asked, n_unknown = places(rows, n_known, "rows", labels)
         predictor = self._predictor()
-        predictor = predictor.with_unknown(n_unknown, 0) if n_unknown else predictor
+        predictor = predictor.append_unseen(n_unknown, 0) if n_unknown else predictor
         generator = generator_from(draw_seed(random_state), torch.device("cpu"))
         m = len(self.posterior_.columns.mean)
-        (i, j) = self._seen_
+        (i, j) = self._observed_index_
         marks = np.ones(len(i), dtype=bool)
         seen = self._cached("seen", lambda: sp.csr_array((marks, (i, j)), shape=(n_known, m)))
         chosen = list[Array]()
@@ -367,11 +367,11 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             ordered = np.take_along_axis(scores, order, axis=1)
             values.append(np.where(is_padding, np.nan, ordered))
         columns = np.concatenate(chosen)
-        return Recommended(padded_labels(columns, self._labels("column")), np.concatenate(values))
+        return Recommendations(pad_labels(columns, self._labels("column")), np.concatenate(values))
 
     def similar_columns(
         self, column: Any, n: int = 10, *, n_draws: int = 200, random_state: Any = None
-    ) -> Similar:
+    ) -> SimilarColumns:
         """Find the columns that rows take to as they do to one: by correlation over rows.
 
         Parameters
@@ -384,7 +384,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
         Returns
         -------
-        Similar
+        SimilarColumns
             ``columns``, ``mean`` and ``interval`` of the correlation between the expected entries
             of two columns, over rows of the prior; the highest mean first.
         """
@@ -414,15 +414,17 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         order = np.argsort(-np.where(np.arange(len(mean)) == place, -np.inf, mean))[:n]
         order = order[order != place]
         ends = np.quantile(cosines, [0.05, 0.95], axis=0)
-        return Similar(order if labels is None else labels[order], mean[order], ends[:, order].T)
+        return SimilarColumns(
+            order if labels is None else labels[order], mean[order], ends[:, order].T
+        )
 
     def _encode_context(self, X: Any, place: Array | None) -> Array | None:
         """Context of entries of a frame in this order, coded, (E, c); None where there is none."""
-        code = self._feature_codes_[2]
+        code = self._encoders_[2]
         if code is None or not is_frame(X):
             return None
         return code.encoded(
-            Described("context", X if place is None else safe_indexing(X, place), None)
+            SideFeatures("context", X if place is None else safe_indexing(X, place), None)
         )
 
     def _asked(
@@ -431,7 +433,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Places and context of entries, and a predictor that has unknown ones at the end."""
         check_is_fitted(self)
         if columns is None:
-            named = list_columns(rows, self.columns, valued=False)
+            named = find_list_columns(rows, self.columns, valued=False)
             if named is not None:
                 context = self._encode_context(rows, None)
                 rows, columns = (rows[name] for name in named)
@@ -451,16 +453,16 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             raise ValueError(f"rows has {len(i)} positions and columns {len(j)}: they must match.")
         predictor = self._predictor()
         if n_rows or n_columns:
-            predictor = predictor.with_unknown(n_rows, n_columns)
+            predictor = predictor.append_unseen(n_rows, n_columns)
         x = np.stack([i, j], axis=1)
         x = x if context is None else np.column_stack([x, context])
         return predictor, torch.as_tensor(x)
 
-    def _encode_entries(self, X: Any, side: int = 0) -> tuple[Incidence, Array | None]:
+    def _encode_entries(self, X: Any, side: int = 0) -> tuple[CSREntries, Array | None]:
         """Entries of new rows, or columns, as the model has them, by row, and their labels."""
         check_is_fitted(self)
-        if is_listed(X, self.columns):
-            observed = listed_entries(X, self.columns)
+        if is_entry_list(X, self.columns):
+            observed = parse_entry_list(X, self.columns)
             other = ("column", "row")[side]
             warn_conflicting_values(observed)
             observed = observed.transposed if side else observed
@@ -478,21 +480,21 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             shape = (observed.shape[0], n_other)
             observed = observed._replace(columns=columns, shape=shape)
         else:
-            observed = observed_entries(self._check_matrix(X, reset=False))
-            labels = frame_labels(X)[0]
+            observed = extract_entries(self._check_matrix(X, reset=False))
+            labels = find_frame_labels(X)[0]
         observed = observed._replace(values=self._as_fitted(observed.values))
         if observed.place is not None:
             observed = observed._replace(context=self._encode_context(X, observed.place))
         return observed.tensors(torch.device("cpu"), torch.float64).by_row, labels
 
     def _new_rows(
-        self, data: Incidence, labels: Array | None, features: Any, side: int = 0
-    ) -> EntryRows:
+        self, data: CSREntries, labels: Array | None, features: Any, side: int = 0
+    ) -> FactorMoments:
         """Posterior of new rows, or of new columns as rows of the transposed matrix."""
         predictor = self._predictor()
-        predictor = predictor.swapped if side else predictor
+        predictor = predictor.transposed if side else predictor
         with one_thread(), torch.no_grad():
-            code = self._feature_codes_[side]
+            code = self._encoders_[side]
             known = encode_new_rows(
                 features, code, labels, self._rated(data, side), side, self.columns
             )
@@ -505,11 +507,13 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         old = self._labels(name)
         predictor = self._predictor()
         model = copy(self)
-        predictor = predictor.swapped if side else predictor
-        predictor = predictor.with_rows(self._new_rows(data, labels, features, side))
-        model.__dict__.update(stated(predictor.swapped if side else predictor, self.scale_))
+        predictor = predictor.transposed if side else predictor
+        predictor = predictor.append_rows(self._new_rows(data, labels, features, side))
+        model.__dict__.update(
+            factor_attributes(predictor.transposed if side else predictor, self.scale_)
+        )
         if old is not None:
-            labels = None if labels is None else labels_like(labels, old, f"{name}s")
+            labels = None if labels is None else convert_labels(labels, old, f"{name}s")
             if labels is None or len(np.intersect1d(old, labels)):
                 raise ValueError(
                     f"{name}s that are new need labels of their own, got {shown(labels)}: give a "
@@ -517,12 +521,12 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 )
             setattr(model, f"{name}_labels_", np.concatenate([old, labels]))
         new = (n + data.row.numpy().astype(np.int32), data.other.numpy())
-        pairs = zip(self._seen_, new[::-1] if side else new, strict=True)
-        model._seen_ = tuple(np.concatenate(pair) for pair in pairs)
+        pairs = zip(self._observed_index_, new[::-1] if side else new, strict=True)
+        model._observed_index_ = tuple(np.concatenate(pair) for pair in pairs)
         model._cache = {}
         return model
 
-    def _rated(self, data: Incidence, side: int = 0) -> sp.csr_array:
+    def _rated(self, data: CSREntries, side: int = 0) -> sp.csr_array:
         """Ones where new rows, or columns, have entries."""
         shape = data.n_rows, len(self.posterior_[1 - side].mean)
         places = np.ones(len(data.other)), data.other.numpy(), data.start.numpy()
@@ -546,13 +550,13 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         units = (self.mean_, self.scale_) if is_scaled else (0.0, 1.0)
 
         def log_density(x: Tensor, values: Any) -> Array:
-            values = without_mask(values)
+            values = mask_to_nan(values)
             checked = check_arrays("entries", {"values": len(x)}, values=values)["values"]
             if np.isnan(checked).any():
                 raise ValueError("values holds NaN: leave out the entries that aren't observed.")
             y = torch.tensor(self._as_fitted(checked), dtype=torch.float64)
             with one_thread(), torch.no_grad():
-                density = predictor.log_density(x, as_targets(predictor.likelihood, y))
+                density = predictor.log_density(x, format_targets(predictor.likelihood, y))
             return (density - np.log(units[1])).numpy()
 
         return EntryPredictive(predictor, x, *units, self._classes, log_density)
@@ -561,7 +565,7 @@ class EntryPredictionMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return self._law(*self._asked(X, None))
 
 
-def padded_labels(positions: Array, labels: Array | None) -> Array:
+def pad_labels(positions: Array, labels: Array | None) -> Array:
     """Labels at positions, and the padding where a position is -1."""
     if labels is None:
         return positions
@@ -587,7 +591,7 @@ def places(raw: Any, n: int, name: str, labels: Array | None) -> tuple[Array, in
                 f"{outside[0]}. For new ones use with_new_{name}."
             )
         return array.astype(np.int64), 0
-    array = labels_like(check_labels(raw, name), labels, name)
+    array = convert_labels(check_labels(raw, name), labels, name)
     order = np.argsort(labels)
     place = np.searchsorted(labels, array, sorter=order).clip(max=len(labels) - 1)
     chosen = order[place] if array.size else np.zeros(0, dtype=np.int64)

@@ -10,13 +10,13 @@ import torch
 
 from skbayes_sym.base.rows import Array
 from skbayes_sym.base.warnings import warn_user
-from skbayes_sym.factorization.frames import frame_names, list_columns
-from skbayes_sym.factorization.labels import check_labels, labels_like
-from skbayes_sym.factorization.sparse_entries import Entries, entries
+from skbayes_sym.factorization.frames import find_list_columns, frame_names
+from skbayes_sym.factorization.labels import check_labels, convert_labels
+from skbayes_sym.factorization.sparse_entries import Entries, group_entries
 from skbayes_sym.numerics.arguments import is_frame, shown
 
 
-class Observed(NamedTuple):
+class ObservedEntries(NamedTuple):
     """The observed entries, row by row, and what rows and columns are called."""
 
     rows: Array  # (N,) int32
@@ -29,7 +29,7 @@ class Observed(NamedTuple):
     place: Array | None = None  # (N,), of each entry in its list
     context: Array | None = None  # (N, c), coded
 
-    def part(self, kept: Array) -> "Observed":
+    def part(self, kept: Array) -> "ObservedEntries":
         """Entries chosen by a mask; rows and columns stay."""
         return self._replace(
             rows=self.rows[kept],
@@ -41,7 +41,7 @@ class Observed(NamedTuple):
         )
 
     @property
-    def transposed(self) -> "Observed":
+    def transposed(self) -> "ObservedEntries":
         """The entries of the transposed matrix, in their order."""
         return self._replace(
             rows=self.columns, columns=self.rows, shape=(self.shape[1], self.shape[0]),
@@ -58,7 +58,7 @@ class Observed(NamedTuple):
         return rated
 
     @property
-    def labelled(self) -> tuple[Array, Array]:
+    def entry_labels(self) -> tuple[Array, Array]:
         """The label of each entry's row and column; its position where there are none."""
         rows = self.row_labels
         columns = self.column_labels
@@ -75,10 +75,10 @@ class Observed(NamedTuple):
             None if part is None else torch.as_tensor(part, device=device).to(dtype)
             for part in (self.weights, self.context)
         )  # fmt: skip
-        return entries(rows, columns, values, self.shape, *tensors)
+        return group_entries(rows, columns, values, self.shape, *tensors)
 
 
-def frame_labels(X: Any) -> tuple[Array | None, Array | None]:
+def find_frame_labels(X: Any) -> tuple[Array | None, Array | None]:
     """Names of a frame's rows and columns; None where it only numbers them."""
     if not is_frame(X):
         return None, None
@@ -92,7 +92,7 @@ def frame_labels(X: Any) -> tuple[Array | None, Array | None]:
     return named[0], named[1]
 
 
-def without_mask(X: Any) -> Any:
+def mask_to_nan(X: Any) -> Any:
     """X with NaN in place of masked values, if it is one of NumPy's masked arrays."""
     if not np.ma.isMaskedArray(X):
         return X
@@ -100,7 +100,7 @@ def without_mask(X: Any) -> Any:
     return np.where(mask, np.nan, np.ma.getdata(X)) if mask.any() else np.ma.getdata(X)
 
 
-def observed_entries(X: Any) -> Observed:
+def extract_entries(X: Any) -> ObservedEntries:
     """Entries of a checked matrix that aren't missing.
 
     ``X``: NaN is missing; in a sparse matrix, what isn't stored is missing too, while a stored zero
@@ -127,15 +127,15 @@ def observed_entries(X: Any) -> Observed:
     else:
         rows, columns = np.nonzero(~np.isnan(X))
         values = X[rows, columns]
-    return Observed(rows.astype(np.int32), columns.astype(np.int32), values, X.shape)
+    return ObservedEntries(rows.astype(np.int32), columns.astype(np.int32), values, X.shape)
 
 
-def with_entries(X: Any, kept: Array) -> Any:
+def keep_entries(X: Any, kept: Array) -> Any:
     """A matrix of the kind of ``X`` with only some of its observed entries.
 
-    ``kept``: positions in the order of `observed_entries`.
+    ``kept``: positions in the order of `extract_entries`.
     """
-    rows, columns, values, shape = observed_entries(X)[:4]
+    rows, columns, values, shape = extract_entries(X)[:4]
     rows = rows[kept]
     columns = columns[kept]
     values = values[kept]
@@ -146,7 +146,7 @@ def with_entries(X: Any, kept: Array) -> Any:
     return emptied
 
 
-def scaling(
+def compute_scaling(
     values: Array, center: bool, scale: bool, weights: Array | None = None
 ) -> tuple[float, float, float]:
     """Mean, scale and spread of the observed entries; a spread of 0 counts as 1."""
@@ -169,7 +169,7 @@ def scaling(
     return mean, spread if scale else 1.0, spread
 
 
-def warn_empty_rows(observed: Observed, *, is_told: Sequence[bool]) -> None:
+def warn_empty_rows(observed: ObservedEntries, *, is_told: Sequence[bool]) -> None:
     """Say how many rows and columns have nothing to learn from; ``is_told``: by their features."""
     counts = [
         0 if told else n - np.count_nonzero(np.bincount(places, minlength=n))
@@ -183,9 +183,9 @@ def warn_empty_rows(observed: Observed, *, is_told: Sequence[bool]) -> None:
         )
 
 
-def is_listed(X: Any, columns: Any = "auto") -> bool:
+def is_entry_list(X: Any, columns: Any = "auto") -> bool:
     """Whether X is a list of entries: a tuple, or a frame whose columns say so."""
-    return isinstance(X, tuple) or list_columns(X, columns) is not None
+    return isinstance(X, tuple) or find_list_columns(X, columns) is not None
 
 
 # Labels of rows and of columns, values (NaN is missing) and weights, (N,) each, as listed.
@@ -193,13 +193,13 @@ EntryList = tuple[Array, Array, Array, Array | None]
 
 
 def extend_labels(
-    observed: Observed, side: int, more: Array, name: str, *, is_numbered: bool = False
-) -> Observed:
+    observed: ObservedEntries, side: int, more: Array, name: str, *, is_numbered: bool = False
+) -> ObservedEntries:
     """The entries of a list with these labels, sorted, among those of its rows (0) or columns.
 
     Parameters
     ----------
-    observed : Observed
+    observed : ObservedEntries
     side : {0, 1}
     more : ndarray
         Labels of features.
@@ -220,7 +220,7 @@ def extend_labels(
     m = observed.shape[1]
     if old is None:
         return observed
-    more = labels_like(more, old, f"labels of {name}", "labels of the entries")
+    more = convert_labels(more, old, f"labels of {name}", "labels of the entries")
     if not len(np.setdiff1d(more, old)):
         return observed
     if is_numbered and len(old) and 0 not in old:
@@ -234,13 +234,13 @@ def extend_labels(
     return observed._replace(rows=rows, row_labels=labels, shape=(len(labels), m))
 
 
-def listed_parts(X: Any, columns: Any = "auto") -> EntryList:
+def split_entry_list(X: Any, columns: Any = "auto") -> EntryList:
     """Rows, columns, values and maybe weights of a tuple, or of a frame with columns of them.
 
     Raises ValueError if the parts differ in length, labels are missing, or values or weights
     aren't numbers.
     """
-    named = list_columns(X, columns)
+    named = find_list_columns(X, columns)
     names: list[Any] = ["rows", "columns", "values", "weights"] if named is None else list(named)
     parts = list(X) if named is None else [X[name] for name in named]
     if len(parts) not in (3, 4):
@@ -261,26 +261,26 @@ def listed_parts(X: Any, columns: Any = "auto") -> EntryList:
     return rows, places, values, weights
 
 
-def listed_entries(X: Any, columns: Any = "auto") -> Observed:
+def parse_entry_list(X: Any, columns: Any = "auto") -> ObservedEntries:
     """Entries of a list, row by row.
 
     Rows and columns are any labels; they are sorted. NaN is a missing value; its row and column
     are there. An entry listed twice was observed twice.
     """
-    rows, places, values, weights = listed_parts(X, columns)
+    rows, places, values, weights = split_entry_list(X, columns)
     (row_labels, i), (column_labels, j) = _coded(rows), _coded(places)
     kept = ~np.isnan(values) if weights is None else ~np.isnan(values) & (weights > 0.0)
     order = np.flatnonzero(kept)[np.lexsort((j[kept], i[kept]))]
-    return Observed(
+    return ObservedEntries(
         i[order], j[order], values[order], (len(row_labels), len(column_labels)),
         None if weights is None else weights[order], row_labels, column_labels, order,
     )  # fmt: skip
 
 
-def warn_conflicting_values(observed: Observed) -> None:
+def warn_conflicting_values(observed: ObservedEntries) -> None:
     """Say that entries are listed again, in the same context, with another value."""
     values = observed.values
-    (rows, places) = observed.labelled
+    (rows, places) = observed.entry_labels
     keys = "[rows, columns]"
     codes = [observed.rows, observed.columns]
     order = np.arange(len(values))  # already by row and column
@@ -318,7 +318,7 @@ def _coded(labels: Array) -> tuple[Array, Array]:
 
 def _numbers(raw: Any, name: Hashable) -> Array:
     """Values as float32 or float64, (N,); what is missing or masked is NaN."""
-    numbers = np.asarray(without_mask(raw))
+    numbers = np.asarray(mask_to_nan(raw))
     if numbers.dtype.kind == "O":  # of pandas' nullable dtypes, or Decimal
         missing = [value is None or type(value).__name__ == "NAType" for value in numbers]
         has_words = any(isinstance(value, str | bytes) for value in numbers)

@@ -14,19 +14,19 @@ from skbayes_sym.base.rows import ENCODE, Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array, safe_indexing
 from skbayes_sym.factorization.frames import (
     frame_names,
+    get_role_column,
     looks_like_id,
-    named_role,
-    well_known,
+    match_role,
 )
-from skbayes_sym.factorization.labels import check_labels, labels_like
-from skbayes_sym.factorization.ratings import without_mask
+from skbayes_sym.factorization.labels import check_labels, convert_labels
+from skbayes_sym.factorization.ratings import mask_to_nan
 from skbayes_sym.numerics.arguments import is_frame, shown
 from skbayes_sym.numerics.tables import read_table
 
-MOST_FEATURES = 5000  # their inner products are held and factorised
+MAX_FEATURES = 5000  # their inner products are held and factorised
 
 
-class Described(NamedTuple):
+class SideFeatures(NamedTuple):
     """Features as they were given, and what their rows are called; None: in the order of labels."""
 
     name: str
@@ -35,17 +35,17 @@ class Described(NamedTuple):
     is_numbered: bool = False  # labels are only the positions of the frame's rows
 
     @classmethod
-    def read(cls, raw: Any, side: int, columns: Any = "auto") -> "Described | None":
+    def read(cls, raw: Any, side: int, columns: Any = "auto") -> "SideFeatures | None":
         """Features of rows (side 0) or columns (1).
 
-        A frame is labelled by its index. If that only numbers, the labels are in the column that
-        ``columns`` of the estimator names, or in one with a well-known name such as "userId".
+        A frame is labelled by its index. If that only numbers, the labels are in the column
+        that ``columns`` of the estimator names, or in one with a well-known name such as "userId".
 
         Raises ValueError if several columns could hold the labels, or a label occurs twice.
         """
         name = ("row_features", "column_features")[side]
         if raw is None or not is_frame(raw):
-            return None if raw is None else cls(name, without_mask(raw), None)
+            return None if raw is None else cls(name, mask_to_nan(raw), None)
         if hasattr(raw, "to_pandas") and hasattr(raw, "column_names"):  # of pyarrow
             raw = raw.to_pandas()
         is_numbered = not hasattr(raw, "index")
@@ -75,7 +75,9 @@ class Described(NamedTuple):
                 raise ValueError(f"{self.name} has {n_rows} rows, but the matrix has {n} of them.")
             return self
         wanted = np.arange(n) if labels is None else labels
-        known = labels_like(self.labels, wanted, f"labels of {self.name}", "labels of the matrix")
+        known = convert_labels(
+            self.labels, wanted, f"labels of {self.name}", "labels of the matrix"
+        )
         order = np.argsort(known)
         sorted_labels = known[order]
         place = np.searchsorted(sorted_labels, wanted).clip(max=len(order) - 1)
@@ -91,10 +93,10 @@ class Described(NamedTuple):
 def _label_column(table: Any, name: str, role: str, columns: Any) -> Any:
     """The column of features that holds labels, or None if the order of rows does."""
     names = frame_names(table)
-    named = named_role(columns, role)
+    named = get_role_column(columns, role)
     if named is not None and named in names:
         return named
-    found = well_known(names, role)
+    found = match_role(names, role)
     if len(found) > 1:
         raise ValueError(
             f"{found} of {name} may all hold the labels of its rows: call "
@@ -110,7 +112,7 @@ def _label_column(table: Any, name: str, role: str, columns: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureCode:
+class FeatureEncoder:
     """How features become numbers.
 
     ``scaling`` (h,): what columns are divided by, less ``centre``; None: none were given.
@@ -125,8 +127,8 @@ class FeatureCode:
 
     @classmethod
     def learned(
-        cls, described: Described | None, rated: sp.csr_array | None, n_directions: int
-    ) -> tuple["FeatureCode", Array] | None:
+        cls, described: SideFeatures | None, rated: sp.csr_array | None, n_directions: int
+    ) -> tuple["FeatureEncoder", Array] | None:
         """The code of features and of what was rated, and these in it; None without either.
 
         ``rated`` (n, m): ones where there are entries.
@@ -139,9 +141,9 @@ class FeatureCode:
             if is_frame(described.table):
                 names = tuple(map(str, frame_names(described.table)))
             values = cls(columns, np.ones(1))._given(described)
-            if values.shape[1] > MOST_FEATURES:
+            if values.shape[1] > MAX_FEATURES:
                 raise ValueError(
-                    f"{described.name} has {values.shape[1]} columns, more than {MOST_FEATURES}: "
+                    f"{described.name} has {values.shape[1]} columns, more than {MAX_FEATURES}: "
                     "their coefficients are solved for in full. Hash or project them first."
                 )
             scaling = np.sqrt(np.mean(values**2, axis=0))
@@ -156,7 +158,7 @@ class FeatureCode:
         return None if scaling is directions is None else (code, code.encoded(described, rated))
 
     @classmethod
-    def of_context(cls, described: Described, weights: Array) -> "FeatureCode":
+    def of_context(cls, described: SideFeatures, weights: Array) -> "FeatureEncoder":
         """The code of entries' context: every column has mean 0 and variance 1 by ``weights``."""
         learned = cls.learned(described, None, 0)
         assert learned is not None
@@ -166,7 +168,7 @@ class FeatureCode:
         spread[spread < 1e-13] = 1.0  # rounding of a constant
         return replace(code, centre=mean * code.scaling, scaling=spread * code.scaling)
 
-    def encoded(self, described: Described | None, rated: sp.csr_array | None = None) -> Array:
+    def encoded(self, described: SideFeatures | None, rated: sp.csr_array | None = None) -> Array:
         """Features of any rows, and which columns they rated, in this code, (n, h + r)."""
         parts = [] if self.scaling is None or described is None else [self._given(described)]
         if self.directions is not None:
@@ -174,7 +176,7 @@ class FeatureCode:
             parts.append(np.asarray(_shares(rated) @ self.directions))
         return np.concatenate(parts, axis=1)
 
-    def _given(self, described: Described) -> Array:
+    def _given(self, described: SideFeatures) -> Array:
         """Features in this code, (n, h); words and gaps by columns of their own."""
         name = described.name
         raw = described.table
@@ -208,14 +210,14 @@ def _shares(rated: sp.csr_array) -> sp.csr_array:
 
 
 def encode_new_rows(
-    raw: Any, code: FeatureCode | None, labels: Array | None, rated: sp.csr_array, side: int,
+    raw: Any, code: FeatureEncoder | None, labels: Array | None, rated: sp.csr_array, side: int,
     columns: Any = "auto",
 ) -> Tensor:  # fmt: skip
     """Features of new rows, and what they rated, in the code of those of `fit`, (n, h).
 
     Raises ValueError if the model has none and some are given, or the other way round.
     """
-    described = Described.read(raw, side, columns)
+    described = SideFeatures.read(raw, side, columns)
     name = ("row_features", "column_features")[side]
     takes = code is not None and code.scaling is not None
     if described is not None and not takes:

@@ -12,24 +12,24 @@ from torch import Tensor
 
 from skbayes_sym.factorization.coordinate_ascent import (
     CovarianceFamily,
+    compute_row_statistics,
     mean_field_elbo,
-    side_moments,
-    with_law,
+    replace_row_prior,
 )
 from skbayes_sym.factorization.entry_sites import is_normal
 from skbayes_sym.factorization.factor_model import (
-    MOST_PERMUTED,
+    MAX_PERMUTED_COMPONENTS,
     NAMES,
     FactorBounds,
     FactorModel,
     FactorProblem,
-    Factors,
     FactorState,
     OnSweep,
-    rows_group,
+    SolverResult,
+    resolve_symmetry,
 )
-from skbayes_sym.factorization.gibbs import align, sample_factors
-from skbayes_sym.factorization.vi import GapStream, fit_factors, sweeps_start
+from skbayes_sym.factorization.gibbs import align_draws, sample_factors
+from skbayes_sym.factorization.vi import SeededGap, fit_factors, initialise_from_svd
 from skbayes_sym.models.likelihoods.noise import Gaussian
 from skbayes_sym.numerics.arguments import check_count
 from skbayes_sym.numerics.linalg import matrix_blocks
@@ -54,7 +54,7 @@ class Solver(Protocol):
     def group(self, model: FactorModel, n_rows: int) -> SymmetryGroup | None:
         """Group that the posterior of n + m rows is averaged over; ValueError where it can't be."""
 
-    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
+    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> SolverResult:
         """Find it; ``on_sweep`` is told the posterior of the moment after every sweep."""
 
 
@@ -117,16 +117,17 @@ class VI(_Settings):
         if self.symmetry is None:
             return None
         k = model.n_components
-        group = rows_group(self.symmetry, model.prior.scale, n_rows, k)
+        group = resolve_symmetry(self.symmetry, model.prior.scale, n_rows, k)
         permutes = isinstance(group, UnitGroup) and group.permutes
-        if self.gap is None and permutes and k > MOST_PERMUTED:
+        if self.gap is None and permutes and k > MAX_PERMUTED_COMPONENTS:
             raise ValueError(
                 "symmetry='signed_permutation' sums over 2^n_components subsets, too many for "
-                f"n_components={k}: use at most {MOST_PERMUTED}, or symmetry='orthogonal'."
+                f"n_components={k}: use at most {MAX_PERMUTED_COMPONENTS}, or "
+                "symmetry='orthogonal'."
             )
         return group
 
-    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
+    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> SolverResult:
         """Sweeps in the precision of the data; both parts of the bound in float64, by new draws."""
         family = CovarianceFamily(self.covariance)
         gap = self.gap
@@ -135,7 +136,7 @@ class VI(_Settings):
             gap = row_gap(
                 group, is_isotropic=family.is_isotropic, is_elementwise=family.is_elementwise
             )
-        stream = None if gap is None else GapStream(gap, problem.generator("gap"))
+        stream = None if gap is None else SeededGap(gap, problem.generator("gap"))
         result = _by_sweeps(problem, family, stream, on_sweep)
         posterior = result.posterior.to(torch.float64)
         report = Estimate(0.0, 0.0)
@@ -155,7 +156,7 @@ class MAP(_Settings):
     def group(self, model: FactorModel, n_rows: int) -> None:
         """None: points are their own average."""
 
-    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
+    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> SolverResult:
         return _by_sweeps(problem, CovarianceFamily("none"), None, on_sweep)
 
 
@@ -184,7 +185,7 @@ class Gibbs(_Settings):
                 "needs solver='vi' or 'map'."
             )
 
-    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> Factors:
+    def solve(self, problem: FactorProblem, on_sweep: OnSweep) -> SolverResult:
         """Draws, aligned; their moments stand for them where one Gaussian is needed."""
         if problem.data.by_row.context is not None:
             raise ValueError("solver='gibbs' knows no context of entries: use solver='vi'.")
@@ -195,22 +196,22 @@ class Gibbs(_Settings):
             n_kept=min(self.n_draws, problem.max_iter - problem.max_iter // 4),
             on_sweep=on_sweep,
         )
-        aligned = align(problem, draws)
+        aligned = align_draws(problem, draws)
         start = problem.start
         log_noise = 0.5 * noises.double().mean().log().reshape(1)
         likelihood = Gaussian(log_noise, learn=bool(start.likelihood.n_params))
         posterior = FactorState(*_moments(aligned), likelihood, start.row_priors)
         for index, side in enumerate(problem.priors):
-            moments = side_moments(problem, posterior, index)
+            moments = compute_row_statistics(problem, posterior, index)
             row_prior, _ = side.learned(moments, problem.distributions(posterior)[index])
-            posterior = with_law(problem, posterior, index, row_prior)
-        return Factors(posterior, n_sweeps, stopped, draws=aligned)
+            posterior = replace_row_prior(problem, posterior, index, row_prior)
+        return SolverResult(posterior, n_sweeps, stopped, draws=aligned)
 
 
 def _by_sweeps(
-    problem: FactorProblem, family: CovarianceFamily, gap: GapStream | None, on_sweep: OnSweep
-) -> Factors:
-    return fit_factors(problem, sweeps_start(problem), family, gap=gap, on_sweep=on_sweep)
+    problem: FactorProblem, family: CovarianceFamily, gap: SeededGap | None, on_sweep: OnSweep
+) -> SolverResult:
+    return fit_factors(problem, initialise_from_svd(problem), family, gap=gap, on_sweep=on_sweep)
 
 
 def _moments(draws: Tensor) -> tuple[Tensor, Tensor]:

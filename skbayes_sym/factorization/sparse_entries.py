@@ -20,7 +20,7 @@ from skbayes_sym.numerics.linalg import matrix_blocks
 from skbayes_sym.numerics.runtime import keeps_tables, positions
 
 
-class Incidence(NamedTuple):
+class CSREntries(NamedTuple):
     """Entries seen from one side: of each row, which columns, and what was seen there."""
 
     start: Tensor  # (n_rows + 1,) int64, where each row's entries begin
@@ -34,7 +34,7 @@ class Incidence(NamedTuple):
         """Rows, those without entries included."""
         return len(self.start) - 1
 
-    def block(self, first: int, last: int) -> "Incidence":
+    def block(self, first: int, last: int) -> "CSREntries":
         """Rows ``first`` to ``last - 1``."""
         if (first, last) == (0, self.n_rows):
             return self
@@ -44,7 +44,7 @@ class Incidence(NamedTuple):
         weight, context = (
             None if part is None else part[begin:end] for part in (self.weight, self.context)
         )
-        return Incidence(start, self.other[begin:end], self.value[begin:end], weight, context)
+        return CSREntries(start, self.other[begin:end], self.value[begin:end], weight, context)
 
     @property
     def row(self) -> Tensor:
@@ -70,10 +70,10 @@ class Incidence(NamedTuple):
         return float((squares if self.weight is None else squares * self.weight).sum())
 
 
-class Side(NamedTuple):
+class FactorEntries(NamedTuple):
     """Rows of one factor among those of both, ``[U | V]``, and the entries that tell of them."""
 
-    entries: Incidence
+    entries: CSREntries
     own: slice
     other: slice
 
@@ -81,8 +81,8 @@ class Side(NamedTuple):
 class Entries(NamedTuple):
     """The observed entries of a matrix, grouped by row and by column."""
 
-    by_row: Incidence
-    by_column: Incidence
+    by_row: CSREntries
+    by_column: CSREntries
     order: Tensor  # (N,) int32: entry e of by_column is entry order[e] of by_row
 
     def with_values(self, value: Tensor, weight: Tensor | None) -> "Entries":
@@ -94,11 +94,13 @@ class Entries(NamedTuple):
         )
 
     @property
-    def sides(self) -> tuple[Side, Side]:
+    def sides(self) -> tuple[FactorEntries, FactorEntries]:
         """U given V, and V given U."""
         rows = slice(0, self.n_rows)
         columns = slice(self.n_rows, None)
-        return Side(self.by_row, rows, columns), Side(self.by_column, columns, rows)
+        return FactorEntries(self.by_row, rows, columns), FactorEntries(
+            self.by_column, columns, rows
+        )
 
     @property
     def n_observed(self) -> int:
@@ -116,7 +118,7 @@ class Entries(NamedTuple):
         return self.by_column.n_rows
 
 
-def entries(
+def group_entries(
     rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int],
     weights: Tensor | None = None, context: Tensor | None = None,
 ) -> Entries:  # fmt: skip
@@ -142,13 +144,13 @@ def entries(
         counts = torch.bincount(places, minlength=n)
         starts.append(torch.cat([counts.new_zeros(1), counts.cumsum(0)]))
     return Entries(
-        Incidence(starts[0], columns, values, weights, context),
-        Incidence(starts[1], rows[turn], values[turn], turned),
+        CSREntries(starts[0], columns, values, weights, context),
+        CSREntries(starts[1], rows[turn], values[turn], turned),
         turn,
     )
 
 
-class Sums(NamedTuple):
+class NormalEquations(NamedTuple):
     """Sums over the entries of each row."""
 
     second: Tensor  # weighted, of E[v v']: (n, k, k), or packed lower triangles (n, k (k + 1) / 2)
@@ -170,7 +172,7 @@ def _triangle(k: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return row * k + column, place
 
 
-def packed_second_moments(mean: Tensor, cov: Tensor) -> Tensor:
+def pack_second_moments(mean: Tensor, cov: Tensor) -> Tensor:
     """Lower triangles of ``m m' + S``: (n, k) and (n, k, k) -> (n, k (k + 1) / 2)."""
     where, _ = _triangle(mean.shape[1], mean.device)
     packed = mean.new_empty(len(mean), len(where))
@@ -182,37 +184,39 @@ def packed_second_moments(mean: Tensor, cov: Tensor) -> Tensor:
     return packed
 
 
-def packed_multiplicity(mean: Tensor) -> Tensor:
+def triangle_multiplicity(mean: Tensor) -> Tensor:
     """Multiplicity of each number of a packed triangle in the matrix, (k (k + 1) / 2,)."""
     k = mean.shape[1]
     row, column = torch.tril_indices(k, k, device=mean.device)
     return 2.0 - (row == column).to(mean)
 
 
-def sums_over_entries(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
-    """`packed_sums`, unpacked."""
-    sums = packed_sums(data, packed, mean)
+def compute_normal_equations(data: CSREntries, packed: Tensor, mean: Tensor) -> NormalEquations:
+    """`compute_packed_equations`, unpacked."""
+    sums = compute_packed_equations(data, packed, mean)
     every = range(mean.shape[1])
-    return Sums(sums.matrix(every, every), sums.first)
+    return NormalEquations(sums.matrix(every, every), sums.first)
 
 
-def packed_sums(data: Incidence, packed: Tensor, mean: Tensor) -> Sums:
+def compute_packed_equations(data: CSREntries, packed: Tensor, mean: Tensor) -> NormalEquations:
     """Sums of the rows of ``data``; O(N k^2) time, O(n_rows k^2) memory.
 
-    ``packed`` (n_other, k (k + 1) / 2): `packed_second_moments` of the other side; ``mean``
+    ``packed`` (n_other, k (k + 1) / 2): `pack_second_moments` of the other side; ``mean``
     (n_other, k): means of the other side.
     """
     if len(data.other) == 0:
-        return Sums(*(mean.new_zeros(data.n_rows, part.shape[1]) for part in (packed, mean)))
+        return NormalEquations(
+            *(mean.new_zeros(data.n_rows, part.shape[1]) for part in (packed, mean))
+        )
     where = data.start[:-1].to(data.other)
     weight = data.weight
     second = embedding_bag(data.other, packed, where, mode="sum", per_sample_weights=weight)
     value = data.value if weight is None else data.value * weight
     first = embedding_bag(data.other, mean, where, mode="sum", per_sample_weights=value)
-    return Sums(second, first)
+    return NormalEquations(second, first)
 
 
-def products(of_rows: Tensor, of_columns: Tensor, data: Incidence) -> Tensor:
+def compute_products(of_rows: Tensor, of_columns: Tensor, data: CSREntries) -> Tensor:
     """``of_rows[i] . of_columns[j]`` at every entry (i, j) of ``data``, in its order, (N,)."""
     n_at_once = max(64, (1 << 18) // max(of_rows.shape[1], 1))  # within the cache
     blocks = zip(data.row.split(n_at_once), data.other.split(n_at_once), strict=True)
@@ -220,7 +224,7 @@ def products(of_rows: Tensor, of_columns: Tensor, data: Incidence) -> Tensor:
     return torch.cat(parts) if parts else of_rows.new_zeros(0)
 
 
-class Free(NamedTuple):
+class CoordinateSplit(NamedTuple):
     """Coordinates of the rows of one side."""
 
     free: tuple[int, ...]  # the factors first, then the side's own offset
@@ -247,13 +251,13 @@ class Coordinates:
         return float(self.n_components**0.25)
 
     @property
-    def sides(self) -> tuple[Free, Free]:
+    def sides(self) -> tuple[CoordinateSplit, CoordinateSplit]:
         """Coordinates of the rows, and of the columns."""
         k = self.n_components
         rows = (k,) if self.row_offsets else ()
         columns = (k + len(rows),) if self.column_offsets else ()
         free = (*range(k), *rows), (*range(k), *columns)
-        return Free(free[0], columns, self.pin), Free(free[1], rows, self.pin)
+        return CoordinateSplit(free[0], columns, self.pin), CoordinateSplit(free[1], rows, self.pin)
 
     def pinned(self, mean: Tensor, n_rows: int) -> Tensor:
         """Set what is known, in place; ``mean`` is (n + m, D)."""
@@ -262,23 +266,23 @@ class Coordinates:
         return mean
 
 
-def condition_on_pinned(sums: Sums, side: Free) -> tuple[Sums, Tensor]:
+def eliminate_fixed(sums: NormalEquations, side: CoordinateSplit) -> tuple[NormalEquations, Tensor]:
     """Sums (n, d, d) and (n, d) that entries leave for the free coordinates of rows to explain.
 
     And what pinned ones alone add to the sum of squares beyond those of r, (n,).
     """
     second = sums.matrix(side.free, side.free)
     if not side.pinned:
-        return Sums(second, sums.first), sums.first.new_zeros(len(sums.first))
+        return NormalEquations(second, sums.first), sums.first.new_zeros(len(sums.first))
     root_k = side.pin**2
     first = sums.first
     known = side.pin * sums.matrix(side.free, side.pinned).sum(-1) / root_k
     alone = sums.matrix(side.pinned, side.pinned).sum((-2, -1)) / root_k
     constant = alone - 2.0 / side.pin * first[:, positions(side.pinned, first)].sum(-1)
-    return Sums(second, first[:, positions(side.free, first)] - known), constant
+    return NormalEquations(second, first[:, positions(side.free, first)] - known), constant
 
 
-def free_part(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
+def select_free(mean: Tensor, cov: Tensor, side: CoordinateSplit) -> tuple[Tensor, Tensor]:
     """Means and covariances of the free coordinates, (n, d) and (n, d, d)."""
     if not side.pinned:
         return mean, cov
@@ -286,19 +290,21 @@ def free_part(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
     return mean[:, free], cov[:, free.unsqueeze(-1), free]
 
 
-def put_free(mean: Tensor, cov: Tensor, part: tuple[Tensor, Tensor], side: Free) -> None:
+def assign_free(
+    mean: Tensor, cov: Tensor, part: tuple[Tensor, Tensor], side: CoordinateSplit
+) -> None:
     """Set the free coordinates of means (n, D) and covariances (n, D, D), in place."""
     free = positions(side.free, mean)
     mean[:, free], cov[:, free.unsqueeze(-1), free] = part
 
 
-def with_pinned(mean: Tensor, cov: Tensor, side: Free) -> tuple[Tensor, Tensor]:
-    """The inverse of `free_part`: all D coordinates, the pinned ones without spread."""
+def append_fixed(mean: Tensor, cov: Tensor, side: CoordinateSplit) -> tuple[Tensor, Tensor]:
+    """The inverse of `select_free`: all D coordinates, the pinned ones without spread."""
     if not side.pinned:
         return mean, cov
     n = len(mean)
     size = len(side.free) + len(side.pinned)
     full_mean = mean.new_full((n, size), side.pin)
     full_cov = cov.new_zeros(n, size, size)
-    put_free(full_mean, full_cov, (mean, cov), side)
+    assign_free(full_mean, full_cov, (mean, cov), side)
     return full_mean, full_cov

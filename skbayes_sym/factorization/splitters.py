@@ -12,16 +12,16 @@ from sklearn.base import BaseEstimator, clone
 
 from skbayes_sym.base.rows import Array, numeric_conversion
 from skbayes_sym.base.scikit_learn import check_array, safe_indexing
-from skbayes_sym.factorization.frames import check_columns, entry_times
-from skbayes_sym.factorization.labels import labels_like
+from skbayes_sym.factorization.frames import check_columns, read_entry_times
+from skbayes_sym.factorization.labels import convert_labels
 from skbayes_sym.factorization.predict import EntryPredictionMixin
 from skbayes_sym.factorization.ratings import (
-    frame_labels,
-    is_listed,
-    listed_parts,
-    observed_entries,
-    with_entries,
-    without_mask,
+    extract_entries,
+    find_frame_labels,
+    is_entry_list,
+    keep_entries,
+    mask_to_nan,
+    split_entry_list,
 )
 from skbayes_sym.numerics.arguments import check_count, check_number, check_random_state, shown
 
@@ -107,7 +107,7 @@ class EntryKFold:
         if len(place) < k:
             raise ValueError(f"n_splits={k} is more than the {len(place)} observed entries.")
         if self.by == "time":
-            times = entry_times(X, self.columns)[place]
+            times = read_entry_times(X, self.columns)[place]
             # Entries of the same time are in the same fold, so all training entries are earlier.
             first = np.searchsorted(np.sort(times), times)
             fold = first * (k + 1) // len(place) - 1
@@ -136,12 +136,12 @@ class EntryKFold:
 
 def _encode_entries(X: Any, columns: Any) -> tuple[Array, Array, Array, Array]:
     """Observed entries in their order: labels or positions, values, and places in the list."""
-    if not is_listed(X, columns):
-        seen = observed_entries(_checked(X))
-        row_labels, column_labels = frame_labels(X)
+    if not is_entry_list(X, columns):
+        seen = extract_entries(_checked(X))
+        row_labels, column_labels = find_frame_labels(X)
         seen = seen._replace(row_labels=row_labels, column_labels=column_labels)
-        return *seen.labelled, seen.values, np.arange(len(seen.values))
-    rows, places, values, _ = listed_parts(X, columns)
+        return *seen.entry_labels, seen.values, np.arange(len(seen.values))
+    rows, places, values, _ = split_entry_list(X, columns)
     place = np.flatnonzero(~np.isnan(values))
     return rows[place], places[place], values[place], place
 
@@ -149,10 +149,10 @@ def _encode_entries(X: Any, columns: Any) -> tuple[Array, Array, Array, Array]:
 def _part(X: Any, columns: Any, place: Array) -> Any:
     """Some of the entries, as a fit takes them."""
     if isinstance(X, tuple):
-        return tuple(part[place] for part in listed_parts(X) if part is not None)
-    if is_listed(X, columns):
+        return tuple(part[place] for part in split_entry_list(X) if part is not None)
+    if is_entry_list(X, columns):
         return safe_indexing(X, place)
-    part = with_entries(_checked(X), place)
+    part = keep_entries(_checked(X), place)
     if hasattr(X, "index") and hasattr(X, "columns"):  # labels find their features by name
         return type(X)(part, index=X.index, columns=X.columns)
     return part
@@ -221,7 +221,7 @@ def cross_validate_entries(
     if isinstance(splitter, EntryKFold) and isinstance(splitter.columns, str):
         splitter = copy(splitter)
         splitter.columns = columns
-    is_list = is_listed(X, columns)
+    is_list = is_entry_list(X, columns)
     if not is_list and not isinstance(estimator, EntryPredictionMixin):
         X = _checked(X)  # others answer by position, not by a frame's labels
     *parts, place = _encode_entries(X, columns)
@@ -337,7 +337,7 @@ class RankingScorer:
         asked, whose = np.unique(rows[kept], return_inverse=True)
         known = getattr(estimator, "column_labels_", None)
         if known is not None:
-            columns = labels_like(columns, known, "columns of X")
+            columns = convert_labels(columns, known, "columns of X")
         relevant: list[set[Any]] = [set() for _ in asked]
         for i, column in zip(whose.tolist(), columns[kept].tolist(), strict=True):
             relevant[i].add(column)
@@ -370,6 +370,6 @@ def _ranking_score(metric: str, n: int, hits: Array, n_relevant: int) -> float:
 def _checked(X: Any) -> Any:
     with numeric_conversion("X"):
         return check_array(
-            without_mask(X), accept_sparse=("csr", "csc", "coo"), dtype=(np.float64, np.float32),
+            mask_to_nan(X), accept_sparse=("csr", "csc", "coo"), dtype=(np.float64, np.float32),
             ensure_all_finite="allow-nan", input_name="X",
         )  # fmt: skip

@@ -16,30 +16,34 @@ from skbayes_sym.base.scikit_learn import safe_indexing
 from skbayes_sym.base.training import LARGEST
 from skbayes_sym.base.warnings import warn_user
 from skbayes_sym.factorization.entry_predictor import FactorPredictor
-from skbayes_sym.factorization.entry_sites import as_targets, is_class_likelihood, with_scale
+from skbayes_sym.factorization.entry_sites import (
+    format_targets,
+    is_class_likelihood,
+    set_noise_scale,
+)
 from skbayes_sym.factorization.factor_model import FactorState
-from skbayes_sym.factorization.frames import check_columns, context_columns
+from skbayes_sym.factorization.frames import check_columns, select_context_columns
 from skbayes_sym.factorization.hyperpriors import RowPrior
-from skbayes_sym.factorization.labels import labels_like
+from skbayes_sym.factorization.labels import convert_labels
 from skbayes_sym.factorization.ratings import (
-    Observed,
+    ObservedEntries,
+    compute_scaling,
     extend_labels,
-    frame_labels,
-    is_listed,
-    listed_entries,
-    observed_entries,
-    scaling,
+    extract_entries,
+    find_frame_labels,
+    is_entry_list,
+    parse_entry_list,
     warn_conflicting_values,
 )
-from skbayes_sym.factorization.side_features import Described, FeatureCode
+from skbayes_sym.factorization.side_features import FeatureEncoder, SideFeatures
 from skbayes_sym.factorization.sparse_entries import Entries
 from skbayes_sym.numerics.arguments import draw_seed
 
-Coded = tuple[FeatureCode, Array]  # how features become numbers, and these
+Coded = tuple[FeatureEncoder, Array]  # how features become numbers, and these
 
 
 @dataclass(frozen=True, eq=False)
-class MatrixTraining:
+class MatrixTrainingData:
     """The entries that a factorisation is fitted to.
 
     ``mean``, ``scale``: what the entries as given were centred and divided by; of counts and two
@@ -48,7 +52,7 @@ class MatrixTraining:
     entries became numbers.
     """
 
-    observed: Observed  # its entries, centred and scaled; of classes their positions in ``classes``
+    observed: ObservedEntries  # centred and scaled, or positions in ``classes``
     mean: float
     scale: float
     spread: float  # standard deviation of the observed entries, in scaled units
@@ -57,20 +61,20 @@ class MatrixTraining:
     dtype: torch.dtype
     task: Mapping[str, Any]  # what callbacks are handed, see `Run`
     features: tuple[Coded | None, Coded | None] = (None, None)
-    context: FeatureCode | None = None
+    context: FeatureEncoder | None = None
     is_list: bool = False
     classes: Array | None = None  # distinct values in increasing order, of classes only
 
     @classmethod
     def open(
         cls, estimator: BaseEstimator, X: Any, row_features: Any = None, column_features: Any = None
-    ) -> "MatrixTraining":
+    ) -> "MatrixTrainingData":
         """Validate everything before the first array is allocated for the fit."""
         likelihood = estimator._entry_likelihood()
-        observed, checked = observe(estimator, X)
-        is_list = is_listed(X, estimator.columns)
+        observed, checked = read_entries(estimator, X)
+        is_list = is_entry_list(X, estimator.columns)
         described = [
-            Described.read(features, side, estimator.columns)
+            SideFeatures.read(features, side, estimator.columns)
             for side, features in enumerate((row_features, column_features))
         ]
         for side, features in enumerate(described):
@@ -80,18 +84,18 @@ class MatrixTraining:
                 )
         context = None
         if estimator.context:
-            table = context_columns(X, estimator.context, estimator.columns)
+            table = select_context_columns(X, estimator.context, estimator.columns)
             n_entries = len(observed.values)
             weights = np.ones(n_entries) if observed.weights is None else observed.weights
-            told = Described("context", safe_indexing(table, observed.place), None)
-            context = FeatureCode.of_context(told, weights)
+            told = SideFeatures("context", safe_indexing(table, observed.place), None)
+            context = FeatureEncoder.of_context(told, weights)
             observed = observed._replace(context=context.encoded(told))
         if is_list:
             warn_conflicting_values(observed)
         labels = observed.row_labels, observed.column_labels
         n_directions = estimator._effort.n_directions(len(observed.values))
         codes = [
-            FeatureCode.learned(
+            FeatureEncoder.learned(
                 None if each is None else each.ordered(names, n),
                 entries.rated if estimator.implicit in (True, side) else None,
                 n_directions,
@@ -133,15 +137,15 @@ class MatrixTraining:
                 raise ValueError(f"{likelihood=} is of counts, but X holds {wrong[0]:g}.")
         if not len(observed.values):
             return data
-        y = as_targets(likelihood, torch.as_tensor(observed.values)).numpy()
+        y = format_targets(likelihood, torch.as_tensor(observed.values)).numpy()
         best = likelihood.constant_outputs(y, data.weights)
         known = np.ravel([] if best is None else best)
         return replace(data, mean=float(known[0])) if len(known) else data
 
-    def _standardized(self, standardize: bool | str) -> "MatrixTraining":
+    def _standardized(self, standardize: bool | str) -> "MatrixTrainingData":
         values = self.observed.values
         center = standardize in (True, "center")
-        mean, scale, spread = scaling(
+        mean, scale, spread = compute_scaling(
             values, center, standardize in (True, "scale"), self.observed.weights
         )
         values = (values.astype(np.float64) - mean) / scale
@@ -209,25 +213,25 @@ class MatrixTraining:
             "n_observed_": len(self.observed.values),
             "device_": str(self.device),
             "dtype_": str(self.dtype).removeprefix("torch."),
-            "_was_list_": self.is_list,
-            "_feature_codes_": (*codes, self.context),
+            "_is_list_": self.is_list,
+            "_encoders_": (*codes, self.context),
             **{name: value for name, value in named.items() if value is not None},
         }
 
 
-def observe(estimator: BaseEstimator, X: Any) -> tuple[Observed, Any]:
+def read_entries(estimator: BaseEstimator, X: Any) -> tuple[ObservedEntries, Any]:
     """The entries of a matrix or a list of entries, and what their precision is read off."""
     check_columns(estimator.columns)
-    if is_listed(X, estimator.columns):
-        observed = listed_entries(X, estimator.columns)
+    if is_entry_list(X, estimator.columns):
+        observed = parse_entry_list(X, estimator.columns)
         if 0 in observed.shape:
             raise ValueError("a list of entries has 0 sample(s): at least one entry is required.")
         labels = observed.column_labels
         estimator._set_columns(np.arange(observed.shape[1]) if labels is None else labels)
         return observed, observed.values
-    rows, columns = frame_labels(X)
+    rows, columns = find_frame_labels(X)
     checked = estimator._check_matrix(X, reset=True)
-    observed = observed_entries(checked)
+    observed = extract_entries(checked)
     return observed._replace(row_labels=rows, column_labels=columns), checked
 
 
@@ -260,17 +264,17 @@ def _require_range(spread: float, dtype: torch.dtype) -> None:
         )
 
 
-Listed = tuple[Array, Array, Array, Array]  # rows, columns, values and weights, by label
+LabelledEntries = tuple[Array, Array, Array, Array]  # rows, columns, values and weights, by label
 
 
-def joined(old: Listed | None, new: Observed) -> Listed:
+def merge_entries(old: LabelledEntries | None, new: ObservedEntries) -> LabelledEntries:
     """Rows, columns, values and weights of both, by label; the fields of a list of entries.
 
     What is new replaces what was there of the same row and column.
 
     Raises ValueError if labels that were numbers are words now, or the other way round.
     """
-    rows, columns = new.labelled
+    rows, columns = new.entry_labels
     weights = np.ones(len(new.values)) if new.weights is None else new.weights
     parts: tuple[Array, ...] = (rows, columns, new.values, weights)
     if new.row_labels is None and new.column_labels is None:
@@ -283,8 +287,8 @@ def joined(old: Listed | None, new: Observed) -> Listed:
     if old is None:
         return parts[0], parts[1], parts[2], parts[3]
     parts = (
-        labels_like(parts[0], old[0], "rows of partial_fit", "rows of earlier calls"),
-        labels_like(parts[1], old[1], "columns of partial_fit", "columns of earlier calls"),
+        convert_labels(parts[0], old[0], "rows of partial_fit", "rows of earlier calls"),
+        convert_labels(parts[1], old[1], "columns of partial_fit", "columns of earlier calls"),
         *parts[2:],
     )
     n_old = len(old[0])
@@ -301,8 +305,8 @@ def joined(old: Listed | None, new: Observed) -> Listed:
     return first, second, third, fourth
 
 
-def warm_state(
-    fitted: FactorPredictor, data: MatrixTraining, labels: tuple[Array, Array], ratio: float
+def extend_state(
+    fitted: FactorPredictor, data: MatrixTrainingData, labels: tuple[Array, Array], ratio: float
 ) -> FactorState:
     """The posterior of a fit over the rows and columns there are now; new ones at their prior.
 
@@ -321,7 +325,7 @@ def warm_state(
         place[is_new] = len(old) + np.arange(np.count_nonzero(is_new))
         order.append(torch.as_tensor(place))
         n_new.append(int(np.count_nonzero(is_new)))
-    wider = fitted.with_unknown(*n_new)
+    wider = fitted.append_unseen(*n_new)
     sides = [
         [part[places].to(data.device, data.dtype) for part in side]
         for side, places in zip((wider.rows, wider.columns), order, strict=True)
@@ -334,5 +338,5 @@ def warm_state(
     likelihood = fitted.likelihood
     scale = fitted.likelihood.noise_scale
     if len(scale):
-        likelihood = with_scale(likelihood, float(scale[0]) * ratio)
+        likelihood = set_noise_scale(likelihood, float(scale[0]) * ratio)
     return FactorState(mean, cov, likelihood, (first, second))

@@ -19,34 +19,34 @@ from typing import NamedTuple
 
 import torch
 
-from skbayes_sym.factorization.context import less_context
+from skbayes_sym.factorization.context import subtract_context
 from skbayes_sym.factorization.coordinate_ascent import (
     CovarianceFamily,
-    learn_prior,
-    normal_log_density,
-    seen_entries,
-    update_side,
+    compute_entry_moments,
+    gaussian_log_likelihood,
+    update_factor,
+    update_row_prior,
 )
 from skbayes_sym.factorization.entry_sites import (
     expected,
     is_normal,
     learned,
     sites,
-    update_trust,
+    update_trust_radius,
 )
 from skbayes_sym.factorization.factor_model import (
     FIXED_NOISE_SWEEPS,
     FactorProblem,
-    Factors,
     FactorState,
     OnSweep,
+    SolverResult,
 )
-from skbayes_sym.factorization.sparse_entries import Entries, products
+from skbayes_sym.factorization.sparse_entries import Entries, compute_products
 from skbayes_sym.numerics.optimise import Loop, stalled
 from skbayes_sym.symmetry.gaps.gap import Gap, GapGradient, RowPosterior
 
 
-class GapStream(NamedTuple):
+class SeededGap(NamedTuple):
     """A gap to train on and the stream that it draws from."""
 
     gap: Gap[RowPosterior]
@@ -64,7 +64,7 @@ class GapSchedule:
     some 2 / share gradients. A smaller one averages more, but of a posterior that has moved on.
     """
 
-    def __init__(self, stream: GapStream, share: float = 0.3, longest_wait: int = 8) -> None:
+    def __init__(self, stream: SeededGap, share: float = 0.3, longest_wait: int = 8) -> None:
         self._stream = stream
         self._share = share
         self._longest_wait = longest_wait
@@ -99,14 +99,14 @@ class GapSchedule:
 _TURNS = frozenset({6, 12})
 # Tolerances above, in nats, leave the noise of a gap alone; below, once the bound stalls, so many
 # sweeps more let the running mean of looks at it settle.
-WORTH = 1.0
+NEGLIGIBLE_GAIN = 1.0
 _MORE_SWEEPS = 60
 
 
 def fit_factors(
     problem: FactorProblem, start: FactorState, covariance: CovarianceFamily, *,
-    gap: GapStream | None, on_sweep: OnSweep,
-) -> Factors:  # fmt: skip
+    gap: SeededGap | None, on_sweep: OnSweep,
+) -> SolverResult:  # fmt: skip
     """Sweep until the ELBO stalls.
 
     ``start``: left as it is; what ``on_sweep`` is told is overwritten by the next sweep. ``gap``:
@@ -121,7 +121,7 @@ def fit_factors(
     looks = None if gap is None else GapSchedule(gap)
     first = 0 if problem.warm is not None else max(FIXED_NOISE_SWEEPS, problem.n_held)
     is_turned = covariance.is_elementwise and not covariance.is_isotropic
-    part = 1 if problem.tol < WORTH else 2
+    part = 1 if problem.tol < NEGLIGIBLE_GAIN else 2
     last = problem.max_iter
     is_random = gap is not None and gap.gap.is_random
     trust = 0
@@ -137,7 +137,7 @@ def fit_factors(
                 added = looks.gradient(state.factors(problem.model.n_components), sweep)
             state, data, elbo = _sweep(problem, covariance, sweep, state, data, added, trust)
             was = trust
-            trust = update_trust(trust, elbo, before, problem.data.by_row)
+            trust = update_trust_radius(trust, elbo, before, problem.data.by_row)
             if trust < was:
                 data = _with_sites(problem, state, trust, learns=False)[1]
             before = elbo
@@ -146,9 +146,9 @@ def fit_factors(
             # The mean of ten sweeps, of half as many where a nat doesn't matter.
             has_stalled = stalled(curve[first:], 10 // part, problem.tol / part)
             if last == problem.max_iter and has_stalled:
-                last = sweep + (_MORE_SWEEPS if is_random and problem.tol <= WORTH else 0)
+                last = sweep + (_MORE_SWEEPS if is_random and problem.tol <= NEGLIGIBLE_GAIN else 0)
             loop.stop_if("tol", sweep >= last)
-    return Factors(state, len(curve), loop.stopped, tuple(curve))
+    return SolverResult(state, len(curve), loop.stopped, tuple(curve))
 
 
 def _sweep(
@@ -167,14 +167,14 @@ def _sweep(
     rest = 0.0
     fit = 0.0
     for index in (0, 1):
-        update = update_side(problem, data.sides[index], index, posterior, covariance, added)
-        posterior, fit, part = learn_prior(problem, index, posterior, update, number)
+        update = update_factor(problem, data.sides[index], index, posterior, covariance, added)
+        posterior, fit, part = update_row_prior(problem, index, posterior, update, number)
         rest += part
     squares = data.by_row.squares + fit
     n = data.by_row.total_weight
     if posterior.context is not None:
         rows, columns = posterior.mean.split(problem.shape)
-        fitted = products(rows, columns, data.by_row) / problem.model.n_components**0.5
+        fitted = compute_products(rows, columns, data.by_row) / problem.model.n_components**0.5
         row_prior, more = posterior.context.regressed(
             data.by_row, data.by_row.value - fitted, posterior.noise_variance
         )
@@ -192,8 +192,8 @@ def _sweep(
         log_noise = 0.5 * log(min(max(squares / max(n, 1), low), high))
         best = posterior.likelihood.at(torch.tensor([log_noise], dtype=torch.float64))
         posterior = posterior._replace(likelihood=best)
-    log_likelihood = normal_log_density(squares, n, posterior.noise_variance)
-    return posterior, less_context(problem.data, posterior.context), log_likelihood + rest
+    log_likelihood = gaussian_log_likelihood(squares, n, posterior.noise_variance)
+    return posterior, subtract_context(problem.data, posterior.context), log_likelihood + rest
 
 
 def _with_sites(
@@ -201,8 +201,8 @@ def _with_sites(
 ) -> tuple[FactorState, Entries, float]:
     """A step in the noise, Gaussian entries that stand for the likelihood then, and its part."""
     if is_normal(posterior.likelihood):
-        return posterior, less_context(problem.data, posterior.context), 0.0
-    seen = seen_entries(problem.data, posterior, problem.model)
+        return posterior, subtract_context(problem.data, posterior.context), 0.0
+    seen = compute_entry_moments(problem.data, posterior, problem.model)
     likelihood = posterior.likelihood
     terms = expected(posterior.likelihood, seen)
     if learns:
@@ -210,7 +210,7 @@ def _with_sites(
     value, weight = sites(seen, terms, number)
     like = problem.data.by_row.value
     data = problem.data.with_values((value - problem.model.shift).to(like), weight.to(like))
-    data = less_context(data, posterior.context)
+    data = subtract_context(data, posterior.context)
     return posterior._replace(likelihood=likelihood), data, seen.total(terms.value)
 
 
@@ -236,7 +236,7 @@ def _turned_to_axes(posterior: FactorState, problem: FactorProblem) -> FactorSta
     return posterior._replace(mean=whole, cov=whole_cov)
 
 
-def sweeps_start(problem: FactorProblem) -> FactorState:
+def initialise_from_svd(problem: FactorProblem) -> FactorState:
     """The problem's start, with means along the singular vectors of a complete matrix.
 
     With every entry seen, one noise and one prior scale, the optimum of isotropic rows keeps them

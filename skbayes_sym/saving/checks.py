@@ -24,7 +24,7 @@ from skbayes_sym.base.rows import Array
 # (booleans or integers). "?" allows None or a number in place of the array, "|" separates shapes.
 ARRAYS: dict[str, dict[str, str]] = {
     "Columns": {"kept": "b n"},
-    "FeatureCode": {"scaling": "f h?", "directions": "f mr?", "centre": "f h?"},
+    "FeatureEncoder": {"scaling": "f h?", "directions": "f mr?", "centre": "f h?"},
     "Mode": {"members": "i m"},
     "TreesPredictor": {"offset": "f v?"},
     "Trees": {

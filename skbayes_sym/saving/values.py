@@ -35,7 +35,7 @@ from skbayes_sym.saving.checks import FileContent, check_object
 # imported when a file is written or read.
 NOUNS = {
     "base.columns": "Column Columns",
-    "factorization.side_features": "FeatureCode",
+    "factorization.side_features": "FeatureEncoder",
     "mcmc.mode_weights": "Mode",
     "stacking.predictors": (
         "CalibratedPredictor CountsPredictor EstimatorPredictor UserPredictor TreesPredictor "

@@ -8,7 +8,7 @@ import torch
 from skbayes_sym.factorization.coordinate_ascent import CovarianceFamily
 from skbayes_sym.factorization.factor_model import FactorModel, FactorProblem
 from skbayes_sym.factorization.hyperpriors import FactorPrior
-from skbayes_sym.factorization.sparse_entries import Coordinates, entries
+from skbayes_sym.factorization.sparse_entries import Coordinates, group_entries
 from skbayes_sym.factorization.vi import fit_factors
 from skbayes_sym.models.likelihoods.noise import Gaussian
 
@@ -29,7 +29,7 @@ def noisy_matrices():
 def complete(matrix):
     n, m = matrix.shape
     rows, columns = torch.cartesian_prod(torch.arange(n), torch.arange(m)).T
-    return entries(rows, columns, matrix.flatten(), (n, m))
+    return group_entries(rows, columns, matrix.flatten(), (n, m))
 
 
 def incomplete(generator, shape=(14, 9), k=3, share=0.6, noise=0.5):
@@ -37,7 +37,7 @@ def incomplete(generator, shape=(14, 9), k=3, share=0.6, noise=0.5):
     rows, columns = (torch.rand(shape, generator=generator) < share).nonzero(as_tuple=True)
     values = (u[rows] * v[columns]).sum(-1) / sqrt(k)
     values = values + noise * torch.randn(len(rows), generator=generator, dtype=torch.float64)
-    return entries(rows, columns, values, shape)
+    return group_entries(rows, columns, values, shape)
 
 
 def model_of(k, prior=1.0, noise=1.0, noise_range=None, offsets=(False, False), **parts):

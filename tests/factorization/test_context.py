@@ -7,7 +7,7 @@ from scipy.stats import multivariate_normal
 
 from skbayes_sym.factorization.coordinate_ascent import mean_field_elbo
 from skbayes_sym.factorization.factor_model import FactorProblem
-from skbayes_sym.factorization.sparse_entries import entries
+from skbayes_sym.factorization.sparse_entries import group_entries
 
 
 def problem_with_context(prior, copies=None):
@@ -23,7 +23,7 @@ def problem_with_context(prior, copies=None):
     if copies == "list":
         parts = (part.repeat_interleave(weight.long(), dim=0) for part in parts)
     *triples, context = parts
-    data = entries(*triples, (12, 9), weight if copies == "weight" else None, context)
+    data = group_entries(*triples, (12, 9), weight if copies == "weight" else None, context)
     model = model_of(2, prior, 0.25, (1e-6, 1e6))
     return FactorProblem(data, data, model, max_iter=100, tol=1e-9)
 

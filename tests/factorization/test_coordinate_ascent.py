@@ -16,16 +16,16 @@ from torch.testing import assert_close
 from skbayes_sym.factorization import coordinate_ascent as sides
 from skbayes_sym.factorization.coordinate_ascent import (
     Noise,
-    expected_squares,
+    compute_row_conditionals,
+    compute_row_statistics,
+    expected_squared_error,
     mean_field_elbo,
-    rescaled,
-    row_conditionals,
+    optimise_scales,
     row_entropy,
-    side_moments,
 )
 from skbayes_sym.factorization.factor_model import FactorProblem
 from skbayes_sym.factorization.hyperpriors import RowPrior
-from skbayes_sym.factorization.sparse_entries import packed_second_moments, sums_over_entries
+from skbayes_sym.factorization.sparse_entries import compute_normal_equations, pack_second_moments
 from skbayes_sym.numerics.linalg import NotPositiveDefiniteError
 
 
@@ -37,7 +37,7 @@ def problem_of(data, prior="learn", k=4):
 def updated(problem, index):
     """One side after its update, and the sums of it."""
     state, side = problem.start, problem.data.sides[index]
-    return state, sides.update_side(problem, side, index, state, FAMILIES["full"], None)
+    return state, sides.update_factor(problem, side, index, state, FAMILIES["full"], None)
 
 
 @pytest.mark.parametrize("prior", ["learn", "ard"])
@@ -48,21 +48,21 @@ def test_the_bound_rises_by_what_is_said(index, prior, generator):
     state, update = updated(problem, index)
     k, prior, row_prior = 4, problem.priors[index], problem.distributions(state)[index]
     before = mean_field_elbo(data, state, problem.model)
-    moments = side_moments(problem, state, index)
+    moments = compute_row_statistics(problem, state, index)
     noise, sums = Noise(k, state.noise_variance), update[2]
-    scales, _, value = rescaled(sums, moments, prior, row_prior, noise)
+    scales, _, value = optimise_scales(sums, moments, prior, row_prior, noise)
     assert float((scales.log()).abs().max()) > 0.01
     assert_close(scales[k:], torch.ones_like(scales[k:]))
     fit = sums.fit(scales, k) - sums.fit(torch.ones_like(scales), k)
     said = -0.5 * fit / state.noise_variance + value - prior.learned(moments, row_prior)[1]
     said += moments.n * float(scales.log().sum())
-    state, total, part = sides.learn_prior(problem, index, state, update, problem.n_held)
+    state, total, part = sides.update_row_prior(problem, index, state, update, problem.n_held)
     rise = mean_field_elbo(data, state, problem.model) - before
     assert rise == pytest.approx(said, rel=1e-9)
     assert rise > 0.0
     # What the sweep adds up is the posterior's own.
     assert total == pytest.approx(
-        expected_squares(data.by_row, state, problem.model) - data.by_row.squares, rel=1e-9
+        expected_squared_error(data.by_row, state, problem.model) - data.by_row.squares, rel=1e-9
     )
     rows = problem.data.sides[index].own
     free = torch.tensor(problem.model.network.sides[index].free)
@@ -73,7 +73,7 @@ def test_the_bound_rises_by_what_is_said(index, prior, generator):
 def test_the_slope_of_a_prior_is_that_of_its_density(generator):
     """Of coordinates' log sizes, by differences."""
     problem = problem_of(incomplete(generator, (30, 20)))
-    prior, moments = problem.priors[0], side_moments(problem, problem.start, 0)
+    prior, moments = problem.priors[0], compute_row_statistics(problem, problem.start, 0)
     row_prior, _ = prior.learned(moments, problem.distributions(problem.start)[0])
     for i, growth in enumerate(prior.growth(row_prior)):
         values = []
@@ -102,9 +102,11 @@ def test_conditionals_are_bayesian_regressions(generator):
     prior_means = torch.randn(5, k, generator=generator, dtype=torch.float64)
     root = torch.randn(k, k, generator=generator, dtype=torch.float64)
     row_prior = RowPrior(root @ root.mT + torch.eye(k), root.new_zeros(0, k))
-    packed = packed_second_moments(others, root.new_zeros(1, 1, 1).expand(7, k, k))
-    sums = sums_over_entries(data, packed, others)
-    factor, precision, target = row_conditionals(sums, row_prior, prior_means, Noise(k, noise))
+    packed = pack_second_moments(others, root.new_zeros(1, 1, 1).expand(7, k, k))
+    sums = compute_normal_equations(data, packed, others)
+    factor, precision, target = compute_row_conditionals(
+        sums, row_prior, prior_means, Noise(k, noise)
+    )
     for i in range(5):
         seen = data.row == i
         design = others[data.other[seen]] / k**0.5
@@ -124,7 +126,7 @@ def test_components_of_noise_shrink_in_a_few_sweeps(generator, monkeypatch):
     quick = swept(problem, FAMILIES["full"])
     assert min(torch.tensor(quick.curve[16:]).diff()) > -1e-6
     stay = lambda _, moments, prior, row_prior, noise: (None, *prior.learned(moments, row_prior))  # noqa: E731
-    monkeypatch.setattr(sides, "rescaled", stay)
+    monkeypatch.setattr(sides, "optimise_scales", stay)
     slow = swept(problem, FAMILIES["full"])
     assert quick.curve[-1] > slow.curve[-1] + 1.0
 

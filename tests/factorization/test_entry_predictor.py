@@ -12,14 +12,14 @@ from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from skbayes_sym.factorization.entry_predictor import (
-    EntryRows,
+    FactorMoments,
     FactorPredictor,
     draw_moments,
     entry_means,
     entry_variances,
 )
 from skbayes_sym.factorization.hyperpriors import RowPrior
-from skbayes_sym.factorization.sparse_entries import Coordinates, with_pinned
+from skbayes_sym.factorization.sparse_entries import Coordinates, append_fixed
 from skbayes_sym.models.likelihoods.counts import Poisson
 from skbayes_sym.models.likelihoods.noise import Gaussian
 
@@ -34,7 +34,7 @@ PRIOR_MEANS = torch.zeros(N, K, dtype=torch.float64)
 def factors(generator, n, spread):
     mean = torch.randn(n, K, generator=generator, dtype=torch.float64)
     root = spread * torch.randn(n, K, K, generator=generator, dtype=torch.float64)
-    return EntryRows(mean, root @ root.mT)
+    return FactorMoments(mean, root @ root.mT)
 
 
 def predictor_of(columns, rows=None, likelihood=NORMAL, shift=0.0):
@@ -125,7 +125,7 @@ def test_the_transposed_matrix_and_rows_that_are_added(offsets, generator):
     """Moments of an entry are the same from either side; new rows follow, old ones stay."""
     network = Coordinates(K, *offsets)
     wide = [
-        EntryRows(*with_pinned(*side, free)) for side, free in (
+        FactorMoments(*append_fixed(*side, free)) for side, free in (
             (factors_of(generator, n, K + own), free)
             for n, own, free in zip((5, 4, 1, 1), offsets * 2, network.sides * 2, strict=True)
         )
@@ -138,9 +138,9 @@ def test_the_transposed_matrix_and_rows_that_are_added(offsets, generator):
         )
         x = torch.cartesian_prod(torch.arange(5), torch.arange(4))
         expected = whole.moments(x)
-        for found, value in zip(whole.swapped.moments(x.flip(1)), expected, strict=True):
+        for found, value in zip(whole.transposed.moments(x.flip(1)), expected, strict=True):
             assert_close(found, value)
-        more = whole.with_unknown(2, 1)
+        more = whole.append_unseen(2, 1)
         assert (len(more.rows.mean), len(more.columns.mean)) == (7, 5)
         for found, value in zip(more.moments(x), expected, strict=True):
             assert_close(found, value)

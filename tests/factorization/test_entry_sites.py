@@ -10,9 +10,9 @@ from scipy import optimize
 from torch.testing import assert_close
 
 from skbayes_sym.factorization.coordinate_ascent import mean_field_elbo
-from skbayes_sym.factorization.entry_sites import SeenEntries, expected, learned, sites
+from skbayes_sym.factorization.entry_sites import EntryMoments, expected, learned, sites
 from skbayes_sym.factorization.factor_model import FactorProblem
-from skbayes_sym.factorization.sparse_entries import entries
+from skbayes_sym.factorization.sparse_entries import group_entries
 from skbayes_sym.models.likelihoods.categorical import Bernoulli
 from skbayes_sym.models.likelihoods.counts import NegativeBinomial, Poisson
 from skbayes_sym.models.likelihoods.noise import Gaussian, StudentT
@@ -36,7 +36,7 @@ def seen(generator, likelihood, n=40, weight=None):
         n_values = 2 if isinstance(likelihood, Bernoulli) else 4
         value = torch.randint(n_values, (n,), generator=generator).double()
     variance = 0.3 * torch.rand(n, generator=generator, dtype=torch.float64)
-    return SeenEntries(value, weight, mean, variance)
+    return EntryMoments(value, weight, mean, variance)
 
 
 @every_likelihood
@@ -74,7 +74,7 @@ def test_learning_never_lowers_the_bound_and_gets_there(likelihood, generator):
 def test_weights_are_repetitions(likelihood, generator):
     told = seen(generator, likelihood, n=5)
     weight = torch.tensor([1.0, 2.0, 3.0, 1.0, 2.0], dtype=torch.float64)
-    repeated = SeenEntries(
+    repeated = EntryMoments(
         *(None if t is None else t.repeat_interleave(weight.long()) for t in told)
     )
     totals, params = [], []
@@ -90,7 +90,7 @@ def test_weights_are_repetitions(likelihood, generator):
 
 def test_early_sites_are_not_far_off():
     """An exponential rate would overflow: an entry of 1000 where one is expected."""
-    told = SeenEntries(torch.tensor([1000.0]), None, torch.zeros(1), torch.zeros(1))
+    told = EntryMoments(torch.tensor([1000.0]), None, torch.zeros(1), torch.zeros(1))
     value, weight = sites(told, expected(Poisson(), told), 0)
     assert float(value) == pytest.approx(3.0)
     assert float(weight) == pytest.approx(333.0)
@@ -100,7 +100,7 @@ def counts(generator, n=12, m=9):
     rows, columns = (torch.rand(n, m, generator=generator) < 0.7).nonzero(as_tuple=True)
     u, v = (0.7 * torch.randn(size, 2, generator=generator).double() for size in (n, m))
     rate = (1.0 + (u[rows] * v[columns]).sum(-1)).exp()
-    return entries(rows, columns, torch.poisson(rate, generator=generator), (n, m))
+    return group_entries(rows, columns, torch.poisson(rate, generator=generator), (n, m))
 
 
 def poisson_bound(data, mean, cov, shift):

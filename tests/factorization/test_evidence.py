@@ -7,7 +7,7 @@ from factorization.factorization_problems import complete, model_of
 from scipy import stats
 from scipy.special import logsumexp
 
-from skbayes_sym.factorization.entry_sites import as_targets, is_normal
+from skbayes_sym.factorization.entry_sites import format_targets, is_normal
 from skbayes_sym.factorization.factor_model import FactorProblem
 from skbayes_sym.factorization.hyperpriors import SCATTER
 from skbayes_sym.factorization.solvers import VI
@@ -51,7 +51,7 @@ def evidence_of_factors(matrix, likelihood):
     products = torch.as_tensor(x[:, None] * x[None, :]).reshape(-1, 1, 1)
     for i in (0, 1):
         by_u = [
-            likelihood.log_prob(products, as_targets(likelihood, matrix[i, j : j + 1]))
+            likelihood.log_prob(products, format_targets(likelihood, matrix[i, j : j + 1]))
             .reshape(161, 161)
             .numpy()
             for j in (0, 1)

@@ -63,7 +63,7 @@ def summed_gap(model, seed=1):
     mean, cov = stacked(model)
     noise = np.random.default_rng(seed).normal(size=(N_DRAWS, *mean.shape))
     draws = mean + np.einsum("ipq,diq->dip", np.linalg.cholesky(cov), noise)
-    values = log_ratios(draws, mean, cov, elements(model.solver.symmetry, model._orientation_))
+    values = log_ratios(draws, mean, cov, elements(model.solver.symmetry, model._rotation_))
     return values.mean(), values.std() / N_DRAWS**0.5
 
 

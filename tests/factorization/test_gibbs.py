@@ -12,7 +12,7 @@ from thin import some
 from torch.testing import assert_close
 
 from skbayes_sym.factorization.factor_model import FactorProblem
-from skbayes_sym.factorization.gibbs import _draw_noise, align, sample_factors
+from skbayes_sym.factorization.gibbs import _draw_noise, align_draws, sample_factors
 
 # Moore's Figure 3: the exact posterior mean, by tests/oracles/gaps.py.
 EXACT = {0.5: 0.14609664, 2.0: 0.83339463, 4.0: 2.80367299}
@@ -67,7 +67,7 @@ def test_aligned_draws_are_equally_large_and_have_the_same_products(prior, gener
     draws = torch.randn(2, n + m, k, generator=generator, dtype=torch.float64)
     draws[:, n:] *= torch.tensor([5.0, 0.2, 1.0])
     before = draws[:, :n] @ draws[:, n:].mT
-    after = align(problem, draws.clone())
+    after = align_draws(problem, draws.clone())
     assert_close(after[:, :n] @ after[:, n:].mT, before)
     u, v = after[-1, :n], after[-1, n:]
     first, second = u.mT @ u / n, v.mT @ v / m

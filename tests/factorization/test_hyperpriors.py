@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal, multivariate_t
 
-from skbayes_sym.factorization.hyperpriors import Features, PriorBlock, SidePrior
+from skbayes_sym.factorization.hyperpriors import Features, Hyperprior, PriorBlock
 
 N, LIKE = 6, torch.zeros(1, dtype=torch.float64)
 
@@ -26,7 +26,7 @@ def features(generator, h=2):
 
 def test_one_coordinate_has_a_student_t_density(generator):
     """Mean and precision integrated out: t with one degree of freedom, all rows jointly."""
-    prior = SidePrior((PriorBlock((0,)),), known(), 0.3)
+    prior = Hyperprior((PriorBlock((0,)),), known(), 0.3)
     rows, none = points(generator, 1)
     value = prior.learned(prior.moments(rows, none), prior.held(1.0))[1]
     shape = 0.3 * (np.eye(N) + np.ones((N, N)))
@@ -36,8 +36,8 @@ def test_one_coordinate_has_a_student_t_density(generator):
 def test_blocks_of_one_are_independent(generator):
     rows, none = points(generator, 3)
     blocks = tuple(PriorBlock((i,)) for i in range(3))
-    prior = SidePrior(blocks, known(), 0.3)
-    one = SidePrior((PriorBlock((0,)),), known(), 0.3)
+    prior = Hyperprior(blocks, known(), 0.3)
+    one = Hyperprior((PriorBlock((0,)),), known(), 0.3)
     parts = [
         one.learned(one.moments(rows[:, [i]], none[:1, :1]), one.held(1.0))[1] for i in range(3)
     ]
@@ -47,7 +47,7 @@ def test_blocks_of_one_are_independent(generator):
 def test_a_block_is_a_matrix_t(generator):
     """By sequential predictive densities: row after row a multivariate t, the same in any order."""
     d, w = 2, 0.3
-    prior = SidePrior((PriorBlock((0, 1)),), known(), w)
+    prior = Hyperprior((PriorBlock((0, 1)),), known(), w)
     rows, none = points(generator, d)
     value = prior.learned(prior.moments(rows, none), prior.held(1.0))[1]
     total, x = 0.0, rows.numpy()
@@ -68,7 +68,7 @@ def test_a_rotation_of_a_block_changes_nothing(generator):
         ((PriorBlock((0, 1, 2)),), True),
         (tuple(PriorBlock((i,)) for i in range(3)), False),
     ):
-        prior = SidePrior(blocks, known(), 0.3)
+        prior = Hyperprior(blocks, known(), 0.3)
         values = [
             prior.learned(prior.moments(r, none), prior.held(1.0))[1] for r in (rows, rows @ q)
         ]
@@ -78,7 +78,7 @@ def test_a_rotation_of_a_block_changes_nothing(generator):
 def test_given_scales_and_features_are_a_normal_density(generator):
     """theta = F b + e with b ~ N(0, s^2 / lambda): the covariance in full."""
     given, scale, shrinkage = features(generator), 0.7, 2.5
-    prior = SidePrior((PriorBlock((0,), scale),), known(given, is_centred=True), 0.3)
+    prior = Hyperprior((PriorBlock((0,), scale),), known(given, is_centred=True), 0.3)
     row_prior = prior.held(1.0)._replace(shrinkage=shrinkage)
     rows, none = points(generator, 1)
     cov = scale**2 * (np.eye(N) + (given @ given.T).numpy() / shrinkage)
@@ -88,7 +88,7 @@ def test_given_scales_and_features_are_a_normal_density(generator):
 
 def test_shrinkage_is_learned_uphill(generator):
     given = features(generator)
-    prior = SidePrior((PriorBlock((0, 1)),), known(given), 0.3)
+    prior = Hyperprior((PriorBlock((0, 1)),), known(given), 0.3)
     rows, cov = points(generator, 2)
     moments, row_prior, values = prior.moments(rows + given, cov), prior.held(1.0), []
     for _ in range(30):
@@ -101,7 +101,7 @@ def test_shrinkage_is_learned_uphill(generator):
 def test_draws_have_the_expected_moments(generator):
     """Mean precision and coefficients of many draws, within five standard errors."""
     given = features(generator)
-    prior = SidePrior((PriorBlock((0, 1)),), known(given), 0.3)
+    prior = Hyperprior((PriorBlock((0, 1)),), known(given), 0.3)
     rows, cov = points(generator, 2)
     moments, start = prior.moments(rows, cov), prior.held(1.0)
     expected, _ = prior.learned(moments, start)

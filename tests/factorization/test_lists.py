@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 from skbayes_sym import SymVIMatrixFactorization, load, save
-from skbayes_sym.factorization.frames import ordered_times
+from skbayes_sym.factorization.frames import parse_times
 from skbayes_sym.model_selection import EntryKFold, RankingScorer, cross_validate_entries
 
 RNG = np.random.default_rng(0)
@@ -290,9 +290,9 @@ def test_times_are_read_in_their_order(form):
     times = forms.get(form, DAYS.dt.strftime(form))
     if form == "%I %p":
         with pytest.raises(ValueError, match="when holds words such as"):
-            ordered_times(times, "when")
+            parse_times(times, "when")
     else:
-        order = np.argsort(ordered_times(times, "when"))
+        order = np.argsort(parse_times(times, "when"))
         assert DAYS.iloc[order].is_monotonic_increasing
 
 

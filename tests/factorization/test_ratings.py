@@ -634,7 +634,7 @@ def test_a_stream_of_entries_ends_where_the_batch_does(seed):
         stream.partial_fit((names[part], columns[part], values[part]))
     assert list(stream.row_labels_) == list(batch.row_labels_)
     assert stream.elbo_ > batch.elbo_ - 5.0
-    assert stream.n_observed_ / 1.5 <= stream._stream_begun_[0]  # begun anew once grown by half
+    assert stream.n_observed_ / 1.5 <= stream._stream_start_[0]  # begun anew once grown by half
     with pytest.warns(UserWarning, match="partial_fit begins anew"):
         batch.partial_fit((names, columns, values))
 

@@ -5,10 +5,10 @@ import torch
 from torch.testing import assert_close
 
 from skbayes_sym.factorization.sparse_entries import (
-    entries,
-    packed_second_moments,
-    products,
-    sums_over_entries,
+    compute_normal_equations,
+    compute_products,
+    group_entries,
+    pack_second_moments,
 )
 
 N, M, K = 7, 5, 3
@@ -30,8 +30,8 @@ def problem(generator):
 
 def test_sums_are_those_of_a_loop(problem):
     rows, columns, values, mean, cov = problem
-    data = entries(rows, columns, values, (N, M))
-    found = sums_over_entries(data.by_row, packed_second_moments(mean, cov), mean)
+    data = group_entries(rows, columns, values, (N, M))
+    found = compute_normal_equations(data.by_row, pack_second_moments(mean, cov), mean)
     second, first = torch.zeros(N, K, K).double(), torch.zeros(N, K).double()
     for i, j, r in zip(rows, columns, values, strict=True):
         second[i] += torch.outer(mean[j], mean[j]) + cov[j]
@@ -43,11 +43,11 @@ def test_sums_are_those_of_a_loop(problem):
 
 def test_blocks_are_parts_of_the_whole(problem):
     rows, columns, values, mean, cov = problem
-    data = entries(rows, columns, values, (N, M))
-    packed = packed_second_moments(mean, cov)
-    whole = sums_over_entries(data.by_row, packed, mean)
+    data = group_entries(rows, columns, values, (N, M))
+    packed = pack_second_moments(mean, cov)
+    whole = compute_normal_equations(data.by_row, packed, mean)
     for begin, end in ((0, 2), (2, 4), (3, 4), (4, N)):
-        part = sums_over_entries(data.by_row.block(begin, end), packed, mean)
+        part = compute_normal_equations(data.by_row.block(begin, end), packed, mean)
         assert_close(part.second, whole.second[begin:end], rtol=0, atol=0)
         assert_close(part.first, whole.first[begin:end], rtol=0, atol=0)
 
@@ -55,8 +55,11 @@ def test_blocks_are_parts_of_the_whole(problem):
 def test_products_and_both_groupings_agree(problem, generator):
     rows, columns, values, mean, _ = problem
     left = torch.randn(N, K, generator=generator, dtype=torch.float64)
-    data = entries(rows, columns, values, (N, M))
-    by_row, by_column = products(left, mean, data.by_row), products(mean, left, data.by_column)
+    data = group_entries(rows, columns, values, (N, M))
+    by_row, by_column = (
+        compute_products(left, mean, data.by_row),
+        compute_products(mean, left, data.by_column),
+    )
     total = (values * (left[rows] * mean[columns]).sum(-1)).sum()
     assert_close((by_row * data.by_row.value).sum(), total, rtol=1e-13, atol=1e-13)
     assert_close((by_column * data.by_column.value).sum(), total, rtol=1e-13, atol=1e-13)
@@ -65,7 +68,7 @@ def test_products_and_both_groupings_agree(problem, generator):
 def test_nothing_observed(problem):
     *_, mean, cov = problem
     none = torch.zeros(0, dtype=torch.int64)
-    data = entries(none, none, torch.zeros(0, dtype=torch.float64), (N, M))
-    found = sums_over_entries(data.by_row, packed_second_moments(mean, cov), mean)
+    data = group_entries(none, none, torch.zeros(0, dtype=torch.float64), (N, M))
+    found = compute_normal_equations(data.by_row, pack_second_moments(mean, cov), mean)
     assert float(found.second.abs().max()) == float(found.first.abs().max()) == 0.0
-    assert products(mean[:N], mean, data.by_row).shape == (0,)
+    assert compute_products(mean[:N], mean, data.by_row).shape == (0,)

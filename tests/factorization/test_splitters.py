@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from skbayes_sym import SymVIMatrixFactorization
-from skbayes_sym.factorization.ratings import observed_entries
+from skbayes_sym.factorization.ratings import extract_entries
 from skbayes_sym.model_selection import EntryKFold, RankingScorer, cross_validate_entries
 
 
@@ -44,7 +44,7 @@ def test_folds_follow_the_random_state():
 
 @pytest.mark.long
 def test_sparse_and_dense_split_alike():
-    rows, columns, values, shape = observed_entries(X)[:4]
+    rows, columns, values, shape = extract_entries(X)[:4]
     sparse = sp.coo_array((values[::-1], (rows[::-1], columns[::-1])), shape=shape)
     splitter = EntryKFold(3, random_state=0)
     for (a, b), (c, d) in zip(splitter.split(X), splitter.split(sparse), strict=True):
@@ -61,7 +61,7 @@ def test_held_out_entries_are_not_seen():
     """Values of the test fold, made absurd, change nothing in the fits."""
     splitter = EntryKFold(2, random_state=0)
     train, test = next(splitter.split(X))
-    rows, columns, *_ = observed_entries(X)
+    rows, columns, *_ = extract_entries(X)
     spoiled = X.copy()
     spoiled[rows[test], columns[test]] = 1e6
 
@@ -80,7 +80,7 @@ def test_held_out_entries_are_not_seen():
 @pytest.mark.long
 def test_scores_say_what_they_say():
     scores = cross_validate_entries(MODEL, X, cv=3, return_estimator=True)
-    rows, columns, values, *_ = observed_entries(X)
+    rows, columns, values, *_ = extract_entries(X)
     for i, (_, test) in enumerate(EntryKFold(3, random_state=0).split(X)):
         mean, std = scores["estimator"][i].predict_entries(
             rows[test], columns[test], return_std=True
@@ -166,7 +166,7 @@ class EntryPredictionMixin:
 
     def recommend(self, rows, n):
         columns = np.tile(np.arange(n), (len(rows), 1))
-        return type("Recommended", (), {"columns": columns})
+        return type("Recommendations", (), {"columns": columns})
 
 
 def test_rankings_are_scored_by_what_is_relevant():

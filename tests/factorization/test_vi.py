@@ -25,8 +25,8 @@ from skbayes_sym.factorization.coordinate_ascent import (
     mean_field_elbo,
     row_entropy,
 )
-from skbayes_sym.factorization.sparse_entries import entries
-from skbayes_sym.factorization.vi import GapStream, sweeps_start
+from skbayes_sym.factorization.sparse_entries import group_entries
+from skbayes_sym.factorization.vi import SeededGap, initialise_from_svd
 from skbayes_sym.numerics.optimise import by_autograd, lbfgs
 from skbayes_sym.symmetry.gaps.rotations import langevin_gap
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
@@ -107,15 +107,15 @@ def test_plain_sweeps_from_singular_vectors_end_at_the_global_optimum():
     values = noisy_matrices()[1]
     data = complete(values)
     problem = problem_of(data, 20, noise=4.0, max_iter=4000, tol=1e-6)
-    start = sweeps_start(problem)
+    start = initialise_from_svd(problem)
     assert_close(start.mean[:40].mT @ start.mean[:40], start.mean[40:].mT @ start.mean[40:])
     found = swept(problem, FAMILIES["diag"], start=start).posterior
     best = analytic_mean_field(values, problem.model)
     bounds = [mean_field_elbo(data, q, problem.model) for q in (found, best)]
     assert abs(bounds[0] - bounds[1]) < 1e-3
     learned = problem_of(data, 2, prior="learn")  # begins at random, as all other problems do
-    assert_close(sweeps_start(learned).mean, learned.start.mean, rtol=0, atol=0)
-    nothing = sweeps_start(problem_of(complete(torch.zeros(5, 4).double()), 6))
+    assert_close(initialise_from_svd(learned).mean, learned.start.mean, rtol=0, atol=0)
+    nothing = initialise_from_svd(problem_of(complete(torch.zeros(5, 4).double()), 6))
     assert float(nothing.mean.square().sum(0).min()) > 0.25  # no component begins at zero
 
 
@@ -139,7 +139,7 @@ def test_symmetrised_bound_exceeds_the_plain_one(family, generator):
     k = 4
     data, plain = plain_fit(family, k)
     term = rotations(35, k, family)
-    fitted = fit(data, k, family, GapStream(term, generator), tol=0.05)
+    fitted = fit(data, k, family, SeededGap(term, generator), tol=0.05)
     gap, error = term.estimate(fitted.posterior, generator=generator)
     assert gap > 0.0
     assert bound(data, fitted.posterior) + gap > plain + 3.0 * error
@@ -178,7 +178,7 @@ def with_holes(matrix, missing, generator):
     values = matrix.clone()
     values[torch.rand(values.shape, generator=generator) < missing] = torch.nan
     rows, columns = (~values.isnan()).nonzero(as_tuple=True)
-    return values, entries(rows, columns, values[rows, columns], tuple(values.shape))
+    return values, group_entries(rows, columns, values[rows, columns], tuple(values.shape))
 
 
 @pytest.mark.long
@@ -189,8 +189,8 @@ def test_symmetrised_fits_end_at_their_optimum(missing, short, generator):
     values, data = with_holes(noisy_matrices()[1], missing, generator)
     problem = problem_of(data, k, noise=4.0, tol=1e-4 * data.n_observed)
     term = rotations(80, k, FAMILIES["isotropic"])
-    stream = GapStream(term, torch.Generator().manual_seed(1))
-    end = swept(problem, FAMILIES["isotropic"], stream, sweeps_start(problem)).posterior
+    stream = SeededGap(term, torch.Generator().manual_seed(1))
+    end = swept(problem, FAMILIES["isotropic"], stream, initialise_from_svd(problem)).posterior
     bounds = []
     for posterior in (end, joint_ascent(values, end, 256)):
         gap = term.estimate(posterior, 4096, generator=torch.Generator().manual_seed(99))
@@ -211,7 +211,7 @@ def test_elbo_stays_below_the_log_evidence(matrices, family):
     term = rotations(80, 20, family)
     for i in matrices:
         data, g = complete(noisy_matrices()[i]), torch.Generator().manual_seed(i)
-        stream = GapStream(term, g)
+        stream = SeededGap(term, g)
         posterior = fit(data, 20, family, stream, noise=4.0, max_iter=60, tol=0.1).posterior
         gap, error = term.estimate(posterior, generator=g)
         elbo = bound(data, posterior) + gap
@@ -227,7 +227,7 @@ def test_wider_families_have_higher_bounds():
     data, bounds, errors = complete(noisy_matrices()[1]), [], []
     for family in FAMILIES.values():
         term, g = rotations(80, 20, family), torch.Generator().manual_seed(0)
-        stream = GapStream(term, g)
+        stream = SeededGap(term, g)
         posterior = fit(data, 20, family, stream, noise=4.0, max_iter=60, tol=-1e9).posterior
         gap, error = term.estimate(posterior, generator=g)
         bounds.append(bound(data, posterior) + gap)
@@ -245,6 +245,6 @@ def test_finite_groups_raise_the_bound(permute, family, generator):
     data, plain = plain_fit(family, 3)
     group = Units(torch.arange(35 * 3).view(35, 3).mT, permute=permute, flip=True)
     gap = row_gap(group, is_isotropic=False)
-    fitted = fit(data, 3, family, GapStream(gap, generator), max_iter=60, tol=0.05)
+    fitted = fit(data, 3, family, SeededGap(gap, generator), max_iter=60, tol=0.05)
     value, error = gap.estimate(fitted.posterior, generator=generator)
     assert bound(data, fitted.posterior) + value > plain + 3.0 * error

@@ -32,7 +32,7 @@ from symmetry.planted import CASES, Case, in_order, planted
 from torch.testing import assert_close
 
 from skbayes_sym.factorization.coordinate_ascent import CovarianceFamily, mean_field_elbo
-from skbayes_sym.factorization.vi import GapStream
+from skbayes_sym.factorization.vi import SeededGap
 from skbayes_sym.models.networks.mlp import MLP, RELU
 from skbayes_sym.symmetry.gaps.rotations import langevin_gap
 from skbayes_sym.symmetry.gaps.row_gaps import row_gap
@@ -101,7 +101,7 @@ def test_the_printed_gap_is_too_large(level, expected, generator):
 @pytest.mark.parametrize("i", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_maximised_it_exceeds_the_log_evidence(i, generator):
     group, family = Orthogonal(torch.arange(1600).view(80, 20)), CovarianceFamily("isotropic")
-    stream = GapStream(row_gap(group, is_isotropic=True), generator)
+    stream = SeededGap(row_gap(group, is_isotropic=True), generator)
     matrix = noisy_matrices()[i]
     state = fit(complete(matrix), 20, family, stream, noise=4.0, max_iter=60, tol=0.1).posterior
     assert printed_objective(matrix, state, generator=generator) > LOG_EVIDENCE[i] + 1.5
